@@ -395,6 +395,14 @@ class Metrics:
         self.stream_rebalances = histogram(
             "stream_rebalance_seconds", "For how long a change of the group kept a worker from taking.", buckets=SECONDS
         )
+        self.stream_stopped = counter(
+            "stream_stopped_partitions_total",
+            "Kafka partitions that were stopped because a message below the committed offset came first.",
+        )
+        self.stream_gap_messages = counter(
+            "stream_gap_messages_total",
+            "Messages between a committed Kafka offset and the earliest one in the log, which were deleted unread.",
+        )
         self.stream_shortened = counter(
             "stream_dead_letters_shortened_total",
             "Dead letters of which only the beginning was kept, as they were too large.",

@@ -23,6 +23,7 @@ import orjson
 
 from nightjar_alerts.models.common import write_atomic
 from nightjar_alerts.service.client import ClientError, packets_in
+from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import Address, AddressError, Scheme, parse_address
 from nightjar_alerts.service.stream.messages import (
@@ -36,8 +37,8 @@ from nightjar_alerts.service.stream.messages import (
 )
 
 if TYPE_CHECKING:
-    from nightjar_alerts.service.stream.kafka.sink import KafkaTransactions
     from nightjar_alerts.service.stream.kafka.source import KafkaSource
+    from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 
 TEXT_FORMATS = ("nightjar", "alerce-json", "lasair")
 EXACTLY_ONCE: Final = "exactly_once"
@@ -52,25 +53,16 @@ class Connectors(NamedTuple):
     transactions: "tuple[KafkaSource, KafkaTransactions] | None" = None
 
 
-RebalanceCallback = Callable[[float], None]
-"""Called with the seconds for which a change of the group kept a source from taking anything."""
-
-
-def _ignore(seconds: float) -> None: ...
-
-
-def open_connectors(
-    settings: StreamSettings, replay: bool = False, on_rebalance: RebalanceCallback = _ignore
-) -> Connectors:
+def open_connectors(settings: StreamSettings, replay: bool = False, metrics: Metrics | None = None) -> Connectors:
     """Open source and sinks of a worker; raises AddressError for those that make no sense, alone or together.
 
     It raises as well where a broker refuses us, unless the settings say to keep trying.
     """
     if _wants_transactions(settings):
-        connectors = _open_transactional(settings, replay, on_rebalance)
+        connectors = _open_transactional(settings, replay, metrics)
     else:
         sink, dead_letters = open_sink(settings), open_dead_letters(settings)
-        connectors = Connectors(open_source(settings, replay, on_rebalance), sink, dead_letters)
+        connectors = Connectors(open_source(settings, replay, metrics), sink, dead_letters)
     if not settings.retry_auth_errors:
         _check_refusals(connectors)
     return connectors
@@ -108,31 +100,35 @@ def _wants_transactions(settings: StreamSettings) -> bool:
     return value == "yes"
 
 
-def _open_transactional(settings: StreamSettings, replay: bool, on_rebalance: RebalanceCallback) -> Connectors:
+def _open_transactional(settings: StreamSettings, replay: bool, metrics: Metrics | None) -> Connectors:
     source, sink = _parse(settings.source, "source"), _parse(settings.sink, "sink")
     if replay:
         raise AddressError(f"a replay commits nothing: {EXACTLY_ONCE} is for workers")
     if (source.scheme, sink.scheme) != ("kafka", "kafka") or not _one_cluster(source, sink):
         raise AddressError(f"{EXACTLY_ONCE} needs a source and a sink of the same Kafka cluster, with equal hosts")
     try:
-        from nightjar_alerts.service.stream.kafka.sink import DeadLetterTopic, KafkaTransactions, ResultTopic
+        from nightjar_alerts.service.stream.kafka.client import GROUP
         from nightjar_alerts.service.stream.kafka.source import KafkaSource
+        from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, worker_slot
     except ImportError:
         raise _not_installed(sink) from None
     extra, dead = kafka_properties(settings.kafka_config), _parse(settings.dead_letters, "dead letters")
-    results, transactions = sink.name, KafkaTransactions(sink.only(EXACTLY_ONCE), extra)
     # Dead letters of the same cluster are part of the transaction; others are written before it is committed.
-    within = dead.scheme == "kafka" and _one_cluster(dead, sink)
-    dead_letters = DeadLetterTopic(transactions, dead.only().name) if within else open_dead_letters(settings)
-    member = KafkaSource(source, extra, True, settings.max_deliveries, on_rebalance)
-    return Connectors(member, ResultTopic(transactions, results), dead_letters, (member, transactions))
+    within = dead.only().name if dead.scheme == "kafka" and _one_cluster(dead, sink) else ""
+    transactions = KafkaTransactions(
+        sink.only(EXACTLY_ONCE), extra, source.options.get("group", GROUP),
+        worker_slot(settings.worker_port, source.options.get("group.instance.id")), within,
+    )  # fmt: skip
+    dead_letters = transactions if within else open_dead_letters(settings)
+    member = KafkaSource(source, extra, transactions, settings.max_deliveries, metrics)
+    return Connectors(member, transactions, dead_letters, (member, transactions))
 
 
 def _one_cluster(one: Address, other: Address) -> bool:
     return set(one.hosts.split(",")) == set(other.hosts.split(","))  # in any order: any of them knows all others
 
 
-def open_source(settings: StreamSettings, replay: bool = False, on_rebalance: RebalanceCallback = _ignore) -> Source:
+def open_source(settings: StreamSettings, replay: bool = False, metrics: Metrics | None = None) -> Source:
     """Open the source of the settings; for a replay, one that ends and commits nothing.
 
     Raises
@@ -144,7 +140,7 @@ def open_source(settings: StreamSettings, replay: bool = False, on_rebalance: Re
     if address.scheme == "file":
         return FileSource(address.path)
     try:
-        return _broker_source(address, settings, replay, on_rebalance)
+        return _broker_source(address, settings, replay, metrics)
     except ImportError:
         raise _not_installed(address) from None
 
@@ -156,14 +152,14 @@ def _parse_source(settings: StreamSettings) -> Address:
     return address
 
 
-def _broker_source(address: Address, settings: StreamSettings, replay: bool, on_rebalance: RebalanceCallback) -> Source:
+def _broker_source(address: Address, settings: StreamSettings, replay: bool, metrics: Metrics | None) -> Source:
     extra = kafka_properties(settings.kafka_config)
     if replay:
         return _broker_range(address, extra)
     if address.scheme == "kafka":
         from nightjar_alerts.service.stream.kafka.source import KafkaSource
 
-        return KafkaSource(address, extra, False, settings.max_deliveries, on_rebalance)
+        return KafkaSource(address, extra, None, settings.max_deliveries, metrics)
     from nightjar_alerts.service.stream.redis_streams import RedisSource
 
     return RedisSource(address, settings.max_deliveries)
@@ -171,7 +167,7 @@ def _broker_source(address: Address, settings: StreamSettings, replay: bool, on_
 
 def _broker_range(address: Address, extra: Mapping[str, Any]) -> Source:
     if address.scheme == "kafka":
-        from nightjar_alerts.service.stream.kafka.source import KafkaRange
+        from nightjar_alerts.service.stream.kafka.replay import KafkaRange
 
         return KafkaRange(address, extra)
     from nightjar_alerts.service.stream.redis_streams import RedisRange

@@ -92,6 +92,10 @@ class TransientError(Exception):
     """The broker cannot be used now; the same call may succeed later."""
 
 
+class FatalError(Exception):
+    """The client of a broker can do nothing more: the process must end, and its supervisor start another one."""
+
+
 class PermanentError(Exception):
     """The broker will never accept this record."""
 

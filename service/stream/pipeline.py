@@ -33,6 +33,7 @@ from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.live import Item, Lease, ModelChooser, held, infer_many
 from nightjar_alerts.service.registry.repository import ModelRepository
 from nightjar_alerts.service.stream.batches import Accounts, Alert, Batch, UnbalancedError
+from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
 from nightjar_alerts.service.stream.messages import (
     DeadLetterCause,
     Message,
@@ -42,7 +43,7 @@ from nightjar_alerts.service.stream.messages import (
     Troubles,
     backoff,
 )
-from nightjar_alerts.service.stream.publishing import EncodedRecords, ExactlyOnce, PublishingQueue, PublishStage
+from nightjar_alerts.service.stream.publishing import EncodedRecords, PublishingQueue, PublishStage
 
 log = structlog.get_logger(__name__)
 

@@ -1,32 +1,26 @@
-"""Results to the sink, and what was given up to the dead letters: repeated until acknowledged, or in transactions.
+"""Results to the sink, and alerts that were given up to the dead letters: repeated until acknowledged.
 
 A record that the sink refuses for good becomes a dead letter. A dead letter that is refused, as it is too large, is
 shortened. It has nowhere else to go: it is tried until it is taken, and its batch waits, so that a full disk stops the
 worker instead of costing alerts.
-
-Exactly once, from Kafka to Kafka (:class:`ExactlyOnce`): batches end in transactions, one after another, in the order
-they were taken. A transaction holds the results of a batch, its dead letters where they go to the same cluster, and the
-offsets after it. One that fails is aborted and tried again from memory, as long as the partitions are ours. Of
-partitions that were taken away nothing is published: their messages are given back, and whoever gets them begins at the
-committed offset. Batches are decoded and classified several at a time all the same; only their transactions wait for
-each other.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import SinkFormat
-from nightjar_alerts.service.stream.batches import Batch, DeadAlert, identity
+from nightjar_alerts.service.stream.batches import Batch, identity
 from nightjar_alerts.service.stream.formats import record_of
 from nightjar_alerts.service.stream.messages import (
     PART_MESSAGES,
     DeadLetterCause,
+    FatalError,
     Message,
     PermanentError,
     Record,
@@ -148,7 +142,7 @@ def _publish(sink: Sink, records: Sequence[Record]) -> list[PermanentError | Tra
     """Publish; a record that breaks the sink's client is refused, and its neighbours are not."""
     try:
         return sink.publish(records)
-    except (TransientError, PermanentError):
+    except (TransientError, PermanentError, FatalError):
         raise
     except Exception as error:  # whatever the client makes of strange bytes must cost this record alone
         if len(records) == 1:
@@ -233,160 +227,3 @@ class PublishingQueue:
     def _fits_window(self, count: int) -> bool:
         window = self._source.commit_window()
         return window is None or self._in_flight + count <= window
-
-
-if TYPE_CHECKING:  # confluent_kafka is there only where a worker needs it
-    from nightjar_alerts.service.stream.kafka.sink import KafkaTransactions
-    from nightjar_alerts.service.stream.kafka.source import KafkaSource, TransactionOffsets
-
-GATE_SECONDS: Final = 0.5
-MAX_TRANSACTIONAL_BATCHES: Final = 4
-"""Batches in flight beyond which no more are taken: the slower the transactions, the larger the batches then are."""
-
-
-class TransactionTurn(NamedTuple):
-    """Turn of a batch to commit: after the batch before it. Behind a batch that failed no turn comes.
-
-    The producer has one transaction at a time, and offsets must be committed in the order in which messages were taken.
-    """
-
-    previous_ended: asyncio.Event
-    ended: asyncio.Event
-
-
-class TransactionContent(NamedTuple):
-    """Content of a transaction, which may have been committed even where the commit was never answered.
-
-    Attributes
-    ----------
-    messages : those of its batch that were still ours. The others come again, and must not be acknowledged.
-    """
-
-    messages: list[Message]
-    results: list[Result]
-    dead: list[DeadAlert]
-    dead_lettered: list[Message]
-
-
-class ExactlyOnce:
-    """Ends batches in transactions: results, dead letters and offsets of a batch together, or nothing of it."""
-
-    def __init__(
-        self, source: "KafkaSource", transactions: "KafkaTransactions", publishing: PublishStage, troubles: Troubles
-    ) -> None:
-        self._source, self._transactions = source, transactions
-        self._publishing, self._troubles = publishing, troubles
-        self._last = asyncio.Event()
-        self._last.set()
-        self._unconfirmed: TransactionContent | None = None
-
-    def next_turn(self) -> TransactionTurn:
-        """Return the next turn; to be called in the order in which batches are taken."""
-        previous, self._last = self._last, asyncio.Event()
-        return TransactionTurn(previous, self._last)
-
-    async def conclude(
-        self, batch: Batch, results: Sequence[Result], turn: TransactionTurn, model: str
-    ) -> list[Result]:
-        """Publish, write dead letters and commit, as often as it takes; returns what was answered.
-
-        Where this is cancelled while a commit is unconfirmed, the commit gate stays closed: a journal written now would
-        set the group back to before a transaction that may have been committed.
-        """
-        await turn.previous_ended.wait()
-        while not await self._acquire_gate():  # in short tries: a thread that waits for it cannot be cancelled
-            pass
-        try:
-            published_results = await self._commit_with_retries(batch, results, model)
-        finally:
-            if self._unconfirmed is None:
-                self._source.release_commit_gate()
-        # Not in the `finally`: behind a batch that failed, a later one must not commit offsets beyond it.
-        turn.ended.set()
-        return published_results
-
-    async def _acquire_gate(self) -> bool:
-        """Try to enter the commit gate; left again where this is cancelled meanwhile."""
-        # The thread cannot be cancelled with us: if it entered the gate after we are gone, nobody would leave it.
-        acquisition = asyncio.ensure_future(asyncio.to_thread(self._source.acquire_commit_gate, GATE_SECONDS))
-        try:
-            return await asyncio.shield(acquisition)
-        except asyncio.CancelledError:
-            await asyncio.wait([acquisition])
-            if acquisition.result():
-                self._source.release_commit_gate()
-            raise
-
-    async def _commit_with_retries(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
-        for pause in backoff():
-            try:
-                published_results = await self._try_transaction(batch, results, model)
-            except TransientError as error:
-                await asyncio.to_thread(self._transactions.abort)
-                await self._troubles.wait("transaction", str(error), pause)
-            else:
-                break
-        self._troubles.end("transaction")
-        return published_results
-
-    async def _try_transaction(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
-        """Try one transaction."""
-        # First: it settles what became of an unanswered commit, so that the question below has one answer.
-        await asyncio.to_thread(self._transactions.begin)
-        offsets = await asyncio.to_thread(self._source.transaction_offsets, batch.messages)
-        # The last commit was asked for and not answered. Publishing again might answer twice.
-        # The group's committed offsets decide: if they have moved, the transaction came to be.
-        if (unconfirmed := self._unconfirmed) is not None:
-            if await asyncio.to_thread(self._source.is_committed, offsets):
-                batch.dead = unconfirmed.dead
-                self._settle(batch, unconfirmed)
-                await asyncio.to_thread(self._transactions.abort)
-                return unconfirmed.results
-            self._unconfirmed = None
-        for message in batch.messages:
-            if message.token not in offsets.owned:
-                batch.return_message(message)
-        dead = list(batch.dead)
-        try:
-            content = await self._publish(batch, results, offsets, model)
-            await _uninterrupted(self._commit(batch, content, offsets))
-        except TransientError:
-            batch.dead = dead  # what was refused is refused again by the next try
-            raise
-        return content.results
-
-    async def _publish(
-        self, batch: Batch, results: Sequence[Result], offsets: "TransactionOffsets", model: str
-    ) -> TransactionContent:
-        messages = [message for message in batch.messages if message.token in offsets.owned]
-        published_results = await self._publishing.publish(
-            batch, [r for r in results if r.message.token in offsets.owned]
-        )
-        dead_lettered = await self._publishing.write_dead_letters(batch, model) if batch.dead else []
-        # Before the commit: offsets must not be moved past an alert that a stage has lost.
-        batch.check(((r.message, r.number) for r in published_results), dead_lettered)
-        return TransactionContent(messages, published_results, list(batch.dead), dead_lettered)
-
-    async def _commit(self, batch: Batch, content: TransactionContent, offsets: "TransactionOffsets") -> None:
-        self._unconfirmed = content  # from before it is asked for until it is answered: any failure between is a doubt
-        await asyncio.to_thread(self._transactions.commit, offsets.positions, offsets.membership)
-        self._settle(batch, content)
-
-    def _settle(self, batch: Batch, content: TransactionContent) -> None:
-        batch.settle_answers((r.message, r.number, r.outcome.status, r.outcome.reason) for r in content.results)
-        batch.settle_dead_letters(content.dead_lettered)
-        batch.check()
-        self._source.acknowledge(content.messages)
-        self._unconfirmed = None
-
-
-async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end even when cancelled: what is being committed must not be counted as given back."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if (error := task.exception()) is not None:
-            log.warning("a commit failed while the worker stopped", reason=str(error))
-        raise

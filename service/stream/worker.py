@@ -36,16 +36,27 @@ from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
 from nightjar_alerts.service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
-from nightjar_alerts.service.stream.messages import Message, Source, TransientError, Troubles, backoff, restore
+from nightjar_alerts.service.stream.exactly_once import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce
+from nightjar_alerts.service.stream.messages import (
+    FatalError,
+    Message,
+    Source,
+    TransientError,
+    Troubles,
+    backoff,
+    restore,
+)
 from nightjar_alerts.service.stream.pipeline import ClassifyStage, DecodeStage, Pipeline
 from nightjar_alerts.service.stream.probes import Probes, ProgressMonitor
-from nightjar_alerts.service.stream.publishing import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce, PublishStage
+from nightjar_alerts.service.stream.publishing import PublishStage
 
 POLL_SECONDS: Final = 0.5
 KEEP_ALIVE_SECONDS: Final = 0.05
 BATCH_WAIT_SECONDS: Final = 0.2
 OBSERVE_SECONDS: Final = 2.0
 STUCK_SECONDS: Final = 60.0
+RESTART_STATUS: Final = os.EX_TEMPFAIL
+"""Exit status (75) after a fatal error of a broker's client: another process may work at once."""
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
@@ -72,7 +83,7 @@ class Worker:
         self._troubles = Troubles(self.metrics)
         self._tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
         self._models = ModelRepository(settings, self.metrics, self._tracer, self._fail, load)
-        self._state, self._failure = "starting", ""
+        self._state, self._failure, self._failure_status = "starting", "", 1
         self._connectors: Connectors | None = None
         self._restores_dead_letters = False
         self._stop = asyncio.Event()
@@ -110,10 +121,9 @@ class Worker:
             raise AddressError(f"metrics and probes cannot be served at {place}: {error.strerror}") from None
 
     async def _work(self) -> None:
-        on_rebalance = self.metrics.stream_rebalances.observe
         # On the source's thread: the consumer is its own from the start, and asking brokers may take seconds.
         connectors = self._connectors = await self._call_source(
-            lambda: open_connectors(self._settings, self._replay, on_rebalance)
+            lambda: open_connectors(self._settings, self._replay, self.metrics)
         )
         self._restores_dead_letters = reads_dead_letters(self._settings, self._replay)
         source, pipeline = connectors.source, self._pipeline(connectors)
@@ -125,6 +135,8 @@ class Worker:
             await self._take(source, pipeline)
         except ClientError as error:
             self._fail(f"the source cannot be read: {error}")
+        except FatalError as error:
+            self._fail(str(error), RESTART_STATUS)
         except Exception as error:  # what was taken must come to an end, whatever happened to the source
             log.critical("the source failed", exc_info=error)
             self._fail("the source failed")
@@ -155,7 +167,11 @@ class Worker:
         )
         stages = decoding, ClassifyStage(self._models, self._troubles, settings.prior), publishing
         model = str(self._models.classifier().served.reference)
-        once = ExactlyOnce(*connectors.transactions, publishing, self._troubles) if connectors.transactions else None
+        once = (
+            ExactlyOnce(*connectors.transactions, publishing, self._troubles, self.metrics)
+            if connectors.transactions
+            else None
+        )
         return Pipeline(connectors.source, stages, self.accounts, self._troubles, self.metrics, model, once)
 
     async def _take(self, source: Source, pipeline: Pipeline) -> None:
@@ -227,7 +243,9 @@ class Worker:
 
     async def _drain(self, source: Source) -> None:
         """Bring to an end what is in flight, as far as there is time; the source goes on committing meanwhile."""
-        self._state, end = "draining", monotonic() + self._settings.drain_timeout
+        # A broker's client that failed delivers and commits nothing more.
+        seconds = 0.0 if self._failure_status == RESTART_STATUS else self._settings.drain_timeout
+        self._state, end = "draining", monotonic() + seconds
         while self._tasks and (remaining := end - monotonic()) > 0:
             try:
                 await self._call_source(lambda: source.keep_alive(KEEP_ALIVE_SECONDS))
@@ -269,8 +287,9 @@ class Worker:
         """Stop taking messages, finish, and end."""
         self._stop.set()
 
-    def _fail(self, reason: str) -> None:
-        self._failure = self._failure or reason
+    def _fail(self, reason: str, status: int = 1) -> None:
+        if not self._failure:
+            self._failure, self._failure_status = reason, status
         self._stop.set()
 
     def _unhealthy(self) -> str:
@@ -287,7 +306,7 @@ class Worker:
         return engines or "; ".join(filter(None, (self._progress.unready(), self._outside_trouble())))
 
     def _exit_status(self) -> int:
-        """Log the final account; return 0 when it balances and nothing failed, else 1."""
+        """Log the final account; return 0 when it balances and nothing failed, else 1 or :data:`RESTART_STATUS`."""
         log.info("final account", topics=self.accounts.summary())
         try:
             self.accounts.check()
@@ -296,7 +315,7 @@ class Worker:
             return 1
         if self._failure:
             log.critical("the worker failed", reason=self._failure)
-        return 1 if self._failure else 0
+        return self._failure_status if self._failure else 0
 
 
 async def supervise(worker: Worker) -> int:
@@ -315,7 +334,12 @@ def work(settings: StreamSettings, replay: bool = False) -> int:
     warn_about_environment(settings)
     try:
         check_addresses(settings)  # before models are loaded, which takes seconds
-        return asyncio.run(supervise(Worker(settings, replay)))
+        status = asyncio.run(supervise(Worker(settings, replay)))
     except (AddressError, BundleError, ProviderError) as error:
         log.critical("the worker cannot start", reason=str(error))
         return 1
+    if status == RESTART_STATUS:  # a client whose call does not return would keep the interpreter from ending
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status

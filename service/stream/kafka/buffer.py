@@ -1,8 +1,7 @@
-"""Buffer between the client's queue and the worker; delivers the messages whose journal entry the broker has.
+"""Buffer between the client's queue and the worker; delivers the messages that the acknowledged journal entries allow.
 
-While the worker has no room some messages are taken into the buffer, as the client calls the group's callbacks only
-when it is asked for messages. A suspect that is to be tried alone (:mod:`service.stream.kafka.commits`) keeps all
-others back.
+While the worker is full, some messages are taken into the buffer, as the client calls the group's callbacks only when
+it is polled. A suspect that must be delivered alone (:mod:`service.stream.kafka.journal`) holds back all others.
 """
 
 from collections.abc import Collection
@@ -12,7 +11,7 @@ import structlog
 from confluent_kafka import Message as KafkaMessage
 
 from nightjar_alerts.models.limits import milliseconds
-from nightjar_alerts.service.stream.kafka.commits import Commits
+from nightjar_alerts.service.stream.kafka.assignment import Assignment
 from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition, Token
 from nightjar_alerts.service.stream.messages import Headers, Message
 
@@ -24,12 +23,12 @@ log = structlog.get_logger(__name__)
 class DeliveryBuffer:
     """Messages taken from the client and not yet delivered to the worker. For the consumer's thread alone."""
 
-    def __init__(self, offsets: Offsets, commits: Commits) -> None:
+    def __init__(self, offsets: Offsets, assignment: Assignment) -> None:
         self._offsets = offsets
-        self._commits = commits
+        self._assignment = assignment
         self._messages: list[KafkaMessage] = []
         self._bytes = 0
-        self._alone: Token | None = None  # the suspect that is in flight with nothing beside it
+        self._isolated: Token | None = None  # the suspect in flight, with nothing else
 
     def __len__(self) -> int:
         """Return the number of messages in the buffer."""
@@ -37,8 +36,8 @@ class DeliveryBuffer:
 
     @property
     def full(self) -> bool:
-        """Return whether no more are to be taken from the client."""
-        return len(self._messages) >= MAX_MESSAGES or self._bytes > MAX_BYTES or self._alone is not None
+        """True if no more messages are to be taken from the client."""
+        return len(self._messages) >= MAX_MESSAGES or self._bytes > MAX_BYTES or self._isolated is not None
 
     def add(self, message: KafkaMessage) -> None:
         """Take a message."""
@@ -54,23 +53,23 @@ class DeliveryBuffer:
 
     def deliver(self, limit: int) -> list[Message]:
         """Return messages that may be delivered now, in order, up to ``limit``; others stay."""
-        # While one is tried alone nothing else is in flight: if the process dies, it was this message.
-        if self._alone is not None and self._offsets.owns(self._alone) and self._offsets.unfinished():
+        # While a suspect is in flight nothing else is: if the process dies, this message is the cause.
+        if self._isolated is not None and self._offsets.owns(self._isolated) and self._offsets.unfinished():
             return []
-        self._alone = None
+        self._isolated = None
         if (suspect := self._first_suspect()) is not None:
-            return self._deliver_alone(suspect)
+            return self._deliver_isolated(suspect)
         first = self._messages[:limit]
         # All journals are extended before any message is judged, so that one commit releases all of them.
         for one in first:
-            if (journal := self._commits.journal(partition_of(one))) is not None:
+            if (journal := self._assignment.journal(partition_of(one))) is not None:
                 journal.extend_in_flight(offset_of(one) + 1)
         deliverable: list[KafkaMessage] = []
         remaining: list[KafkaMessage] = []
-        blocked: set[Partition] = set()  # partitions of which a message stays: what comes after it stays, too
+        blocked: set[Partition] = set()  # partitions with a message that stays: those after it stay, too
         for one in first:
             partition = partition_of(one)
-            journal = self._commits.journal(partition)
+            journal = self._assignment.journal(partition)
             if partition not in blocked and journal is not None and journal.may_deliver(offset_of(one)):
                 deliverable.append(one)
             else:
@@ -84,16 +83,16 @@ class DeliveryBuffer:
         """Partitions of which messages wait until the broker has acknowledged their journal entry."""
         partitions = set()
         for partition, one in self._firsts():
-            journal = self._commits.journal(partition)
+            journal = self._assignment.journal(partition)
             if journal is None or not journal.may_deliver(offset_of(one)):
                 partitions.add(partition)
         return frozenset(partitions)
 
     def _first_suspect(self) -> KafkaMessage | None:
-        """Return the message that is to be tried alone next, None when there is none."""
+        """Return the next message to deliver alone, None when there is none."""
         for partition, one in self._firsts():
-            journal = self._commits.journal(partition)
-            if journal is not None and journal.must_deliver_alone(offset_of(one)):
+            journal = self._assignment.journal(partition)
+            if journal is not None and journal.must_isolate(offset_of(one)):
                 return one
         return None
 
@@ -104,25 +103,30 @@ class DeliveryBuffer:
             first_by_partition.setdefault(partition_of(one), one)
         return list(first_by_partition.items())
 
-    def _deliver_alone(self, suspect: KafkaMessage) -> list[Message]:
-        """Deliver one message once nothing else is in flight and the broker knows of it."""
+    def _deliver_isolated(self, suspect: KafkaMessage) -> list[Message]:
+        """Deliver one message once nothing else is in flight and its journal entry is acknowledged."""
         partition, offset = partition_of(suspect), offset_of(suspect)
-        journal = self._commits.journal(partition)
+        journal = self._assignment.journal(partition)
         if journal is None or self._offsets.unfinished():
             return []
-        journal.begin_alone_try(offset)
+        journal.begin_try(offset)
         journal.extend_in_flight(offset + 1)
         if not journal.may_deliver(offset):
             return []
         self._replace([one for one in self._messages if one is not suspect])
         message = self._message(suspect)
-        self._alone = cast(Token, message.token)
-        log.warning("tried alone", topic=partition[0], place=message.place, deliveries=message.deliveries)
+        self._isolated = cast(Token, message.token)
+        log.warning(
+            "processing suspected poison message in isolation",
+            topic=partition[0],
+            place=message.place,
+            deliveries=message.deliveries,
+        )
         return [message]
 
     def _message(self, one: KafkaMessage) -> Message:
         partition, offset = partition_of(one), offset_of(one)
-        journal = self._commits.journal(partition)
+        journal = self._assignment.journal(partition)
         deliveries = 1 if journal is None else journal.deliveries(offset)
         return message_of(one, self._offsets.take(partition, offset), deliveries)
 
@@ -142,7 +146,7 @@ def _size(message: KafkaMessage) -> int:
 
 
 def message_of(one: KafkaMessage, token: object = None, deliveries: int = 1) -> Message:
-    """Return the message that Kafka's client gives; what cannot be read of it is left out."""
+    """Convert a message of the client; headers that cannot be read are left out."""
     topic, partition = partition_of(one)
     kind, timestamp = one.timestamp()
     return Message(

@@ -1,7 +1,7 @@
 """Offsets of a partition that may be committed: the one before which every message is done.
 
-Messages of a partition are finished in any order. A partition that was taken away and came back begins a new epoch:
-what was taken in a former one no longer counts. So does a partition whose topic was deleted and made again, as its
+Messages of a partition are finished in any order. A partition that was revoked and assigned again begins a new epoch:
+messages of a former epoch no longer count. So does a partition whose topic was deleted and created again, as its
 offsets go back.
 """
 
@@ -65,11 +65,11 @@ class _Progress:
 
 
 class Offsets:
-    """Progress through the partitions of a consumer. Safe to use from several threads; never waits for anybody.
+    """Progress through the partitions of a consumer. Safe to use from several threads.
 
     Parameters
     ----------
-    transactional : whether what is done has been committed with its answers, in a transaction, and not after them.
+    transactional : whether offsets are committed with the results, in a transaction, and not after them.
     """
 
     def __init__(self, transactional: bool = False) -> None:
@@ -101,14 +101,14 @@ class Offsets:
                         progress.uncommitted.clear()  # committed together with their answers
 
     def committed(self, partition: Partition, offset: int) -> None:
-        """Note that the broker has acknowledged a commit of a partition of ours."""
+        """Note that the broker has acknowledged a commit of an assigned partition."""
         with self._lock:
             uncommitted = progress.uncommitted if (progress := self._partitions.get(partition)) is not None else ()
             while uncommitted and uncommitted[0] < offset:
                 uncommitted.popleft()
 
     def uncommitted(self) -> int:
-        """Return the number of messages that are done and would be delivered again if we were killed now."""
+        """Return the number of messages that are done and would be delivered again after a crash now."""
         with self._lock:
             return sum(progress.done_ahead + len(progress.uncommitted) for progress in self._partitions.values())
 
@@ -125,7 +125,7 @@ class Offsets:
             return sum(not is_done for p in chosen for is_done in self._partitions[p].done_by_offset.values())
 
     def committable_after(self, tokens: Iterable[Token]) -> tuple[frozenset[Token], dict[Partition, int]]:
-        """Return the messages whose partitions are still ours, and where those are read on from once they are done."""
+        """Return the messages whose partitions are still assigned, and the offsets to commit once they are done."""
         with self._lock:
             owned = frozenset(token for token in tokens if self._owns(token))
             moved: dict[Partition, int] = {}
@@ -148,13 +148,14 @@ class Offsets:
         progress = self._partitions.get(token.partition)
         return progress is not None and progress.epoch == token.epoch
 
-    def clear(self) -> None:
-        """Forget every partition."""
+    def next_offset(self, partition: Partition) -> int | None:
+        """Return the offset after the last message taken; None where nothing has been taken."""
         with self._lock:
-            self._partitions.clear()
+            progress = self._partitions.get(partition)
+            return None if progress is None else progress.last_taken + 1
 
     def drop(self, partitions: Iterable[Partition]) -> None:
-        """Forget partitions that were taken away."""
+        """Forget partitions that were revoked."""
         with self._lock:
             for partition in partitions:
                 self._partitions.pop(partition, None)
@@ -164,16 +165,17 @@ RECENT_ANSWERS: Final = 1 << 14
 
 
 class RecentAnswers:
-    """Messages that were answered last, by place, time and size: those that come again must not be answered again.
+    """Latest messages that were answered, by offset, timestamp and size; those that come again are skipped.
 
-    A topic that was made again is read from its start once that is noticed, also what was answered of it until then.
+    A topic that was deleted and created again is read from its start once that is noticed. Some of its messages may
+    have been answered until then.
     """
 
     def __init__(self) -> None:
         self._answered: dict[tuple[Partition, int], tuple[int | None, int]] = {}
 
     def add(self, messages: Iterable[Message]) -> None:
-        """Note what was answered; as many messages are kept as come within a few seconds."""
+        """Note answered messages; as many are kept as come within a few seconds."""
         for message in messages:
             if isinstance(token := message.token, Token):
                 self._answered[token.partition, token.offset] = message.timestamp_ms, len(message.value)
@@ -181,5 +183,5 @@ class RecentAnswers:
             del self._answered[next(iter(self._answered))]
 
     def has(self, partition: Partition, offset: int, message: Message) -> bool:
-        """Return whether a message of this place was answered lately, and not another one that had its place before."""
+        """Return whether this message was answered lately, and not another one that had the same offset before."""
         return self._answered.get((partition, offset)) == (message.timestamp_ms, len(message.value))

@@ -1,93 +1,111 @@
-"""Alerts from Kafka, by a consumer group; and messages of its topics for a replay.
+"""Alerts from Kafka, as a member of a consumer group.
 
-One thread owns the consumer, that of ``poll``, ``keep_alive`` and ``close``: it alone takes, pauses, commits and
-answers the group's callbacks. The client lets one thread in at a time and is fair to none: whoever else calls it waits
-until the owner happens to be outside, which may be seconds. So other threads give the owner a job
-(:meth:`KafkaSource.acknowledge`), read what it noted last (:meth:`KafkaSource.transaction_offsets`) or ask by another
-client (:meth:`KafkaSource.is_committed`). The owner waits for nobody, except at a revocation, for
-:data:`REVOKE_SECONDS` at most, for what is about to be done. What is not done by then is the next owner's, and nothing
-that is published later can be ours by mistake (:meth:`KafkaSource.owns`).
+One thread owns the consumer, that of ``poll``, ``keep_alive`` and ``close``: it alone takes, pauses and commits, and
+runs the group's callbacks. Other threads hand it jobs (:meth:`KafkaSource.acknowledge`), and the transactions' thread
+asks what it may commit (:meth:`KafkaSource.prepare`).
 
-A client of librdkafka's can lose all its brokers for ever. While no partition is ours the owner therefore checks that
-a broker still answers the client that takes the alerts, and takes another client where none does although the brokers
-answer the monitor (:meth:`KafkaSource._check_client`).
+A partition is consumed from the stable committed offset that this member has read itself
+(``AdminClient.list_consumer_group_offsets(require_stable=True)``), never from one that the client chooses: when the
+assignment changes while an offset is pending in a transaction, librdkafka 2.16 puts the partition back into its queue
+without an offset and starts it by ``auto.offset.reset`` (``rd_kafka_assignment_handle_OffsetFetch``). So that property
+is ``error`` for the client, and its configured value is applied here to partitions for which the group has no offset.
 
-Partitions are paused while the buffer between the client's queue and the worker is full, also those that are assigned
-meanwhile. In transactions the producer commits the offsets (:meth:`KafkaSource.transaction_offsets`),
-and the consumer commits for the sake of the journal alone.
+Offsets are committed in one way: by the consumer, asynchronously, one commit at a time; or, exactly once, in
+transactions alone. What is not done when a partition is revoked, after :data:`REVOKE_SECONDS` at most, belongs to its
+next owner, and nothing of it is published later (:meth:`KafkaSource.owns`).
 
-:class:`KafkaRange` is the source of a replay: messages between two offsets or two moments. Nothing is committed and no
-group is joined, so a replay disturbs nobody. It ends where the topic ended when it began.
+Partitions are paused while the buffer between the client's queue and the worker is full.
 """
 
 import struct
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Thread
 from time import monotonic
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
-
-from nightjar_alerts.service.stream.addresses import Address, AddressError
-from nightjar_alerts.service.stream.kafka import commits
-from nightjar_alerts.service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
-from nightjar_alerts.service.stream.kafka.client import (
-    GROUP,
-    ClientErrors,
-    ClusterMonitor,
-    make_client,
-    properties,
-    query_properties,
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
 )
-from nightjar_alerts.service.stream.kafka.commits import CommitGate, Commits
+from confluent_kafka.admin import AdminClient
+
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream.addresses import Address, AddressError
+from nightjar_alerts.service.stream.kafka.assignment import Assignment, PartitionState, Position
+from nightjar_alerts.service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
+from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, make_client, properties, query_properties
+from nightjar_alerts.service.stream.kafka.monitor import ClusterMonitor
 from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition, RecentAnswers, Token
-from nightjar_alerts.service.stream.messages import PART_MESSAGES, FiniteSource, Message, SourceStatus, TransientError
+from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction
+from nightjar_alerts.service.stream.messages import PART_MESSAGES, FatalError, Message, SourceStatus, TransientError
 
 log = structlog.get_logger(__name__)
 REVOKE_SECONDS: Final = 1.0
-COMMITTED_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
 REFUSAL_SECONDS: Final = 5.0
-CONSUME_SECONDS: Final = 0.05  # before other work is looked at; commits and journals come by this way
+CONSUME_SECONDS: Final = 0.05  # before other work is looked at; commits are sent at this rate
 SHORT_CONSUME_SECONDS: Final = 0.005  # while messages in the buffer wait for an answer of the broker
 PAUSE_AFTER_SECONDS: Final = 0.5  # of a full buffer; until then it grows by a message for each call
-CLIENT_CHECK_SECONDS: Final = 2.0  # between two checks of the client of a member without partitions
-CLIENT_ANSWER_SECONDS: Final = 2.0  # for the broker then, which may wait for messages for ``fetch.wait.max.ms``
-MAX_UNANSWERED_CHECKS: Final = 2  # in a row, while brokers answer the monitor, before another client is taken
+START_SECONDS: Final = 0.25
+"""Seconds between two queries for the committed offsets of partitions whose offsets were pending."""
+QUERY_SECONDS: Final = 5.0
+COMMIT_SECONDS: Final = 0.05
+"""Seconds between two commits, unless one is waited for: what was answered since the last is repeated after a kill."""
+MAX_UNCOMMITTED: Final = 256
+"""Most messages that may be answered and not committed: as many may be answered twice after a kill.
+
+At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
+"""
+LOST_SECONDS: Final = 75.0
+"""Seconds without an answer to the consumer, although the brokers answer other clients, until the process ends."""
+CHECK_SECONDS: Final = 5.0  # between two checks whether a broker answers the consumer of a member without partitions
+CHECK_TIMEOUT_SECONDS: Final = 2.0
 MAX_DELIVERIES: Final = 5
 # The promise to lose nothing rests on the fixed ones.
-DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
-    "auto.offset.reset": "earliest",
+FIXED_PROPERTIES: Final[Mapping[str, Any]] = {
+    "auto.offset.reset": "error",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "partition.assignment.strategy": "cooperative-sticky",
+}
+DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
+    "auto.offset.reset": "earliest",
     "queued.max.messages.kbytes": 32768,  # all partitions together: what waits in memory, whatever the lag
     "fetch.message.max.bytes": 4 << 20,
     "max.poll.interval.ms": 300_000,
     "enable.partition.eof": False,
-    "topic.metadata.refresh.interval.ms": 30_000,  # a nightly topic begins to exist while we wait for it
+    "topic.metadata.refresh.interval.ms": 30_000,  # a nightly topic begins to exist while the worker waits for it
     "allow.auto.create.topics": False,
 }
-FIXED_PROPERTIES: Final = ("enable.auto.commit", "enable.auto.offset.store", "partition.assignment.strategy")
+RESETS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("earliest", "smallest", "beginning"), OFFSET_BEGINNING),
+    **dict.fromkeys(("latest", "largest", "end"), OFFSET_END),
+}
 _NO_GENERATION: Final = -1
 
 
-class TransactionOffsets(NamedTuple):
-    """Messages that a transaction may hold, and offsets that it commits.
+class PreparedBatch(NamedTuple):
+    """Part of a batch that a transaction may hold.
 
     Attributes
     ----------
-    owned : messages whose partitions are still this member's.
-    positions : where those partitions are to be read on from.
+    owned : messages whose partitions are still assigned; the others are delivered again.
+    positions : offsets of those partitions after these messages.
     membership : the member and its generation; the broker refuses a commit in the name of a former one.
     """
 
     owned: frozenset[Token]
-    positions: list[TopicPartition]
+    positions: list[Position]
     membership: object
 
 
@@ -97,9 +115,8 @@ class KafkaSource:
     Parameters
     ----------
     extra : properties of librdkafka from the file of the setting ``kafka_config``.
-    transactional : whether a producer commits the offsets.
+    transactions : commit the offsets, where results are exactly once.
     max_deliveries : deliveries that a message may have had; the journal counts them.
-    on_rebalance : is called with the seconds for which a change of the assignment kept the worker from taking anything.
     """
 
     finite = False
@@ -108,73 +125,68 @@ class KafkaSource:
         self,
         address: Address,
         extra: Mapping[str, Any],
-        transactional: bool = False,
+        transactions: KafkaTransactions | None = None,
         max_deliveries: int = MAX_DELIVERIES,
-        on_rebalance: Callable[[float], None] = lambda seconds: None,
+        metrics: Metrics | None = None,
     ) -> None:
-        group = address.only("group").options.get("group", GROUP)
-        config = properties(address, extra, {**DEFAULT_PROPERTIES, "group.id": group})
-        config |= {name: DEFAULT_PROPERTIES[name] for name in FIXED_PROPERTIES}
-        if transactional:  # committed offsets are read only after the transaction that is about to move them
+        self._group = address.only("group").options.get("group", GROUP)
+        config = properties(address, extra, {**DEFAULT_PROPERTIES, "group.id": self._group})
+        reset = str(config["auto.offset.reset"])
+        if reset not in RESETS:
+            raise AddressError(f"Kafka: auto.offset.reset is one of {', '.join(RESETS)}; not {reset[:20]!r}")
+        self._reset = RESETS[reset]
+        config |= FIXED_PROPERTIES
+        if transactions is not None:  # committed offsets are read only after the transaction that is about to move them
             config |= {"isolation.level": "read_committed"}
-        self._on_rebalance, self._names = on_rebalance, address.names
+        self._metrics, self._transactions = metrics or Metrics(), transactions
+        self._names = address.names
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._client_is_empty = False  # whether the client's queue was when it was asked last
+        self._offsets = Offsets(transactional=transactions is not None)
+        self._assignment = Assignment(self._offsets, max_deliveries)
+        self._buffer = DeliveryBuffer(self._offsets, self._assignment)
+        self._recent_answers = RecentAnswers() if transactions is not None else None
+        self._skipped: set[Partition] = set()  # partitions with messages that were answered before they came again
+        self._consumed: set[Partition] = set()  # partitions that the client fetches
+        # Query for committed offsets, and the states that it was sent for: its answer is stale for later ones.
+        self._starting: tuple[Future[Any], dict[Partition, PartitionState]] | None = None
+        self._admin: AdminClient | None = None
+        self._next_start = 0.0
+        self._client_is_empty = False  # whether the client's queue was when it was polled last
         self._paused: set[Partition] = set()
         self._full_since: float | None = None
-        self._recent_answers = RecentAnswers() if transactional else None
-        self._skipped: set[Partition] = set()  # partitions of which messages were answered before they came again
-        self._offsets = Offsets(transactional=transactional)
-        self._gate = CommitGate() if transactional else None
-        self._closing = False
-        self._membership: object = None  # as the owner noted it last, for transactions
-        self._commits = Commits(self._offsets, max_deliveries, self._gate)
-        self._buffer = DeliveryBuffer(self._offsets, self._commits)
-        self.client_errors = ClientErrors("source")
-        self._config, self._clients = {**config, "error_cb": self.client_errors.note}, 0
-        self._consumer = self._make_client()
-        self._query_properties = query_properties(config, self.client_errors)
-        self._monitor = ClusterMonitor(
-            self._query_properties, address.names, self.client_errors, self._on_topic_recreated
-        )
-
-    def _make_client(self) -> Consumer:
-        """Make the client that takes the alerts; it asks to be let into the group. Raises AddressError."""
-        # Whether the group has given us partitions, or none, since we joined it or lost those we had. The generation
-        # does not tell: a client that finds no broker any more keeps its last. A pattern may match nothing for long.
+        self._commit_sent_at: float | None = None  # None while no commit is in flight
+        self._sent: dict[Partition, Position] = {}
+        self._next_commit = 0.0
+        self._membership: object = None  # for transactions
+        # Whether the group has assigned partitions, or none, since this member joined. A pattern may match nothing.
         self._joined = all(name.startswith("^") for name in self._names)
-        self._silent_since: float | None = None
-        self._unanswered, self._next_check = 0, monotonic() + CLIENT_CHECK_SECONDS
-        number = self._clients + 1
-
-        def unless_replaced(callback: Callable[..., None]) -> Callable[..., None]:
-            """Ignore callbacks of a client that another has replaced: its partitions are not ours any more."""
-            return lambda *arguments: callback(*arguments) if number == self._clients else None
-
-        client = make_client(Consumer, {**self._config, "on_commit": unless_replaced(self._on_commit)})
-        client.subscribe(
-            list(self._names),
-            on_assign=unless_replaced(self._on_assign),
-            on_revoke=unless_replaced(self._on_revoke),
-            on_lost=unless_replaced(self._on_lost),
+        self._unanswered_since: float | None = None
+        self._next_check = monotonic() + CHECK_SECONDS
+        self._closing = False
+        self.client_errors = ClientErrors("source")
+        self._consumer = make_client(
+            Consumer, {**config, "error_cb": self.client_errors.note, "on_commit": self._on_commit}
         )
-        self._clients = number
-        return client
+        self._query_config = query_properties(config, self.client_errors)
+        self._monitor = ClusterMonitor(self._query_config, address.names, self.client_errors, self._on_topic_recreated)
+        self._consumer.subscribe(
+            list(address.names), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
 
-    # For the owner, the source's one thread.
+    # On the owner's thread.
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return up to ``limit`` messages, waiting only for the first."""
+        """Return up to ``limit`` messages, waiting only for the first. Raises TransientError and FatalError."""
         end = monotonic() + timeout
         while True:
-            self._run_jobs()
+            self._serve()
             if messages := self._buffer.deliver(limit):
                 return messages
             if (remaining := end - monotonic()) <= 0:
                 return []
+            waiting = self._buffer.awaiting_commit or self._assignment.not_started
             self._fetch(
-                max(1, limit - len(self._buffer)),
-                min(remaining, SHORT_CONSUME_SECONDS if self._buffer.awaiting_commit else CONSUME_SECONDS),
+                max(1, limit - len(self._buffer)), min(remaining, SHORT_CONSUME_SECONDS if waiting else CONSUME_SECONDS)
             )
 
     def keep_alive(self, seconds: float) -> None:
@@ -183,108 +195,82 @@ class KafkaSource:
         What has been done meanwhile is committed at once, and ends the wait: there may be room for more.
         """
         end = monotonic() + seconds
-        self._run_jobs_and_fetch()
+        self._serve_and_poll()
         while (remaining := end - monotonic()) > 0:
-            # The answer to a commit comes only when messages are asked for, and the buffer may grow by one each time.
-            hurry = self._commits.commit_in_flight and not self._buffer.full
+            # The answer to a commit comes only when the client is polled, and the buffer may grow by one each time.
+            hurry = self._commit_sent_at is not None and not self._buffer.full
             try:
                 job = self._jobs.get(timeout=min(remaining, SHORT_CONSUME_SECONDS) if hurry else remaining)
             except Empty:
-                self._run_jobs_and_fetch()
+                self._serve_and_poll()
             else:
                 job()
-                self._run_jobs_and_fetch()
+                self._serve_and_poll()
                 return
 
-    def _run_jobs_and_fetch(self) -> None:
-        """Run jobs and let the client call its callbacks, for which it has to be asked for a message."""
-        self._run_jobs()
+    def _serve_and_poll(self) -> None:
+        self._serve()
         with suppress(TransientError):
-            self._fetch(1, 0)
+            self._fetch(1, 0)  # the client calls its callbacks only when it is polled
 
-    def close(self, clean: bool = True) -> None:
-        """Commit what is done and leave the group; a static member keeps its partitions until its time is over.
-
-        Parameters
-        ----------
-        clean : False when what is not done may be what made us end: the next owner shall know (the journal stays).
-        """
-        end = monotonic() + CLOSE_SECONDS
+    def _serve(self) -> None:
+        """Check the clients, run jobs, start partitions, commit, and pause or resume."""
+        self._check_clients()
+        self._note_membership()
         self._run_jobs()
-        partitions = self._commits.partitions
-        self._commits.commit_final(self._consumer, partitions, clean, REVOKE_SECONDS)
-        self._drop(partitions)
-        while self._commits.commit_in_flight and monotonic() < end:
-            with suppress(KafkaException):  # the answer to a commit comes only when messages are asked for
-                self._consumer.consume(1, CONSUME_SECONDS)
-        self._monitor.close()
-        self._closing = True
-        self._consumer.close()
+        self._start_partitions()
+        self._assignment.forget_crashes(caught_up=self._client_is_empty and not len(self._buffer))
+        self._skipped = {partition for partition in self._skipped if self._assignment.moved([partition])}
+        self._commit()
+        self._pause_or_resume()
 
     def _run_jobs(self) -> None:
-        """Run the jobs of other threads, commit, and pause or resume."""
-        self._check_client()
-        self._note_membership()
         with suppress(Empty):
             while True:
                 self._jobs.get_nowait()()
-        self._commits.forget_crashes(caught_up=self._client_is_empty and not len(self._buffer))
-        self._skipped = {partition for partition in self._skipped if self._commits.is_behind(partition)}
-        self._commits.send(self._consumer, self._buffer.awaiting_commit | self._skipped)
-        self._pause_or_resume()
 
-    def _check_client(self) -> None:
-        """Take another client where ours knows no broker any more although the brokers answer others.
+    def _check_clients(self) -> None:
+        """Raise FatalError where only a new process helps."""
+        self.client_errors.check()
+        answering = self._monitor.answering_seconds
+        if self._transactions is not None:
+            self._transactions.check(answering)
+        now = monotonic()
+        if self._commit_sent_at is not None and self._transactions is None:
+            waited = now - self._commit_sent_at
+            if min(answering, waited) > LOST_SECONDS:
+                raise FatalError(f"Kafka source: no answer to a commit for {waited:.0f} s")
+        if self._assignment.partitions or self._closing:
+            self._unanswered_since = None
+        elif now >= self._next_check:
+            self._check_consumer(answering)
+            self._next_check = monotonic() + CHECK_SECONDS
 
-        From 2.10 on librdkafka forgets every broker that an answer about the cluster does not name. One that has just
-        come back names none, itself included, and the client never connects again (its issue 5301). It then answers no
-        question; one that only waits for its group does.
+    def _check_consumer(self, answering: float) -> None:
+        """Raise FatalError where brokers answer other clients, but not the consumer of a member without partitions.
+
+        librdkafka forgets every broker that a metadata response does not name. A broker that has just restarted may
+        name none, and the client then never connects again (its issue 5301). A client that only waits for its group is
+        answered.
         """
-        if self._commits.partitions or self._closing:
-            self._silent_since = None
-            return
-        if (now := monotonic()) < self._next_check:
-            return
-        is_answered = self._is_answered()
-        self._next_check = monotonic() + CLIENT_CHECK_SECONDS
-        if is_answered:
-            self._silent_since = None
-            return
-        if self._silent_since is None:
-            self._silent_since, self._unanswered = now, 0
-        self._unanswered += self._monitor.answered_at > self._silent_since
-        if self._unanswered >= MAX_UNANSWERED_CHECKS:
-            log.warning("the client of Kafka has lost its brokers: another one begins", end="source")
-            self._replace_client()
-
-    def _replace_client(self) -> None:
-        """Take another client; where none can be made, as certificates are missing, the next check tries again."""
-        try:
-            client = self._make_client()
-        except AddressError as error:
-            log.warning("no other client of Kafka can be made", end="source", reason=str(error))
-            return
-        self._commits.abandon_commit()
-        former, self._consumer = self._consumer, client
-        # Closing it may wait for a coordinator that it cannot reach.
-        threading.Thread(target=former.close, name="former client", daemon=True).start()
-
-    def _is_answered(self) -> bool:
-        """Return whether a broker answers the client that takes the alerts."""
         topic = next((name for name in self._names if not name.startswith("^")), None)
         try:
-            self._consumer.list_topics(topic, CLIENT_ANSWER_SECONDS)
-        except KafkaException:
-            return False
-        return True
+            self._consumer.list_topics(topic, CHECK_TIMEOUT_SECONDS)
+        except KafkaException as error:
+            self._unanswered_since = self._unanswered_since or monotonic()
+            waited = monotonic() - self._unanswered_since
+            if min(answering, waited) > LOST_SECONDS / 3:
+                raise FatalError(f"Kafka source: the consumer has lost its brokers: {error.args[0].str()}") from None
+        else:
+            self._unanswered_since = None
 
     def _note_membership(self) -> None:
-        """Note our membership; costs microseconds, as the client asks nobody. A client that is closing has none."""
-        if self._gate is not None and not self._closing:
+        """Record the membership for transactions; a client that is closing has none."""
+        if self._transactions is not None and not self._closing:
             self._membership = self._consumer.consumer_group_metadata()
 
     def _fetch(self, limit: int, timeout: float) -> None:
-        """Take messages of the client's into the buffer; this is where its callbacks run."""
+        """Take messages from the client into the buffer; the client runs its callbacks meanwhile."""
         # The first is waited for, the others are not: asked for many with a timeout, the client would wait for all.
         try:
             messages = self._consumer.consume(1, timeout)
@@ -294,44 +280,253 @@ class KafkaSource:
             raise TransientError(str(error)) from error
         self._client_is_empty = not messages
         for message in messages:
-            if (fault := message.error()) is not None:
+            fault = message.error()
+            if fault is None:
+                self._take(message)
+            elif fault.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._skip_gap(partition_of(message))
+            else:
                 self.client_errors.note(fault)
-            # A rebalance may have run inside of this very call: what came before it may not be ours any more.
-            elif self._commits.owns(partition := partition_of(message)):
-                if self._commits.note_message(partition, offset_of(message)):
-                    self._monitor.read_journals([partition], self._on_journals)
-                if self._recent_answers is not None and self._recent_answers.has(
-                    partition, offset_of(message), message_of(message)
-                ):
-                    # Part of no transaction again: the consumer itself commits the offset behind it.
-                    self._offsets.finish([self._offsets.take(partition, offset_of(message))])
-                    self._skipped.add(partition)
-                else:
-                    self._buffer.add(message)
 
-    def _on_journals(self, metadata_by_partition: Mapping[Partition, str | None]) -> None:
-        """Give the owner what the journals say; called by the monitor's thread."""
-        for partition, metadata in metadata_by_partition.items():
-            self._jobs.put(partial(self._commits.open_journal, partition, metadata))
+    def _take(self, message: Any) -> None:
+        """Put a message into the buffer, unless its partition was revoked, stopped or begins at a wrong offset."""
+        partition, offset = partition_of(message), offset_of(message)
+        state = self._assignment.state(partition)
+        # A rebalance may have run inside the very call that returned it.
+        if state is None or state.journal is None or state.error:
+            return
+        if state.first_offset is None:
+            if state.committed_start is not None and offset < state.committed_start:
+                self._stop(partition, f"offset {offset} came first, below the committed {state.committed_start}")
+                return
+            state.first_offset = offset
+        if self._recent_answers is not None and self._recent_answers.has(partition, offset, message_of(message)):
+            self._offsets.finish([self._offsets.take(partition, offset)])
+            self._skipped.add(partition)  # no batch commits the offset behind it
+        else:
+            self._buffer.add(message)
+
+    def _stop(self, partition: Partition, reason: str) -> None:
+        """Consume nothing more of a partition: its messages may have been answered before."""
+        state = self._assignment.state(partition)
+        assert state is not None
+        state.error = f"{partition[0]}/{partition[1]} was stopped: {reason}"
+        self._metrics.stream_stopped.inc()
+        log.error("partition stopped", topic=partition[0], partition=partition[1], reason=reason)
+        self._consume_no_more([partition])
+
+    # Where a partition starts.
+
+    def _start_partitions(self) -> None:
+        """Read the committed offsets of newly assigned partitions, and consume those whose offsets are stable."""
+        if self._starting is not None and self._starting[0].done():
+            (query, states), self._starting = self._starting, None
+            try:
+                self._start(query.result().topic_partitions, states)
+            except KafkaException as error:
+                self.client_errors.note(error.args[0])
+        partitions = self._assignment.not_started
+        if partitions and self._starting is None and monotonic() >= self._next_start:
+            self._next_start = monotonic() + START_SECONDS
+            request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*one) for one in partitions])
+            # A new client for each query: it knows the brokers of the address, whatever became of those before.
+            self._admin = make_client(AdminClient, dict(self._query_config))
+            (query,) = self._admin.list_consumer_group_offsets(
+                [request], require_stable=True, request_timeout=QUERY_SECONDS
+            ).values()
+            self._starting = query, {one: state for one in partitions if (state := self._assignment.state(one))}
+
+    def _start(self, answers: Iterable[TopicPartition], states: Mapping[Partition, PartitionState]) -> None:
+        """Start the partitions with a stable offset, or none; the others are queried again."""
+        starts = []
+        for answer in answers:
+            partition = (str(answer.topic), answer.partition)
+            state = self._assignment.state(partition)
+            if state is None or state is not states.get(partition) or state.journal is not None:
+                continue
+            if answer.error is not None:
+                if answer.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
+                    self.client_errors.note(answer.error)
+                continue
+            committed = answer.offset if answer.offset >= 0 else None
+            self._assignment.start(partition, committed, answer.metadata)
+            starts.append(TopicPartition(*partition, self._reset if committed is None else committed))
+        self._consume(starts)
+
+    def _consume(self, starts: list[TopicPartition]) -> None:
+        if not starts:
+            return
+        self._consumer.incremental_assign(starts)
+        partitions = {(str(one.topic), one.partition) for one in starts}
+        self._consumed |= partitions
+        # The client remembers pauses of a partition's former assignment.
+        self._order(self._consumer.resume, partitions)
+        self._paused -= partitions
+        log.info("consuming", starts={f"{one.topic}/{one.partition}": one.offset for one in starts})
+
+    def _consume_no_more(self, partitions: Iterable[Partition]) -> None:
+        if consumed := self._consumed & set(partitions):
+            self._consumed -= consumed
+            with suppress(KafkaException):
+                self._consumer.incremental_unassign([TopicPartition(*partition) for partition in consumed])
+
+    def _skip_gap(self, partition: Partition) -> None:
+        """Go on at the earliest message where the log does not hold the next offset of a partition."""
+        state = self._assignment.state(partition)
+        if state is None or state.journal is None:
+            return
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), QUERY_SECONDS)
+        except KafkaException as error:
+            self.client_errors.note(error.args[0])
+            low, high = OFFSET_BEGINNING, -1
+        following = self._offsets.next_offset(partition)
+        expected = state.committed_start if following is None else following
+        lost = low - expected if expected is not None and expected < low else 0
+        self._metrics.stream_gap_messages.inc(lost)
+        log.error(
+            "committed offset is not in the log, going on at the earliest",
+            topic=partition[0], partition=partition[1], offset=expected, earliest=low, end=high, messages_lost=lost,
+        )  # fmt: skip
+        self._restart([partition])
 
     def _on_topic_recreated(self, topic: str) -> None:
-        """Have the owner restart a topic that was made again; called by the monitor's thread."""
+        """Have the owner restart a topic that was deleted and created again; called by the monitor's thread."""
         self._jobs.put(partial(self._restart_topic, topic))
 
     def _restart_topic(self, topic: str) -> None:
-        """Read a topic that was made again from its start.
+        """Read a topic that was created again from its start.
 
-        The client goes on at its former offset where the new topic already reaches that far, and jumps over the rest.
+        The client goes on at its former offset where the new topic already reaches that far, and skips what is before.
         """
-        partitions = [partition for partition in self._commits.partitions if partition[0] == topic]
+        self._restart([partition for partition in self._assignment.partitions if partition[0] == topic])
+        log.warning("topic was created again and is read from its start", topic=topic)
+
+    def _restart(self, partitions: Sequence[Partition]) -> None:
+        """Consume partitions from their earliest message; the journal of a former log is not theirs."""
         self._drop(partitions)
-        self._commits.assign(partitions)
+        self._consume_no_more(partitions)
+        self._assignment.add(partitions)
         for partition in partitions:
-            # What is beside the former offset says nothing of the new topic.
-            self._commits.open_journal(partition, None)
-            with suppress(KafkaException):  # not ours any more, which we are about to hear
-                self._consumer.seek(TopicPartition(*partition, OFFSET_BEGINNING))
-        log.warning("a topic was made again and is read from its start", topic=topic)
+            self._assignment.start(partition, None, None)
+        self._consume([TopicPartition(*partition, OFFSET_BEGINNING) for partition in partitions])
+
+    # Commits.
+
+    def _commit(self) -> None:
+        """Send a commit where one is due and none is in flight.
+
+        In transactions batches commit their offsets themselves. Others are due only for messages in the buffer that
+        wait for their journal entry, and for messages that were skipped.
+        """
+        if self._commit_sent_at is not None:
+            return
+        now, awaited = monotonic(), self._buffer.awaiting_commit | self._skipped
+        if self._transactions is None:
+            urgent = awaited or self._offsets.uncommitted() >= MAX_UNCOMMITTED // 2
+            if urgent or now >= self._next_commit:
+                self._next_commit = now + COMMIT_SECONDS
+                self._send(self._assignment.moved(self._assignment.partitions))
+        elif now >= self._next_commit and self._assignment.moved(awaited):
+            self._commit_sent_at = now
+            done = self._run_commit(lambda: self._assignment.moved(awaited))
+            done.add_done_callback(lambda done: self._jobs.put(partial(self._end_transaction, done)))
+
+    def _end_transaction(self, done: "Future[Any]") -> None:
+        self._end_commit()
+        if done.exception() is not None:  # aborted: a fatal error is raised by the check of the clients
+            self._next_commit = monotonic() + START_SECONDS
+
+    def _end_commit(self) -> None:
+        self._commit_sent_at, self._sent = None, {}
+
+    def _send(self, positions: Sequence[Position]) -> None:
+        """Send a commit of the consumer; it reports the outcome while it is polled."""
+        if not positions:
+            return
+        self._commit_sent_at, self._sent = monotonic(), {position.partition: position for position in positions}
+        try:
+            self._consumer.commit(offsets=[position.to_kafka() for position in positions], asynchronous=True)
+        except KafkaException:
+            self._end_commit()
+
+    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
+        if error is None:
+            self.client_errors.note_answer()
+            acknowledged = [(str(one.topic), one.partition) for one in positions if one.error is None]
+            self._assignment.note_acknowledged(self._sent[one] for one in acknowledged if one in self._sent)
+        self._end_commit()
+
+    def _run_commit(self, positions: Callable[[], Sequence[Position]]) -> "Future[Any]":
+        """Commit offsets in a transaction without records."""
+        assert self._transactions is not None
+
+        def prepare() -> Transaction | None:
+            membership = self._current_membership()
+            chosen = positions()
+            acknowledge = partial(self._jobs.put, partial(self._assignment.note_acknowledged, chosen))
+            return Transaction((), chosen, membership, acknowledge) if chosen else None
+
+        return self._transactions.run(prepare)
+
+    def _commit_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
+        """Commit partitions that leave this member for the last time.
+
+        Parameters
+        ----------
+        clean : whether what is not done cannot be what made the worker end: then no journal entry remains.
+        """
+
+        def positions() -> list[Position]:
+            found = [position for position in map(self._assignment.position, partitions) if position is not None]
+            return [position._replace(entry=None) if clean else position for position in found]
+
+        if self._transactions is None:
+            self._send(positions())
+            return
+        done = self._run_commit(positions)
+        try:
+            done.result(timeout)
+        except (TransientError, FatalError, TimeoutError) as error:
+            # One that has not begun must not run later. One that has begun is refused once the generation is over.
+            done.cancel()
+            log.warning("final commit failed", reason=str(error) or "no answer in time")
+
+    def _current_membership(self) -> object:
+        """Return the membership. Raises TransientError while this is no member.
+
+        It is read before the assignment is: partitions that are lost after that are lost to a later generation, and the
+        broker refuses offsets in the name of one that is over. An expelled member has no generation, and the broker
+        would take its offsets without a check.
+        """
+        membership = self._membership
+        if membership is None or _generation_of(membership) == _NO_GENERATION:
+            raise TransientError("not a member of the group at the moment")
+        return membership
+
+    def close(self, clean: bool = True) -> None:
+        """Commit what is done and leave the group; a static member keeps its partitions until its session is over.
+
+        Parameters
+        ----------
+        clean : False when what is not done may be what made the worker end: the journal stays for the next owner.
+        """
+        end = monotonic() + CLOSE_SECONDS
+        self._run_jobs()
+        partitions = self._assignment.partitions
+        with suppress(KafkaException):
+            self._commit_final(partitions, clean, REVOKE_SECONDS)
+            self._drop(partitions)
+            while self._commit_sent_at is not None and self._transactions is None and monotonic() < end:
+                self._consumer.consume(1, CONSUME_SECONDS)  # the answer to a commit comes only when it is polled
+        self._closing = True
+        self._monitor.close()
+        # It waits for a coordinator, which may be out of reach; a process that ends does not.
+        closing = Thread(target=self._consumer.close, name="close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+
+    # The buffer.
 
     def _pause_or_resume(self) -> None:
         """Pause everything once the buffer has been full for a while, nothing otherwise.
@@ -344,30 +539,27 @@ class KafkaSource:
         elif self._full_since is None:
             self._full_since = monotonic()
         full = self._full_since is not None and monotonic() - self._full_since >= PAUSE_AFTER_SECONDS
-        assigned = set(self._commits.partitions)
-        self._order(self._consumer.pause, assigned - self._paused if full else set())
-        self._order(self._consumer.resume, set() if full else assigned & self._paused)
-        self._paused = assigned if full else set()
+        self._order(self._consumer.pause, self._consumed - self._paused if full else set())
+        self._order(self._consumer.resume, set() if full else self._consumed & self._paused)
+        self._paused = set(self._consumed) if full else set()
 
     def _order(self, order: Callable[[list[TopicPartition]], None], partitions: set[Partition]) -> None:
         if partitions:
             with suppress(KafkaException):
                 order([TopicPartition(*partition) for partition in partitions])
 
-    # Callbacks of the group, which run inside of consume().
+    # Callbacks of the group, which run inside consume().
 
     def _on_assign(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         began = monotonic()
         partitions = [(str(p.topic), p.partition) for p in topic_partitions]
-        consumer.incremental_assign(topic_partitions)
+        consumer.incremental_assign([])  # each is added once its committed offset is known and stable
         self._joined = True
+        self._next_start = 0.0
         self._monitor.note_assigned(partitions)
         self._note_membership()
-        self._commits.assign(partitions)
-        self._paused.difference_update(partitions)
-        # The client remembers pauses of a partition's former assignment: each begins with an order of its own.
-        self._order(consumer.resume, set(partitions))
-        self._report_rebalance("partitions assigned", topic_partitions, began)
+        self._assignment.add(partitions)
+        self._report_rebalance("partitions assigned", partitions, began)
 
     def _on_revoke(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         began = monotonic()
@@ -377,135 +569,106 @@ class KafkaSource:
         self._note_membership()
         self._finish_in_flight(partitions, began + REVOKE_SECONDS)
         unfinished = self._offsets.unfinished(partitions)
-        # Sent while they are still ours: the broker refuses what comes after they were given back.
-        self._commits.commit_final(consumer, partitions, clean=True, timeout=REVOKE_SECONDS / 2)
+        # While they are still assigned: the broker refuses what comes later.
+        self._commit_final(partitions, clean=True, timeout=REVOKE_SECONDS)
         self._drop(partitions)
-        consumer.incremental_unassign(topic_partitions)
-        self._report_rebalance("partitions taken away", topic_partitions, began, given_back=unfinished)
+        self._unassign(consumer, partitions)
+        self._report_rebalance("partitions revoked", partitions, began, given_back=unfinished)
+
+    def _unassign(self, consumer: Consumer, partitions: Sequence[Partition]) -> None:
+        """Answer the group that partitions are given back; the client knows those alone that it has consumed."""
+        consumed = self._consumed & set(partitions)
+        self._consumed -= consumed
+        with suppress(KafkaException):
+            consumer.incremental_unassign([TopicPartition(*partition) for partition in consumed])
 
     def _finish_in_flight(self, partitions: Sequence[Partition], end: float) -> None:
         """Run jobs until nothing of these partitions is unfinished, or the time is over or the commit window full.
 
-        The client is inside of a callback and tells of no commit meanwhile, so that the window does not open again.
+        The client is inside a callback and reports no commit meanwhile, so that the window does not open again.
         """
         while (
             self._offsets.unfinished(partitions) and self._window_fits_part() and (remaining := end - monotonic()) > 0
         ):
             with suppress(Empty):
                 self._jobs.get(timeout=remaining)()
-        with suppress(Empty):
-            while True:
-                self._jobs.get_nowait()()
+        self._run_jobs()
 
     def _window_fits_part(self) -> bool:
         window = self.commit_window()
         return window is None or window >= PART_MESSAGES
 
     def _on_lost(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
-        """Forget partitions that others may have read already: nothing of theirs counts any more."""
+        """Forget partitions that other members may have read already: nothing of theirs counts any more."""
         began = monotonic()
+        partitions = [(str(p.topic), p.partition) for p in topic_partitions]
         self._membership, self._joined = None, False
         # No final commit: it would come after those of the new owner, and set the group back if it were taken.
-        self._drop([(str(p.topic), p.partition) for p in topic_partitions])
-        with suppress(KafkaException):
-            consumer.incremental_unassign(topic_partitions)
-        self._report_rebalance("partitions lost", topic_partitions, began)
+        self._drop(partitions)
+        self._unassign(consumer, partitions)
+        self._report_rebalance("partitions lost", partitions, began)
 
     def _drop(self, partitions: Sequence[Partition]) -> None:
         self._buffer.discard(partitions)
         self._paused.difference_update(partitions)
         self._offsets.drop(partitions)
-        self._commits.unassign(partitions)
+        self._assignment.remove(partitions)
 
-    def _report_rebalance(
-        self, what: str, topic_partitions: Sequence[TopicPartition], began: float, **facts: int
-    ) -> None:
+    def _report_rebalance(self, what: str, partitions: Sequence[Partition], began: float, **facts: int) -> None:
         seconds = monotonic() - began
-        self._monitor.set_partitions(self._commits.partitions)
-        self._on_rebalance(seconds)
-        names = [f"{p.topic}/{p.partition}" for p in topic_partitions]
+        self._monitor.set_partitions(self._assignment.partitions)
+        self._metrics.stream_rebalances.observe(seconds)
+        names = [f"{topic}/{number}" for topic, number in partitions]
         log.info(what, partitions=names, seconds=round(seconds, 3), **facts)
-
-    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
-        if error is None:
-            self.client_errors.note_answer()
-        self._commits.on_commit(error, positions)
 
     # For all other threads.
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Note that messages need not be delivered again, and wake the owner, which commits.
-
-        It is noted before this returns: the offsets of the next transaction must begin where this one has ended.
-        """
+        """Record that messages need not be delivered again, and wake the owner, which commits."""
         self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
-        if self._recent_answers is not None:
-            self._recent_answers.add(messages)
         self._jobs.put(_wake)
 
     def commit_window(self) -> int | None:
         """Return how many messages may be answered before anything is committed; None in transactions."""
-        return None if self._gate is not None else commits.MAX_UNCOMMITTED - self._offsets.uncommitted()
+        return None if self._transactions is not None else MAX_UNCOMMITTED - self._offsets.uncommitted()
 
     def owns(self, message: Message) -> bool:
-        """Return whether a message's partition has been ours ever since it was taken."""
+        """Return whether a message's partition has been assigned ever since the message was taken."""
         return not isinstance(message.token, Token) or self._offsets.owns(message.token)
 
-    def acquire_commit_gate(self, timeout: float) -> bool:
-        """Enter the commit gate, behind which no journal is written; returns whether that was possible."""
-        return self._gate is None or self._gate.acquire_for_transaction(timeout)
+    def prepare(self, messages: Sequence[Message]) -> PreparedBatch:
+        """Return what a transaction may commit of a batch; on the transactions' thread. Raises TransientError."""
+        membership = self._current_membership()
+        owned, offsets = self._offsets.committable_after(m.token for m in messages if isinstance(m.token, Token))
+        found = [self._assignment.position(partition, offset) for partition, offset in offsets.items()]
+        positions = [position for position in found if position is not None]
+        # A topic that is created again ends the epoch of its partitions without a new generation of the group.
+        if len(positions) < len(found) or not all(map(self._offsets.owns, owned)):
+            raise TransientError("the assignment changes at the moment")
+        return PreparedBatch(owned, positions, membership)
 
-    def release_commit_gate(self) -> None:
-        """Leave the commit gate."""
-        if self._gate is not None:
-            self._gate.release()
+    def note_committed(self, messages: Sequence[Message], positions: Sequence[Position]) -> None:
+        """Record what a transaction has committed; on the transactions' thread, before the next one is prepared.
 
-    def transaction_offsets(self, messages: Sequence[Message]) -> TransactionOffsets:
-        """Return the offsets that may be committed with these messages. Raises TransientError when we are no member.
-
-        The generation is looked at first: partitions that are lost after that are lost to a later one, and the broker
-        refuses offsets in the name of one that is over. A member that was expelled has none, and the broker would take
-        its offsets without a question.
+        The offsets of the next transaction begin where this one has ended.
         """
-        membership = self._membership
-        if membership is None or _generation_of(membership) == _NO_GENERATION:
-            raise TransientError("not a member of the group at the moment")
-        owned, ahead = self._offsets.committable_after(m.token for m in messages if isinstance(m.token, Token))
-        positions = []
-        for partition, offset in ahead.items():
-            journal = self._commits.journal(partition)
-            positions.append(TopicPartition(*partition, offset, "" if journal is None else str(journal.entry)))
-        return TransactionOffsets(owned, positions, membership)
-
-    def is_committed(self, offsets: TransactionOffsets) -> bool:
-        """Return whether the group already reads on from these offsets. Raises TransientError.
-
-        Rarely asked, and by a client for this one question: it waits for transactions that are about to move offsets,
-        which the monitor's does not.
-        """
-        partitions = [TopicPartition(p.topic, p.partition) for p in offsets.positions]
-        if not partitions:
-            return False
-        client = make_client(Consumer, self._query_properties | {"isolation.level": "read_committed"})
-        try:
-            group_positions = client.committed(partitions, COMMITTED_SECONDS)
-        except KafkaException as error:
-            raise TransientError(str(error)) from error
-        finally:
-            client.close()
-        return [p.offset for p in group_positions] == [p.offset for p in offsets.positions]
+        self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
+        if self._recent_answers is not None:
+            self._recent_answers.add(messages)
+        self._jobs.put(partial(self._assignment.note_acknowledged, positions))
 
     def refusal(self) -> str:
-        """Return why the cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
+        """Return the reason for which the cluster refuses this client; empty when it accepts it, or none answers."""
         self._monitor.wait_for_first_round(REFUSAL_SECONDS)
         return self.client_errors.refusal
 
     def status(self) -> SourceStatus:
-        """Return the status with the brokers, as far as they told it; asks nobody."""
-        view, partitions = self._monitor.view, self._commits.partitions
+        """Return the status with the brokers, from their last answers."""
+        view, partitions = self._monitor.view, self._assignment.partitions
         lag = {partition: count for partition, count in view.lag.items() if partition in partitions}
+        stopped = "; ".join(self._assignment.errors)
         return SourceStatus(
-            trouble=self.client_errors.refusal or view.trouble,
+            trouble=self.client_errors.refusal or view.trouble or stopped,
             assigned=len(partitions),
             lag={(topic, str(number)): count for (topic, number), count in lag.items()},
             waiting=sum(lag.values()) - self._offsets.unfinished() - len(self._buffer),
@@ -518,90 +681,8 @@ def _wake() -> None:
 
 
 def _generation_of(membership: object) -> int:
-    """Return the generation in what the client says of its membership: a sign, then a number of 32 bits."""
+    """Return the generation in the client's group metadata: a sign, then a number of 32 bits."""
     sign, _, rest = bytes(cast(bytes, membership)).partition(b":")
     if not sign.startswith(b"CGMD") or len(rest) < 4:
         return 0  # another form of a later client; the broker judges
     return int(struct.unpack_from("=i", rest)[0])
-
-
-TIMEOUT_SECONDS: Final = 30.0
-RANGE_OPTIONS: Final = ("since", "until", "from", "to", "partition")
-
-
-class KafkaRange(FiniteSource):
-    """Messages of topics from ``since`` to ``until`` (ISO times), or of one partition from offset to offset."""
-
-    def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
-        address.only("group", *RANGE_OPTIONS)
-        own = {"group.id": "nightjar-replay", "enable.auto.commit": False, "queued.max.messages.kbytes": 32768}
-        self._consumer = make_client(Consumer, properties(address, extra, own))
-        self._end_offsets: dict[tuple[str, int], int] = {}
-        try:
-            self._start(address)
-        except KafkaException as error:
-            raise AddressError(f"kafka://{address.hosts}: {error.args[0].str()}") from None
-
-    def _start(self, address: Address) -> None:
-        assigned = []
-        for topic, partition in self._partitions(address):
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_SECONDS)
-            start = self._bound(address, "from", "since", topic, partition, low)
-            end = self._bound(address, "to", "until", topic, partition, high)
-            start, end = max(start, low), min(end, high)
-            if start < end:
-                self._end_offsets[topic, partition] = end
-                assigned.append(TopicPartition(topic, partition, start))
-        self._consumer.assign(assigned)
-
-    def _partitions(self, address: Address) -> list[tuple[str, int]]:
-        only_number = int(address.number("partition", -1))
-        if only_number < 0 and {"from", "to"} & set(address.options):
-            raise AddressError("offsets (`from`, `to`) belong to a `partition`")
-        partitions = []
-        for topic in address.names:
-            metadata = self._consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
-            partitions += [(topic, number) for number in metadata.partitions if only_number in (-1, number)]
-        return partitions
-
-    def _bound(self, address: Address, offset: str, moment: str, topic: str, partition: int, default: int) -> int:
-        if offset in address.options:
-            return int(address.number(offset, default))
-        if moment not in address.options:
-            return default
-        query = TopicPartition(topic, partition, address.moment(moment))
-        answer = self._consumer.offsets_for_times([query], TIMEOUT_SECONDS)[0].offset
-        return default if answer == OFFSET_END else answer
-
-    def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return the next messages; none when every partition has been read to its end."""
-        while self._end_offsets:
-            try:
-                batch = self._consumer.consume(limit, timeout)
-            except KafkaException as error:
-                raise TransientError(str(error)) from error
-            messages = [message for one in batch if (message := self._message(one)) is not None]
-            if messages:
-                return messages
-            self._forget_read()
-        return []
-
-    def _message(self, one: Any) -> Message | None:
-        place = (one.topic(), one.partition())
-        if one.error() is not None or one.offset() >= self._end_offsets.get(place, 0):
-            return None
-        message = message_of(one)
-        if one.offset() + 1 >= self._end_offsets[place]:
-            del self._end_offsets[place]
-        return message
-
-    def _forget_read(self) -> None:
-        """Tell the end by the position: a last offset may be no message (transactions, compaction)."""
-        for position in self._consumer.position(self._consumer.assignment()):
-            place = (str(position.topic), position.partition)
-            if place in self._end_offsets and position.offset >= self._end_offsets[place]:
-                del self._end_offsets[place]
-
-    def close(self, clean: bool = True) -> None:
-        """Let go of the broker."""
-        self._consumer.close()

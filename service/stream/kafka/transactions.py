@@ -1,0 +1,259 @@
+"""Transactions: results, dead letters and offsets of a batch are committed together or not at all.
+
+Readers see only what was committed if they ask for it: ``isolation.level=read_committed``, librdkafka's default.
+
+One thread owns the transactional producer and runs one transaction after another (:meth:`KafkaTransactions.run`). All
+offsets of the group are committed this way, those that record a journal entry as well, so no commit can overtake
+another and set a partition back.
+
+The transactional id belongs to the place of the worker, not to its process. A worker that is started again takes the
+same id, which aborts at once what its killed predecessor left open. The timeout of a transaction can therefore be
+longer than an outage of a minute; it matters only where no worker takes the id again.
+
+The outcome of a transaction is always known, or the process ends: a commit that timed out is repeated by the same
+producer, and after a fatal error the next process starts from the stable committed offsets.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaException, Producer
+
+from nightjar_alerts.service.stream.addresses import Address
+from nightjar_alerts.service.stream.kafka.assignment import Position
+from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, make_client, properties
+from nightjar_alerts.service.stream.kafka.sink import (
+    PRODUCER_PROPERTIES,
+    ReconnectProbe,
+    Verdict,
+    produce_and_wait,
+    refusal_of,
+    verdict_timeout,
+)
+from nightjar_alerts.service.stream.messages import FatalError, PermanentError, Record, TransientError
+
+TRANSACTIONAL_PROPERTIES: Final[Mapping[str, Any]] = {
+    **PRODUCER_PROPERTIES,
+    # Longer than an outage of a minute: a transaction that times out fences its own producer.
+    "transaction.timeout.ms": 90_000,
+    "message.timeout.ms": 75_000,
+    "socket.timeout.ms": 15_000,  # after which a request to a silent broker is sent to its successor
+}
+CALL_SECONDS: Final = 10.0
+"""Timeout of one call of the client; a call that reports a timeout is repeated."""
+HUNG_SECONDS: Final = 30.0
+"""Seconds without a return of one call, although the brokers answer, after which the process ends.
+
+``send_offsets_to_transaction`` ignores its timeout, and waits for ever for a group coordinator that the client has
+forgotten (librdkafka issues 5456 and 5511).
+"""
+LOST_SECONDS: Final = 75.0
+"""Seconds of repeated timeouts of one call, although the brokers answer, after which the process ends."""
+CLOSE_SECONDS: Final = 5.0
+
+
+def worker_slot(port: int, instance: str | None = None) -> str:
+    """Return a name of the place of a worker, the same for every process that is started there.
+
+    Parameters
+    ----------
+    port : TCP port of the worker's probes; 0 for any, which is no place: the name is then new for each process.
+    instance : ``group.instance.id`` of a static member.
+    """
+    return instance or f"{socket.gethostname()}-{port or f'{os.getpid()}-{os.urandom(4).hex()}'}"
+
+
+class Transaction(NamedTuple):
+    """Content of a transaction.
+
+    Attributes
+    ----------
+    records : each with its topic.
+    positions : offsets of the group.
+    membership : the member and its generation; the coordinator refuses offsets of a former generation.
+    on_committed : called on the transactions' thread right after the commit, before the next transaction is prepared.
+    """
+
+    records: Sequence[tuple[str, Record]]
+    positions: Sequence[Position]
+    membership: object
+    on_committed: Callable[[], None]
+
+
+class KafkaTransactions:
+    """Transactional producer with the thread that owns it. A sink, whose dead letters may be in the same transactions.
+
+    Parameters
+    ----------
+    group : consumer group whose offsets are committed.
+    slot : name of the worker's place: two workers of a group never have the same.
+    """
+
+    def __init__(
+        self, address: Address, extra: Mapping[str, Any], group: str = GROUP, slot: str = "", dead_letters: str = ""
+    ) -> None:
+        own = {**TRANSACTIONAL_PROPERTIES, "transactional.id": f"nightjar-{group}-{slot or worker_slot(0)}"}
+        self.client_errors = ClientErrors("sink")
+        self._config = {**properties(address, extra, own), "error_cb": self.client_errors.note}
+        self.topic, self.dead_letters = address.name, dead_letters
+        self._producer = make_client(Producer, self._config)
+        self._poll_lock = threading.Lock()
+        self._reconnect_probe = ReconnectProbe(self._config, self.topic, self.client_errors)
+        self._initialised = False
+        # Written by the owner, read by `check` on another thread: the name of the call that runs, since when it has
+        # been repeated, and when the last repetition began.
+        self._call: tuple[str, float, float] | None = None
+        self._call_error, self._failure = "", ""
+        self._jobs: SimpleQueue[tuple[Callable[[], Transaction | None], Future[list[Verdict]]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="transactions", daemon=True)
+        self._thread.start()
+
+    def run(self, prepare: Callable[[], Transaction | None]) -> "Future[list[Verdict]]":
+        """Run a transaction after those before it; returns the verdict on each record.
+
+        If a record is refused, nothing was committed. The future raises TransientError when the transaction was aborted
+        and may be tried again, and FatalError when the process must end.
+
+        Parameters
+        ----------
+        prepare : called on the owner's thread; returns None where nothing is to be committed.
+        """
+        future: Future[list[Verdict]] = Future()
+        self._jobs.put((prepare, future))
+        return future
+
+    def publish(self, records: Sequence[Record]) -> list[Verdict]:
+        """Write records to the results' topic in a transaction without offsets."""
+        numbered = [(self.topic, record) for record in records]
+        return self.run(lambda: Transaction(numbered, (), None, lambda: None)).result()
+
+    def check(self, answering_seconds: float) -> None:
+        """Raise FatalError after a fatal error, or where a call does not return.
+
+        Parameters
+        ----------
+        answering_seconds : time for which the brokers have answered other clients; an outage is waited for.
+        """
+        self.client_errors.check()
+        if self._failure:
+            raise FatalError(self._failure)
+        if (call := self._call) is None:
+            return
+        name, since, repeated_at = call
+        now = monotonic()
+        if min(answering_seconds, now - repeated_at) > HUNG_SECONDS:
+            raise FatalError(f"Kafka transactions: {name} has not returned for {now - repeated_at:.0f} s")
+        if min(answering_seconds, now - since) > LOST_SECONDS and not self.client_errors.refusal:
+            raise FatalError(f"Kafka transactions: {name} has failed for {now - since:.0f} s: {self._call_error}")
+
+    # On the owner's thread.
+
+    def _work(self) -> None:
+        try:
+            self._initialise()  # at once: it aborts what a killed predecessor has left open
+        except FatalError as error:
+            self._failure = str(error)
+        while (job := self._jobs.get()) is not None:
+            prepare, future = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                verdicts = self._execute(prepare)
+            except BaseException as error:
+                if isinstance(error, FatalError):
+                    self._failure = str(error)
+                future.set_exception(error)
+            else:
+                future.set_result(verdicts)
+
+    def _initialise(self) -> None:
+        if not self._initialised:
+            self._repeat("init_transactions", CALL_SECONDS)
+            self._initialised = True
+
+    def _execute(self, prepare: Callable[[], Transaction | None]) -> list[Verdict]:
+        self._initialise()
+        transaction = prepare()
+        if transaction is None:
+            return []
+        self._repeat("begin_transaction")
+        timeout = verdict_timeout(self._config)
+        verdicts = produce_and_wait(self._producer, transaction.records, timeout, self._poll_lock)
+        self.client_errors.check()
+        if any(verdict is not None for verdict in verdicts):
+            self._abort()
+            transient = next((verdict for verdict in verdicts if isinstance(verdict, TransientError)), None)
+            if transient is not None:
+                raise transient
+            return verdicts
+        if transaction.positions:
+            offsets = [position.to_kafka() for position in transaction.positions]
+            self._repeat("send_offsets_to_transaction", offsets, transaction.membership, CALL_SECONDS)
+        self._repeat("commit_transaction", CALL_SECONDS)
+        transaction.on_committed()
+        self.client_errors.note_answer()
+        return verdicts
+
+    def _abort(self) -> None:
+        self._repeat("abort_transaction", CALL_SECONDS)
+
+    def _repeat(self, name: str, *arguments: Any) -> None:
+        """Call the producer until it reports success or another error than a timeout.
+
+        Raises
+        ------
+        TransientError
+            The transaction was aborted.
+        FatalError
+            The producer can do nothing more, or the outcome of the transaction is not known.
+        """
+        since, self._call_error = monotonic(), ""
+        try:
+            while True:
+                self._call = name, since, monotonic()
+                try:
+                    getattr(self._producer, name)(*arguments)
+                    return
+                except KafkaException as error:
+                    cause = error.args[0]
+                self._call_error = cause.str()
+                if cause.fatal():
+                    raise FatalError(f"Kafka transactions: {name}: {cause.name()}: {cause.str()}")
+                if cause.txn_requires_abort() and name != "abort_transaction":
+                    break
+                if not cause.retriable():
+                    raise FatalError(f"Kafka transactions: {name}: {cause.name()}: {cause.str()}")
+        finally:
+            self._call = None
+        self._abort()
+        raise TransientError(f"{self.topic}: {cause.str()}")
+
+    # As a sink.
+
+    def refusal(self) -> str:
+        """Return the reason for which the cluster refuses this client."""
+        return refusal_of(self._producer, self.topic, self.client_errors)
+
+    @property
+    def trouble(self) -> str:
+        """Errors of the client since a broker answered last."""
+        self._reconnect_probe.start()
+        call, now = self._call, monotonic()
+        repeated = call is not None and now - call[1] > CALL_SECONDS
+        return str(self.client_errors) or (f"{self.topic}: {self._call_error or 'no answer'}" if repeated else "")
+
+    def close(self) -> None:
+        """End the thread after the transactions that were handed over, and wait a few seconds for that."""
+        self._jobs.put(None)
+        self._thread.join(CLOSE_SECONDS)
+
+
+def refusals(verdicts: Sequence[Verdict]) -> dict[int, PermanentError]:
+    """Return the refusals among verdicts, by index."""
+    return {index: verdict for index, verdict in enumerate(verdicts) if isinstance(verdict, PermanentError)}
