@@ -226,6 +226,8 @@ class Worker:
             await pipeline.handle(messages)
         except (EngineError, UnbalancedError) as error:
             self._fail(str(error))
+        except FatalError as error:
+            self._fail(str(error), RESTART_STATUS)
         except Exception as error:  # whatever it is, these messages are not done: another process shall try
             log.critical("a batch failed", exc_info=error)
             self._fail("a batch failed")

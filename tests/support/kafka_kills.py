@@ -32,7 +32,7 @@ from support.kafka_trial import Trial, trial
 from support.stream import Process, alert
 
 PARTITIONS, SESSION_MS = 8, 6000
-SLOTS = 2
+SLOTS, RATE = 2, 60.0
 VISITOR_EVERY = 3
 """Kills between two visits of a third worker, which changes the assignment of the group twice."""
 RESTART_SECONDS = 0.5
@@ -49,7 +49,7 @@ class KillReport:
     ----------
     twice, lost : alerts with more than one result, and with none.
     restarts : worker processes that ended by themselves and were started again; exit statuses are in the log.
-    longest_wait_s : longest time from an alert's acknowledgement by Kafka to its committed result.
+    longest_wait_s : longest time from the writing of an alert to its committed result.
     late_s : the longest such wait after each kill, in the order of the kills.
     offset_writes_per_1000 : records of the group's offsets in ``__consumer_offsets`` for each 1,000 alerts.
     """
@@ -72,34 +72,34 @@ class KillReport:
 
 
 class Feed:
-    """Thread that writes alerts at a steady rate and notes when Kafka took each."""
+    """Thread that writes alerts at a steady rate, as many as it was allowed to, and notes when it wrote each."""
 
-    def __init__(self, one: Trial, count: int, rate: float) -> None:
-        self._one, self._count, self._rate = one, count, rate
-        self.taken_at: dict[int, float] = {}
-        self.over = threading.Event()
+    def __init__(self, one: Trial, rate: float) -> None:
+        self._one, self._rate = one, rate
+        self._allowed, self._closing = 0, threading.Event()
+        self.written_at: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def allow(self, count: int) -> None:
+        """Write so many more alerts."""
+        self._allowed += count
+
     def _run(self) -> None:
         producer = Producer({"bootstrap.servers": self._one.hosts, "enable.idempotence": True, "log_level": 0})
-
-        def note(number: int, error: Any) -> None:
-            if error is None:
-                self.taken_at[number] = time.monotonic()
-
-        started, first = time.monotonic(), self._one.fed
-        for number in range(first, first + self._count):
-            while (ahead := (number - first) / self._rate - (time.monotonic() - started)) > 0:
-                producer.poll(min(ahead, 0.05))
-            value = alert(number, BRIGHT)
-            producer.produce(
-                self._one.source, value, partition=number % PARTITIONS,
-                on_delivery=lambda error, _, number=number: note(number, error),
-            )  # fmt: skip
-            self._one.fed = number + 1
+        while not self._closing.is_set() or self._one.fed < self._allowed:
+            for _ in range(min(self._allowed - self._one.fed, max(1, int(self._rate / 20)))):
+                number = self._one.fed
+                self.written_at[number] = time.monotonic()
+                producer.produce(self._one.source, alert(number, BRIGHT), partition=number % PARTITIONS)
+                self._one.fed = number + 1
+            producer.poll(0.05)
         assert producer.flush(120) == 0
-        self.over.set()
+
+    def close(self) -> None:
+        """Write the rest and wait until Kafka has all."""
+        self._closing.set()
+        self._thread.join(300)
 
 
 class Results:
@@ -209,9 +209,10 @@ def run_kills(
         for slot in slots:
             slot.wait_ready()
         results = Results(one)
-        feed = Feed(one, alerts, alerts / (kills * (pause + 4.0)))
+        feed = Feed(one, RATE)
         visitor: Slot | None = None
         for number in range(kills):
+            feed.allow(alerts * (number + 1) // kills - alerts * number // kills)
             time.sleep(pause * draw.uniform(0.2, 1.8))
             for slot in slots:
                 slot.supervise()
@@ -227,7 +228,7 @@ def run_kills(
             victim.wait_ready()
         if visitor is not None:
             visitor.stop()
-        feed.over.wait(ANSWER_SECONDS)
+        feed.close()
         end = time.monotonic() + ANSWER_SECONDS
         while len(results.counts) < alerts and time.monotonic() < end:
             for slot in slots:
@@ -237,10 +238,11 @@ def run_kills(
             slot.wait_ready()
         statuses = [slot.stop() for slot in slots]
         results.close()
-    waits = {number: results.read_at[number] - at for number, at in feed.taken_at.items() if number in results.read_at}
+    written_at = feed.written_at
+    waits = {number: results.read_at[number] - at for number, at in written_at.items() if number in results.read_at}
     windows = zip(killed_at, [*killed_at[1:], float("inf")], strict=True)
     late = [
-        max((wait for number, wait in waits.items() if since <= feed.taken_at[number] + wait < until), default=0.0)
+        max((wait for number, wait in waits.items() if since <= written_at[number] + wait < until), default=0.0)
         for since, until in windows
     ]
     twice = sorted(number for number, count in results.counts.items() if count > 1)

@@ -1,26 +1,18 @@
 """The journal that a dead worker leaves in the committed offset's metadata, and what its successors make of it."""
 
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar_alerts.service.stream.kafka.commits import (
-    ALONE_AFTER_CRASHES,
+from nightjar_alerts.service.stream.kafka.journal import (
+    ISOLATE_AFTER_CRASHES,
     UNRECORDED_MESSAGES,
-    CommitGate,
-    Commits,
     Journal,
     JournalEntry,
 )
-from nightjar_alerts.service.stream.kafka.offsets import Offsets
 
 MAX = 5
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -79,12 +71,12 @@ def test_a_killer_among_innocents_becomes_a_dead_letter_and_they_do_not() -> Non
         journal = Journal(left_behind, MAX)
         journal.extend_in_flight(10)
         journal.acknowledged = journal.entry
-        if not journal.must_deliver_alone(front):
+        if not journal.must_isolate(front):
             left_behind, crashes = journal.acknowledged, crashes + 1  # all at once, and the killer is among them
             continue
         while front < 10:
-            if journal.must_deliver_alone(front):
-                journal.begin_alone_try(front)
+            if journal.must_isolate(front):
+                journal.begin_try(front)
                 assert not journal.may_deliver(front)
                 journal.acknowledged = journal.entry
                 assert journal.may_deliver(front)
@@ -96,86 +88,12 @@ def test_a_killer_among_innocents_becomes_a_dead_letter_and_they_do_not() -> Non
             front += 1
             journal.note_done_before(front, caught_up=False)
     assert crashes == MAX
-    assert ALONE_AFTER_CRASHES < MAX
+    assert ISOLATE_AFTER_CRASHES < MAX
 
 
 def test_one_delivery_is_too_few_to_blame_anybody() -> None:
     """Messages under way together when a worker died are tried alone, even where only one delivery is lawful."""
-    journal = Journal(JournalEntry(ALONE_AFTER_CRASHES, 10), 1)
-    assert journal.must_deliver_alone(3)
+    journal = Journal(JournalEntry(ISOLATE_AFTER_CRASHES, 10), 1)
+    assert journal.must_isolate(3)
     assert journal.deliveries(3) == 1
-    assert Journal(JournalEntry(ALONE_AFTER_CRASHES, 10, alone=3, tries=1), 1).deliveries(3) > 1
-
-
-class EndingCommitGate(CommitGate):
-    """A gate at which a transaction ends just before the journal gets its turn."""
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        super().__init__()
-        self._end = end
-
-    def acquire_for_journal(self, timeout: float = 0.0) -> bool:
-        self._end()
-        return super().acquire_for_journal(timeout)
-
-
-def test_no_transaction_begins_while_a_commit_is_in_doubt() -> None:
-    """One that the broker takes late would set the group back to before the transaction; so it is said again first."""
-    place, commits_sent = ("alerts", 0), []
-    offsets, gate = Offsets(transactional=True), CommitGate()
-    consumer: Any = SimpleNamespace(commit=lambda offsets, **_: commits_sent.append(offsets))
-    commits = Commits(offsets, MAX, gate)
-    commits.assign([place])
-    commits.note_message(place, 10)
-    commits.open_journal(place, None)
-    for code in (KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT):
-        commits.send(consumer, [place])
-        commits.on_commit(KafkaError(code), commits_sent[-1])
-        assert not gate.acquire_for_transaction(0)
-    commits.send(consumer)  # although nobody waits for it any more
-    assert len(commits_sent) == 3
-    commits.on_commit(None, commits_sent[-1])
-    assert gate.acquire_for_transaction(0)
-
-
-@pytest.mark.parametrize("end", ["refused", "lost", "left"])
-def test_a_doubt_ends_with_the_partition_or_a_refusal(end: str) -> None:
-    place, commits_sent = ("alerts", 0), []
-    gate = CommitGate()
-    consumer: Any = SimpleNamespace(commit=lambda offsets, **_: commits_sent.append(offsets))
-    commits = Commits(Offsets(transactional=True), MAX, gate)
-    commits.assign([place])
-    commits.note_message(place, 10)
-    commits.open_journal(place, None)
-    commits.send(consumer, [place])
-    commits.on_commit(KafkaError(KafkaError._TIMED_OUT), commits_sent[-1])
-    if end == "refused":
-        commits.send(consumer)
-        commits.on_commit(KafkaError(KafkaError.ILLEGAL_GENERATION), commits_sent[-1])
-    elif end == "left":
-        commits.commit_final(consumer, [place], clean=True, timeout=0)
-        assert commits_sent[-1][0].metadata == ""
-        commits.unassign([place])
-        commits.on_commit(None, commits_sent[-1])
-    else:
-        commits.unassign([place])
-    assert gate.acquire_for_transaction(0)
-    assert not gate.acquire_for_transaction(0)  # its time was ended once
-
-
-@pytest.mark.parametrize("leaving", [False, True], ids=["journal", "final commit"])
-def test_a_commit_says_what_is_true_once_its_turn_has_come(leaving: bool) -> None:
-    """One that said what was true before it would set the group back to before a transaction that ended meanwhile."""
-    place, commits_sent = ("alerts", 0), []
-    offsets = Offsets()
-    consumer: Any = SimpleNamespace(commit=lambda offsets, **_: commits_sent.extend(offsets))
-    tokens = [offsets.take(place, offset) for offset in range(10, 14)]
-    commits = Commits(offsets, MAX, EndingCommitGate(lambda: offsets.finish(tokens)))
-    commits.assign([place])
-    commits.note_message(place, 10)
-    commits.open_journal(place, None)
-    if leaving:
-        commits.commit_final(consumer, [place], clean=True, timeout=1.0)
-    else:
-        commits.send(consumer, [place])
-    assert [position.offset for position in commits_sent] == [14]
+    assert Journal(JournalEntry(ISOLATE_AFTER_CRASHES, 10, alone=3, tries=1), 1).deliveries(3) > 1

@@ -17,10 +17,10 @@ from confluent_kafka import KafkaError, Producer
 
 from nightjar_alerts.service.stream import publishing
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
-from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED
-from nightjar_alerts.service.stream.kafka.sink import DefunctError, KafkaSink, produce_and_wait
-from nightjar_alerts.service.stream.kafka.source import MAX_UNANSWERED_CHECKS, KafkaSource
-from nightjar_alerts.service.stream.messages import PermanentError, Record
+from nightjar_alerts.service.stream.kafka import sink as sink_module
+from nightjar_alerts.service.stream.kafka.sink import KafkaSink, produce_and_wait
+from nightjar_alerts.service.stream.kafka.source import MAX_UNCOMMITTED, KafkaSource
+from nightjar_alerts.service.stream.messages import FatalError, PermanentError, Record, TransientError
 from support.edge import Network, wait_until
 from support.graphs import poison
 from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, LostClient, kafka_cluster
@@ -273,7 +273,7 @@ def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCl
     assert [type(verdict) for verdict in verdicts] == [type(None), PermanentError, type(None)]
     sink.close()
     nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})
-    assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [DefunctError]
+    assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [TransientError]
     nobody.close()
 
 
@@ -292,10 +292,10 @@ def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaClust
             polling["now"] -= 1
             return count
 
-    poll_lock, records = threading.Lock(), [Record(b"%d" % number, b"v") for number in range(20)]
+    poll_lock, records = threading.Lock(), [("results", Record(b"%d" % number, b"v")) for number in range(20)]
 
     def publish(_: int) -> list[Any]:
-        return produce_and_wait(cast(Producer, Watched), "results", records, 60.0, poll_lock)
+        return produce_and_wait(cast(Producer, Watched), records, 60.0, poll_lock)
 
     with ThreadPoolExecutor(4) as threads:
         verdicts = list(threads.map(publish, range(40)))
@@ -311,55 +311,55 @@ def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(clus
     sink.close()
 
 
-def member_of(cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.CLIENT_CHECK_SECONDS", 0.2)
-    return KafkaSource(parse_address(source(cluster)), {})
-
-
-def test_a_member_whose_client_has_lost_its_brokers_takes_another(
+def test_poll_where_the_client_has_lost_its_brokers_raises_fatal_error(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.produce("alerts", [alert(number) for number in range(20)])
-    member, lost, messages = member_of(cluster, monkeypatch), LostClient(), list[object]()
-    former, member._consumer = member._consumer, cast(Any, lost)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.LOST_SECONDS", 1.5)
+    member = KafkaSource(parse_address(source(cluster)), {})
+    former, member._consumer = member._consumer, cast(Any, LostClient())
     former.close()
-    give_up = time.monotonic() + 60
-    while len(messages) < 20 and time.monotonic() < give_up:
-        messages += member.poll(20, 0.2)
-    assert len(messages) == 20
-    assert lost.closed.wait(10)
-    assert member.status().member
+    member._assignment.remove(member._assignment.partitions)
+
+    def poll_for(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            member.poll(20, 0.2)
+
+    with pytest.raises(FatalError, match="lost its brokers"):
+        poll_for(60)
     member.close()
 
 
-def test_a_member_whose_client_waits_for_its_group_keeps_it(
+def test_poll_while_a_member_waits_for_its_group_goes_on(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    member = member_of(cluster, monkeypatch)
-    client, checks, checked_often = member._consumer, list[object](), threading.Event()
-    monkeypatch.setattr(member._commits, "assign", lambda partitions: None)  # the group gives it nothing
-    list_topics = type(client).list_topics
-
-    class Asked:
-        def list_topics(self, *arguments: Any) -> Any:
-            checks.append(arguments)
-            if len(checks) > 2 * MAX_UNANSWERED_CHECKS:
-                checked_often.set()
-            return list_topics(client, *arguments)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(client, name)
-
-    member._consumer = client_asked = cast(Any, Asked())
-    wait_until(lambda: not member.poll(1, 0.1) and checked_often.is_set())
-    assert member._consumer is client_asked
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.LOST_SECONDS", 0.3)
+    member = KafkaSource(parse_address(source(cluster)), {})
+    monkeypatch.setattr(member._assignment, "add", lambda partitions: None)  # the group gives it nothing
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        assert member.poll(1, 0.1) == []
     member.close()
 
 
-def test_a_sink_whose_producer_has_lost_its_brokers_takes_another(cluster: KafkaCluster) -> None:
-    sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
-    sink._producer = cast(Any, LostClient())
-    sink.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
-    eventually(lambda: sink.trouble == "")
-    assert sink.publish([Record(b"a", b"v")]) == [None]
+def test_publish_where_the_client_has_lost_its_brokers_raises_fatal_error(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers answer other clients: an outage would be waited for."""
+    monkeypatch.setattr(sink_module, "LOST_SECONDS", 0.5)
+    sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results?message.timeout.ms=300"), {})
+    former, sink._producer = (
+        sink._producer,
+        Producer({"bootstrap.servers": "127.0.0.1:9", "message.timeout.ms": 300, "log_level": 0}),
+    )
+
+    def publish(times: int) -> None:
+        for _ in range(times):
+            sink.publish([Record(b"a", b"v")])
+
+    with pytest.raises(FatalError, match="delivered nothing"):
+        publish(20)
+    former.flush(5)
     sink.close()

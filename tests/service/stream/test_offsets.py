@@ -88,5 +88,6 @@ def test_partitions_are_apart() -> None:
     offsets.finish([offsets.take(there, 7)])
     assert (offsets.committable(HERE), offsets.committable(there)) == (5, 8)
     assert offsets.unfinished([there, ("never", 0)]) == 0
-    offsets.clear()
+    assert (offsets.next_offset(HERE), offsets.next_offset(("never", 0))) == (6, None)
+    offsets.drop([HERE, there])
     assert offsets.unfinished() == 0

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -20,7 +20,6 @@ from nightjar_alerts.service.stream import worker as worker_room
 from nightjar_alerts.service.stream.batches import Accounts, Batch
 from nightjar_alerts.service.stream.connectors import Connectors, reads_dead_letters
 from nightjar_alerts.service.stream.kafka.buffer import message_of as of_kafka
-from nightjar_alerts.service.stream.kafka.sink import DeadLetterTopic
 from nightjar_alerts.service.stream.messages import (
     PREFIX,
     SHORT_BYTES,
@@ -261,27 +260,6 @@ async def test_a_dead_letter_that_names_a_topic_of_a_megabyte_is_taken(believed:
     with ThreadPoolExecutor(1) as executor:
         publishing = PublishStage(mailbox, mailbox, "nightjar", executor, Impatient(metrics), metrics)
         assert await publishing.write_dead_letters(batch, "echo@1") == [message]
-
-
-class Transactions:
-    """Transactions to a topic that takes no record above a size."""
-
-    def publish(self, topic: str, records: Sequence[Record]) -> list[PermanentError | None]:
-        return [None if len(record.value) <= SHORT_BYTES else PermanentError("too large") for record in records]
-
-
-def test_a_dead_letter_that_spoiled_a_transaction_is_not_tried_whole_again() -> None:
-    dead_letters_of_it = DeadLetterTopic(cast(Any, Transactions()), "dead")
-    large, small = (
-        dead_letter(Message("alerts", place, bytes(size)), DeadLetterCause("decode", "empty"), "echo@1")
-        for place, size in (("0:1", SHORT_BYTES + 9), ("0:2", 3))
-    )
-    with pytest.raises(TransientError, match="too large"):
-        dead_letters_of_it.publish([large, small])
-    large_verdict, small_verdict = dead_letters_of_it.publish([large, small])
-    assert isinstance(large_verdict, PermanentError)
-    assert small_verdict is None
-    assert dead_letters_of_it.publish([shorten(large)]) == [None]
 
 
 @needs_redis
