@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -55,8 +54,9 @@ class KillReport:
     """
 
     exactly_once: bool
-    brokers: int
+    replicas: int
     busy: bool
+    real: bool
     kills: int
     alerts: int
     results: int
@@ -137,9 +137,8 @@ class Results:
 class Slot:
     """Place of one worker, with a port of its own; :meth:`kill` ends its process, and it is started again."""
 
-    def __init__(self, one: Trial, number: int, **settings: Any) -> None:
-        self._one, self._number, self._port = one, number, free_port()
-        self._settings = settings
+    def __init__(self, one: Trial, number: int, real: bool) -> None:
+        self._one, self._number, self._port, self._real = one, number, free_port(), real
         self._starts, self.restarts = 0, 0
         self.statuses: list[int] = []
         self.process = self._start()
@@ -149,7 +148,7 @@ class Slot:
         settings = self._one.addresses(**{"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": "1000"})
         settings["sink"] = settings["sink"].partition("&")[0]  # with the transaction timeout that ships
         log = self._one.folder / f"slot-{self._number}.{self._starts}.log"
-        return Process(settings | {"worker_port": self._port} | self._settings, log, real=True)
+        return Process(settings | {"worker_port": self._port}, log, self._real)
 
     def kill(self) -> None:
         """SIGKILL, and a new process after a short pause."""
@@ -191,20 +190,21 @@ def busy_cores(count: int) -> Iterator[None]:
 
 
 def run_kills(
-    one: Trial, kills: int, alerts: int, busy: bool = False, broker_count: int = 1, seed: int = 0, pause: float = 5.0
+    one: Trial, kills: int, alerts: int, busy: bool = False, seed: int = 0, pause: float = 3.0, real: bool = False
 ) -> KillReport:
     """Kill workers while alerts flow, wait until all are answered, and count.
 
     Parameters
     ----------
     pause : mean number of seconds from a worker's readiness to the next kill.
+    real : whether the workers classify with the default model; a stand-in for it starts sooner.
     """
     draw, started = random.Random(seed), time.monotonic()
     killed_at: list[float] = []
     with ExitStack() as stack:
         if busy:
             stack.enter_context(busy_cores(os.cpu_count() or 2))
-        slots = [Slot(one, number) for number in range(SLOTS)]
+        slots = [Slot(one, number, real) for number in range(SLOTS)]
         stack.callback(lambda: [slot.process.kill() for slot in slots if slot.process.status is None])
         for slot in slots:
             slot.wait_ready()
@@ -220,7 +220,7 @@ def run_kills(
             killed_at.append(time.monotonic())
             victim.kill()
             if number % VISITOR_EVERY == 0 and visitor is None:
-                visitor = Slot(one, SLOTS + number)
+                visitor = Slot(one, SLOTS + number, real)
                 stack.callback(lambda worker=visitor: worker.process.status is None and worker.process.kill())
             elif visitor is not None and number % VISITOR_EVERY == VISITOR_EVERY - 1:
                 visitor.stop()
@@ -249,8 +249,9 @@ def run_kills(
     commits = commits_of(one.hosts, one.group, one.source)
     return KillReport(
         exactly_once=one.exactly_once,
-        brokers=broker_count,
+        replicas=one.replicas,
         busy=busy,
+        real=real,
         kills=kills,
         alerts=alerts,
         results=results.counts.total(),
@@ -275,8 +276,9 @@ def main() -> int:
     parser.add_argument("--alerts", type=int, default=6000)
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--busy", action="store_true", help="keep all cores busy")
+    parser.add_argument("--real", action="store_true", help="classify with the default model, not a stand-in")
     parser.add_argument("--at-least-once", action="store_true")
-    parser.add_argument("--pause", type=float, default=5.0, help="mean seconds between a restart and the next kill")
+    parser.add_argument("--pause", type=float, default=3.0, help="mean seconds between a restart and the next kill")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for the logs of the workers")
     arguments = parser.parse_args()
@@ -287,13 +289,13 @@ def main() -> int:
             folder = folder / f"trial-{number}"
             folder.mkdir(parents=True)
             cluster = stack.enter_context(brokers(folder, arguments.brokers))
-            replicas, once = min(3, arguments.brokers), not arguments.at_least_once
+            once = not arguments.at_least_once
             one = stack.enter_context(
-                trial(cluster.hosts(), folder, exactly_once=once, partitions=PARTITIONS, replicas=replicas)
+                trial(cluster.hosts(), folder, exactly_once=once, partitions=PARTITIONS, replicas=arguments.brokers)
             )
             report = run_kills(
-                one, arguments.kills, arguments.alerts, arguments.busy, arguments.brokers,
-                arguments.seed + number, arguments.pause,
+                one, arguments.kills, arguments.alerts, arguments.busy, arguments.seed + number, arguments.pause,
+                arguments.real,
             )  # fmt: skip
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
         sys.stdout.flush()

@@ -65,7 +65,7 @@ class Trial:
             f"{name}-{tag}" for name in ("group", "alerts", "results", "dead")
         )
         self._admin = AdminClient({"bootstrap.servers": hosts, "log_level": 0})
-        self._replicas = replicas
+        self.replicas = replicas
         self.create(self.source, partitions)
         self.create(self.sink, 2)
         self.create(self.dead, 1)
@@ -76,7 +76,7 @@ class Trial:
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Create a topic; as often as it takes a broker that is busy."""
-        new, tried = NewTopic(topic, partitions, self._replicas, config=config), False
+        new, tried = NewTopic(topic, partitions, self.replicas, config=config), False
         end = time.monotonic() + PROMISED_SECONDS
         while True:
             try:

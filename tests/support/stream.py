@@ -29,6 +29,7 @@ from support import alerts
 from support.edge import HOST, Network, loader, wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
+PYTHONPATH = TESTS, TESTS.parent, TESTS.parent / "src"
 FAST_GROUP = "session.timeout.ms=3000&heartbeat.interval.ms=100"
 """Options of a Kafka source whose group soon notices that a member is gone; a busy machine misses no session."""
 
@@ -203,7 +204,7 @@ class Process:
             "log_format": "json",
         }
         variables = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in {**usual, **settings}.items()}
-        environment = {**os.environ, **variables, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
+        environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(map(str, PYTHONPATH))}
         self.log = log
         with log.open("ab") as file:
             command = [sys.executable, "-m", "support.stream"]
