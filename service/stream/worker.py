@@ -7,6 +7,7 @@ same group share the partitions: scaling out is starting more of them.
 """
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable

@@ -146,7 +146,6 @@ class Slot:
     def _start(self) -> Process:
         self._starts += 1
         settings = self._one.addresses(**{"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": "1000"})
-        settings["sink"] = settings["sink"].partition("&")[0]  # with the transaction timeout that ships
         log = self._one.folder / f"slot-{self._number}.{self._starts}.log"
         return Process(settings | {"worker_port": self._port}, log, self._real)
 
@@ -291,7 +290,14 @@ def main() -> int:
             cluster = stack.enter_context(brokers(folder, arguments.brokers))
             once = not arguments.at_least_once
             one = stack.enter_context(
-                trial(cluster.hosts(), folder, exactly_once=once, partitions=PARTITIONS, replicas=arguments.brokers)
+                trial(
+                    cluster.hosts(),
+                    folder,
+                    exactly_once=once,
+                    partitions=PARTITIONS,
+                    replicas=arguments.brokers,
+                    transaction_ms=None,
+                )
             )
             report = run_kills(
                 one, arguments.kills, arguments.alerts, arguments.busy, arguments.seed + number, arguments.pause,

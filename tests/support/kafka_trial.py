@@ -45,6 +45,7 @@ class Trial:
     replicas : of each topic.
     through : where the workers find the cluster, if not by ``hosts``.
     flux : of all alerts, nJy; the default model refuses faint ones before it asks the network.
+    transaction_ms : timeout of transactions; None for the default, which is longer than an outage of a minute.
     """
 
     def __init__(
@@ -56,8 +57,9 @@ class Trial:
         replicas: int = 1,
         through: str = "",
         flux: float | None = None,
+        transaction_ms: int | None = TRANSACTION_MS,
     ) -> None:
-        self._flux = flux
+        self._flux, self._transaction_ms = flux, transaction_ms
         self.hosts, self.folder, self.exactly_once = hosts, folder, exactly_once
         self._through = through or hosts
         tag = f"{os.getpid()}-{next(_NUMBERS)}"
@@ -103,9 +105,8 @@ class Trial:
         usual = {"group": self.group, "session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": "500"}
         usual |= {"topic.metadata.refresh.interval.ms": "1000"}
         query = "&".join(f"{name}={value}" for name, value in (usual | options).items())
-        timeouts = (
-            f"&transaction.timeout.ms={TRANSACTION_MS}&message.timeout.ms=4000"  # what a killed worker has left open
-        )
+        short = self._transaction_ms  # for what a killed worker has left open
+        timeouts = f"&transaction.timeout.ms={short}&message.timeout.ms={short - 1000}" if short else ""
         once = f"?exactly_once=yes{timeouts}" if self.exactly_once else ""
         return {
             "source": f"kafka://{self._through}/{self.source}?{query}",

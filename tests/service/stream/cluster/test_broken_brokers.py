@@ -3,28 +3,24 @@
 NIGHTJAR_SOAK=1 python -m pytest tests/service/stream/cluster      three brokers and every fault as well
 """
 
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
 
 from nightjar_alerts.service.stream.addresses import parse_address
-from nightjar_alerts.service.stream.kafka.sink import KafkaTransactions
-from nightjar_alerts.service.stream.messages import Record, TransientError
+from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction
+from nightjar_alerts.service.stream.messages import FatalError, Record, TransientError
+from nightjar_alerts.service.stream.worker import RESTART_STATUS
 from support.kafka_brokers import Brokers, Reader, brokers, needs_brokers
 from support.kafka_trial import (
     PROMISED_SECONDS,
-    START_SECONDS,
     STEADY,
     TRANSACTION_MS,
     Trial,
     begins_well,
     ends_well,
-    repeats,
     trial,
 )
 from support.stream import Process, eventually
@@ -106,7 +102,7 @@ def survives(
 def test_the_only_broker_goes_and_comes_back(
     single: Brokers, exactly_once: bool, fault: str, at_rest: bool, tmp_path: Path
 ) -> None:
-    where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED")}
+    where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED"), "transaction_ms": None}
     with trial(single.hosts(), tmp_path, **where) as one, one.process() as worker:
         survives(
             one,
@@ -125,7 +121,7 @@ def test_the_only_broker_goes_and_comes_back(
 def test_one_of_three_goes_and_comes_back(
     three: Brokers, exactly_once: bool, fault: str, part: str, tmp_path: Path
 ) -> None:
-    where = {"exactly_once": exactly_once, "through": three.hosts("PROXIED"), "replicas": 3}
+    where = {"exactly_once": exactly_once, "through": three.hosts("PROXIED"), "replicas": 3, "transaction_ms": None}
     with trial(three.hosts(), tmp_path, **where) as one, one.process() as worker:
         begins_well(one, worker)
         node = three.leader(one.source) if part == "leader" else three.coordinator(one.group)
@@ -136,7 +132,10 @@ def test_one_of_three_goes_and_comes_back(
 
 @BOTH
 def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) -> None:
-    with trial(three.hosts(), tmp_path, exactly_once=exactly_once, replicas=3) as one, one.process() as worker:
+    with (
+        trial(three.hosts(), tmp_path, exactly_once=exactly_once, replicas=3, transaction_ms=None) as one,
+        one.process() as worker,
+    ):
 
         def all_dead() -> Callable[[], None]:
             for node in three.nodes:
@@ -148,7 +147,7 @@ def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) 
 
 @BOTH
 def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
-    where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED")}
+    where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED"), "transaction_ms": None}
     with trial(single.hosts(), tmp_path, **where) as one, one.process() as worker:
         begins_well(one, worker)
         single.proxies[1].bytes_per_second = 200_000
@@ -160,63 +159,50 @@ def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> 
         ends_well(one, worker)
 
 
-def test_a_worker_whose_transaction_times_out_goes_on(single: Brokers, tmp_path: Path) -> None:
+def test_a_worker_whose_transaction_timed_out_ends_and_the_next_one_goes_on(single: Brokers, tmp_path: Path) -> None:
     """The worker sleeps for longer than its transaction may last, and not as long as its session."""
-    with trial(single.hosts(), tmp_path, exactly_once=True) as one, one.process(STEADY, batch_messages=16) as worker:
-        begins_well(one, worker)
-        one.feed(600)
-        time.sleep(0.1)
-        worker.suspend()
-        time.sleep(TRANSACTION_MS / 1000 + 3)  # the broker looks for such transactions every second
-        worker.resume()
-        one.feed(40)
-        ends_well(one, worker)
+    with trial(single.hosts(), tmp_path, exactly_once=True) as one:
+        with one.process(STEADY, batch_messages=16) as worker:
+            begins_well(one, worker)
+            while worker.status is None:  # a transaction is open at most moments, and not at each
+                one.feed(600)
+                time.sleep(0.1)
+                worker.suspend()
+                time.sleep(TRANSACTION_MS / 1000 + 3)  # the broker looks for such transactions every second
+                worker.resume()
+                time.sleep(3)
+            assert worker.status == RESTART_STATUS
+            reasons = [event["reason"] for event in worker.events() if event["event"] == "the worker failed"]
+            assert "Kafka" in reasons[0]
+        with one.process() as successor:
+            one.feed(40)
+            ends_well(one, successor)
 
 
-def test_a_transaction_that_has_timed_out_is_begun_anew(single: Brokers, tmp_path: Path) -> None:
-    """The broker has aborted it while we were away; nobody sees what it held, and the next one is whole."""
+def test_a_producer_whose_transaction_timed_out_fails_and_another_aborts_it(single: Brokers, tmp_path: Path) -> None:
+    """Nobody sees the records of the first, and the next transaction of the same id is whole."""
     with trial(single.hosts(), tmp_path, exactly_once=True) as one:
         timeouts = "exactly_once=yes&transaction.timeout.ms=1000&message.timeout.ms=900"
-        once = KafkaTransactions(parse_address(f"kafka://{single.hosts()}/{one.sink}?{timeouts}"), {})
-        group = Consumer({"bootstrap.servers": single.hosts(), "group.id": one.group}).consumer_group_metadata()
+        address = parse_address(f"kafka://{single.hosts()}/{one.sink}?{timeouts}")
 
-        def begins() -> bool:
-            """A busy broker may not tell of a topic that is new before the time of a record is over."""
-            try:
-                once.begin()
-                return once.publish(one.sink, [Record(b"first", b"{}")]) == [None]
-            except TransientError:
-                once.abort()
-                return False
+        def transaction(key: bytes) -> Callable[[], Transaction]:
+            return lambda: Transaction([(one.sink, Record(key, b"{}"))], (), None, lambda: None)
 
-        eventually(begins)
-        time.sleep(5)
-        with pytest.raises(TransientError):
-            once.commit([], group)
-        once.abort()
-        once.begin()
-        once.publish(one.sink, [Record(b"second", b"{}")])
-        once.commit([], group)
-        once.close()
+        first = KafkaTransactions(address, {}, slot="a")
+        repeat = first._repeat
+
+        def late(name: str, *arguments: object) -> None:
+            if name == "commit_transaction":
+                time.sleep(5)
+            repeat(name, *arguments)
+
+        first._repeat = late  # type: ignore[method-assign]
+        with pytest.raises((FatalError, TransientError)):
+            first.run(transaction(b"first")).result(60)
+        first.close()
+        second = KafkaTransactions(address, {}, slot="a")
+        assert second.run(transaction(b"second")).result(60) == [None]
+        second.close()
         reader = Reader(single.hosts(), one.sink)
         eventually(lambda: [message.key() for message in reader.read()] == [b"second"])
         reader.close()
-
-
-@BOTH
-def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
-    """One worker of two, with the default model's network, is killed again and again in the middle of its work."""
-    kills = int(os.environ.get("SOAK_KILLS", "20"))
-    bright = {"exactly_once": exactly_once, "flux": 3000.0}
-    with trial(single.hosts(), tmp_path, **bright) as one, one.process(real=True) as survivor:
-        begins_well(one, survivor, 500)
-        for _ in range(kills):
-            with one.process(real=True) as victim:
-                eventually(lambda: victim.ready, START_SECONDS)
-                one.feed(270, over=1)
-                victim.kill()
-        counts = ends_well(one, survivor)
-        outcomes = one.outcomes()
-    sys.stdout.write(f"{kills} kills, {one.fed} alerts, {repeats(counts)} answered twice, {dict(outcomes)}\n")
-    assert set(outcomes) == {"classified"}
-    assert repeats(counts) <= 64 * kills

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED, CommitGate
-from nightjar_alerts.service.stream.kafka.sink import KafkaTransactions
+from nightjar_alerts.service.stream.kafka.source import MAX_UNCOMMITTED, KafkaSource
+from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, START_SECONDS, STEADY, Trial, begins_well, ends_well, repeats, trial
 from support.stream import Running, alert, eventually, forget_in_classifying, running
@@ -61,23 +61,23 @@ def test_a_storm_of_rebalances(both: Trial) -> None:
 def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
     hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A final commit that waits for the transaction says what is true after it, not before."""
-    journal_waits, commit_began = threading.Event(), threading.Event()
-    commit, acquire_for_journal = KafkaTransactions.commit, CommitGate.acquire_for_journal
+    """The final commit waits for the transaction, and commits the offsets after it."""
+    revoked, commit_began = threading.Event(), threading.Event()
+    repeat, commit_final = KafkaTransactions._repeat, KafkaSource._commit_final
 
-    def late_commit(self: KafkaTransactions, positions: list[Any], group: object) -> None:
-        if len(positions) == 2:  # messages of a partition that stays and of one that leaves
+    def late_offsets(self: KafkaTransactions, name: str, *arguments: Any) -> None:
+        # Messages of a partition that stays and of one that leaves.
+        if name == "send_offsets_to_transaction" and len(arguments[0]) == 2:
             commit_began.set()
-            journal_waits.wait(4)
-        commit(self, positions, group)
+            revoked.wait(4)
+        repeat(self, name, *arguments)
 
-    def watched_acquire(self: CommitGate, timeout: float = 0.0) -> bool:
-        if timeout:
-            journal_waits.set()
-        return acquire_for_journal(self, timeout)
+    def watched_final(self: KafkaSource, *arguments: Any, **options: Any) -> None:
+        revoked.set()
+        commit_final(self, *arguments, **options)
 
-    monkeypatch.setattr(KafkaTransactions, "commit", late_commit)
-    monkeypatch.setattr(CommitGate, "acquire_for_journal", watched_acquire)
+    monkeypatch.setattr(KafkaTransactions, "_repeat", late_offsets)
+    monkeypatch.setattr(KafkaSource, "_commit_final", watched_final)
     settings: dict[str, Any] = {"options": STEADY, "batch_messages": 8}
     with trial(hosts, tmp_path, exactly_once=True, partitions=2) as one, running(one.settings(**settings)) as first:
         begins_well(one, first)

@@ -107,7 +107,9 @@ def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> 
             assert set(alert_ids) == {str(10_000 + number) for number in range(one.fed)}
 
 
-def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: Path) -> None:
+def test_a_committed_offset_that_the_log_no_longer_holds_goes_on_at_the_earliest_message(
+    one_broker: Brokers, tmp_path: Path
+) -> None:
     """Messages that retention has removed cannot be answered; those that are left are."""
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one:
         one.feed(40)
@@ -126,6 +128,7 @@ def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: 
         with running(one.settings()) as worker:
             counts = ends_well(one, worker, but=gone)
         assert not gone & set(counts)
+        assert worker.metric("nightjar_stream_gap_messages_total") == len(gone)
 
 
 def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: Path) -> None:

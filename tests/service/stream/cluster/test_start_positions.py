@@ -1,0 +1,116 @@
+"""Where a partition starts on a real Kafka: at the stable committed offset, whatever is pending, missing or old."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from nightjar_alerts.service.stream.worker import RESTART_STATUS
+from support.kafka_trial import STEADY, Trial, begins_well, ends_well, repeats, trial
+from support.stream import eventually, running
+
+PARTITIONS = 4
+OLD_FORMATS = {
+    "final commit": "",
+    "in flight": "nightjar/1 0 {end} - 0",
+    "after two crashes": "nightjar/1 1 {end} - 0",
+    "tried alone": "nightjar/1 2 {end} {offset} 1",
+}
+"""Metadata beside an offset, as f0368e3 wrote it."""
+
+
+def commit(one: Trial, offset: int, metadata: str) -> None:
+    """Commit an offset of every partition, as a worker did that is gone."""
+    consumer = Consumer({"bootstrap.servers": one.hosts, "group.id": one.group, "log_level": 0})
+    entry = metadata.format(offset=offset, end=offset + 5)
+    positions = [TopicPartition(one.source, number, offset, entry) for number in range(PARTITIONS)]
+    consumer.commit(offsets=positions, asynchronous=False)
+    consumer.close()
+
+
+def feed_evenly(one: Trial, count: int) -> None:
+    """Write alerts to each partition in turn, so that alert N has the offset N // PARTITIONS."""
+    for number in range(count):
+        one.feed_one(number % PARTITIONS)
+
+
+@pytest.mark.parametrize("metadata", OLD_FORMATS.values(), ids=OLD_FORMATS)
+def test_worker_after_an_upgrade_goes_on_at_the_offset_of_the_former_version(both: Trial, metadata: str) -> None:
+    feed_evenly(both, 40)
+    commit(both, 4, metadata)
+    answered = set(range(16))  # by the former version, before offset 4
+    with running(both.settings(STEADY)) as worker:
+        counts = ends_well(both, worker, but=answered)
+    assert not answered & set(counts)
+    assert repeats(counts) == 0
+
+
+def open_transaction(one: Trial, offset: int) -> Any:
+    """Leave a transaction open that is about to commit an offset of every partition, as a killed worker does."""
+    member = Consumer({"bootstrap.servers": one.hosts, "group.id": one.group, "log_level": 0})
+    producer = Producer({
+        "bootstrap.servers": one.hosts, "transactional.id": f"killed-{one.group}", "transaction.timeout.ms": 60_000,
+        "log_level": 0,
+    })  # fmt: skip
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    positions = [TopicPartition(one.source, number, offset) for number in range(PARTITIONS)]
+    producer.send_offsets_to_transaction(positions, member.consumer_group_metadata(), 30)
+    member.close()
+    return producer
+
+
+@pytest.mark.parametrize("ending", ["aborted", "committed"])
+def test_worker_while_an_offset_is_pending_answers_nothing_also_after_a_rebalance(
+    hosts: str, tmp_path: Path, ending: str
+) -> None:
+    """A rebalance in the meantime started such a partition at offset 0, and its alerts were answered twice."""
+    with trial(hosts, tmp_path, exactly_once=True) as one:
+        feed_evenly(one, 40)
+        commit(one, 4, "")
+        pending = open_transaction(one, 6)
+        with running(one.settings(STEADY)) as worker:
+            eventually(lambda: worker.metric("nightjar_stream_assigned_partitions") == PARTITIONS)
+            with running(one.settings(STEADY)) as visitor:
+                eventually(lambda: visitor.metric("nightjar_stream_assigned_partitions") == 2)
+                assert visitor.stop() == 0
+            eventually(lambda: worker.metric("nightjar_stream_assigned_partitions") == PARTITIONS)
+            assert one.answers() == {}
+            pending.abort_transaction(30) if ending == "aborted" else pending.commit_transaction(30)
+            answered = set(range(16 if ending == "aborted" else 24))
+            counts = ends_well(one, worker, but=answered)
+        assert not answered & set(counts)
+        assert repeats(counts) == 0
+
+
+def test_auto_offset_reset_applies_to_a_group_without_offsets_alone(hosts: str, tmp_path: Path) -> None:
+    with trial(hosts, tmp_path) as one:
+        one.feed(20)
+        with running(one.settings({"auto.offset.reset": "latest"} | STEADY)) as worker:
+            eventually(lambda: worker.metric("nightjar_stream_assigned_partitions") == PARTITIONS)
+            eventually(lambda: worker.worker._connectors.source._consumed != set())  # type: ignore[union-attr]
+            begins_well_after(one)
+            assert worker.stop() == 0
+        one.feed(20)  # while no worker runs
+        with running(one.settings({"auto.offset.reset": "latest"} | STEADY)) as worker:
+            counts = ends_well(one, worker, but=set(range(20)))
+        assert not set(range(20)) & set(counts)
+
+
+def begins_well_after(one: Trial) -> None:
+    """Have alerts answered that are written from now on."""
+    first = one.fed
+    one.feed(40)
+    eventually(lambda: set(one.answers()) >= set(range(first, one.fed)), 120)
+
+
+def test_a_static_member_with_the_name_of_another_ends_the_other(hosts: str, tmp_path: Path) -> None:
+    """The broker fences the first; its client can do nothing more."""
+    with trial(hosts, tmp_path) as one, one.process({"group.instance.id": "same", **STEADY}) as first:
+        begins_well(one, first)
+        with one.process({"group.instance.id": "same", **STEADY}) as second:
+            eventually(lambda: first.status is not None, 120)
+            assert first.status == RESTART_STATUS
+            assert any(event["event"] == "the worker failed" for event in first.events())
+            ends_well(one, second)
