@@ -149,12 +149,14 @@ class ExactlyOnce:
     ) -> list[Result] | None:
         """Try one transaction; None where records were refused: they are replaced in the next one."""
         contents = [_Content(one.message, one, record) for one, record in records.items() if record is not None]
+        written: list[Message] = []  # dead letters that go elsewhere, hence at least once
         if self._transactions.dead_letters:
             contents += self._dead_letters(batch, short, model)
         elif batch.dead:
-            await self._publishing.write_dead_letters(batch, model)  # elsewhere, hence at least once
+            written = await self._publishing.write_dead_letters(batch, model)
         # Before the commit: offsets must not be moved past an alert that a stage has lost.
-        batch.check(((one.message, one.number) for one in records), [one.message for one in batch.dead])
+        written += [content.message for content in contents if content.result is None]
+        batch.check(((one.message, one.number) for one in records), written)
         attempt = _Attempt(self._source, self._transactions, batch, contents)
         running = self._transactions.run(attempt.prepare)
         done = asyncio.wrap_future(running)

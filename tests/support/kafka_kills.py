@@ -57,6 +57,7 @@ class KillReport:
     replicas: int
     busy: bool
     real: bool
+    static: bool
     kills: int
     alerts: int
     results: int
@@ -137,15 +138,17 @@ class Results:
 class Slot:
     """Place of one worker, with a port of its own; :meth:`kill` ends its process, and it is started again."""
 
-    def __init__(self, one: Trial, number: int, real: bool) -> None:
+    def __init__(self, one: Trial, number: int, real: bool, static: bool) -> None:
         self._one, self._number, self._port, self._real = one, number, free_port(), real
+        self._options = {"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": "1000"}
+        self._options |= {"group.instance.id": f"slot-{number}"} if static else {}
         self._starts, self.restarts = 0, 0
         self.statuses: list[int] = []
         self.process = self._start()
 
     def _start(self) -> Process:
         self._starts += 1
-        settings = self._one.addresses(**{"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": "1000"})
+        settings = self._one.addresses(**self._options)
         log = self._one.folder / f"slot-{self._number}.{self._starts}.log"
         return Process(settings | {"worker_port": self._port}, log, self._real)
 
@@ -189,7 +192,14 @@ def busy_cores(count: int) -> Iterator[None]:
 
 
 def run_kills(
-    one: Trial, kills: int, alerts: int, busy: bool = False, seed: int = 0, pause: float = 3.0, real: bool = False
+    one: Trial,
+    kills: int,
+    alerts: int,
+    busy: bool = False,
+    seed: int = 0,
+    pause: float = 3.0,
+    real: bool = False,
+    static: bool = False,
 ) -> KillReport:
     """Kill workers while alerts flow, wait until all are answered, and count.
 
@@ -197,13 +207,14 @@ def run_kills(
     ----------
     pause : mean number of seconds from a worker's readiness to the next kill.
     real : whether the workers classify with the default model; a stand-in for it starts sooner.
+    static : whether they are static members, which get their partitions back without a change of the group.
     """
     draw, started = random.Random(seed), time.monotonic()
     killed_at: list[float] = []
     with ExitStack() as stack:
         if busy:
             stack.enter_context(busy_cores(os.cpu_count() or 2))
-        slots = [Slot(one, number, real) for number in range(SLOTS)]
+        slots = [Slot(one, number, real, static) for number in range(SLOTS)]
         stack.callback(lambda: [slot.process.kill() for slot in slots if slot.process.status is None])
         for slot in slots:
             slot.wait_ready()
@@ -219,7 +230,7 @@ def run_kills(
             killed_at.append(time.monotonic())
             victim.kill()
             if number % VISITOR_EVERY == 0 and visitor is None:
-                visitor = Slot(one, SLOTS + number, real)
+                visitor = Slot(one, SLOTS + number, real, static)
                 stack.callback(lambda worker=visitor: worker.process.status is None and worker.process.kill())
             elif visitor is not None and number % VISITOR_EVERY == VISITOR_EVERY - 1:
                 visitor.stop()
@@ -251,6 +262,7 @@ def run_kills(
         replicas=one.replicas,
         busy=busy,
         real=real,
+        static=static,
         kills=kills,
         alerts=alerts,
         results=results.counts.total(),
@@ -276,6 +288,7 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--busy", action="store_true", help="keep all cores busy")
     parser.add_argument("--real", action="store_true", help="classify with the default model, not a stand-in")
+    parser.add_argument("--static", action="store_true", help="static members of the group")
     parser.add_argument("--at-least-once", action="store_true")
     parser.add_argument("--pause", type=float, default=3.0, help="mean seconds between a restart and the next kill")
     parser.add_argument("--seed", type=int, default=0)
@@ -301,7 +314,7 @@ def main() -> int:
             )
             report = run_kills(
                 one, arguments.kills, arguments.alerts, arguments.busy, arguments.seed + number, arguments.pause,
-                arguments.real,
+                arguments.real, arguments.static,
             )  # fmt: skip
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
         sys.stdout.flush()

@@ -5,12 +5,10 @@ runs the group's callbacks. Other threads hand it jobs (:meth:`KafkaSource.ackno
 asks what it may commit (:meth:`KafkaSource.prepare`).
 
 A partition is consumed from the stable committed offset that this member has read itself
-(``AdminClient.list_consumer_group_offsets(require_stable=True)``), never from one that the client chooses: when the
-assignment changes while an offset is pending in a transaction, librdkafka 2.16 puts the partition back into its queue
-without an offset and starts it by ``auto.offset.reset`` (``rd_kafka_assignment_handle_OffsetFetch``). So that property
-is ``error`` for the client, and its configured value is applied here to partitions for which the group has no offset.
+(:mod:`service.stream.kafka.committed`), never from one that the client chooses. Another first message below that offset
+stops the partition.
 
-Offsets are committed in one way: by the consumer, asynchronously, one commit at a time; or, exactly once, in
+Offsets are committed in one way (:mod:`service.stream.kafka.commits`): by the consumer, or, exactly once, in
 transactions alone. What is not done when a partition is revoked, after :data:`REVOKE_SECONDS` at most, belongs to its
 next owner, and nothing of it is published later (:meth:`KafkaSource.owns`).
 
@@ -19,7 +17,6 @@ Partitions are paused while the buffer between the client's queue and the worker
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -28,25 +25,23 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.stream.addresses import Address, AddressError
-from nightjar_alerts.service.stream.kafka.assignment import Assignment, PartitionState, Position
+from nightjar_alerts.service.stream.addresses import Address
+from nightjar_alerts.service.stream.kafka.assignment import Assignment, Position
 from nightjar_alerts.service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
 from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, make_client, properties, query_properties
+from nightjar_alerts.service.stream.kafka.commits import (
+    MAX_UNCOMMITTED,
+    Commits,
+    ConsumerCommits,
+    TransactionCommits,
+)
+from nightjar_alerts.service.stream.kafka.committed import CommittedOffsets
 from nightjar_alerts.service.stream.kafka.monitor import ClusterMonitor
 from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition, RecentAnswers, Token
-from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction
+from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from nightjar_alerts.service.stream.messages import PART_MESSAGES, FatalError, Message, SourceStatus, TransientError
 
 log = structlog.get_logger(__name__)
@@ -56,18 +51,9 @@ REFUSAL_SECONDS: Final = 5.0
 CONSUME_SECONDS: Final = 0.05  # before other work is looked at; commits are sent at this rate
 SHORT_CONSUME_SECONDS: Final = 0.005  # while messages in the buffer wait for an answer of the broker
 PAUSE_AFTER_SECONDS: Final = 0.5  # of a full buffer; until then it grows by a message for each call
-START_SECONDS: Final = 0.25
-"""Seconds between two queries for the committed offsets of partitions whose offsets were pending."""
-QUERY_SECONDS: Final = 5.0
-COMMIT_SECONDS: Final = 0.05
-"""Seconds between two commits, unless one is waited for: what was answered since the last is repeated after a kill."""
-MAX_UNCOMMITTED: Final = 256
-"""Most messages that may be answered and not committed: as many may be answered twice after a kill.
-
-At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
-"""
-LOST_SECONDS: Final = 75.0
+LOST_SECONDS: Final = 30.0
 """Seconds without an answer to the consumer, although the brokers answer other clients, until the process ends."""
+QUERY_SECONDS: Final = 5.0
 CHECK_SECONDS: Final = 5.0  # between two checks whether a broker answers the consumer of a member without partitions
 CHECK_TIMEOUT_SECONDS: Final = 2.0
 MAX_DELIVERIES: Final = 5
@@ -86,10 +72,6 @@ DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
     "enable.partition.eof": False,
     "topic.metadata.refresh.interval.ms": 30_000,  # a nightly topic begins to exist while the worker waits for it
     "allow.auto.create.topics": False,
-}
-RESETS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("earliest", "smallest", "beginning"), OFFSET_BEGINNING),
-    **dict.fromkeys(("latest", "largest", "end"), OFFSET_END),
 }
 _NO_GENERATION: Final = -1
 
@@ -129,34 +111,24 @@ class KafkaSource:
         max_deliveries: int = MAX_DELIVERIES,
         metrics: Metrics | None = None,
     ) -> None:
-        self._group = address.only("group").options.get("group", GROUP)
-        config = properties(address, extra, {**DEFAULT_PROPERTIES, "group.id": self._group})
+        group = address.only("group").options.get("group", GROUP)
+        config = properties(address, extra, {**DEFAULT_PROPERTIES, "group.id": group})
         reset = str(config["auto.offset.reset"])
-        if reset not in RESETS:
-            raise AddressError(f"Kafka: auto.offset.reset is one of {', '.join(RESETS)}; not {reset[:20]!r}")
-        self._reset = RESETS[reset]
         config |= FIXED_PROPERTIES
         if transactions is not None:  # committed offsets are read only after the transaction that is about to move them
             config |= {"isolation.level": "read_committed"}
-        self._metrics, self._transactions = metrics or Metrics(), transactions
-        self._names = address.names
+        self._metrics, self._names = metrics or Metrics(), address.names
+        self._exactly_once = transactions is not None
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._offsets = Offsets(transactional=transactions is not None)
+        self._offsets = Offsets(self._exactly_once)
         self._assignment = Assignment(self._offsets, max_deliveries)
         self._buffer = DeliveryBuffer(self._offsets, self._assignment)
-        self._recent_answers = RecentAnswers() if transactions is not None else None
+        self._recent_answers = RecentAnswers() if self._exactly_once else None
         self._skipped: set[Partition] = set()  # partitions with messages that were answered before they came again
         self._consumed: set[Partition] = set()  # partitions that the client fetches
-        # Query for committed offsets, and the states that it was sent for: its answer is stale for later ones.
-        self._starting: tuple[Future[Any], dict[Partition, PartitionState]] | None = None
-        self._admin: AdminClient | None = None
-        self._next_start = 0.0
         self._client_is_empty = False  # whether the client's queue was when it was polled last
         self._paused: set[Partition] = set()
         self._full_since: float | None = None
-        self._commit_sent_at: float | None = None  # None while no commit is in flight
-        self._sent: dict[Partition, Position] = {}
-        self._next_commit = 0.0
         self._membership: object = None  # for transactions
         # Whether the group has assigned partitions, or none, since this member joined. A pattern may match nothing.
         self._joined = all(name.startswith("^") for name in self._names)
@@ -164,11 +136,18 @@ class KafkaSource:
         self._next_check = monotonic() + CHECK_SECONDS
         self._closing = False
         self.client_errors = ClientErrors("source")
-        self._consumer = make_client(
-            Consumer, {**config, "error_cb": self.client_errors.note, "on_commit": self._on_commit}
-        )
-        self._query_config = query_properties(config, self.client_errors)
-        self._monitor = ClusterMonitor(self._query_config, address.names, self.client_errors, self._on_topic_recreated)
+        config |= {"error_cb": self.client_errors.note}
+        if transactions is None:
+            commits = ConsumerCommits(self._assignment, self._offsets, self.client_errors)
+            self._consumer = make_client(Consumer, {**config, "on_commit": commits.on_commit})
+            commits.consumer = self._consumer
+            self._commits: Commits = commits
+        else:
+            self._consumer = make_client(Consumer, config)
+            self._commits = TransactionCommits(self._assignment, transactions, self._current_membership, self._jobs)
+        query_config = query_properties(config, self.client_errors)
+        self._committed = CommittedOffsets(query_config, group, reset, self.client_errors)
+        self._monitor = ClusterMonitor(query_config, address.names, self.client_errors, self._on_topic_recreated)
         self._consumer.subscribe(
             list(address.names), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -198,7 +177,7 @@ class KafkaSource:
         self._serve_and_poll()
         while (remaining := end - monotonic()) > 0:
             # The answer to a commit comes only when the client is polled, and the buffer may grow by one each time.
-            hurry = self._commit_sent_at is not None and not self._buffer.full
+            hurry = self._commits.in_flight and not self._buffer.full
             try:
                 job = self._jobs.get(timeout=min(remaining, SHORT_CONSUME_SECONDS) if hurry else remaining)
             except Empty:
@@ -218,10 +197,10 @@ class KafkaSource:
         self._check_clients()
         self._note_membership()
         self._run_jobs()
-        self._start_partitions()
+        self._consume(self._committed.poll(self._assignment))
         self._assignment.forget_crashes(caught_up=self._client_is_empty and not len(self._buffer))
         self._skipped = {partition for partition in self._skipped if self._assignment.moved([partition])}
-        self._commit()
+        self._commits.send(self._buffer.awaiting_commit | self._skipped)
         self._pause_or_resume()
 
     def _run_jobs(self) -> None:
@@ -232,14 +211,8 @@ class KafkaSource:
     def _check_clients(self) -> None:
         """Raise FatalError where only a new process helps."""
         self.client_errors.check()
-        answering = self._monitor.answering_seconds
-        if self._transactions is not None:
-            self._transactions.check(answering)
-        now = monotonic()
-        if self._commit_sent_at is not None and self._transactions is None:
-            waited = now - self._commit_sent_at
-            if min(answering, waited) > LOST_SECONDS:
-                raise FatalError(f"Kafka source: no answer to a commit for {waited:.0f} s")
+        answering, now = self._monitor.answering_seconds, monotonic()
+        self._commits.check(answering)
         if self._assignment.partitions or self._closing:
             self._unanswered_since = None
         elif now >= self._next_check:
@@ -259,14 +232,14 @@ class KafkaSource:
         except KafkaException as error:
             self._unanswered_since = self._unanswered_since or monotonic()
             waited = monotonic() - self._unanswered_since
-            if min(answering, waited) > LOST_SECONDS / 3:
+            if min(answering, waited) > LOST_SECONDS:
                 raise FatalError(f"Kafka source: the consumer has lost its brokers: {error.args[0].str()}") from None
         else:
             self._unanswered_since = None
 
     def _note_membership(self) -> None:
         """Record the membership for transactions; a client that is closing has none."""
-        if self._transactions is not None and not self._closing:
+        if self._exactly_once and not self._closing:
             self._membership = self._consumer.consumer_group_metadata()
 
     def _fetch(self, limit: int, timeout: float) -> None:
@@ -316,42 +289,6 @@ class KafkaSource:
         self._consume_no_more([partition])
 
     # Where a partition starts.
-
-    def _start_partitions(self) -> None:
-        """Read the committed offsets of newly assigned partitions, and consume those whose offsets are stable."""
-        if self._starting is not None and self._starting[0].done():
-            (query, states), self._starting = self._starting, None
-            try:
-                self._start(query.result().topic_partitions, states)
-            except KafkaException as error:
-                self.client_errors.note(error.args[0])
-        partitions = self._assignment.not_started
-        if partitions and self._starting is None and monotonic() >= self._next_start:
-            self._next_start = monotonic() + START_SECONDS
-            request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*one) for one in partitions])
-            # A new client for each query: it knows the brokers of the address, whatever became of those before.
-            self._admin = make_client(AdminClient, dict(self._query_config))
-            (query,) = self._admin.list_consumer_group_offsets(
-                [request], require_stable=True, request_timeout=QUERY_SECONDS
-            ).values()
-            self._starting = query, {one: state for one in partitions if (state := self._assignment.state(one))}
-
-    def _start(self, answers: Iterable[TopicPartition], states: Mapping[Partition, PartitionState]) -> None:
-        """Start the partitions with a stable offset, or none; the others are queried again."""
-        starts = []
-        for answer in answers:
-            partition = (str(answer.topic), answer.partition)
-            state = self._assignment.state(partition)
-            if state is None or state is not states.get(partition) or state.journal is not None:
-                continue
-            if answer.error is not None:
-                if answer.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
-                    self.client_errors.note(answer.error)
-                continue
-            committed = answer.offset if answer.offset >= 0 else None
-            self._assignment.start(partition, committed, answer.metadata)
-            starts.append(TopicPartition(*partition, self._reset if committed is None else committed))
-        self._consume(starts)
 
     def _consume(self, starts: list[TopicPartition]) -> None:
         if not starts:
@@ -411,87 +348,6 @@ class KafkaSource:
             self._assignment.start(partition, None, None)
         self._consume([TopicPartition(*partition, OFFSET_BEGINNING) for partition in partitions])
 
-    # Commits.
-
-    def _commit(self) -> None:
-        """Send a commit where one is due and none is in flight.
-
-        In transactions batches commit their offsets themselves. Others are due only for messages in the buffer that
-        wait for their journal entry, and for messages that were skipped.
-        """
-        if self._commit_sent_at is not None:
-            return
-        now, awaited = monotonic(), self._buffer.awaiting_commit | self._skipped
-        if self._transactions is None:
-            urgent = awaited or self._offsets.uncommitted() >= MAX_UNCOMMITTED // 2
-            if urgent or now >= self._next_commit:
-                self._next_commit = now + COMMIT_SECONDS
-                self._send(self._assignment.moved(self._assignment.partitions))
-        elif now >= self._next_commit and self._assignment.moved(awaited):
-            self._commit_sent_at = now
-            done = self._run_commit(lambda: self._assignment.moved(awaited))
-            done.add_done_callback(lambda done: self._jobs.put(partial(self._end_transaction, done)))
-
-    def _end_transaction(self, done: "Future[Any]") -> None:
-        self._end_commit()
-        if done.exception() is not None:  # aborted: a fatal error is raised by the check of the clients
-            self._next_commit = monotonic() + START_SECONDS
-
-    def _end_commit(self) -> None:
-        self._commit_sent_at, self._sent = None, {}
-
-    def _send(self, positions: Sequence[Position]) -> None:
-        """Send a commit of the consumer; it reports the outcome while it is polled."""
-        if not positions:
-            return
-        self._commit_sent_at, self._sent = monotonic(), {position.partition: position for position in positions}
-        try:
-            self._consumer.commit(offsets=[position.to_kafka() for position in positions], asynchronous=True)
-        except KafkaException:
-            self._end_commit()
-
-    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
-        if error is None:
-            self.client_errors.note_answer()
-            acknowledged = [(str(one.topic), one.partition) for one in positions if one.error is None]
-            self._assignment.note_acknowledged(self._sent[one] for one in acknowledged if one in self._sent)
-        self._end_commit()
-
-    def _run_commit(self, positions: Callable[[], Sequence[Position]]) -> "Future[Any]":
-        """Commit offsets in a transaction without records."""
-        assert self._transactions is not None
-
-        def prepare() -> Transaction | None:
-            membership = self._current_membership()
-            chosen = positions()
-            acknowledge = partial(self._jobs.put, partial(self._assignment.note_acknowledged, chosen))
-            return Transaction((), chosen, membership, acknowledge) if chosen else None
-
-        return self._transactions.run(prepare)
-
-    def _commit_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
-        """Commit partitions that leave this member for the last time.
-
-        Parameters
-        ----------
-        clean : whether what is not done cannot be what made the worker end: then no journal entry remains.
-        """
-
-        def positions() -> list[Position]:
-            found = [position for position in map(self._assignment.position, partitions) if position is not None]
-            return [position._replace(entry=None) if clean else position for position in found]
-
-        if self._transactions is None:
-            self._send(positions())
-            return
-        done = self._run_commit(positions)
-        try:
-            done.result(timeout)
-        except (TransientError, FatalError, TimeoutError) as error:
-            # One that has not begun must not run later. One that has begun is refused once the generation is over.
-            done.cancel()
-            log.warning("final commit failed", reason=str(error) or "no answer in time")
-
     def _current_membership(self) -> object:
         """Return the membership. Raises TransientError while this is no member.
 
@@ -515,10 +371,11 @@ class KafkaSource:
         self._run_jobs()
         partitions = self._assignment.partitions
         with suppress(KafkaException):
-            self._commit_final(partitions, clean, REVOKE_SECONDS)
+            self._commits.send_final(partitions, clean, REVOKE_SECONDS)
             self._drop(partitions)
-            while self._commit_sent_at is not None and self._transactions is None and monotonic() < end:
+            while self._commits.in_flight and monotonic() < end:
                 self._consumer.consume(1, CONSUME_SECONDS)  # the answer to a commit comes only when it is polled
+                self._run_jobs()
         self._closing = True
         self._monitor.close()
         # It waits for a coordinator, which may be out of reach; a process that ends does not.
@@ -555,7 +412,7 @@ class KafkaSource:
         partitions = [(str(p.topic), p.partition) for p in topic_partitions]
         consumer.incremental_assign([])  # each is added once its committed offset is known and stable
         self._joined = True
-        self._next_start = 0.0
+        self._committed.hurry()
         self._monitor.note_assigned(partitions)
         self._note_membership()
         self._assignment.add(partitions)
@@ -570,7 +427,7 @@ class KafkaSource:
         self._finish_in_flight(partitions, began + REVOKE_SECONDS)
         unfinished = self._offsets.unfinished(partitions)
         # While they are still assigned: the broker refuses what comes later.
-        self._commit_final(partitions, clean=True, timeout=REVOKE_SECONDS)
+        self._commits.send_final(partitions, clean=True, timeout=REVOKE_SECONDS)
         self._drop(partitions)
         self._unassign(consumer, partitions)
         self._report_rebalance("partitions revoked", partitions, began, given_back=unfinished)
@@ -630,7 +487,7 @@ class KafkaSource:
 
     def commit_window(self) -> int | None:
         """Return how many messages may be answered before anything is committed; None in transactions."""
-        return None if self._transactions is not None else MAX_UNCOMMITTED - self._offsets.uncommitted()
+        return None if self._exactly_once else MAX_UNCOMMITTED - self._offsets.uncommitted()
 
     def owns(self, message: Message) -> bool:
         """Return whether a message's partition has been assigned ever since the message was taken."""

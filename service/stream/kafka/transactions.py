@@ -42,9 +42,9 @@ TRANSACTIONAL_PROPERTIES: Final[Mapping[str, Any]] = {
     **PRODUCER_PROPERTIES,
     # Longer than an outage of a minute: a transaction that times out fences its own producer.
     "transaction.timeout.ms": 90_000,
-    "message.timeout.ms": 75_000,
-    "socket.timeout.ms": 15_000,  # after which a request to a silent broker is sent to its successor
 }
+# At most as long as a transaction; a request to a silent broker is sent to its successor after the second.
+SHORTER_TIMEOUTS: Final[Mapping[str, int]] = {"message.timeout.ms": 75_000, "socket.timeout.ms": 15_000}
 CALL_SECONDS: Final = 10.0
 """Timeout of one call of the client; a call that reports a timeout is repeated."""
 HUNG_SECONDS: Final = 30.0
@@ -99,6 +99,8 @@ class KafkaTransactions:
         self, address: Address, extra: Mapping[str, Any], group: str = GROUP, slot: str = "", dead_letters: str = ""
     ) -> None:
         own = {**TRANSACTIONAL_PROPERTIES, "transactional.id": f"nightjar-{group}-{slot or worker_slot(0)}"}
+        longest = int(properties(address, extra, own)["transaction.timeout.ms"])
+        own |= {name: min(timeout, longest) for name, timeout in SHORTER_TIMEOUTS.items()}
         self.client_errors = ClientErrors("sink")
         self._config = {**properties(address, extra, own), "error_cb": self.client_errors.note}
         self.topic, self.dead_letters = address.name, dead_letters

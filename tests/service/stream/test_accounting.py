@@ -4,6 +4,7 @@ One alert is dropped, or answered twice, in each stage in turn, on each way from
 """
 
 from collections.abc import Callable, Iterator
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import redis_streams
 from nightjar_alerts.service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
+from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
 from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
 from nightjar_alerts.service.stream.pipeline import ClassifyStage, DecodeStage
 from nightjar_alerts.service.stream.publishing import PublishStage
@@ -30,29 +32,38 @@ COUNT = 10
 LOST = "10003"  # the alert that is dropped
 
 
-def stages() -> dict[str, tuple[type, str]]:
+def stages() -> dict[str, tuple[tuple[type, str], ...]]:
+    """Methods that bring alerts through each stage: at least once, and exactly once where that is another one."""
     return {
-        "decode": (DecodeStage, "alerts"),
-        "classify": (ClassifyStage, "results"),
-        "publish": (PublishStage, "publish"),
-        "dead_letters": (PublishStage, "write_dead_letters"),
+        "decode": ((DecodeStage, "alerts"),),
+        "classify": ((ClassifyStage, "results"),),
+        "publish": ((PublishStage, "publish"), (PublishStage, "encode")),
+        "dead_letters": ((PublishStage, "write_dead_letters"), (ExactlyOnce, "_dead_letters")),
     }
 
 
-def drop_in(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def drop_in(stage: str, once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one stage forget one alert."""
-    owner, name = stages()[stage]
-    whole = getattr(owner, name)
+    owner, name = stages()[stage][-1 if once else 0]
+    monkeypatch.setattr(owner, name, forgetful(getattr(owner, name)))
 
-    async def forgetful(self: Any, *arguments: Any) -> list[Any]:
-        return [one for one in await whole(self, *arguments) if not is_lost(one)]
 
-    monkeypatch.setattr(owner, name, forgetful)
+def forgetful(whole: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(found: Any) -> Any:
+        if isinstance(found, dict):
+            return {one: record for one, record in found.items() if not is_lost(one)}
+        return [one for one in found if not is_lost(one)]
+
+    async def forgets_later(*arguments: Any) -> Any:
+        return kept(await whole(*arguments))
+
+    return forgets_later if iscoroutinefunction(whole) else lambda *arguments: kept(whole(*arguments))
 
 
 def is_lost(one: Any) -> bool:
-    if isinstance(one, Message):  # whose dead letter was written
-        return one.value == b"junk"
+    message = one if isinstance(one, Message) else getattr(one, "message", None)
+    if getattr(one, "packet", None) is None and message is not None:  # a dead letter
+        return bool(message.value == b"junk")
     return bool(one.packet.alert_id == LOST)
 
 
@@ -122,7 +133,7 @@ def between_topics(folder: Path, data: list[bytes], option: str) -> Iterator[Way
 def test_a_lost_alert_stops_the_worker_and_is_named(
     way: Way, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drop_in(stage, monkeypatch)
+    drop_in(stage, "exactly_once" in way.settings.sink, monkeypatch)
     with running(way.settings) as worker:
         assert worker.join(60) == 1
         failure = worker.worker._failure

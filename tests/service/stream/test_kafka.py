@@ -18,8 +18,9 @@ from confluent_kafka import KafkaError, Producer
 from nightjar_alerts.service.stream import publishing
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
 from nightjar_alerts.service.stream.kafka import sink as sink_module
+from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED
 from nightjar_alerts.service.stream.kafka.sink import KafkaSink, produce_and_wait
-from nightjar_alerts.service.stream.kafka.source import MAX_UNCOMMITTED, KafkaSource
+from nightjar_alerts.service.stream.kafka.source import KafkaSource
 from nightjar_alerts.service.stream.messages import FatalError, PermanentError, Record, TransientError
 from support.edge import Network, wait_until
 from support.graphs import poison

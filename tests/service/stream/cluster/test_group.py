@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nightjar_alerts.service.stream.kafka.source import MAX_UNCOMMITTED, KafkaSource
+from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED, TransactionCommits
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, START_SECONDS, STEADY, Trial, begins_well, ends_well, repeats, trial
@@ -63,7 +63,7 @@ def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
 ) -> None:
     """The final commit waits for the transaction, and commits the offsets after it."""
     revoked, commit_began = threading.Event(), threading.Event()
-    repeat, commit_final = KafkaTransactions._repeat, KafkaSource._commit_final
+    repeat, send_final = KafkaTransactions._repeat, TransactionCommits.send_final
 
     def late_offsets(self: KafkaTransactions, name: str, *arguments: Any) -> None:
         # Messages of a partition that stays and of one that leaves.
@@ -72,12 +72,12 @@ def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
             revoked.wait(4)
         repeat(self, name, *arguments)
 
-    def watched_final(self: KafkaSource, *arguments: Any, **options: Any) -> None:
+    def watched_final(self: TransactionCommits, *arguments: Any, **options: Any) -> None:
         revoked.set()
-        commit_final(self, *arguments, **options)
+        send_final(self, *arguments, **options)
 
     monkeypatch.setattr(KafkaTransactions, "_repeat", late_offsets)
-    monkeypatch.setattr(KafkaSource, "_commit_final", watched_final)
+    monkeypatch.setattr(TransactionCommits, "send_final", watched_final)
     settings: dict[str, Any] = {"options": STEADY, "batch_messages": 8}
     with trial(hosts, tmp_path, exactly_once=True, partitions=2) as one, running(one.settings(**settings)) as first:
         begins_well(one, first)

@@ -1,0 +1,183 @@
+"""Commits of offsets and journal entries, in one of two ways: by the consumer, or in transactions alone.
+
+Both send one commit at a time and wait for none; the answer comes while the consumer is polled, or from the
+transactions' thread. A later commit says what is true then, so that a broker that was away gets everything at once.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, Final, Protocol
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from nightjar_alerts.service.stream.kafka.assignment import Assignment, Position
+from nightjar_alerts.service.stream.kafka.client import ClientErrors
+from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition
+from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction
+from nightjar_alerts.service.stream.messages import FatalError, TransientError
+
+log = structlog.get_logger(__name__)
+
+COMMIT_SECONDS: Final = 0.05
+"""Seconds between two commits, unless one is waited for: what was answered since the last is repeated after a kill."""
+MAX_UNCOMMITTED: Final = 256
+"""Most messages that may be answered and not committed: as many may be answered twice after a kill.
+
+At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
+"""
+UNANSWERED_SECONDS: Final = 75.0
+"""Seconds without an answer to a commit, although the brokers answer other clients, after which the process ends."""
+RETRY_SECONDS: Final = 0.25
+
+
+class Commits(Protocol):
+    """Commits of a consumer. For its thread alone."""
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a commit has been sent and not been answered."""
+
+    def send(self, awaited: Collection[Partition]) -> None:
+        """Send a commit where one is due and none is in flight.
+
+        Parameters
+        ----------
+        awaited : partitions whose messages wait for their journal entry.
+        """
+
+    def send_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
+        """Commit partitions that leave this member for the last time.
+
+        Parameters
+        ----------
+        clean : whether what is not done cannot be what made the worker end: then no journal entry remains.
+        timeout : seconds to wait for a transaction that runs.
+        """
+
+    def check(self, answering_seconds: float) -> None:
+        """Raise FatalError where only a new process helps; the brokers have answered other clients for so long."""
+
+
+def _final(assignment: Assignment, partitions: Iterable[Partition], clean: bool) -> list[Position]:
+    positions = [position for position in map(assignment.position, partitions) if position is not None]
+    return [position._replace(entry=None) if clean else position for position in positions]
+
+
+class ConsumerCommits:
+    """Commits of the consumer itself, many times a second.
+
+    Attributes
+    ----------
+    consumer : sends them; set once it is made, with :meth:`on_commit` as its callback.
+    """
+
+    def __init__(self, assignment: Assignment, offsets: Offsets, client_errors: ClientErrors) -> None:
+        self._assignment, self._offsets, self._client_errors = assignment, offsets, client_errors
+        self.consumer: Consumer | None = None
+        self._sent: dict[Partition, Position] = {}
+        self._sent_at = self._next_at = 0.0
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a commit has been sent and not been answered."""
+        return bool(self._sent)
+
+    def send(self, awaited: Collection[Partition]) -> None:
+        """Send a commit of all partitions where one is due and none is in flight."""
+        now = monotonic()
+        if self._sent:
+            return
+        if awaited or now >= self._next_at or self._offsets.uncommitted() >= MAX_UNCOMMITTED // 2:
+            self._next_at = now + COMMIT_SECONDS
+            self._send(self._assignment.moved(self._assignment.partitions))
+
+    def _send(self, positions: Sequence[Position]) -> None:
+        if not positions or self.consumer is None:
+            return
+        self._sent, self._sent_at = {position.partition: position for position in positions}, monotonic()
+        try:
+            self.consumer.commit(offsets=[position.to_kafka() for position in positions], asynchronous=True)
+        except KafkaException:
+            self._sent = {}
+
+    def on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
+        """Record the outcome of a commit."""
+        if error is None:
+            self._client_errors.note_answer()
+            acknowledged = [(str(one.topic), one.partition) for one in positions if one.error is None]
+            self._assignment.note_acknowledged(self._sent[one] for one in acknowledged if one in self._sent)
+        self._sent = {}
+
+    def send_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
+        """Commit partitions that leave this member for the last time; does not wait."""
+        self._send(_final(self._assignment, partitions, clean))
+
+    def check(self, answering_seconds: float) -> None:
+        """Raise FatalError where the broker does not answer a commit."""
+        waited = monotonic() - self._sent_at
+        if self._sent and min(answering_seconds, waited) > UNANSWERED_SECONDS:
+            raise FatalError(f"Kafka source: no answer to a commit for {waited:.0f} s")
+
+
+class TransactionCommits:
+    """Commits in transactions without records, beside those of the batches, which commit their own offsets.
+
+    They are due only for messages that wait for their journal entry, and for messages that were skipped.
+
+    Parameters
+    ----------
+    membership : returns the membership of the group; raises TransientError while there is none.
+    jobs : queue of the consumer's thread.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        transactions: KafkaTransactions,
+        membership: Callable[[], object],
+        jobs: "SimpleQueue[Callable[[], None]]",
+    ) -> None:
+        self._assignment, self._transactions = assignment, transactions
+        self._membership, self._jobs = membership, jobs
+        self.in_flight = False
+        self._next_at = 0.0
+
+    def send(self, awaited: Collection[Partition]) -> None:
+        """Send a commit of these partitions where they have moved and none is in flight."""
+        if self.in_flight or monotonic() < self._next_at or not self._assignment.moved(awaited):
+            return
+        self.in_flight = True
+        done = self._run(lambda: self._assignment.moved(awaited))
+        done.add_done_callback(lambda done: self._jobs.put(partial(self._on_done, done)))
+
+    def _on_done(self, done: "Future[Any]") -> None:
+        self.in_flight = False
+        if done.exception() is not None:  # aborted; a fatal error is raised by `check`
+            self._next_at = monotonic() + RETRY_SECONDS
+
+    def _run(self, positions: Callable[[], Sequence[Position]]) -> "Future[Any]":
+        def prepare() -> Transaction | None:
+            membership = self._membership()
+            chosen = positions()
+            acknowledge = partial(self._jobs.put, partial(self._assignment.note_acknowledged, chosen))
+            return Transaction((), chosen, membership, acknowledge) if chosen else None
+
+        return self._transactions.run(prepare)
+
+    def send_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
+        """Commit partitions that leave this member for the last time; waits for a transaction that runs."""
+        done = self._run(lambda: _final(self._assignment, partitions, clean))
+        try:
+            done.result(timeout)
+        except (TransientError, FatalError, TimeoutError) as error:
+            # One that has not begun must not run later. One that has begun is refused once the generation is over.
+            done.cancel()
+            log.warning("final commit failed", reason=str(error) or "no answer in time")
+
+    def check(self, answering_seconds: float) -> None:
+        """Raise FatalError where the transactions can do nothing more."""
+        self._transactions.check(answering_seconds)

@@ -1,0 +1,104 @@
+"""Committed offsets of a group: where partitions start.
+
+The client does not choose where a partition starts. When the assignment changes while an offset is pending in a
+transaction, librdkafka 2.16 puts the partition back into its queue without an offset and starts it by
+``auto.offset.reset`` (``rd_kafka_assignment_handle_OffsetFetch``). So the offsets are queried here, stable ones only,
+and that property is applied to partitions for which the group has none.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.kafka.assignment import Assignment, PartitionState
+from nightjar_alerts.service.stream.kafka.client import ClientErrors, make_client
+from nightjar_alerts.service.stream.kafka.offsets import Partition
+
+RETRY_SECONDS: Final = 0.25
+"""Seconds between two queries while offsets are pending."""
+QUERY_SECONDS: Final = 5.0
+RESETS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("earliest", "smallest", "beginning"), OFFSET_BEGINNING),
+    **dict.fromkeys(("latest", "largest", "end"), OFFSET_END),
+}
+
+
+class CommittedOffsets:
+    """Query for the stable committed offsets of assigned partitions. Never waits; for the consumer's thread alone.
+
+    Parameters
+    ----------
+    config : properties of a client of the group that is not a member.
+    reset : value of ``auto.offset.reset``; raises AddressError where it names no position.
+    """
+
+    def __init__(self, config: Mapping[str, Any], group: str, reset: str, client_errors: ClientErrors) -> None:
+        if reset not in RESETS:
+            raise AddressError(f"Kafka: auto.offset.reset is one of {', '.join(RESETS)}; not {reset[:20]!r}")
+        self._config, self._group, self._reset = dict(config), group, RESETS[reset]
+        self._client_errors = client_errors
+        self._client: AdminClient | None = None
+        # The query that runs, and the states that it was sent for: its answer is stale for later ones.
+        self._query: tuple[Future[Any], Mapping[Partition, PartitionState]] | None = None
+        self._next_query = 0.0
+
+    def hurry(self) -> None:
+        """Send the next query at once."""
+        self._next_query = 0.0
+
+    def poll(self, assignment: Assignment) -> list[TopicPartition]:
+        """Record offsets that were answered, query those that are missing, and return where to start which partitions.
+
+        Partitions whose offsets are pending in a transaction are queried again until they are stable.
+        """
+        starts: list[TopicPartition] = []
+        if self._query is not None and self._query[0].done():
+            (query, states), self._query = self._query, None
+            try:
+                answers: list[TopicPartition] = query.result().topic_partitions
+            except KafkaException as error:
+                self._client_errors.note(error.args[0])
+            else:
+                starts = [start for answer in answers if (start := self._start(assignment, states, answer)) is not None]
+        missing = assignment.not_started
+        if missing and self._query is None and monotonic() >= self._next_query:
+            self._send(assignment, missing)
+        return starts
+
+    def _send(self, assignment: Assignment, partitions: tuple[Partition, ...]) -> None:
+        self._next_query = monotonic() + RETRY_SECONDS
+        request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*partition) for partition in partitions])
+        # A new client for each query: it knows the brokers of the address, whatever became of those before.
+        self._client = make_client(AdminClient, dict(self._config))
+        queries = self._client.list_consumer_group_offsets(
+            [request], require_stable=True, request_timeout=QUERY_SECONDS
+        )
+        states = {partition: state for partition in partitions if (state := assignment.state(partition)) is not None}
+        self._query = queries[self._group], states
+
+    def _start(
+        self, assignment: Assignment, states: Mapping[Partition, PartitionState], answer: TopicPartition
+    ) -> TopicPartition | None:
+        partition = (str(answer.topic), answer.partition)
+        state = assignment.state(partition)
+        if state is None or state is not states.get(partition) or state.journal is not None:
+            return None
+        if answer.error is not None:
+            if answer.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
+                self._client_errors.note(answer.error)
+            return None
+        committed = answer.offset if answer.offset >= 0 else None
+        assignment.start(partition, committed, answer.metadata)
+        return TopicPartition(*partition, self._reset if committed is None else committed)
