@@ -190,6 +190,16 @@ class Settings(CommonSettings):
         description="comma-separated addresses or networks of reverse proxies whose `X-Forwarded-For` and "
         "`X-Forwarded-Proto` headers are trusted; `*` trusts every peer",
     )
+    root_path: str = Field(
+        "",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="path prefix under which a reverse proxy serves the service, such as `/nightjar`",
+    )
+    cors_origins: tuple[str, ...] = Field(
+        (),
+        description="JSON list of origins whose web pages may call the service from a browser (CORS), such as "
+        '`["https://broker.example.org"]`, or `["*"]` for every origin; empty: none',
+    )
     enable_docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
     api_keys: tuple[KeyDigest, ...] = Field(
         (),

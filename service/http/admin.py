@@ -35,11 +35,11 @@ from nightjar_alerts.service.http.edge.errors import (
     TOO_LARGE,
     UNAUTHORIZED,
     ProblemError,
-    to_the_edge,
+    raise_problem,
 )
 from nightjar_alerts.service.http.edge.keys import KeyRing
-from nightjar_alerts.service.http.edge.middleware import Edge, Gate
-from nightjar_alerts.service.http.edge.protocol import EdgeConfig, end_connections
+from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
+from nightjar_alerts.service.http.edge.protocol import ServerConfig
 from nightjar_alerts.service.http.formats import JSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service, service_of
 from nightjar_alerts.service.http.routes import about
@@ -283,7 +283,7 @@ MOST_BYTES = 16 * 1024
 audit = structlog.get_logger("audit")
 
 
-class AdminGate(Gate):
+class AdminGate(AuthMiddleware):
     """Lets in whoever shows a known key; where no keys are set, everybody but web pages.
 
     Without keys only users of this machine reach the interface, but a page in their browser might send it requests. The
@@ -294,7 +294,7 @@ class AdminGate(Gate):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http":
-            scope.setdefault("state", {})["client"] = self.keys.holder(scope)
+            scope.setdefault("state", {})["client"] = self.keys.authenticate(scope)
             headers, by_socket = dict(scope["headers"]), scope["server"] is None or scope["server"][1] is None
             strange = b"origin" in headers or not (by_socket or _is_this_machine(headers.get(b"host", b"")))
             if not self.keys and strange:
@@ -518,11 +518,11 @@ def create_admin_app(service: Service) -> FastAPI:
         version=VERSION,
         redirect_slashes=False,
         openapi_url=None,
-        exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge},
+        exception_handlers={HTTPException: raise_problem, RequestValidationError: raise_problem},
     )
     app.state.service = service
     app.add_middleware(AdminGate, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
-    app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
+    app.add_middleware(RequestMiddleware, metrics=service.metrics, tracer=service.tracer)
     for each in (router, triton_router, about.problems):
         app.include_router(each)
     return app
@@ -532,7 +532,7 @@ class AdminServer(uvicorn.Server):
     """uvicorn's server for the admin interface; does nothing where the settings name no place for it."""
 
     def __init__(self, service: Service) -> None:
-        config = EdgeConfig(create_admin_app(service), service.settings)
+        config = ServerConfig(create_admin_app(service), service.settings)
         config.lifespan = "off"  # the service's own server starts and stops it
         super().__init__(config)
         self._settings = service.settings
@@ -542,11 +542,6 @@ class AdminServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the service's own server."""
         yield
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Finish what is being answered, and end every connection."""
-        await super().shutdown(sockets)
-        await end_connections(self.server_state, patient=not self.force_exit)
 
     async def open(self) -> None:
         """Begin to answer. Raises OSError when the address cannot be had."""

@@ -355,22 +355,13 @@ async def parsed(
     call: Call, data: bytes, read: Callable[[object], ParsedBody[ItemT, OptionsT]], sent: Format = JSON
 ) -> ParsedBody[ItemT, OptionsT]:
     """Items and options of a body in a format, here or, where it takes long, in a thread."""
-    refused, large = _share_refused_of_body, len(data) > LARGE_BYTES
+    large = len(data) > LARGE_BYTES
     if sent.slow_start or len(data) > INLINE_BYTES:
-        return await call.off_loop(lambda: _timed_check(_parse(data, sent, call), read, call), large, refused)
+        return await call.service.run_in_thread(lambda: _timed_check(_parse(data, sent, call), read, call), large)
     document = _parse(data, sent, call)
     # A few kilobytes are parsed in no time, but may hold a thousand light curves to check, and to refuse.
     work = partial(_timed_check, document, read, call)
-    return await call.here_or_there(work, _count(document) > INLINE_ITEMS, large, refused)
-
-
-def share_refused(items: Sequence[object]) -> float:
-    """Return the share of light curves that break a rule."""
-    return sum(isinstance(item, LightCurveError) for item in items) / max(1, len(items))
-
-
-def _share_refused_of_body(body: ParsedBody[ItemT, OptionsT]) -> float:
-    return share_refused(body.items)
+    return await call.run_maybe_in_thread(work, _count(document) > INLINE_ITEMS, large)
 
 
 def _parse(data: bytes, sent: Format, call: Call) -> object:

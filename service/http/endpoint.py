@@ -29,7 +29,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.types import Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurveError
 from nightjar_alerts.service.answers.replies import FieldError
@@ -37,9 +36,8 @@ from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INVALID, Kind, ProblemError
-from nightjar_alerts.service.http.edge.keys import ANYBODY
-from nightjar_alerts.service.http.edge.protocol import in_one_piece
-from nightjar_alerts.service.http.edge.receive import Body, content_coding, inflate, unless_gone
+from nightjar_alerts.service.http.edge.keys import ANONYMOUS
+from nightjar_alerts.service.http.edge.receive import Body, cancel_on_disconnect, content_coding, inflate
 from nightjar_alerts.service.http.formats import JSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.observe.metrics import STAGES, Metrics, ModelMetrics
@@ -47,7 +45,6 @@ from nightjar_alerts.service.observe.tracing import RECORDING, Span
 from nightjar_alerts.service.registry.live import Lease, held, infer_many
 from nightjar_alerts.service.registry.names import MOST_CHARACTERS
 from nightjar_alerts.service.settings import Settings
-from nightjar_alerts.service.threads import nothing_refused
 
 DEADLINE_HEADER = "Nightjar-Deadline-Ms"
 _DEADLINE = DEADLINE_HEADER.lower()
@@ -87,7 +84,7 @@ def client_of(request: Request) -> str:
 
 def key_of(request: Request) -> str:
     """Name of the key that a request shows."""
-    key: str = request.scope.get("state", {}).get("key", ANYBODY)
+    key: str = request.scope.get("state", {}).get("key", ANONYMOUS)
     return key
 
 
@@ -95,6 +92,7 @@ async def charge(request: Request, service: Service, curves: int) -> None:
     """Count light curves that are about to be answered on account of the request's key."""
     key = key_of(request)
     service.metrics.curves_of_key[key,].inc(curves)
+    request.scope["state"]["charged"] = curves  # taken back when there turns out to be no room
     if service.quotas is not None:
         await service.quotas.charge(key, curves)
 
@@ -213,23 +211,6 @@ class EncodedReply(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class WholeReply(Response):
-    """A reply that is there as a whole; Starlette's own makes a dozen steps of its headers."""
-
-    def __init__(self, content: bytes, media_type: str, headers: Mapping[str, str]) -> None:
-        self.status_code, self.background, self.body = 200, None, content
-        self.raw_headers = [
-            *((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()),
-            (b"content-length", b"%d" % len(content)),
-            (b"content-type", media_type.encode("latin-1")),
-        ]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send head and body, in one piece where the connection is our own."""
-        with in_one_piece(scope):
-            await super().__call__(scope, receive, send)
-
-
 class Inquiry(NamedTuple, Generic[ItemT]):
     """Items of a request and the models to ask about them, once its body is understood.
 
@@ -262,21 +243,9 @@ class Call:
         """Terms of the request: until when to answer, and for whom."""
         return terms_of(self.request, self.settings, self.arrived, milliseconds, **more)
 
-    async def here_or_there(
-        self,
-        work: Callable[[], T],
-        there: bool,
-        large: bool = False,
-        refused: Callable[[T], float] = nothing_refused,
-    ) -> T:
-        """Do ``work`` on the event loop or in a thread, alone if it is ``large``, and return its result."""
-        return await self.off_loop(work, large, refused) if there else work()
-
-    async def off_loop(
-        self, work: Callable[[], T], large: bool = False, refused: Callable[[T], float] = nothing_refused
-    ) -> T:
-        """Do ``work`` in a thread, when it is this client's turn; the rest as in :meth:`Service.off_loop`."""
-        return await self.service.off_loop(work, large, client_of(self.request), refused)
+    async def run_maybe_in_thread(self, work: Callable[[], T], thread: bool, large: bool = False) -> T:
+        """Run ``work`` on the event loop or in a thread, alone if it is ``large``, and return its result."""
+        return await self.service.run_in_thread(work, large) if thread else work()
 
 
 Understand = Callable[[Call, bytes], Awaitable[Inquiry[ItemT]]]
@@ -326,20 +295,20 @@ class Endpoint:
         """
         request, service, stopwatch = call.request, call.service, call.stopwatch
         limit = self.limit(call.settings) if limit is None else limit
-        with service.budget.share(client_of(request)) as share:
+        with service.budget.reserve(client_of(request)) as share:
             body = Body(request, share)
             data = await body.read(limit, call.settings.body_timeout)
             stopwatch.lap("receive")
             if coding := content_coding(request, codings):
-                data = await inflate(data, coding, limit, body.charge, call.off_loop)
+                data = await inflate(data, coding, limit, body.charge, service.run_in_thread)
             inquiry = await understand(call, data)
             del data  # what was made of it stays charged, and is smaller
             await charge(request, service, len(inquiry.items))
             with held(dict.fromkeys(inquiry.leases)):
-                outcomes = await unless_gone(request, infer_many(inquiry.leases, inquiry.items, inquiry.terms))
+                outcomes = await cancel_on_disconnect(request, infer_many(inquiry.leases, inquiry.items, inquiry.terms))
         stopwatch.restart()
         slow = inquiry.slow or len(outcomes) > INLINE_ITEMS
-        reply = await call.here_or_there(partial(inquiry.write, outcomes), slow)
+        reply = await call.run_maybe_in_thread(partial(inquiry.write, outcomes), slow)
         stopwatch.lap("encode")
         for lease in dict.fromkeys(inquiry.leases):
             stopwatch.tell(lease.served.plane.notes)
@@ -348,4 +317,4 @@ class Endpoint:
             "Server-Timing": stopwatch.header(outcomes),
             **role_header(inquiry.leases, service),
         }
-        return WholeReply(reply.content, reply.media_type, headers)
+        return Response(reply.content, headers=headers, media_type=reply.media_type)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 import structlog
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 
 from nightjar_alerts.models.bundle import BundleError
@@ -19,8 +20,8 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
-from nightjar_alerts.service.http.edge.middleware import Places
-from nightjar_alerts.service.http.edge.receive import BodyBudget
+from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
+from nightjar_alerts.service.http.edge.receive import MemoryBudget
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.process import tracer_of
 from nightjar_alerts.service.registry.live import Lease, ModelChooser, Served, ServedClassifier
@@ -28,7 +29,6 @@ from nightjar_alerts.service.registry.load import LoadOne, load_one
 from nightjar_alerts.service.registry.names import NotReady, UnknownModel
 from nightjar_alerts.service.registry.repository import LoadModels, ModelRepository
 from nightjar_alerts.service.settings import Settings
-from nightjar_alerts.service.threads import FairThreads, Rests, nothing_refused
 
 T = TypeVar("T")
 
@@ -60,14 +60,12 @@ class Service:
     def __init__(self, settings: Settings, load: LoadModels | None = None, load_bundle: LoadOne = load_one) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.budget = BodyBudget(settings.max_held_bytes)
-        self.streams = Places(settings.max_streams)
+        self.budget = MemoryBudget(settings.max_held_bytes)
+        self.streams = ConcurrencyLimiter(settings.max_streams)
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
         limited = settings.key_limits or shared is not None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared) if limited else None
-        rests = Rests()
-        self.decoders = FairThreads(DECODE_THREADS, "decode", rests)
-        self.large_decoder = FairThreads(1, "decode-large", rests)
+        self._decoders, self._large_decoder = CapacityLimiter(DECODE_THREADS), CapacityLimiter(1)
         self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
         self.models = ModelRepository(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
         self.state = State.STARTING
@@ -103,7 +101,7 @@ class Service:
         self.on_failure()
 
     def begin_drain(self) -> None:
-        """Say not ready from now on; requests are still answered."""
+        """Mark the service as draining; requests are still answered."""
         if self.state is not State.FAILED:
             self.state = State.DRAINING
 
@@ -116,8 +114,6 @@ class Service:
         await self.models.stop()
         if self.quotas is not None:
             await self.quotas.close()
-        for threads in (self.decoders, self.large_decoder):
-            threads.close()
         await asyncio.to_thread(self.tracer.close)
 
     @property
@@ -166,26 +162,15 @@ class Service:
         except NotReady:
             raise self.not_ready() from None
 
-    async def off_loop(
-        self,
-        work: Callable[[], T],
-        large: bool = False,
-        client: str = "",
-        refused: Callable[[T], float] = nothing_refused,
-    ) -> T:
-        """Do ``work`` in one of a few threads: a burst waits for its turn instead of filling memory.
-
-        What is logged there carries the id of the request that it is done for.
+    async def run_in_thread(self, work: Callable[[], T], large: bool = False) -> T:
+        """Run ``work`` in one of a few threads: a burst waits for a thread instead of filling memory.
 
         Parameters
         ----------
-        large : whether it fills so much memory that only one such work is done at a time. Nothing is lost by that:
-            parsing JSON holds the interpreter's lock, so that two would not be quicker than one after the other.
-        client : whose work it is, done when it is the client's turn.
-        refused : the share of a result that was refused, after which the client rests.
+        large : whether it fills so much memory that only one such work is done at a time. Parsing holds the
+            interpreter lock, so two would not be quicker than one after the other.
         """
-        threads = self.large_decoder if large else self.decoders
-        return await threads.run(client, work, refused)
+        return await to_thread.run_sync(work, limiter=self._large_decoder if large else self._decoders)
 
     def not_ready(self) -> ProblemError:
         """Return the problem that says where the process is in its life."""

@@ -6,7 +6,7 @@ A model that cannot be served, or an engine that cannot go on, ends the process 
 
 The application is middleware, routes and the OpenAPI document around one :class:`service.http.lifecycle.Service`.
 Starlette turns exceptions into replies in three places; here they all travel to the outermost middleware
-(:class:`service.http.edge.middleware.Edge`), which knows one shape.
+(:class:`service.http.edge.middleware.RequestMiddleware`), which knows one shape.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -28,14 +27,15 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.admin import AdminServer
-from nightjar_alerts.service.http.edge.errors import as_it_is, to_the_edge
+from nightjar_alerts.service.http.edge.errors import raise_problem, reraise
 from nightjar_alerts.service.http.edge.keys import KeyRing
-from nightjar_alerts.service.http.edge.middleware import Direct, Edge, Gate
-from nightjar_alerts.service.http.edge.protocol import EdgeConfig, end_connections
-from nightjar_alerts.service.http.edge.turns import FairListener
+from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
+from nightjar_alerts.service.http.edge.protocol import ServerConfig
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip import routes as oip
 from nightjar_alerts.service.http.routes import about, alerts, light_curves
@@ -64,12 +64,12 @@ def create_app(service: Service) -> FastAPI:
         summary="Real-time classification of astronomical alerts",
         description=DESCRIPTION,
         lifespan=_lifespan,
-        redirect_slashes=False,
+        root_path=settings.root_path,
         generate_unique_id_function=lambda route: route.name,
         openapi_url=None,  # served with the pages, as bytes
         docs_url=None,
         redoc_url=None,
-        exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge, Exception: as_it_is},
+        exception_handlers={HTTPException: raise_problem, RequestValidationError: raise_problem, Exception: reraise},
     )
     app.state.service = service
     for router in (
@@ -88,18 +88,26 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
-def behind_edge(app: FastAPI, service: Service) -> Edge:
-    """Put the edge around the application; requests that take a shortcut pass around the framework."""
+def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
+    """Put the middleware around the application, the outermost last."""
     settings = service.settings
-    gate = Gate(
-        Direct(app, {("POST", light_curves.SHORTCUT.path): light_curves.SHORTCUT}),
+    wrapped: ASGIApp = AuthMiddleware(
+        app,
         keys=KeyRing(settings.keys),
         max_requests=settings.max_requests,
         quotas=service.quotas,
         also=settings.protected_paths,
         metrics=service.metrics,
     )
-    return Edge(gate, metrics=service.metrics, tracer=service.tracer)
+    if settings.cors_origins:
+        wrapped = CORSMiddleware(
+            wrapped,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "HEAD", "POST"),
+            allow_headers=("*",),
+            expose_headers=("*",),
+        )
+    return RequestMiddleware(wrapped, metrics=service.metrics, tracer=service.tracer)
 
 
 @asynccontextmanager
@@ -121,9 +129,9 @@ class Server(uvicorn.Server):
     """uvicorn's server for one service; ``exit_status`` is set when :meth:`run` returns."""
 
     def __init__(self, service: Service) -> None:
-        refused = service.metrics.rejected.labels
-        app = behind_edge(create_app(service), service)
-        super().__init__(EdgeConfig(app, service.settings, lambda slug: refused(slug).inc()))
+        rejected = service.metrics.rejected.labels
+        app = wrap_app(create_app(service), service)
+        super().__init__(ServerConfig(app, service.settings, lambda slug: rejected(slug).inc()))
         self.service = service
         self.admin = AdminServer(service)
         self.exit_status = 0
@@ -146,42 +154,24 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer, at the service's address and at that of the admin interface."""
-        await self.lifespan.startup()
-        if self.lifespan.should_exit:
+        """Listen at the service's address and at that of the admin interface."""
+        await super().startup(sockets)
+        if self.should_exit:
             sys.exit(1)
-        try:
-            listener = await self._listen()
-        except OSError as error:
-            log.critical(
-                "this address cannot be served", host=self.config.host, port=self.config.port, reason=str(error)
-            )
-            await self.lifespan.shutdown()
-            sys.exit(1)
-        self.servers = [listener]  # type: ignore[list-item]  # it has the attributes of a server that uvicorn uses
-        for listening in listener.sockets:
-            host, port = listening.getsockname()[:2]
-            log.info("listening", host=host, port=port)
-        self.started = True
+        for server in self.servers:
+            for listening in server.sockets:
+                host, port = listening.getsockname()[:2]
+                log.info("listening", host=host, port=port)
         try:
             await self.admin.open()
         except OSError as error:
-            log.critical("the admin interface cannot be served", reason=str(error))
+            log.critical("cannot listen at the address of the admin interface", reason=str(error))
             self.fail()
-
-    async def _listen(self) -> FairListener:
-        config = self.config
-        kind: Any = config.http_protocol_class
-        make: Callable[[], asyncio.Protocol] = partial(kind, config, self.server_state, self.lifespan.state)
-        bound = await asyncio.get_running_loop().create_server(make, config.host, config.port, start_serving=False)
-        turns = config.turns if isinstance(config, EdgeConfig) else None
-        return FairListener(bound, make, config.backlog, turns)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the service's server and the admin interface's."""
         await self.admin.shut()
         await super().shutdown(sockets)
-        await end_connections(self.server_state, patient=not self.force_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop: in good time at the first signal, sooner at every further one."""
@@ -207,6 +197,7 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until told to stop; returns the exit status."""
     configure_log(settings)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every request with an Upgrade header
     if not _may_listen(settings):
         return 1
     fix_thresholds()

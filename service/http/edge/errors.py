@@ -42,18 +42,21 @@ class Kind:
 
 MALFORMED = Kind("malformed", 400, "Malformed request", "The body is empty, cut short or not what its type says.")
 UNAUTHORIZED = Kind("unauthorized", 401, "API key required", "Send a known key as a bearer token or as X-API-Key.")
-NOT_FOUND = Kind("not-found", 404, "Not found", "No such page or method of this interface; see /docs.")
-NOT_ALLOWED = Kind("method-not-allowed", 405, "Method not allowed", "The Allow header lists what this address answers.")
+NOT_FOUND = Kind("not-found", 404, "Not found", "No such resource; /docs lists the routes.")
+NOT_ALLOWED = Kind("method-not-allowed", 405, "Method not allowed", "The Allow header lists the allowed methods.")
 NOT_ACCEPTABLE = Kind("not-acceptable", 406, "Not acceptable", "The Accept header names no format of this interface.")
-TIMEOUT = Kind("request-timeout", 408, "Request came too slowly", "The body did not arrive in the time allowed.")
-CONFLICT = Kind("conflict", 409, "Not in this state", "What is served now, or the bundle itself, does not allow it.")
+TIMEOUT = Kind("request-timeout", 408, "Request timeout", "The request did not arrive in the time allowed.")
+CONFLICT = Kind("conflict", 409, "Conflict", "The state of the models, or the bundle, does not allow this.")
 TOO_LARGE = Kind("too-large", 413, "Request too large", "More bytes, curves or packets than this service accepts.")
-UNSUPPORTED = Kind("unsupported-media-type", 415, "Unsupported media type", "This type or coding is not read here.")
+UNSUPPORTED = Kind(
+    "unsupported-media-type", 415, "Unsupported media type", "Unsupported Content-Type or Content-Encoding."
+)
 INVALID = Kind("invalid", 422, "Invalid request", "Readable, but a value breaks a rule; errors points at each field.")
-RATE_LIMITED = Kind("rate-limited", 429, "Limit of the key reached", "This key asked as much as it may for now.")
-OVERLOADED = Kind("overloaded", 429, "Too much queued work", "Come back after the seconds that Retry-After names.")
+RATE_LIMITED = Kind("rate-limited", 429, "Rate limit exceeded", "Rate limit exceeded for this API key.")
+OVERLOADED = Kind("overloaded", 429, "Too much queued work", "Retry after the seconds in Retry-After.")
 HEADERS_TOO_LARGE = Kind("headers-too-large", 431, "Headers too large", "The request line and headers are too long.")
-INTERNAL = Kind("internal", 500, "Internal error", "A fault of the service; the log holds it under the request id.")
+INTERNAL = Kind("internal", 500, "Internal error", "The log has the details under the request id.")
+NOT_IMPLEMENTED = Kind("not-implemented", 501, "Not implemented", "A transfer coding that the service does not read.")
 UNAVAILABLE = Kind("unavailable", 503, "Not ready", "Starting, draining or failed; try again or another replica.")
 DEADLINE = Kind("deadline", 504, "Deadline passed", "The answer could not be given before the request's deadline.")
 
@@ -61,7 +64,7 @@ KINDS: dict[str, Kind] = {
     kind.slug: kind
     for kind in (
         MALFORMED, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, NOT_ACCEPTABLE, TIMEOUT, CONFLICT, TOO_LARGE, UNSUPPORTED,
-        INVALID, RATE_LIMITED, OVERLOADED, HEADERS_TOO_LARGE, INTERNAL, UNAVAILABLE, DEADLINE,
+        INVALID, RATE_LIMITED, OVERLOADED, HEADERS_TOO_LARGE, INTERNAL, NOT_IMPLEMENTED, UNAVAILABLE, DEADLINE,
     )
 }  # fmt: skip
 _BY_STATUS = {kind.status: kind for kind in KINDS.values()}
@@ -114,7 +117,7 @@ def problem_of(error: BaseException) -> ProblemError:
         case RequestValidationError():
             return ProblemError(INVALID, errors=field_errors(error.errors()))
         case HTTPException():
-            return ProblemError(_kind_of(error.status_code), allow=(error.headers or {}).get("Allow"))
+            return ProblemError(_kind_of(error.status_code), allow=_methods((error.headers or {}).get("Allow")))
         case Overloaded():
             return ProblemError(OVERLOADED, retry_after=error.retry_after)
         case DeadlineExceeded():
@@ -132,14 +135,22 @@ def problem_of(error: BaseException) -> ProblemError:
     return ProblemError(INTERNAL)
 
 
-async def to_the_edge(request: Request, error: Exception) -> NoReturn:
-    """Leave the reply to the outermost middleware, as an exception handler."""
+async def raise_problem(request: Request, error: Exception) -> NoReturn:
+    """Leave the reply to the outermost middleware; an exception handler."""
     raise problem_of(error) from error
 
 
-async def as_it_is(request: Request, error: Exception) -> NoReturn:
+async def reraise(request: Request, error: Exception) -> NoReturn:
     """Leave the reply to the outermost middleware, and the exception to its log."""
     raise error
+
+
+def _methods(allow: str | None) -> str | None:
+    """Add the methods that the middleware answers to those of a route."""
+    if allow is None:
+        return None
+    methods = {method.strip() for method in allow.split(",")} | {"OPTIONS"}
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 def _kind_of(status: int) -> Kind:
@@ -147,16 +158,16 @@ def _kind_of(status: int) -> Kind:
     return _BY_STATUS.get(status) or (MALFORMED if status < 500 else INTERNAL)
 
 
-def problem_response(error: ProblemError, path: str, request_id: str) -> Response:
+def problem_response(error: ProblemError, path: str, request_id: str, root_path: str = "") -> Response:
     """Render a problem document with the headers its kind calls for."""
-    document = orjson.dumps(problem_document(error, path, request_id))
+    document = orjson.dumps(problem_document(error, path, request_id, root_path))
     return Response(document, error.kind.status, _headers(error), MEDIA_TYPE)
 
 
-def problem_document(error: ProblemError, path: str, request_id: str) -> dict[str, object]:
-    """Return the fields of a :class:`Problem`."""
+def problem_document(error: ProblemError, path: str, request_id: str, root_path: str = "") -> dict[str, object]:
+    """Return the fields of a :class:`Problem`; ``root_path`` is the prefix under which a proxy serves the service."""
     problem: dict[str, object] = {
-        "type": error.kind.type,
+        "type": root_path + error.kind.type,
         "title": error.kind.title,
         "status": error.kind.status,
         "detail": error.detail,
@@ -165,7 +176,7 @@ def problem_document(error: ProblemError, path: str, request_id: str) -> dict[st
         "errors": [field.model_dump() for field in error.errors],
     }
     problem |= {name: value for name in ("limit", "retry_after") if (value := getattr(error, name)) is not None}
-    if path.startswith(OPEN_INFERENCE):
+    if path.removeprefix(root_path).startswith(OPEN_INFERENCE):
         problem["error"] = _in_one_line(error)
     return problem
 

@@ -1,14 +1,15 @@
 """API keys and their limits: requests and light curves, in a second and in a day.
 
 A key has a name and one or more digests, so that it can be exchanged: add the new digest, hand out the new key, take
-the old digest away. Where no keys are asked for, everybody together is :data:`ANYBODY`, and nothing of this file runs.
+the old digest away. Without keys every client is :data:`ANONYMOUS`, and nothing of this module runs.
 
 - Limits per second are kept by one number, the time until which all that was asked has been paid (generic cell rate
-  algorithm, GCRA): a request is let in when that time is at most one second ahead, and each request or light curve
+  algorithm, GCRA): a request is admitted when that time is at most one second ahead, and each request or light curve
   moves it on. So a large request is answered whole, and the next one waits until it has been paid; ``Retry-After`` is
   that wait, in whole seconds.
 - Days are UTC's, counted from midnight to midnight.
 - The number of light curves is known only when the body has been read: it is charged then, and delays the next request.
+- A request that is rejected for lack of room gets its charge back.
 
 Counts live in Redis where ``limits_redis_url`` is set, shared by all replicas and kept through restarts. Else, and
 while Redis does not answer, each process counts for itself and a restart forgets.
@@ -31,8 +32,8 @@ from nightjar_alerts.service.settings import KeyLimits
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-ANYBODY: Final = "anybody"
-EVERY_OTHER: Final = "*"
+ANONYMOUS: Final = "anybody"
+DEFAULT_LIMITS: Final = "*"
 WINDOW_SECONDS: Final = 1.0
 DAY_SECONDS: Final = 86_400
 GRACE_SECONDS: Final = 1e-5  # seconds since 1970 are no more exact than a microsecond
@@ -55,8 +56,8 @@ class KeyRing:
         """Return True when keys are asked for at all."""
         return bool(self._digests)
 
-    def holder(self, scope: Scope) -> str:
-        """Name of the key that a request shows, :data:`ANYBODY` where none is asked for.
+    def authenticate(self, scope: Scope) -> str:
+        """Name of the key that a request shows, :data:`ANONYMOUS` where none is asked for.
 
         Every digest is compared, each in constant time, so that timing tells nothing about any of them.
 
@@ -66,7 +67,7 @@ class KeyRing:
             401 for a key that is not known.
         """
         if not self._digests:
-            return ANYBODY
+            return ANONYMOUS
         presented_digest = hashlib.sha256(_presented_key(scope)).digest()
         matching = [name for digest, name in self._digests if hmac.compare_digest(presented_digest, digest)]
         if not matching:
@@ -264,7 +265,7 @@ class Quotas:
 
     Parameters
     ----------
-    limits : by name of the key; :data:`EVERY_OTHER` stands for those without limits of their own.
+    limits : by name of the key; :data:`DEFAULT_LIMITS` stands for those without limits of their own.
     """
 
     def __init__(self, limits: Mapping[str, KeyLimits], metrics: Metrics, shared: SharedCounts | None = None) -> None:
@@ -292,7 +293,14 @@ class Quotas:
         if limits and not (self._shared and await self._shared.run(key, limits, curves, ask=False)):
             self._local.charge(key, limits, curves)
 
-    async def pace(self, key: str) -> None:
+    async def refund(self, key: str, curves: int) -> None:
+        """Take back the charge of a request that was admitted and then rejected for lack of room."""
+        for counted, amount in (("requests", 1), ("curves", curves)):
+            limits = [limit for limit in self._of(key) if limit.counted == counted]
+            if amount and limits and not (self._shared and await self._shared.run(key, limits, -amount, ask=False)):
+                self._local.charge(key, limits, -amount)
+
+    async def throttle(self, key: str) -> None:
         """Wait until the light curves asked for have been paid for, as a stream does between two groups of them.
 
         Raises
@@ -321,7 +329,7 @@ class Quotas:
         return Wait(limits[number - 1], seconds) if number else None
 
     def _of(self, key: str) -> tuple[Limit, ...]:
-        return self._limits.get(key, self._limits.get(EVERY_OTHER, ()))
+        return self._limits.get(key, self._limits.get(DEFAULT_LIMITS, ()))
 
 
 def _refusal(wait: Wait) -> ProblemError:

@@ -1,34 +1,35 @@
 """Middleware around every request, in pure ASGI.
 
 Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide that a client has left.
-:class:`Edge` is the outermost layer: request id, trace, metrics, log, and where alone exceptions become replies.
-:class:`Gate` guards ``/v1`` and the models of ``/v2``, but for probes: API key, then a bound on requests in progress.
-
-Innermost is a way around the framework: finding a route and reading parameters takes FastAPI a third of the time that a
-request of one light curve needs. An address that is known exactly and has no parameters needs neither. All else, wrong
-methods included, goes on to the routes, which describe the same endpoints to clients and readers.
+:class:`RequestMiddleware` is the outermost layer: request id, trace, metrics, access log, ``HEAD``, ``OPTIONS``, and
+the only place where exceptions become replies. :class:`AuthMiddleware` guards ``/v1`` and the models of ``/v2``, except
+for probes: API key, then a limit of concurrent requests, then the key's quotas.
 """
 
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection
 from contextlib import nullcontext
 from random import getrandbits
 from time import monotonic
-from typing import NamedTuple
 
 import structlog
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nightjar_alerts.service.engine.queue import wait
-from nightjar_alerts.service.http.edge.errors import INTERNAL, OVERLOADED, ProblemError, problem_of, problem_response
-from nightjar_alerts.service.http.edge.keys import ANYBODY, KeyRing, Quotas
-from nightjar_alerts.service.http.edge.protocol import ARRIVED
-from nightjar_alerts.service.http.edge.receive import RETRY_AFTER_FULL, ClientGone
-from nightjar_alerts.service.http.edge.turns import neighbourhood
+from nightjar_alerts.service.http.edge.errors import (
+    INTERNAL,
+    NOT_ALLOWED,
+    OVERLOADED,
+    UNAVAILABLE,
+    ProblemError,
+    problem_of,
+    problem_response,
+)
+from nightjar_alerts.service.http.edge.keys import ANONYMOUS, KeyRing, Quotas
+from nightjar_alerts.service.http.edge.receive import RETRY_AFTER_FULL, ClientDisconnected
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import RANDOM, Answered, Tracer
 
@@ -46,8 +47,8 @@ _ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 log = structlog.get_logger(__name__)
 
 
-class Edge:
-    """Names, counts, times and logs a request, and turns whatever escapes the application into a problem document."""
+class RequestMiddleware:
+    """Names, counts, times and logs a request, and turns exceptions of the application into problem documents."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracer: Tracer | None = None) -> None:
         self.app, self.metrics, self.tracer = app, metrics, tracer or Tracer()
@@ -57,8 +58,10 @@ class Edge:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        state = scope.setdefault("state", {})
-        started, status = state.get(ARRIVED) or monotonic(), 0
+        method, state = scope["method"], scope.setdefault("state", {})
+        if method == "HEAD":  # routes know GET only; uvicorn leaves the body out
+            scope = {**scope, "method": "GET"}
+        started, status = monotonic(), 0
         request_id, trace = _request_id(scope), None
         if self.tracer.exports or any(name == b"traceparent" for name, _ in scope["headers"]):
             trace = self.tracer.context(scope["headers"])
@@ -75,40 +78,68 @@ class Edge:
 
         # Not unbound afterwards: the task of a request ends with it.
         structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace_id)
-        with nullcontext() if trace is None else self.tracer.recording(trace, is_guarded(scope["path"])) as recorded:
+        path = route_path(scope)
+        problem: ProblemError | None = None
+        with nullcontext() if trace is None else self.tracer.recording(trace, is_guarded(path)) as recorded:
             self.metrics.in_progress += 1
             try:
                 await self.app(scope, receive, send_named)
-            except ClientGone:
+            except ClientDisconnected:
                 status = CLIENT_CLOSED_REQUEST
             except (Exception, asyncio.CancelledError) as error:
-                problem = self._problem(error, scope["path"])
-                if not status:  # else part of a reply is out already; uvicorn closes the connection
-                    await problem_response(problem, scope["path"], request_id)(scope, receive, send_named)
-                status = problem.kind.status
-                del problem  # in the frames of whose traceback it would keep itself, and the body, for a while
+                problem = self._problem(error, path)
+                problem.__traceback__ = problem.__cause__ = problem.__context__ = None  # which would keep the body
+                if method == "OPTIONS" and problem.kind is NOT_ALLOWED:
+                    await Response(status_code=204, headers={"Allow": problem.allow or ""})(scope, receive, send_named)
+                    problem = None
+                elif not status:  # else part of a reply is out already; uvicorn closes the connection
+                    reply = problem_response(problem, scope["path"], request_id, scope.get("root_path", ""))
+                    await reply(scope, receive, send_named)
+                status = status if problem is None else problem.kind.status
             finally:
                 self.metrics.in_progress -= 1
             ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
-            self._record(scope, route, status, ended - started)
+            self.metrics.request(route, status, ended - started)
+            _log_access(scope, method, route, status, ended - started, problem)
             if recorded is not None:
-                answered = Answered(scope["method"], scope["path"], route, status, request_id, started, ended)
+                answered = Answered(method, scope["path"], route, status, request_id, started, ended)
                 self.tracer.request(recorded, answered)
 
     def _problem(self, error: BaseException, path: str) -> ProblemError:
         problem = problem_of(error)
-        if is_guarded(path):  # a probe that asks whether we are ready is not turned away
+        if is_guarded(path):  # a probe that asks whether we are ready is not rejected
             self.metrics.rejected.labels(problem.kind.slug).inc()
         if problem.kind is INTERNAL:
             log.error("unexpected exception", exc_info=error)
         return problem
 
-    def _record(self, scope: Scope, route: str, status: int, seconds: float) -> None:
-        self.metrics.request(route, status, seconds)
-        # A line for every alert of a stream would be a flood, so an answered request is logged for debugging only.
-        tell = log.debug if status < 400 else log.info if status < 500 else log.warning
-        client = (scope.get("client") or ("",))[0]
-        tell("request", client=client, method=scope["method"], route=route, status=status, seconds=round(seconds, 6))
+
+def _log_access(
+    scope: Scope, method: str, route: str, status: int, seconds: float, problem: ProblemError | None
+) -> None:
+    """Log a request: what was wrong, and whose it was, but no text of its body."""
+    client = scope["client"][0] if scope.get("client") else ""
+    if status < 400:  # a line for every alert of a stream would be a flood
+        log.debug("request", client=client, method=method, route=route, status=status, seconds=round(seconds, 6))
+        return
+    fields: dict[str, object] = {"client": client}
+    if (key := scope["state"].get("client")) is not None:
+        fields["key"] = key
+    if problem is not None:
+        fields["reason"] = problem.kind.slug
+        if problem.errors:
+            first = problem.errors[0]
+            unknown = first.reason == "unknown_field"  # its name is the client's text
+            fields["error"] = first.reason
+            fields["pointer"] = first.pointer.rpartition("/")[0] if unknown else first.pointer
+    write = log.info if status < 500 else log.warning
+    write("request", method=method, route=route, status=status, seconds=round(seconds, 6), **fields)
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path of a request without the prefix under which a proxy serves this service."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root and path.startswith(root + "/") else path
 
 
 def is_guarded(path: str) -> bool:
@@ -130,37 +161,39 @@ def _new_trace() -> tuple[str, bytes]:
     return trace_id, f"00-{trace_id}-{getrandbits(64) or 1:016x}-{RANDOM:02x}".encode()
 
 
-class Places:
-    """A number of places, shared fairly: whoever has few is let in while others have many.
+class ConcurrencyLimiter:
+    """A limit of concurrent requests, shared fairly: a client with few is admitted while others have many.
 
     Parameters
     ----------
-    limit : number of places; those of other clients count only up to one's own number, as in a fair queue.
+    limit : number of requests; those of other clients count only up to one's own number, as in a fair queue.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._taken: Counter[str] = Counter()
 
-    def take(self, share: str) -> None:
-        """Take a place. Raises ProblemError (429) when there is none."""
-        others = [count for name, count in self._taken.items() if name != share]
-        if wait(self._taken[share] + 1, others, rate=1.0) > self.limit:
-            if not self._taken[share]:
-                del self._taken[share]
+    def acquire(self, client: str) -> None:
+        """Begin a request. Raises ProblemError (429) beyond the limit."""
+        others = [count for name, count in self._taken.items() if name != client]
+        if wait(self._taken[client] + 1, others, rate=1.0) > self.limit:
+            if not self._taken[client]:
+                del self._taken[client]
             detail = f"{self.limit} requests are in progress"
             raise ProblemError(OVERLOADED, detail, limit=self.limit, retry_after=RETRY_AFTER_FULL)
-        self._taken[share] += 1
+        self._taken[client] += 1
 
-    def give_back(self, share: str) -> None:
-        """Give a place back."""
-        self._taken[share] -= 1
-        if not self._taken[share]:
-            del self._taken[share]
+    def release(self, client: str) -> None:
+        """End a request."""
+        self._taken[client] -= 1
+        if not self._taken[client]:
+            del self._taken[client]
 
 
-class Gate:
-    """Lets a guarded request in when it shows a known key, the key has not reached a limit, and there is room.
+class AuthMiddleware:
+    """Admits a guarded request that shows a known key, when there is room and the key has not reached a quota.
+
+    A request that is rejected later for lack of room (429 ``overloaded``, 503) is not charged to its key.
 
     Parameters
     ----------
@@ -180,73 +213,37 @@ class Gate:
     ) -> None:
         self.app, self.keys, self.quotas, self.metrics = app, keys, quotas, metrics
         self._keyed = bool(keys)
-        self.places = Places(max_requests)
+        self.limiter = ConcurrencyLimiter(max_requests)
         self._also = re.compile("|".join(_GUARDED_AS_WELL[name] for name in also) or r"(?!)")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or not is_guarded(scope["path"]):
-            if self._keyed and scope["type"] == "http" and self._also.match(scope["path"]):
-                self.keys.holder(scope)
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        key = self.keys.holder(scope) if self._keyed else ANYBODY
+        path = route_path(scope)
+        if not is_guarded(path) or scope["method"] == "OPTIONS":
+            if self._keyed and self._also.match(path):
+                self.keys.authenticate(scope)
+            await self.app(scope, receive, send)
+            return
+        key = self.keys.authenticate(scope) if self._keyed else ANONYMOUS
         client = key if self._keyed else ""
-        share = client or neighbourhood(scope.get("client"))
+        share = client or (scope["client"][0] if scope.get("client") else "")
+        scope.setdefault("state", {}).update(client=client, key=key, share=share)
         if self.metrics is not None:
             self.metrics.requests_of_key[key,].inc()
-        if self.quotas is not None:
-            await self.quotas.admit(key)
-        self.places.take(share)
-        scope.setdefault("state", {}).update(client=client, key=key, share=share)
+        self.limiter.acquire(share)
         try:
-            await self.app(scope, receive, send)
+            if self.quotas is None:
+                await self.app(scope, receive, send)
+                return
+            await self.quotas.admit(key)
+            try:
+                await self.app(scope, receive, send)
+            except Exception as error:
+                if problem_of(error).kind in (OVERLOADED, UNAVAILABLE):
+                    await self.quotas.refund(key, scope["state"].get("charged", 0))
+                raise
         finally:
-            self.places.give_back(share)
-
-
-class Shortcut(NamedTuple):
-    """An endpoint as it answers without parameters; stands for its route, by whose ``path`` requests are counted."""
-
-    path: str
-    endpoint: Callable[[Request], Awaitable[Response]]
-
-
-class PlainRequest(Request):
-    """A request whose headers are looked up by their names in lower case, of several of a name the first.
-
-    Looking one up in Starlette's own takes longer than to make this of all of them.
-    """
-
-    @property
-    def headers(self) -> Mapping[str, str]:  # type: ignore[override]  # a mapping is all that shortcuts ask for
-        """Return the headers."""
-        if self._plain is None:
-            self._plain = {str(name, "latin-1"): str(value, "latin-1") for name, value in self.scope["headers"][::-1]}
-        return self._plain
-
-    _plain: dict[str, str] | None = None
-
-
-class Direct:
-    """Takes the shortcuts: methods and paths that lead to one. As the innermost middleware, around the framework.
-
-    Parameters
-    ----------
-    app : takes everything else, and is the application of every request.
-    """
-
-    def __init__(self, app: ASGIApp, shortcuts: Mapping[tuple[str, str], Shortcut]) -> None:
-        self.app, self.shortcuts = app, shortcuts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        shortcut = None
-        if scope["type"] == "http" and not scope["query_string"]:
-            shortcut = self.shortcuts.get((scope["method"], scope["path"]))
-        if shortcut is None:
-            await self.app(scope, receive, send)
-            return
-        scope["route"], scope["app"] = shortcut, self.app
-        response = await shortcut.endpoint(PlainRequest(scope, receive, send))
-        await response(scope, receive, send)
+            self.limiter.release(share)

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
 from time import monotonic
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
@@ -42,21 +42,11 @@ RETRY_AFTER_FULL = 1.0
 UNWATCHED_SECONDS = 0.1  # work that has ended by then is not worth a task that looks out for the client's end
 
 
-SENT = "sent"
-"""Key of a request's state: a weak reference to what has been :class:`Sent` of it."""
-
-
-class Sent(Protocol):
-    """A request on its way in."""
-
-    more_body: bool
-
-
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed its connection before it got an answer."""
 
 
-class BodyBudget:
+class MemoryBudget:
     """Bytes of request bodies held in memory, over all requests.
 
     A client with several bodies has half of it at most: whoever sends many large ones shuts nobody else out.
@@ -68,9 +58,9 @@ class BodyBudget:
         self._held_by: Counter[str] = Counter()
         self._bodies_of: Counter[str] = Counter()
 
-    def share(self, client: str) -> "Share":
+    def reserve(self, client: str) -> "Reservation":
         """Return what one request may hold on account of a client inside a ``with`` block."""
-        return Share(self, client)
+        return Reservation(self, client)
 
     def begin(self, client: str) -> None:
         """Count a body of a client."""
@@ -86,19 +76,19 @@ class BodyBudget:
         """Reserve bytes, give them back where ``size`` is negative. Raises ProblemError (429) beyond a limit."""
         if size > 0:
             if self.held + size > self.limit:
-                detail = "this service holds as many request bodies as its memory allows"
+                detail = "request body memory limit reached; retry later"
                 raise ProblemError(OVERLOADED, detail, retry_after=RETRY_AFTER_FULL)
             if self._bodies_of[client] > 1 and self._held_by[client] + size > self.limit // 2:
-                detail = "this service holds as many bodies of this client's as its memory allows"
+                detail = "request body memory limit of this client reached; retry later"
                 raise ProblemError(OVERLOADED, detail, retry_after=RETRY_AFTER_FULL)
         self.held += size
         self._held_by[client] += size
 
 
-class Share:
+class Reservation:
     """Bytes that one request holds of a budget."""
 
-    def __init__(self, budget: BodyBudget, client: str) -> None:
+    def __init__(self, budget: MemoryBudget, client: str) -> None:
         self._budget, self._client = budget, client
         self.size = 0
 
@@ -121,7 +111,7 @@ class Share:
 class Body:
     """One request body, its bytes charged to a share of the budget."""
 
-    def __init__(self, request: Request, share: Share) -> None:
+    def __init__(self, request: Request, share: Reservation) -> None:
         self._request, self._share = request, share
         self._chunks: list[bytes] = []
         self._size = 0
@@ -133,33 +123,20 @@ class Body:
         ------
         ProblemError
             413 beyond ``limit`` bytes, 408 after ``timeout`` seconds, 429 when the budget is spent, 400 when empty.
-        ClientGone
+        ClientDisconnected
             When the client went away in the middle.
         """
         self._check_declared(limit)
-        if self._is_here():
-            while await self._read_chunk(limit):
-                pass
-        else:
-            await self._wait_for(limit, timeout)
-        if not self._size:
-            raise ProblemError(MALFORMED, "the body is empty")
-        chunks, self._chunks = self._chunks, []  # else the body would be there twice for as long as it is held
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _is_here(self) -> bool:
-        """Return True for a body of which everything has come already: most small ones come with their headers."""
-        sent: Callable[[], Sent | None] | None = self._request.scope.get("state", {}).get(SENT)
-        request = None if sent is None else sent()
-        return request is not None and not request.more_body
-
-    async def _wait_for(self, limit: int, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
                 while await self._read_chunk(limit):
                     pass
         except TimeoutError:
             raise ProblemError(TIMEOUT, f"the body did not arrive within {timeout:g} s") from None
+        if not self._size:
+            raise ProblemError(MALFORMED, "the body is empty")
+        chunks, self._chunks = self._chunks, []  # else the body would be there twice for as long as it is held
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def charge(self, size: int) -> None:
         """Charge bytes that were made of the body, its decompressed form. Raises ProblemError (429)."""
@@ -175,7 +152,7 @@ class Body:
         """Read a piece; returns True while there is more to come."""
         message = await self._request.receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientDisconnected
         if chunk := message.get("body", b""):
             if self._size + len(chunk) > limit:
                 raise too_large(limit)
@@ -216,8 +193,8 @@ def media_type(request: Request, accepted: Iterable[str], codings: Collection[st
     return name
 
 
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of ``work``, started after the body was read; ClientGone cancels it when the client leaves.
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of ``work``, started after the body was read; cancel it when the client leaves.
 
     The client is watched once the work has taken :data:`UNWATCHED_SECONDS`; one that left before is noticed then.
     """
@@ -237,7 +214,7 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
         return await work
     except asyncio.CancelledError:
         if any(each.done() for each in watches) and not task.uncancel():  # the client's doing, and nobody else's
-            raise ClientGone from None
+            raise ClientDisconnected from None
         raise
     finally:
         later.cancel()
@@ -390,7 +367,7 @@ class LineBody:
         ProblemError
             413 for a line too long or one too many, 408 when none came in time, 400 for a body without any. The lines
             before the fault have been returned by then.
-        ClientGone
+        ClientDisconnected
             When the client went away in the middle.
         """
         self._handed = 0
@@ -443,7 +420,7 @@ class LineBody:
             if self._settings.stream_rate:
                 self._patience -= monotonic() - started
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientDisconnected
         self._more = message.get("more_body", False)
         self._came = body = message.get("body", b"")
         if self._settings.stream_rate:
@@ -478,7 +455,7 @@ class LineBody:
         return group
 
     async def watch(self) -> None:
-        """Wait until the client has gone, which raises ClientGone; what it still sends is dropped."""
+        """Wait until the client has gone, which raises ClientDisconnected; what it still sends is dropped."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        raise ClientGone
+        raise ClientDisconnected

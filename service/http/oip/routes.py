@@ -16,7 +16,7 @@ from nightjar_alerts.service.answers.replies import field_errors
 from nightjar_alerts.service.answers.writers import ClassWriter
 from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.http import formats, openapi
-from nightjar_alerts.service.http.curves import checked_prior, share_refused
+from nightjar_alerts.service.http.curves import checked_prior
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from nightjar_alerts.service.http.edge.receive import CODINGS, media_type
@@ -85,7 +85,7 @@ async def _answer(request: Request, model: ModelOfTensors) -> Response:
     async def understand(call: Call, data: bytes) -> Inquiry[Any]:
         read = partial(_understand, data, header_length, model, settings, call.stopwatch)
         there, large = len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
-        tensor_request = await call.here_or_there(read, there, large, lambda body: share_refused(body.received.items))
+        tensor_request = await call.run_maybe_in_thread(read, there, large)
         terms = call.terms(tensor_request.milliseconds)
         prior = tensor_request.request.parameters.prior
         writer = checked_prior(model.lease, prior, settings.prior, "/parameters/prior")

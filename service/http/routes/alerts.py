@@ -30,7 +30,7 @@ from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.curves import class_writers
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
-from nightjar_alerts.service.http.edge.receive import media_type, unless_gone
+from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, media_type
 from nightjar_alerts.service.http.endpoint import Call, EncodedReply, Endpoint, Inquiry, check_deadline
 from nightjar_alerts.service.http.forms import PRIOR_TEXT, AskedPrior
 from nightjar_alerts.service.http.lifecycle import Service, service_of
@@ -159,8 +159,8 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
         terms, packets = call.terms(query.deadline_ms), [data]
         if kind in openapi.MULTIPART_TYPES:
             header = request.headers["content-type"]
-            packets = await call.off_loop(partial(split_parts, data, header, settings.max_packets))
-        read = await unless_gone(request, _decode(packets, query.schema_name, call, terms))
+            packets = await call.service.run_in_thread(partial(split_parts, data, header, settings.max_packets))
+        read = await cancel_on_disconnect(request, _decode(packets, query.schema_name, call, terms))
         call.stopwatch.lap("decode")
         terms = replace(terms, surveys=[_survey(item) for item in read])
         leases, items = _choose(service, query, read)
@@ -186,7 +186,7 @@ async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, term
     new, rule = NewSchemas(), rule_of(schema)
     read: list[Read] = []
     for chunk in _chunks(packets):
-        records = await call.off_loop(partial(_read_all, chunk, reader, rule, new, terms), refused=_share_refused)
+        records = await call.service.run_in_thread(partial(_read_all, chunk, reader, rule, new, terms))
         read += records
         if len(read) > settings.max_packets:
             limit = settings.max_packets
@@ -203,10 +203,6 @@ def _read_all(
             raise ProblemError(errors.DEADLINE)
         read += reader.read(data, rule=rule, new=new)
     return read
-
-
-def _share_refused(read: list[Read]) -> float:
-    return sum(isinstance(item, PacketError) for item in read) / max(1, len(read))
 
 
 def _chunks(packets: Sequence[bytes]) -> list[list[bytes]]:

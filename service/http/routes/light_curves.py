@@ -42,12 +42,10 @@ from nightjar_alerts.service.http.curves import (
     parsed,
     read_classify,
     read_curves,
-    share_refused,
 )
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, problem_of
-from nightjar_alerts.service.http.edge.middleware import Shortcut
-from nightjar_alerts.service.http.edge.receive import ClientGone, LineBody, Share, media_type
+from nightjar_alerts.service.http.edge.receive import ClientDisconnected, LineBody, Reservation, media_type
 from nightjar_alerts.service.http.endpoint import (
     INLINE_BYTES,
     Call,
@@ -102,13 +100,13 @@ class LineAnswerer:
         patient : wait while the engine is full instead of raising Overloaded.
         """
         if self._service.quotas is not None:
-            await self._service.quotas.pace(key_of(self._request))
+            await self._service.quotas.throttle(key_of(self._request))
         await charge(self._request, self._service, len(lines))
         terms = self._terms()
         stopwatch = Stopwatch(self._service.metrics)
         read = partial(self._read, lines, stopwatch)
         small = sum(map(len, lines)) <= INLINE_BYTES
-        items = read() if small else await self._service.off_loop(read, client=terms.client, refused=share_refused)
+        items = read() if small else await self._service.run_in_thread(read)
         outcomes = await self._ask(items, terms, patient)
         stopwatch.restart()
         written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
@@ -185,12 +183,12 @@ class CurveStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, all of it with the same version of the model."""
         share = client_of(self._request)
-        self._service.streams.take(share)  # fewer than requests: streams last, and others must get in meanwhile
+        self._service.streams.acquire(share)  # fewer than requests: streams last, and others must get in meanwhile
         try:
             with self._service.lease_classifier(self._query.model, key=self._key) as lease:
                 await self._converse(LineAnswerer(self._request, lease, self._query), scope, receive, send)
         finally:
-            self._service.streams.give_back(share)
+            self._service.streams.release(share)
 
     async def _converse(self, answerer: LineAnswerer, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers[MODEL_HEADER] = answerer.model_name
@@ -198,9 +196,9 @@ class CurveStream(Response):
         output = _Output(send, {"type": "http.response.start", **head})
         conversation = _Conversation(LineBody(receive, settings), output, answerer, settings.max_json_bytes)
         try:
-            with self._service.budget.share(client_of(self._request)) as share:
+            with self._service.budget.reserve(client_of(self._request)) as share:
                 await conversation.run(share)
-        except ClientGone:
+        except ClientDisconnected:
             raise
         except (Exception, asyncio.CancelledError) as error:
             if output.started:
@@ -274,8 +272,8 @@ class _Conversation:
         self._ended = False
         self._fault: ProblemError | None = None  # of the body; told when everything before it has been answered
 
-    async def run(self, share: Share) -> None:
-        """Read and answer until the end; raises ClientGone and whatever else ends it early."""
+    async def run(self, share: Reservation) -> None:
+        """Read and answer until the end; raises ClientDisconnected and whatever else ends it early."""
         try:
             while not self._turn():
                 share.hold(self._held)
@@ -393,9 +391,6 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         return Inquiry(leases, [item for _, item in choices], terms, write, reply_form.slow_start)
 
     return await CLASSIFY.answer(call, understand)
-
-
-SHORTCUT = Shortcut("/v1/classify", partial(classify, query=ClassifyQuery()))
 
 
 def _write_classes(

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from nightjar_alerts.service.__main__ import main
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.edge.keys import (
-    ANYBODY,
+    ANONYMOUS,
     DAY_SECONDS,
     Counts,
     Limit,
@@ -26,8 +26,7 @@ from nightjar_alerts.service.http.edge.keys import (
     SharedCounts,
     limits_of,
 )
-from nightjar_alerts.service.http.edge.middleware import Places
-from nightjar_alerts.service.http.edge.turns import neighbourhood
+from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import KeyLimits
@@ -177,7 +176,7 @@ def test_light_curves_count_in_every_format() -> None:
         assert edge.ask("POST", "/v1/alerts", b"no alert", {"Content-Type": "application/octet-stream"})[0] == 200
         lines = lines_body([curve(), curve()])
         assert edge.ask("POST", "/v1/classify", lines, {"Content-Type": "application/x-ndjson"})[0] == 200
-        assert edge.metric("nightjar_key_curves_total", key=ANYBODY) == 6
+        assert edge.metric("nightjar_key_curves_total", key=ANONYMOUS) == 6
         assert ask(edge, path="/v1/classify", body=body)[0] == 200  # one is left: the request is answered whole
         assert ask(edge, path="/v1/classify", body=body)[0] == 429
 
@@ -257,30 +256,15 @@ async def test_while_redis_is_away_each_process_counts() -> None:
 
 
 def test_one_address_leaves_room_for_another() -> None:
-    places = Places(10)
+    limiter = ConcurrencyLimiter(10)
     for _ in range(9):
-        places.take("10.0.0.1")
-    places.take("10.0.0.2")
+        limiter.acquire("10.0.0.1")
+    limiter.acquire("10.0.0.2")
     with pytest.raises(ProblemError):
-        places.take("10.0.0.1")
+        limiter.acquire("10.0.0.1")
     for share in ("10.0.0.3", "10.0.0.4"):
-        places.take(share)
-        places.give_back(share)
-
-
-@pytest.mark.parametrize(
-    ("host", "share"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-        ("fe80::1%eth0", "fe80::"),
-        ("not an address:", "not an address:"),
-    ],
-)
-def test_a_share_is_an_address_or_a_network(host: str, share: str) -> None:
-    assert neighbourhood((host, 1)) == share
-    assert neighbourhood(None) == ""
+        limiter.acquire(share)
+        limiter.release(share)
 
 
 def test_streams_leave_places_for_requests() -> None:

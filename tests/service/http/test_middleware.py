@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import Problem, ProblemError
-from nightjar_alerts.service.http.edge.middleware import Edge
+from nightjar_alerts.service.http.edge.middleware import RequestMiddleware
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.edge import Network, curve, live, loader, raw_post, wait_until
 
@@ -133,7 +133,7 @@ async def test_memory_of_a_refused_request_is_given_back_without_a_collection() 
     async def receive() -> Message:
         return {"type": "http.disconnect"}
 
-    edge = Edge(app, Metrics())
+    edge = RequestMiddleware(app, Metrics())
     gc.disable()
     try:
         await edge({"type": "http", "method": "GET", "path": "/v1/x", "headers": []}, receive, send)

@@ -9,7 +9,13 @@ import pytest
 from starlette.requests import Request
 
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.edge.receive import Body, BodyBudget, ClientGone, media_type, unless_gone
+from nightjar_alerts.service.http.edge.receive import (
+    Body,
+    ClientDisconnected,
+    MemoryBudget,
+    cancel_on_disconnect,
+    media_type,
+)
 
 Messages = list[dict[str, Any]]
 
@@ -30,14 +36,14 @@ def chunk(data: bytes, more: bool = True) -> dict[str, Any]:
     return {"type": "http.request", "body": data, "more_body": more}
 
 
-async def read(messages: Messages, budget: BodyBudget, limit: int = 100, timeout: float = 5.0) -> bytes:
-    with budget.share("one") as share:
+async def read(messages: Messages, budget: MemoryBudget, limit: int = 100, timeout: float = 5.0) -> bytes:
+    with budget.reserve("one") as share:
         return await Body(request(messages), share).read(limit, timeout)
 
 
 async def test_chunks_are_joined_and_the_budget_is_given_back() -> None:
-    budget = BodyBudget(10)
-    with budget.share("one") as share:
+    budget = MemoryBudget(10)
+    with budget.reserve("one") as share:
         body = Body(request([chunk(b"ab"), chunk(b""), chunk(b"cd", more=False)]), share)
         assert await body.read(10, 5.0) == b"abcd"
         assert budget.held == 4
@@ -54,7 +60,7 @@ async def test_chunks_are_joined_and_the_budget_is_given_back() -> None:
     ],
 )
 async def test_faults(messages: Messages, status: int) -> None:
-    budget = BodyBudget(50 if status == 429 else 1000)
+    budget = MemoryBudget(50 if status == 429 else 1000)
     with pytest.raises(ProblemError) as caught:
         await read(messages, budget, timeout=0.05)
     assert caught.value.kind.status == status
@@ -62,15 +68,15 @@ async def test_faults(messages: Messages, status: int) -> None:
 
 
 async def test_a_client_that_leaves_in_the_middle() -> None:
-    budget = BodyBudget(50)
-    with pytest.raises(ClientGone):
+    budget = MemoryBudget(50)
+    with pytest.raises(ClientDisconnected):
         await read([chunk(b"x"), {"type": "http.disconnect"}], budget)
     assert budget.held == 0
 
 
 @pytest.mark.parametrize("declared", ["101", "99999999999999999999"])
 async def test_a_declared_length_is_believed_when_it_is_too_long(declared: str) -> None:
-    with pytest.raises(ProblemError) as caught, BodyBudget(1).share("one") as share:
+    with pytest.raises(ProblemError) as caught, MemoryBudget(1).reserve("one") as share:
         await Body(request([], content_length=declared), share).read(100, 5.0)
     assert (caught.value.kind.status, caught.value.limit) == (413, 100)
 
@@ -79,21 +85,21 @@ async def test_a_declared_length_is_believed_when_it_is_too_long(declared: str) 
 async def test_a_senseless_length_is_ignored(declared: str) -> None:
     sent = request([chunk(b"ok", more=False)])
     sent.scope["headers"] = [(b"content-length", declared.encode("latin-1"))]
-    with BodyBudget(10).share("one") as share:
+    with MemoryBudget(10).reserve("one") as share:
         assert await Body(sent, share).read(100, 5.0) == b"ok"
 
 
 def test_a_client_with_many_bodies_leaves_room_for_others() -> None:
-    budget = BodyBudget(100)
+    budget = MemoryBudget(100)
     with ExitStack() as stack:
-        first, second = (stack.enter_context(budget.share("many")) for _ in range(2))
+        first, second = (stack.enter_context(budget.reserve("many")) for _ in range(2))
         first.hold(30)
         second.hold(20)
         for share in (first, second):
             with pytest.raises(ProblemError) as caught:
                 share.hold(31)
             assert caught.value.kind.status == 429
-        other = stack.enter_context(budget.share("other"))
+        other = stack.enter_context(budget.reserve("other"))
         other.hold(50)
         with pytest.raises(ProblemError):
             other.hold(51)
@@ -101,10 +107,10 @@ def test_a_client_with_many_bodies_leaves_room_for_others() -> None:
 
 
 def test_a_single_body_may_fill_the_budget() -> None:
-    budget = BodyBudget(100)
-    with budget.share("one") as share:
+    budget = MemoryBudget(100)
+    with budget.reserve("one") as share:
         share.hold(100)
-    with budget.share("one") as share:
+    with budget.reserve("one") as share:
         share.hold(100)
         share.hold(40)
         assert budget.held == 40
@@ -112,7 +118,7 @@ def test_a_single_body_may_fill_the_budget() -> None:
 
 async def test_a_body_is_there_once() -> None:
     pieces = [b"x" * 1000 for _ in range(1000)]
-    with BodyBudget(1_000_000).share("one") as share:
+    with MemoryBudget(1_000_000).reserve("one") as share:
         body = Body(request([*map(chunk, pieces[:-1]), chunk(pieces[-1], more=False)]), share)
         tracemalloc.start()
         try:
@@ -144,8 +150,8 @@ async def test_work_is_cancelled_when_the_client_leaves() -> None:
         finally:
             cancelled.set()
 
-    with pytest.raises(ClientGone):
-        await unless_gone(request([{"type": "http.disconnect"}]), work())
+    with pytest.raises(ClientDisconnected):
+        await cancel_on_disconnect(request([{"type": "http.disconnect"}]), work())
     assert cancelled.is_set()
 
 
@@ -153,7 +159,7 @@ async def test_work_that_ends_first_is_answered_and_nothing_is_left_running() ->
     async def work() -> int:
         return 7
 
-    assert await unless_gone(request([chunk(b"late", more=False)]), work()) == 7
+    assert await cancel_on_disconnect(request([chunk(b"late", more=False)]), work()) == 7
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -163,7 +169,7 @@ async def test_work_that_fails_says_how() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await unless_gone(request([]), work())
+        await cancel_on_disconnect(request([]), work())
 
 
 async def test_a_cancelled_handler_cancels_its_work() -> None:
@@ -177,7 +183,7 @@ async def test_a_cancelled_handler_cancels_its_work() -> None:
             cancelled.set()
 
     async def unwatched() -> None:
-        await unless_gone(request([]), work())
+        await cancel_on_disconnect(request([]), work())
 
     handler = asyncio.ensure_future(unwatched())
     await started.wait()

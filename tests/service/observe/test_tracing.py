@@ -72,7 +72,7 @@ def test_every_line_of_the_log_carries_the_ids() -> None:
 
             async def in_a_thread() -> None:
                 with structlog.contextvars.bound_contextvars(request_id="mine"):
-                    await edge.service.off_loop(lambda: structlog.get_logger().info("from a thread"))
+                    await edge.service.run_in_thread(lambda: structlog.get_logger().info("from a thread"))
 
             loop = edge.server.servers[0].get_loop()
             asyncio.run_coroutine_threadsafe(in_a_thread(), loop).result(10)
