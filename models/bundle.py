@@ -21,10 +21,9 @@ import stat
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -33,8 +32,12 @@ from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.metadata import Context
 from nightjar_alerts.models.photometry import BANDS, BandMap, FluxUnit
 from nightjar_alerts.models.posterior import Domain, Novelty, PredictionSets
-from nightjar_alerts.models.runtime import Provider, run_within
 from nightjar_alerts.models.taxonomy import Taxonomy
+
+if TYPE_CHECKING:  # bundles are read without onnxruntime as well, which the base install does not have
+    import onnxruntime as ort
+
+    from nightjar_alerts.models.runtime import Provider
 
 PRETRAINED = Path(__file__).parent / "pretrained"
 DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "2.4.0"
@@ -303,7 +306,7 @@ class Bundle:
         """The graph."""
         return self.path / MODEL
 
-    def graph(self, provider: Provider) -> Path:
+    def graph(self, provider: "Provider") -> Path:
         """Return the graph for an execution provider: one made for it, where the bundle has one."""
         return self.path / (CUDA_MODEL if provider == "cuda" and CUDA_MODEL in self.manifest.files else MODEL)
 
@@ -393,7 +396,7 @@ def write_golden(path: Path, inputs: dict[str, NDArray[Any]], outputs: dict[str,
 _NOTHING: NDArray[Any] = np.empty(0)
 
 
-def verify_golden(bundle: Bundle, session: ort.InferenceSession) -> float:
+def verify_golden(bundle: Bundle, session: "ort.InferenceSession") -> float:
     """Reproduce the golden outputs on the session's provider.
 
     Returns
@@ -406,6 +409,8 @@ def verify_golden(bundle: Bundle, session: ort.InferenceSession) -> float:
         When an output is missing, has another shape, is not finite or differs by more than ``GOLDEN_TOLERANCE``, and
         where the vectors say nothing of an output of the graph.
     """
+    from nightjar_alerts.models.runtime import run_within
+
     inputs, expected = read_golden(bundle.path)
     if untold := {node.name for node in session.get_outputs() if not expected.get(node.name, _NOTHING).size}:
         raise BundleError(f"{bundle.path}: {GOLDEN} holds nothing of {', '.join(sorted(untold))}")

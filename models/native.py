@@ -1,140 +1,162 @@
-"""Kernels of our own for onnxruntime, in C++: optional, and faster than the standard operators they stand for.
+"""Native C++ kernels for onnxruntime, which are faster than the standard operators they replace.
 
-    python -m nightjar_alerts.models.native            build them, with the first C++ compiler that is found
-    python -m nightjar_alerts.models.native --check    say whether there are any for this machine
+    python -m nightjar_alerts.models.native            build them for this machine's architecture
+    python -m nightjar_alerts.models.native --check    print the library that this machine uses
 
-The library is built from the sources in ``kernels/``, found again, and refused where it is anything else. The graphs of
-bundles hold the same numbers as a function of standard operators, which runs wherever there are no kernels.
+Wheels contain one library for each level of instructions of their architecture (x86-64-v2, v3 and v4), and
+:func:`find` returns the highest level that the processor has. In a clone the editable install builds them, and this
+command builds them again after their sources have changed. The graphs of bundles hold the same operations as functions
+of standard operators, which run where there is no library.
 
-Notable:
+The compiler is Zig's clang, from the PyPI package ``ziglang``: it is the same on every machine and links against an old
+glibc. Nothing is downloaded here.
 
-- it is built for the processor that builds it, since that is the one that runs it: products of matrices as wide as its
-  vectors are most of the gain. Its name is a digest of the sources, the compiler's options and what the processor can
-  do, so one from an older release or another machine is not found;
-- it lies in the package's own folder, where whoever may write could as well change this module. It is refused where
-  others than its owner may write, where it belongs to somebody else, and where it is not what the compiler wrote;
-- nothing is ever downloaded.
+This module imports the standard library alone, because the build hook of the package runs it too.
 """
 
 import argparse
 import hashlib
-import json
-import os
 import platform
-import shlex
-import shutil
-import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import onnxruntime as ort
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 Native = Literal["auto", "off", "on"]
 
 DOMAIN: Final = "nightjar"
-"""Domain of the operators that the kernels compute; graphs list theirs in metadata of this name."""
+"""Domain of the operators that the kernels compute. Graphs list their operators in metadata of this name."""
 SOURCES: Final = Path(__file__).parent / "kernels"
 BUILT: Final = SOURCES / "built"
+GLIBC: Final = "2.28"
+"""Oldest glibc that the libraries run with, and the ``manylinux`` tag of wheels."""
 FLAGS: Final = (
-    *("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fvisibility-global-new-delete=force-hidden"),
     # A product of time and frequency is rounded before anything is added to it, as in the graph.
     "-ffp-contract=off",
     *("-fno-math-errno", "-fno-trapping-math"),
+    # Without exceptions the library needs no C++ runtime: runtime.cc has the few functions that it does need.
+    *("-fno-exceptions", "-fno-rtti", "-D_LIBCPP_VERBOSE_ABORT(...)=__builtin_abort()"),
 )
-COMPILERS: Final = ("c++", "g++", "clang++")
-_SECONDS: Final = 600.0
+HOW_TO_BUILD: Final = "build them with `pip install ziglang` and `python -m nightjar_alerts.models.native`"
+_TIMEOUT_SECONDS: Final = 600.0
+
+
+class Level(NamedTuple):
+    """A set of instructions that a library is built for."""
+
+    name: str
+    cpu: str
+    """The compiler's name for it."""
+    features: frozenset[str]
+    """Flags in ``/proc/cpuinfo`` of a processor that has it."""
+
+
+_V2: Final = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"])
+_V3: Final = _V2 | frozenset(["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"])
+_V4: Final = _V3 | frozenset(["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"])
+LEVELS: Final = {
+    "x86_64": (
+        Level("x86-64-v4", "x86_64_v4", _V4),
+        Level("x86-64-v3", "x86_64_v3", _V3),
+        Level("x86-64-v2", "x86_64_v2", _V2),
+    ),
+    "aarch64": (Level("aarch64", "generic", frozenset()),),
+}
+"""Levels by architecture (``platform.machine()``), the highest first."""
 
 
 class NativeError(RuntimeError):
-    """There are no kernels for this machine, or they cannot be trusted; the text says why."""
+    """The kernels cannot be built, or there are none for this machine; the message says why."""
 
 
-def compiler() -> list[str]:
-    """Return the command of a C++ compiler: ``CXX``, one of the usual names, or that of the package ziglang."""
-    if os.environ.get("CXX"):
-        return shlex.split(os.environ["CXX"])
-    for name in COMPILERS:
-        if path := shutil.which(name):
-            return [path]
-    if find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "c++"]
-    raise NativeError("no C++ compiler: install one (g++, clang++), or `pip install 'nightjar-alerts[native]'`")
+def build(folder: Path = BUILT, machine: str | None = None) -> list[Path]:
+    """Compile the kernels for every level of an architecture and return the libraries.
 
-
-def build(folder: Path | None = None) -> Path:
-    """Compile the kernels for this machine, and see that onnxruntime takes them.
+    Parameters
+    ----------
+    machine : architecture, a key of :data:`LEVELS`; default: this machine's.
 
     Raises
     ------
     NativeError
-        When there is no compiler, or it fails.
+        When the package ziglang is not installed, the architecture is unknown, or the compiler fails.
     """
-    command, folder = compiler(), folder or BUILT
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    machine = machine or platform.machine()
+    if machine not in LEVELS:
+        raise NativeError(f"there are no kernels for {machine}: known are {', '.join(LEVELS)}")
+    if find_spec("ziglang") is None:
+        raise NativeError(f"the package ziglang is not installed: {HOW_TO_BUILD}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_build_level(folder, f"{machine}-linux-gnu.{GLIBC}", level) for level in LEVELS[machine]]
+
+
+def _build_level(folder: Path, target: str, level: Level) -> Path:
+    path = folder / _name(level)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        library = Path(scratch) / "library.so"
-        _compile([*command, *FLAGS, "-o", str(library), str(SOURCES / "library.cc")])
-        library.chmod(0o644)
-        ort.SessionOptions().register_custom_ops_library(str(library))
-        path = folder / f"{key()}.so"
-        note = {"sha256": _digest(library), "compiler": " ".join(command), "flags": list(FLAGS)}
-        path.with_suffix(".json").write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+        objects = []
+        for source in sorted(SOURCES.glob("*.cc")):
+            objects.append(str(Path(scratch, f"{source.stem}.o")))
+            _zig("c++", "-target", target, f"-mcpu={level.cpu}", *FLAGS, "-c", "-o", objects[-1], str(source))
+        # Linked as C: linking as C++ would first build libc++, which takes longer than everything else.
+        library = Path(scratch, path.name)
+        _zig("cc", "-target", target, "-shared", "-s", "-o", str(library), *objects, "-lm")
+        library.chmod(0o755)
         library.replace(path)
-    return find(folder)
+    return path
 
 
-def _compile(command: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except OSError as error:
-        raise NativeError(f"the compiler does not start: {error}") from error
+def _zig(*arguments: str) -> None:
+    command = [sys.executable, "-m", "ziglang", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
     if done.returncode:
         raise NativeError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
 
 
+def _name(level: Level) -> str:
+    """Return the file name of a library, which changes with the sources and the compiler's options."""
+    digest = hashlib.sha256("\0".join([*FLAGS, GLIBC]).encode())
+    for source in sorted(SOURCES.glob("*.*")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return f"{level.name}-{digest.hexdigest()[:12]}.so"
+
+
 def find(folder: Path | None = None) -> Path:
-    """Return the library for this machine and these sources.
+    """Return the library of the highest level that this machine's processor has.
 
     Raises
     ------
     NativeError
-        When there is none, or one that cannot be trusted.
+        When there is none.
     """
     folder = folder or BUILT
-    path = folder / f"{key()}.so"
-    note = path.with_suffix(".json")
-    if not path.is_file() or not note.is_file():
-        stale = any(folder.glob("*.so"))
-        others = "; what is there was built from other sources or for another processor" if stale else ""
-        raise NativeError(
-            f"no kernels are built for this machine{others}: run `python -m nightjar_alerts.models.native`"
-        )
-    for trusted in (folder, path, note):
-        _check_owner(trusted)
-    try:
-        expected = json.loads(note.read_bytes())["sha256"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise NativeError(f"{note} does not say what was built: {error}") from error
-    if _digest(path) != expected:
-        raise NativeError(f"{path} is not what the compiler wrote; build it again")
-    return path
+    machine = platform.machine() if sys.platform == "linux" else sys.platform
+    features = _features()
+    for level in LEVELS.get(machine, ()):
+        path = folder / _name(level)
+        if level.features <= features and path.is_file():
+            return path
+    stale = "; those in it were built from other sources" if any(folder.glob("*.so")) else ""
+    raise NativeError(f"no native kernels for this machine ({machine}) in {folder}{stale}: {HOW_TO_BUILD}")
 
 
-def _check_owner(path: Path) -> None:
-    status = path.stat()
-    if status.st_uid not in (0, os.geteuid()):
-        raise NativeError(f"{path} belongs to another user")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise NativeError(f"{path} may be written by others than its owner")
+def _features(system: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Return the flags of this machine's first processor."""
+    if system.is_file():
+        for line in system.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return frozenset(value.split())
+    return frozenset()
 
 
 def chosen(native: Native, provider: str = "cpu") -> Path | None:
-    """Return the library that sessions shall register; None: the standard operators run.
+    """Return the library that sessions register, or None where the standard operators run.
 
     Raises
     ------
@@ -144,7 +166,7 @@ def chosen(native: Native, provider: str = "cpu") -> Path | None:
     if native == "off" or (native == "auto" and provider != "cpu"):
         return None
     if provider != "cpu":
-        raise NativeError(f"kernels of our own run on the CPU, not on {provider}")
+        raise NativeError(f"the native kernels run on the CPU, not on {provider}")
     try:
         return find()
     except NativeError:
@@ -153,49 +175,22 @@ def chosen(native: Native, provider: str = "cpu") -> Path | None:
         return None
 
 
-def held_by(session: ort.InferenceSession) -> tuple[str, ...]:
-    """Return the operators of a session's graph that kernels of our own can take over."""
+def held_by(session: "ort.InferenceSession") -> tuple[str, ...]:
+    """Return the operators of a session's graph that the native kernels can take over."""
     return tuple(session.get_modelmeta().custom_metadata_map.get(DOMAIN, "").split())
 
 
-def key() -> str:
-    """Digest of all that decides about the machine code: sources, options, processor."""
-    digest = hashlib.sha256()
-    for source in sorted(SOURCES.glob("*.*")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    digest.update("\0".join([*FLAGS, sys.platform, *_processor()]).encode())
-    return digest.hexdigest()[:32]
-
-
-def _processor(system: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Return the processor's architecture, name and abilities."""
-    names = ("model name", "flags", "CPU part", "Features")
-    value_by_name: dict[str, str] = {}
-    if system.is_file():
-        for line in system.read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            value_by_name.setdefault(name.strip(), " ".join(sorted(value.split())))
-    return [platform.machine(), platform.processor(), *(value_by_name.get(name, "") for name in names)]
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def main() -> int:
-    """Build the kernels, or say whether there are any; return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m nightjar_alerts.models.native", description="Kernels of our own in C++."
-    )
-    parser.add_argument("--check", action="store_true", help="build nothing, say whether there are kernels")
+    """Build the kernels, or print the library that is used; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m nightjar_alerts.models.native", description="Native C++ kernels.")
+    parser.add_argument("--check", action="store_true", help="build nothing, print the library that this machine uses")
     options = parser.parse_args()
     try:
-        if not options.check:
-            sys.stderr.write(f"compiling with {' '.join(compiler())}: some seconds, or a minute with ziglang\n")
-        sys.stdout.write(f"{find() if options.check else build()}\n")
+        paths = [find()] if options.check else build()
     except NativeError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    sys.stdout.write("".join(f"{path}\n" for path in paths))
     return 0
 
 

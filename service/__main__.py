@@ -20,6 +20,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
+# The base install has none of these, and onnxruntime comes from one of two packages.
+if missing := [name for name in ("fastapi", "onnxruntime", "pydantic_settings") if find_spec(name) is None]:
+    sys.exit(
+        f"nightjar: {' and '.join(missing)} not installed: pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA GPUs"
+    )
+
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import (
     CLI_SUPPRESS,
@@ -30,9 +36,6 @@ from pydantic_settings import (
     SettingsConfigDict,
     SettingsError,
 )
-
-if find_spec("onnxruntime") is None:  # two packages bring it, so neither is required; what follows needs one
-    sys.exit("nightjar: onnxruntime is not installed: pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA")
 
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.native import Native
@@ -90,7 +93,7 @@ def _report(checked: Checked) -> str:
         f"{manifest.name} {manifest.version}  sha256 {checked.bundle.sha256}",
         f"{len(manifest.files)} files match their hashes",
         f"golden outputs reproduced, largest difference {checked.golden_error:.1e}",
-        f"kernels of our own: {', '.join(checked.kernels) or 'none'}",
+        f"native kernels: {', '.join(checked.kernels) or 'none'}",
         "",
         f"{'curves':>8}{'points':>8}{'ms a run':>12}{'ms a curve':>12}",
     ]
@@ -198,7 +201,7 @@ class Check(BaseModel):
 
     bundle: CliPositionalArg[Path] = Field(DEFAULT_BUNDLE, description="folder of the bundle")
     provider: Provider = Field("cpu", description="onnxruntime execution provider")
-    native: Native = Field("auto", description="kernels of our own: auto, on or off")
+    native: Native = Field("auto", description="native kernels: auto, on or off")
 
     def cli_cmd(self) -> None:
         """Run the command."""

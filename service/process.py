@@ -16,25 +16,18 @@ import logging
 import os
 import sys
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import structlog
 
+from nightjar_alerts import __version__
 from nightjar_alerts.service.observe.tracing import Tracer
 from nightjar_alerts.service.settings import CommonSettings, unknown_settings, unused_settings
 
 log = structlog.get_logger(__name__)
 
 
-def _version() -> str:
-    try:
-        return version("nightjar-alerts")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"
-
-
-VERSION = _version()
+VERSION: Final[str] = __version__
 
 
 _SHARED: list[Any] = [

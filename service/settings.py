@@ -121,9 +121,8 @@ class CommonSettings(BaseSettings):
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
     native: Native = Field(
         "auto",
-        description="use of the native C++ kernels (built by `python -m nightjar_alerts.models.native`): auto: where "
-        "they are built for this machine and the provider is cpu; on: the service does not start without them; off: "
-        "never",
+        description="use of the native C++ kernels: auto: where the installation has them for this machine and the "
+        "provider is cpu; on: the service does not start without them; off: never",
     )
     workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0: measured by `autotune`")
     threads_per_run: int = Field(

@@ -20,11 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+if missing := [
+    name for name in ("onnxruntime", "pyarrow", "pydantic_settings", "torch", "tqdm") if find_spec(name) is None
+]:
+    sys.exit(f"nightjar-train: {' and '.join(missing)} not installed: pip install 'nightjar-alerts[train]'")
+
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand, SettingsConfigDict
-
-if missing := [name for name in ("onnxruntime", "pyarrow", "torch", "tqdm") if find_spec(name) is None]:
-    sys.exit(f"error: training needs {', '.join(missing)}: pip install 'nightjar-alerts[cpu,train]'")
 
 from nightjar_alerts.training.experiments.commands import Experiments
 from nightjar_alerts.training.importers.commands import Import
@@ -266,7 +268,7 @@ class Profile(TrainingCommand):
     length: int = Field(default=30, ge=1, description="points of each")
     rounds: int = Field(default=50, ge=1, description="runs, of which the quickest counts")
     metadata: CliImplicitFlag[bool] = Field(default=False, description="every column; without it none, as in alerts")
-    native: CliImplicitFlag[bool] = Field(default=False, description="with kernels of our own, which have to be built")
+    native: CliImplicitFlag[bool] = Field(default=False, description="with the native kernels")
 
     def cli_cmd(self) -> None:
         """Time and print nodes, microseconds and shares as JSON."""

@@ -8,7 +8,7 @@ The bundle's weights are read back from its graph (``training.export.weights``) 
 today; both graphs answer the same light curves, one thread, turn and turn about, and every ratio is taken within a
 round, of processor time. Before that their probabilities are compared on thousands of ragged light curves: a cheaper
 graph with other answers would say nothing. A bundle of today may stand beside, as it is. Where there is a C++ compiler,
-both run once more with kernels of our own (``models.native``).
+both run once more with native kernels (``models.native``).
 
 Light curves a second on one core, of as many points as alerts have: a bundle beside other ways to the same answer.
 
@@ -51,7 +51,7 @@ from deploy.bench.wire import BATCH, packed_request
 from deploy.bench.workload import columns
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
-from nightjar_alerts.models.native import NativeError, build
+from nightjar_alerts.models.native import NativeError, build, find
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from nightjar_alerts.models.networks.parts.transformer import Block, FeedForwardExperts, Routing
 from nightjar_alerts.models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run
@@ -319,9 +319,10 @@ def measure(bundle: Path, shipped: Path | None, say: Callable[[str], None]) -> N
 
 def _kernels(say: Callable[[str], None]) -> Path | None:
     try:
-        return build(Path("build/native"))
+        build()
+        return find()
     except NativeError as error:
-        say(f"no kernels of our own: {error}")
+        say(f"no native kernels: {error}")
         return None
 
 

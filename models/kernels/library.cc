@@ -1,8 +1,11 @@
 // The op `Statistics` of the domain `nightjar` for onnxruntime on the processor.
 //
 // A graph holds the same numbers as a function of standard operators, which runs where this library is not registered.
-// The kernel keeps memory between calls, but nothing in it.
-#include <exception>
+// The kernel reuses its memory between calls but keeps no values in it.
+//
+// Nothing here throws: the library is compiled without exceptions, so that it needs no C++ runtime (runtime.cc).
+#include <pthread.h>
+
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -20,9 +23,18 @@ namespace {
 constexpr int kInputs = 6, kOutputs = 2;
 constexpr int kInputTypes[kInputs] = {kFloat, kFloat, kFloat, kInt64, kBool, kFloat};
 
-// A status of onnxruntime that is no success; whoever catches it hands it on.
-struct StatusError {
-  OrtStatus* status;
+// Return from the function with the status of a call to onnxruntime that failed.
+#define RETURN_IF_ERROR(call) \
+  if (OrtStatus* failed = (call)) return failed
+
+// A mutex of the C library; std::mutex would need a C++ runtime.
+class Mutex {
+ public:
+  void lock() { pthread_mutex_lock(&mutex_); }
+  void unlock() { pthread_mutex_unlock(&mutex_); }
+
+ private:
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
 };
 
 // Memory for rows of some length.
@@ -53,7 +65,7 @@ class WorkspacePool {
  public:
   std::unique_ptr<Workspace> acquire(int length) {
     {
-      const std::lock_guard<std::mutex> guard(lock_);
+      const std::lock_guard<Mutex> guard(lock_);
       if (!free_.empty() && free_.back()->length >= length) {
         std::unique_ptr<Workspace> workspace = std::move(free_.back());
         free_.pop_back();
@@ -65,14 +77,14 @@ class WorkspacePool {
 
   void release(std::unique_ptr<Workspace> workspace) {
     if (workspace->length > kLongest) return;
-    const std::lock_guard<std::mutex> guard(lock_);
+    const std::lock_guard<Mutex> guard(lock_);
     if (!free_.empty() && free_.back()->length < workspace->length) free_.pop_back();
     free_.push_back(std::move(workspace));
   }
 
  private:
   static constexpr int kUsual = 128, kLongest = 1024;  // points
-  std::mutex lock_;
+  Mutex lock_;
   std::vector<std::unique_ptr<Workspace>> free_;
 };
 
@@ -82,64 +94,47 @@ struct Kernel {
   mutable WorkspacePool pool;
 };
 
-void check(OrtStatus* status) {
-  if (status) throw StatusError{status};
-}
-
-int64_t attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name) {
-  int64_t value = 0;
-  check(api->KernelInfoGetAttribute_int64(info, name, &value));
-  return value;
-}
-
-template <class Body>
-OrtStatus* guarded(const OrtApi* api, Body body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const StatusError& error) {
-    return error.status;
-  } catch (const std::exception& error) {
-    return api->CreateStatus(kFail, error.what());
-  }
-}
-
 struct Shape {
   size_t axes = 0;
   int64_t sizes[2] = {1, 1};
 };
 
-Shape shape_of(const OrtApi* api, const OrtValue* value) {
+OrtStatus* get_shape(const OrtApi* api, const OrtValue* value, Shape& shape) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
-  check(api->GetTensorTypeAndShape(value, &info));
-  Shape shape;
+  RETURN_IF_ERROR(api->GetTensorTypeAndShape(value, &info));
   OrtStatus* status = api->GetDimensionsCount(info, &shape.axes);
   if (!status && shape.axes >= 1 && shape.axes <= 2) status = api->GetDimensions(info, shape.sizes, shape.axes);
   api->ReleaseTensorTypeAndShapeInfo(info);
-  check(status);
-  return shape;
+  return status;
 }
 
-// The data of an input [B, L], or [B], of the batch and length given.
-const void* input(const Kernel& kernel, OrtKernelContext* context, size_t index, int64_t rows, int64_t length) {
+// Get the data of an input [B, L], or [B] where the length is 0, of the batch size and length given.
+template <class Value>
+OrtStatus* get_input(const OrtApi* api, OrtKernelContext* context, size_t index, int64_t rows, int64_t length,
+                     const Value*& data) {
   const OrtValue* value = nullptr;
-  check(kernel.api->KernelContext_GetInput(context, index, &value));
-  if (!value) throw StatusError{kernel.api->CreateStatus(kInvalidArgument, "Statistics: an input is missing")};
-  const Shape shape = shape_of(kernel.api, value);
+  RETURN_IF_ERROR(api->KernelContext_GetInput(context, index, &value));
+  if (!value) return api->CreateStatus(kInvalidArgument, "Statistics: an input is missing");
+  Shape shape;
+  RETURN_IF_ERROR(get_shape(api, value, shape));
   if (shape.axes != (length ? 2u : 1u) || shape.sizes[0] != rows || (length && shape.sizes[1] != length))
-    throw StatusError{kernel.api->CreateStatus(kInvalidArgument, "Statistics: inputs are not all [batch, length]")};
-  void* data = nullptr;
-  check(kernel.api->GetTensorMutableData(const_cast<OrtValue*>(value), &data));
-  return data;
+    return api->CreateStatus(kInvalidArgument, "Statistics: inputs are not all [batch, length]");
+  void* address = nullptr;
+  RETURN_IF_ERROR(api->GetTensorMutableData(const_cast<OrtValue*>(value), &address));
+  data = static_cast<const Value*>(address);
+  return nullptr;
 }
 
-void* output(const Kernel& kernel, OrtKernelContext* context, size_t index, int64_t rows, int64_t width) {
+template <class Value>
+OrtStatus* get_output(const OrtApi* api, OrtKernelContext* context, size_t index, int64_t rows, int64_t width,
+                      Value*& data) {
   const int64_t sizes[2] = {rows, width};
   OrtValue* value = nullptr;
-  void* data = nullptr;
-  check(kernel.api->KernelContext_GetOutput(context, index, sizes, 2, &value));
-  check(kernel.api->GetTensorMutableData(value, &data));
-  return data;
+  void* address = nullptr;
+  RETURN_IF_ERROR(api->KernelContext_GetOutput(context, index, sizes, 2, &value));
+  RETURN_IF_ERROR(api->GetTensorMutableData(value, &address));
+  data = static_cast<Value*>(address);
+  return nullptr;
 }
 
 int width_of(const Attributes& attributes) {
@@ -148,22 +143,28 @@ int width_of(const Attributes& attributes) {
          (attributes.periods ? count_of_periods(bands) : 0) + (attributes.shapes ? count_of_shapes(bands) : 0);
 }
 
-void compute(const Kernel& kernel, OrtKernelContext* context) {
+OrtStatus* compute(const Kernel& kernel, OrtKernelContext* context) {
+  const OrtApi* api = kernel.api;
   const OrtValue* first = nullptr;
-  check(kernel.api->KernelContext_GetInput(context, 0, &first));
-  const Shape shape = shape_of(kernel.api, first);
+  RETURN_IF_ERROR(api->KernelContext_GetInput(context, 0, &first));
+  Shape shape;
+  RETURN_IF_ERROR(get_shape(api, first, shape));
   const int64_t rows = shape.sizes[0], length = shape.sizes[1], width = width_of(kernel.attributes);
   if (shape.axes != 2 || length < 1 || length > (1 << 20))
-    throw StatusError{kernel.api->CreateStatus(kInvalidArgument, "Statistics: flux is not [batch, length]")};
-  const auto of = [&](size_t index, int64_t wide) { return input(kernel, context, index, rows, wide); };
-  const auto* flux = static_cast<const float*>(of(0, length));
-  const auto* flux_err = static_cast<const float*>(of(1, length));
-  const auto* time = static_cast<const float*>(of(2, length));
-  const auto* band = static_cast<const int64_t*>(of(3, length));
-  const auto* mask = static_cast<const bool*>(of(4, length));
-  const auto* redshift = static_cast<const float*>(of(5, 0));
-  auto* value = static_cast<float*>(output(kernel, context, 0, rows, width));
-  auto* defined = static_cast<bool*>(output(kernel, context, 1, rows, width));
+    return api->CreateStatus(kInvalidArgument, "Statistics: flux is not [batch, length]");
+  const float *flux, *flux_err, *time, *redshift;
+  const int64_t* band;
+  const bool* mask;
+  RETURN_IF_ERROR(get_input(api, context, 0, rows, length, flux));
+  RETURN_IF_ERROR(get_input(api, context, 1, rows, length, flux_err));
+  RETURN_IF_ERROR(get_input(api, context, 2, rows, length, time));
+  RETURN_IF_ERROR(get_input(api, context, 3, rows, length, band));
+  RETURN_IF_ERROR(get_input(api, context, 4, rows, length, mask));
+  RETURN_IF_ERROR(get_input(api, context, 5, rows, 0, redshift));
+  float* value;
+  bool* defined;
+  RETURN_IF_ERROR(get_output(api, context, 0, rows, width, value));
+  RETURN_IF_ERROR(get_output(api, context, 1, rows, width, defined));
   std::unique_ptr<Workspace> workspace = kernel.pool.acquire(static_cast<int>(length));
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t at = row * length;
@@ -171,22 +172,24 @@ void compute(const Kernel& kernel, OrtKernelContext* context) {
     workspace->write(kernel.attributes, curve, {value + row * width, defined + row * width});
   }
   kernel.pool.release(std::move(workspace));
+  return nullptr;
 }
 
 OrtStatus* create(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
-  return guarded(api, [&] {
-    const int64_t bands = attribute(api, info, "bands"), periods = attribute(api, info, "periods");
-    if (bands < 1 || bands > kMostBands || periods < 0 || periods > 2)
-      throw StatusError{api->CreateStatus(kInvalidArgument, "Statistics: attributes that no kernel was written for")};
-    const Attributes attributes{static_cast<int>(bands), attribute(api, info, "lags") != 0,
-                                attribute(api, info, "shapes") != 0, static_cast<int>(periods)};
-    *kernel = new Kernel{api, attributes, {}};
-  });
+  int64_t bands = 0, lags = 0, periods = 0, shapes = 0;
+  RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "bands", &bands));
+  RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "lags", &lags));
+  RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "periods", &periods));
+  RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "shapes", &shapes));
+  if (bands < 1 || bands > kMostBands || periods < 0 || periods > 2)
+    return api->CreateStatus(kInvalidArgument, "Statistics: unsupported attributes");
+  const Attributes attributes{static_cast<int>(bands), lags != 0, shapes != 0, static_cast<int>(periods)};
+  *kernel = new Kernel{api, attributes, {}};
+  return nullptr;
 }
 
 OrtStatus* run(void* handle, OrtKernelContext* context) {
-  const Kernel& kernel = *static_cast<const Kernel*>(handle);
-  return guarded(kernel.api, [&] { compute(kernel, context); });
+  return compute(*static_cast<const Kernel*>(handle), context);
 }
 
 constexpr OrtCustomOp statistics() {

@@ -1,4 +1,4 @@
-// The part of onnxruntime's C interface that kernels of our own need; wheels of onnxruntime carry no headers.
+// The part of onnxruntime's C interface that native kernels need; wheels of onnxruntime carry no headers.
 //
 // Nothing here can move: OrtApi is a table of functions that only ever grows at its end, and of which only what its
 // first version had is used. OrtCustomOp says which version of itself it is.
@@ -62,7 +62,7 @@ struct OrtApiBase {
 };
 
 constexpr uint32_t kApiVersion = 16;  // the first whose kernels can refuse their inputs
-constexpr int kInvalidArgument = 2, kFail = 1;
+constexpr int kInvalidArgument = 2;
 constexpr int kFloat = 1, kInt64 = 7, kBool = 9;  // types of tensors
 constexpr int kRequired = 0, kDefaultMemory = 0;
 

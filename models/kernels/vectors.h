@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <utility>
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
@@ -123,7 +122,7 @@ class Row {
   explicit Row(size_t count) {
     const size_t bytes = (count * sizeof(float) + 63) / 64 * 64 + 64;
     memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    if (!memory_) throw std::bad_alloc();
+    if (!memory_) std::abort();  // as operator new does in runtime.cc
     std::memset(memory_.get(), 0, bytes);
   }
   operator float*() { return memory_.get(); }

@@ -268,7 +268,7 @@ class AstroMoE(LightCurveBranch):
         return {"told.period": count_of_periods(self.config.n_bands)} if has_periods else {}
 
     def native(self) -> dict[str, dict[str, int]]:
-        """Modules that kernels of our own can take over (``models.native``), and what these have to be told."""
+        """Modules that native kernels can take over (``models.native``), and what these have to be told."""
         config = self.config
         if self.statistics is None:
             return {}

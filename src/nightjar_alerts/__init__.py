@@ -1,9 +1,57 @@
-"""Nightjar: classification of astronomical alerts in real time.
+"""Nightjar: real-time classification of astronomical alerts.
 
-onnxruntime 1.29 and later report to Microsoft about the machine and the graphs that it opens, unless the environment
-disables it before onnxruntime is imported. Importing this package disables it.
+The names below are the public Python API. They are imported on first use, so that importing the package is cheap and
+needs no web server, broker client or onnxruntime.
+
+onnxruntime 1.29 and later report the machine and the graphs that it opens to Microsoft, unless the environment disables
+this before onnxruntime is imported. Importing this package disables it.
 """
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nightjar_alerts.models.alerts.envelopes import read_packet
+    from nightjar_alerts.models.alerts.packet import Packet, PacketError
+    from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+
+    __version__: str
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+__all__ = ["LightCurve", "LightCurveError", "Packet", "PacketError", "__version__", "read_packet"]
+
+_MODULES = {
+    "LightCurve": "nightjar_alerts.models.lightcurve",
+    "LightCurveError": "nightjar_alerts.models.lightcurve",
+    "Packet": "nightjar_alerts.models.alerts.packet",
+    "PacketError": "nightjar_alerts.models.alerts.packet",
+    "read_packet": "nightjar_alerts.models.alerts.envelopes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name == "__version__":
+        value = _version()
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names as well, for interactive completion."""
+    return sorted(globals().keys() | set(__all__))
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("nightjar-alerts")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"

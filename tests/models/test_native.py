@@ -1,100 +1,115 @@
-"""The library of kernels is found only where it was built from these sources, for this machine, by whom one trusts."""
+"""The library of native kernels that a machine uses, and the scores of the bundled models with it."""
 
-import os
+import platform
 import shutil
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nightjar_alerts.models import native
-from nightjar_alerts.models.native import NativeError, build, chosen, compiler, find, key
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle
+from nightjar_alerts.models.native import LEVELS, NativeError, build, chosen, find
+from nightjar_alerts.models.runtime import open_session, run
+
+X86 = LEVELS["x86_64"]
 
 
 @pytest.fixture
-def built(native_library: Path, tmp_path: Path) -> Path:
-    """Folder with a copy of the library, to be tampered with."""
+def built(tmp_path: Path) -> Path:
+    """Folder with a (false) library for each level of x86-64."""
     folder = tmp_path / "built"
-    folder.mkdir(mode=0o755)
-    for path in (native_library, native_library.with_suffix(".json")):
-        shutil.copy(path, folder)
-        (folder / path.name).chmod(0o644)
+    folder.mkdir()
+    for level in X86:
+        (folder / native._name(level)).touch()
     return folder
 
 
-def test_a_library_is_found_by_its_sources_and_processor(built: Path) -> None:
-    assert find(built).name == f"{key()}.so"
+def processor(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(native, "_features", lambda: frozenset(features))
 
 
-def test_another_source_is_another_library(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("level", X86, ids=lambda level: level.name)
+def test_find_on_a_processor_returns_its_highest_level(
+    level: native.Level, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor(monkeypatch, *level.features, "some_newer_feature")
+    assert find(built).name.startswith(f"{level.name}-")
+
+
+def test_find_on_a_processor_without_any_level_raises(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor(monkeypatch, "sse4_1")
+    with pytest.raises(NativeError, match="no native kernels for this machine"):
+        find(built)
+
+
+def test_find_on_another_architecture_raises(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(NativeError, match="riscv64"):
+        find(built)
+
+
+def test_find_after_a_change_of_the_sources_raises(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor(monkeypatch, *X86[0].features)
     changed = tmp_path / "kernels"
     shutil.copytree(native.SOURCES, changed)
     (changed / "points.h").write_text((changed / "points.h").read_text() + "// changed\n")
     monkeypatch.setattr(native, "SOURCES", changed)
-    with pytest.raises(NativeError, match="built from other sources or for another processor"):
+    with pytest.raises(NativeError, match="built from other sources"):
         find(built)
 
 
-def test_another_processor_needs_another_library(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_processor", lambda: ["elsewhere"])
-    with pytest.raises(NativeError, match="another processor"):
-        find(built)
+def test_features_of_this_machine_contain_its_level(native_library: Path) -> None:
+    (level,) = [level for level in LEVELS[platform.machine()] if native_library.name.startswith(f"{level.name}-")]
+    assert level.features <= native._features()
 
 
-def test_an_altered_library_is_refused(built: Path) -> None:
-    path = find(built)
-    path.write_bytes(path.read_bytes() + b"\0")
-    with pytest.raises(NativeError, match="not what the compiler wrote"):
-        find(built)
-
-
-def test_a_note_that_says_nothing_is_refused(built: Path) -> None:
-    find(built).with_suffix(".json").write_text("[]")
-    with pytest.raises(NativeError, match="does not say what was built"):
-        find(built)
-
-
-@pytest.mark.parametrize("name", ["", f"{key()}.so", f"{key()}.json"])
-def test_a_library_that_others_may_write_is_refused(built: Path, name: str) -> None:
-    (built / name).chmod(0o777)
-    with pytest.raises(NativeError, match="may be written by others"):
-        find(built)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_library_of_another_user_is_refused(built: Path) -> None:
-    os.chown(find(built), 4321, 4321)
-    with pytest.raises(NativeError, match="another user"):
-        find(built)
-
-
-def test_kernels_are_off_on_or_where_there_are_any(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chosen_follows_the_setting(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor(monkeypatch, *X86[0].features)
     monkeypatch.setattr(native, "BUILT", built)
     assert chosen("off") is None
-    assert chosen("auto") == chosen("on") == built / f"{key()}.so"
+    assert chosen("auto") == chosen("on") == find(built)
     assert chosen("auto", "cuda") is None
     with pytest.raises(NativeError, match="run on the CPU"):
         chosen("on", "cuda")
     monkeypatch.setattr(native, "BUILT", tmp_path / "nothing")
     assert chosen("auto") is None
-    with pytest.raises(NativeError, match="no kernels are built"):
+    with pytest.raises(NativeError, match="no native kernels"):
         chosen("on")
 
 
-def test_a_compiler_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "false")
-    with pytest.raises(NativeError, match=r"false .* failed"):
-        build(tmp_path / "built")
-    monkeypatch.setenv("CXX", str(tmp_path / "nowhere"))
-    with pytest.raises(NativeError, match="does not start"):
-        build(tmp_path / "built")
-    assert not list((tmp_path / "built").iterdir())
+def test_build_with_a_compiler_error_raises_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ziglang")
+    broken = tmp_path / "kernels"
+    broken.mkdir()
+    (broken / "library.cc").write_text("this is not C++\n")
+    monkeypatch.setattr(native, "SOURCES", broken)
+    with pytest.raises(NativeError, match="failed"):
+        build(tmp_path / "built", "x86_64")
+    assert list((tmp_path / "built").iterdir()) == []
 
 
-def test_without_a_compiler_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+def test_build_without_the_compiler_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "find_spec", lambda name: None)
-    with pytest.raises(NativeError, match=r"nightjar-alerts\[native\]"):
-        compiler()
+    with pytest.raises(NativeError, match="pip install ziglang"):
+        build(tmp_path, "x86_64")
+
+
+def test_build_for_an_unknown_architecture_names_the_known(tmp_path: Path) -> None:
+    with pytest.raises(NativeError, match="x86_64, aarch64"):
+        build(tmp_path, "vax")
+
+
+@pytest.mark.parametrize("bundle", [DEFAULT_BUNDLE, SURVEY_BUNDLES["ztf"]], ids=["elasticc", "ztf"])
+def test_scores_of_golden_inputs_with_kernels_differ_by_less_than_1e5(bundle: Path, native_library: Path) -> None:
+    held = load_bundle(bundle)
+    with np.load(bundle / "golden.npz") as golden:
+        inputs = {name.removeprefix("in/"): golden[name] for name in golden.files if name.startswith("in/")}
+    standard, kernels = open_session(held.model), open_session(held.model, kernels=native_library)
+    expected = run(standard, inputs)["probabilities"]
+    np.testing.assert_allclose(run(kernels, inputs)["probabilities"], expected, rtol=0, atol=1e-5)

@@ -1,6 +1,6 @@
-"""Kernels of our own, alone in a graph of one operator, and light curves to try them on, sound and unsound.
+"""The native kernels alone in a graph of one operator, and valid and invalid light curves to run them on.
 
-Run on a library that was built with sanitizers, which end the process where it does what it must not::
+Run on a library built with sanitizers, which end the process at the first error::
 
     LD_PRELOAD="libasan.so libubsan.so" PYTHONPATH=tests:. python -m support.native LIBRARY
 """
@@ -24,7 +24,6 @@ from nightjar_alerts.models.networks.statistics.shape_statistics import shape_st
 from nightjar_alerts.models.runtime import session_options
 from nightjar_alerts.training.export.functions import STATISTICS, VERSION
 
-BUILT: Final = Path(__file__).resolve().parents[2] / "build" / "native"
 BANDS: Final = 6
 INPUTS: Final = ("flux", "flux_err", "time", "band", "mask", "redshift")
 ATTRIBUTES: Final = {"bands": BANDS, "lags": 1, "periods": 2, "shapes": 1}

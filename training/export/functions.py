@@ -1,4 +1,4 @@
-"""Parts of a graph that kernels of our own can take over (``models.native``), set apart as functions.
+"""Parts of a graph that native kernels can take over (``models.native``), set apart as functions.
 
 A function of a graph is an operator whose meaning the graph itself holds, as nodes of standard operators. onnxruntime
 puts those in its place before it optimises anything, so the graph runs as if it had none; but where a library has a

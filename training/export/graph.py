@@ -2,7 +2,7 @@
 
 Notable: a grouped computation (``parts.packing``) arrives as one Split whose sizes take a detour through five little
 nodes per group, a fifth of the graph; :func:`split_by_counts` hands Split the counts themselves. Everything is standard
-operators, some of them in a function that kernels of our own can take over (``training.export.functions``), and nothing
+operators, some of them in a function that native kernels can take over (``training.export.functions``), and nothing
 lies outside the file; recurrent layers (``parts.positional_content``) are ONNX's LSTM and GRU, boosted trees
 (``parts.trees``) one TreeEnsemble of ONNX-ML.
 
@@ -240,7 +240,7 @@ def write_graph(
         and that answer.
     rows : modules that are left out where they are given no rows (:func:`only_with_rows`), and the width of what they
         answer.
-    native : modules that kernels of our own can take over (``training.export.functions``), and what these are told.
+    native : modules that native kernels can take over (``training.export.functions``), and what these are told.
     """
     sizes = {name: torch.export.Dim(name, min=1) for names in axes.values() for name in names}
     shapes = tuple({place: sizes[name] for place, name in enumerate(axes[key])} for key in inputs)

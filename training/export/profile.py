@@ -45,7 +45,7 @@ def profile_graph(
 
     Parameters
     ----------
-    kernels : library of kernels of our own (``models.native``) that take over what they can.
+    kernels : library of native kernels (``models.native``) that take over what they can.
 
     Returns
     -------

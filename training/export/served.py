@@ -260,7 +260,7 @@ class ServedNetwork(nn.Module):
         return {} if method is None else {f"network.{name}": width for name, width in method().items()}
 
     def native(self) -> dict[str, dict[str, int]]:
-        """Modules, by their names in here, that kernels of our own can take over, and what these have to be told."""
+        """Modules, by their names in here, that native kernels can take over, and what these have to be told."""
         method = getattr(self.network, "native", None)
         return {} if method is None else {f"network.{name}": attributes for name, attributes in method().items()}
 

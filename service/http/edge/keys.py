@@ -212,7 +212,7 @@ def _redis_client(url: str, seconds: float) -> "Redis":
     try:
         from redis.asyncio import Redis
     except ImportError:
-        raise RedisUnavailable("the redis extra is not installed: pip install 'nightjar-alerts[redis]'") from None
+        raise RedisUnavailable("the package redis is not installed: pip install 'nightjar-alerts[serve]'") from None
     try:
         return Redis.from_url(url, socket_connect_timeout=seconds, socket_timeout=seconds)
     except ValueError:  # its text repeats the address, which may hold a password

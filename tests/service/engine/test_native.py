@@ -1,4 +1,4 @@
-"""A model runs on kernels of our own where it is told to, says so, and does not start without those insisted on."""
+"""A model runs on the native kernels when the setting says so, and does not start without those that are required."""
 
 from pathlib import Path
 from shutil import copytree
@@ -68,6 +68,6 @@ def test_kernels_that_are_insisted_on_and_missing_end_the_start(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "BUILT", tmp_path)
-    with pytest.raises(ProviderError, match="no kernels are built for this machine"):
+    with pytest.raises(ProviderError, match="no native kernels for this machine"):
         loaded(bundle, "on")
     assert check_bundle(bundle, "cpu", native="auto").kernels == ()
