@@ -7,12 +7,13 @@
 #   make fast                 run the tests that train nothing and start no broker or benchmark: four minutes
 #   make test                 run `make lint`, install what the tests need and run them: a quarter of an hour on two cores
 #   make docs                 write the generated tables of docs/
-#   make native               build the kernels of our own, which answer faster, for this machine
+#   make native               build the native kernels again, after a change of their sources
 #   make bench                measure; writes build/bench.json
 #   make fuzz                 feed every decoder with strange bytes, MINUTES=1 each
-#   make audit                look for known vulnerabilities and secrets; asks servers
-#   make sbom                 list what serves, as CycloneDX: build/sbom.json
-#   make release              build what is committed, with its bill of materials and sums, into dist/
+#   make lock                 resolve the newest versions into deploy/constraints.txt and the files with hashes
+#   make audit                look for known vulnerabilities of what serves, and for secrets; needs the network
+#   make sbom                 write the bill of materials of what serves, as CycloneDX: build/sbom.json
+#   make release              build the committed sdist and wheels, with bill of materials and checksums, into dist/
 #   make kafka                fetch a Kafka into build/kafka (NIGHTJAR_KAFKA_HOME), for the tests that break brokers
 #   make soak                 kill a hundred stream workers in their work; then half an hour of load on the service
 #
@@ -104,37 +105,50 @@ build/kafka/libs:
 	tar -xzf build/kafka.tgz -C build/kafka --strip-components=1
 	rm build/kafka.tgz
 
-# Writes deploy/constraints.txt: the newest versions that satisfy pyproject.toml, for service, training and tests.
-lock: $(VENV)/.cpu
-	$(BIN)/python deploy/lock.py > deploy/constraints.txt.new
-	mv deploy/constraints.txt.new deploy/constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) uv
-	$(BIN)/python deploy/lock.py --hashes $(BIN)/uv
+# One resolution of everything into constraints.txt, and from it the files with hashes: what serves, and what builds.
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
+LOCKED = $(LOCK) --constraint deploy/constraints.txt --generate-hashes
 
-# Known vulnerabilities of what serves, and secrets in the history. The first asks a server that CI does not reach, the
-# second needs a tool that it has not; secrets in the files themselves are looked for by the tests.
-audit: $(VENV)/.cpu
-	$(BIN)/python -m deploy.secret_scan
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) pip-audit
-	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/requirements.txt
+lock: $(BIN)/uv
+	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra otel --extra stream \
+		--extra train --extra dev --output-file deploy/constraints.txt
+	$(LOCKED) pyproject.toml --extra cpu --extra otel --extra stream --output-file deploy/requirements.txt
+	$(LOCKED) deploy/build-requirements.in --output-file deploy/build-requirements.txt
+
+# Passwords in the tests are made up. gitleaks, where it is installed, looks into the history as well.
+audit: $(BIN)/uv
+	$(BIN)/uvx pip-audit --strict --require-hashes --disable-pip --requirement deploy/requirements.txt
+	git ls-files -z ':!tests' | xargs -0 $(BIN)/uvx --from detect-secrets detect-secrets-hook \
+		$(addprefix --disable-plugin ,Base64HighEntropyString HexHighEntropyString KeywordDetector)
 	! command -v gitleaks >/dev/null || gitleaks git --no-banner
 
-sbom: $(VENV)/.cpu
-	mkdir -p build && $(BIN)/python -m deploy.sbom > build/sbom.json
+sbom: $(BIN)/uv
+	mkdir -p build
+	$(BIN)/uvx --from cyclonedx-bom cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-file build/sbom.json deploy/requirements.txt
 
-# Wheel, source archive, bill of materials and sums of what is committed; the image, with the bill that buildx makes of
-# all of it, Debian's packages included, where there is a Docker.
-release: $(VENV)/.cpu
-	$(BIN)/python -m deploy.release dist
+# The sdist, wheels for x86-64 and AArch64, the bill of materials and checksums, of the commit that is checked out; and
+# the image, where Docker is installed, with the bill of materials that buildx makes of all that is in it.
+release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+release: $(VENV)/.cpu sbom
+	git diff --quiet HEAD || { echo "make release: there are changes that are not committed" >&2; exit 1; }
+	rm -rf dist build/release && mkdir -p dist build/release && git archive HEAD | tar -x -C build/release
+	NIGHTJAR_BUILD_MACHINE=x86_64 $(BIN)/python -m build --no-isolation --outdir dist build/release
+	NIGHTJAR_BUILD_MACHINE=aarch64 $(BIN)/python -m build --no-isolation --wheel --outdir dist build/release
+	cp build/sbom.json dist && cd dist && sha256sum -- * > SHA256SUMS
 	! docker buildx version >/dev/null 2>&1 || git archive HEAD | docker buildx build --file deploy/Dockerfile \
 		--sbom=true --provenance=mode=max --output type=oci,dest=dist/nightjar-image.tar -
+
+$(BIN)/uv: | $(BIN)/python
+	$(INSTALL) $(PIP_ARGS) uv
 
 $(BIN)/python:
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(may_apt) && $(apt_install) python3-venv; }
 	$(PYTHON) -m venv $(VENV)
 
 # The two stamps share one environment: what the tests need contains what the service needs, so neither undoes the other.
-# What serves, and what builds it, is installed by hash: a file that was exchanged at the index is refused.
+# What serves, and what builds it, is installed by hash: a file that was exchanged at the index is refused. The editable
+# install compiles the native kernels.
 $(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --require-hashes \
 		--requirement deploy/build-requirements.txt --requirement deploy/requirements.txt
@@ -142,5 +156,5 @@ $(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.t
 	@touch $@
 
 $(VENV)/.test: pyproject.toml deploy/constraints.txt | $(BIN)/python
-	$(INSTALL) $(PIP_ARGS) $(torch_args) --editable '.[cpu,otel,redis,stream,train,dev]'
+	$(INSTALL) $(PIP_ARGS) $(torch_args) --editable '.[cpu,otel,stream,train,dev]'
 	@touch $(VENV)/.cpu $@
