@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,21 +93,28 @@ def run_commands(name: str, tree: Tree, folder: Path) -> dict[str, Any]:
     """Exit status and facts of every command, and whether it printed a traceback."""
     bundle = classifier_bundle(folder / "counter").path
     _make_files(folder, bundle)
-    found: dict[str, Any] = {}
-    with server(tree, folder, {"BUNDLE": str(bundle)}) as (_, ports):
+    with server(tree, folder, {"BUNDLE": str(bundle)}) as (_, ports), ThreadPoolExecutor(2) as pool:
         values = {"folder": str(folder), "url": f"http://127.0.0.1:{ports['http']}", "port": str(free_port())}
-        for index, command in enumerate(COMMANDS):
-            settings = {"PORT": "0", "WORKER_PORT": "0"} | dict(command.settings)
-            filled = {setting: _filled(text, values) for setting, text in settings.items()}
-            ended = tree.run(_filled(command.arguments, values).split(), folder, **filled)
-            output = f"{ended.stdout}\n{ended.stderr}"
-            shown = " ".join(f"{setting}={text}" for setting, text in command.settings.items())
-            found[f"{index:02d} {shown} nightjar {command.arguments}"] = {
-                "status": ended.returncode,
-                "facts": [sorted(set(re.findall(fact, output, re.M))) for fact in command.facts],
-                "traceback": "Traceback" in output,
-            }
-    return {case: masked(output, {str(folder): "<folder>"}) for case, output in found.items()}
+        outputs = list(pool.map(lambda command: _output(command, tree, folder, values), COMMANDS))
+    masks = {str(folder): "<folder>"}
+    return {f"{index:02d} {_name(COMMANDS[index])}": masked(output, masks) for index, output in enumerate(outputs)}
+
+
+def _name(command: Command) -> str:
+    settings = " ".join(f"{setting}={text}" for setting, text in command.settings.items())
+    return f"{settings} nightjar {command.arguments}"
+
+
+def _output(command: Command, tree: Tree, folder: Path, values: Mapping[str, str]) -> dict[str, Any]:
+    settings = {"PORT": "0", "WORKER_PORT": "0"} | dict(command.settings)
+    filled = {setting: _filled(text, values) for setting, text in settings.items()}
+    ended = tree.run(_filled(command.arguments, values).split(), folder, **filled)
+    output = f"{ended.stdout}\n{ended.stderr}"
+    return {
+        "status": ended.returncode,
+        "facts": [sorted(set(re.findall(fact, output, re.M))) for fact in command.facts],
+        "traceback": "Traceback" in output,
+    }
 
 
 def _make_files(folder: Path, bundle: Path) -> None:
