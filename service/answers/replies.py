@@ -34,6 +34,7 @@ _REASONS: dict[str, tuple[str, str]] = {
     "list_type": ("not_a_list", "must be a list"),
     "dict_type": ("not_an_object", "must be an object"),
     "model_type": ("not_an_object", "must be an object"),
+    "model_attributes_type": ("not_an_object", "must be an object"),
     "finite_number": ("not_finite", "must be finite"),
     "too_short": ("empty", "must not be empty"),
     "int_parsing": ("not_an_integer", "must be an integer"),

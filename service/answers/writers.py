@@ -13,14 +13,14 @@ import numpy as np
 import orjson
 
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.lightcurve import Float64, LightCurve
+from nightjar_alerts.models.lightcurve import Float64
 from nightjar_alerts.models.posterior import Conclusion, CurveSummary, Posterior, Prior, PriorError
 from nightjar_alerts.models.taxonomy import Taxonomy
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.engine.batch import Prediction
-from nightjar_alerts.service.registry.live import Lease, Served
 from nightjar_alerts.service.registry.names import Role
+from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 
 AskedPrior = str | Mapping[str, float] | None
 """Class shares as requests ask for them: a name, weights by class, or none."""
@@ -205,26 +205,26 @@ def each_written(
 
 
 # A writer is made once for a model, a role and the name of a prior, and goes with the model.
-_CLASS_WRITERS: WeakKeyDictionary[Served[LightCurve], dict[tuple[Role, str | None], ClassWriter]] = WeakKeyDictionary()
+_CLASS_WRITERS: WeakKeyDictionary[ServedModel, dict[tuple[Role, str | None], ClassWriter]] = WeakKeyDictionary()
 
 
-def class_writer(lease: Lease[LightCurve], prior: AskedPrior = None) -> ClassWriter:
+def class_writer(handle: ModelHandle, prior: AskedPrior = None) -> ClassWriter:
     """Return the writer of a classifier's results under a prior; raises PriorError as :class:`ClassWriter` does."""
     if prior is not None and not isinstance(prior, str):
-        return ClassWriter(lease.bundle, lease.role, prior)
-    writers = _CLASS_WRITERS.setdefault(lease.served, {})
-    key = (lease.role, prior)
+        return ClassWriter(handle.bundle, handle.role, prior)
+    writers = _CLASS_WRITERS.setdefault(handle.model, {})
+    key = (handle.role, prior)
     if key not in writers:  # few are kept: a name that the model does not have raises here
-        writers[key] = ClassWriter(lease.bundle, lease.role, prior)
+        writers[key] = ClassWriter(handle.bundle, handle.role, prior)
     return writers[key]
 
 
-def usual_writer(lease: Lease[LightCurve], prior: str = "") -> ClassWriter:
+def usual_writer(handle: ModelHandle, prior: str = "") -> ClassWriter:
     """Return the writer under the operator's prior, or under the model's own where it has none of that name."""
     try:
-        return class_writer(lease, prior or None)
+        return class_writer(handle, prior or None)
     except PriorError:
-        return class_writer(lease)
+        return class_writer(handle)
 
 
 def _failure(outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""The admin interface: what is served, and every way to change it. On a port or socket of its own, off by default.
+"""Admin API: lists and changes the served models. It has a port or Unix socket of its own and is off by default.
 
-It listens where :mod:`service.settings` says (``admin_port``, ``admin_socket``), beside the service and on the same
-event loop, and asks for keys of its own (``admin_keys``), which an address other than loopback cannot do without. A
-change is answered, when it has been made, with everything that is served then. Every change, and every refusal of one,
-is a line in the log. Beside the interface's own routes stands Triton's model repository extension, where its clients
-look for it: ``/v2/repository``. Bodies of requests and replies are declared first, as models.
+It listens where ``admin_port`` or ``admin_socket`` say, beside the service and on the same event loop, and accepts the
+keys of ``admin_keys`` only; on an address other than loopback it needs some. A change is answered once it has been
+made, with the new listing. Every change and every rejected one is logged. Triton's model repository calls are at
+``/v2/repository``, where Triton's clients expect them.
 """
 
 import asyncio
@@ -13,16 +12,15 @@ import stat
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, NoReturn, TypeVar
 
-import orjson
 import structlog
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nightjar_alerts.models.bundle import Task
 from nightjar_alerts.service.answers.replies import FieldError, Reply, field_errors
@@ -40,60 +38,67 @@ from nightjar_alerts.service.http.edge.errors import (
 from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import ServerConfig
-from nightjar_alerts.service.http.formats import JSON_TYPE
+from nightjar_alerts.service.http.edge.receive import ClientDisconnected
 from nightjar_alerts.service.http.lifecycle import Service, service_of
 from nightjar_alerts.service.http.routes import about
 from nightjar_alerts.service.process import VERSION
-from nightjar_alerts.service.registry.live import LiveModels, Served
-from nightjar_alerts.service.registry.load import Refused
+from nightjar_alerts.service.registry.loader import ChangeRejected
+from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import MOST_CHARACTERS, PATTERN, VERSION_PATTERN, Reference, UnknownModel
-from nightjar_alerts.service.registry.repository import ModelRepository
+from nightjar_alerts.service.registry.serving import ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
 from nightjar_alerts.service.settings import is_loopback
 
+MAX_BODY_BYTES = 16 * 1024
+
 Version = Annotated[str, Field(pattern=VERSION_PATTERN, max_length=MOST_CHARACTERS)]
+T = TypeVar("T")
+
+audit = structlog.get_logger("audit")
 
 
-class _Strict(BaseModel):
+class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Nothing(_Strict):
+class EmptyBody(_Body):
     """No members."""
 
 
-class WhichVersion(_Strict):
-    """A version of the model in the address."""
+class VersionBody(_Body):
+    """Version of the model in the path."""
 
-    version: Version | None = Field(None, description="without one: the newest to load, all of them to unload")
-
-
-class AliasTarget(_Strict):
-    """Target of an alias."""
-
-    model: str = Field(pattern=PATTERN, max_length=MOST_CHARACTERS, description="`name`, or `name@1.2.3` to pin it")
+    version: Version | None = Field(None, description="default: the newest to load, all of them to unload")
 
 
-class CanaryTerms(_Strict):
-    """A version on trial."""
+class PinBody(_Body):
+    """Version to pin."""
 
     version: Version
-    percent: float = Field(gt=0, lt=100, description="of requests that it answers")
 
 
-class ShadowTerms(_Strict):
-    """A model to be compared."""
+class AliasBody(_Body):
+    """Target of an alias."""
+
+    model: str = Field(pattern=PATTERN, max_length=MOST_CHARACTERS, description="`name`, or `name@1.2.3` for a version")
+
+
+class CanaryBody(_Body):
+    """Canary to start."""
+
+    version: Version
+    percent: float = Field(gt=0, lt=100, description="percentage of the requests that it answers")
+
+
+class ShadowBody(_Body):
+    """Shadow to start."""
 
     model: str = Field(pattern=PATTERN, max_length=MOST_CHARACTERS, description="`name@1.2.3`")
-    share: float = Field(1.0, gt=0, le=1, description="of requests that are copied to it")
+    share: float = Field(1.0, gt=0, le=1, description="fraction of the requests that is copied to it")
 
 
 class Model(Reply):
-    """A model that is loaded.
-
-    ``answers_for_name`` is whether requests for the name alone come here; ``leaving`` models answer only what they were
-    asked before they were replaced.
-    """
+    """A loaded model; ``leaving`` models only finish requests that they had before they were replaced."""
 
     name: str
     version: str
@@ -102,14 +107,14 @@ class Model(Reply):
     path: str
     provider: str
     state: Literal["serving", "leaving"]
-    answers_for_name: bool
+    answers_for_name: bool = Field(description="whether it is the current version of its name")
     aliases: list[str]
-    requests: int = Field(description="being answered now")
+    requests: int = Field(description="requests in progress")
     load_seconds: float
 
 
 class Available(Reply):
-    """A bundle in the folders that is not loaded."""
+    """A bundle on disk that is not loaded."""
 
     name: str
     version: str
@@ -128,14 +133,14 @@ class FailedBundle(Reply):
 
 
 class CanaryState(Reply):
-    """A version that answers a share."""
+    """A version that answers a percentage of the requests."""
 
     version: str
     percent: float
 
 
 class ShadowState(Reply):
-    """Comparison with a shadow: light curves ``compared``, the share with the same class, mean distance and time."""
+    """Comparison with a shadow: light curves ``compared``, fraction with the same class, mean distance and time."""
 
     model: str
     share: float
@@ -148,46 +153,47 @@ class ShadowState(Reply):
 
 
 class Listing(Reply):
-    """Models, bundles that could be loaded, failures, aliases, canaries and shadows."""
+    """Loaded models, other bundles on disk, failures, aliases, pins, canaries and shadows."""
 
     models: list[Model]
     available: list[Available]
     failures: list[FailedBundle]
     aliases: dict[str, str]
+    pins: dict[str, str] = Field(description="pinned version of each model that has one")
     canaries: dict[str, CanaryState]
     shadows: dict[str, ShadowState]
 
 
-class IndexRequest(_Strict):
-    """Request of Triton's clients for the index."""
+class IndexBody(_Body):
+    """Triton's request for the index."""
 
     ready: bool = False
 
 
-class LoadParameters(_Strict):
-    """Parameters of loading: a model comes from the repository, never out of the request."""
+class LoadParameters(_Body):
+    """Triton's parameters of loading; none is supported, as models come from the repository only."""
 
 
-class LoadRequest(_Strict):
-    """Request of Triton's clients to load a model."""
+class LoadBody(_Body):
+    """Triton's request to load a model."""
 
     parameters: LoadParameters = LoadParameters()
 
 
-class UnloadParameters(_Strict):
-    """Parameters of unloading; there are no dependents."""
+class UnloadParameters(_Body):
+    """Triton's parameters of unloading; there are no dependents."""
 
     unload_dependents: bool = False
 
 
-class UnloadRequest(_Strict):
-    """Request of Triton's clients to unload a model."""
+class UnloadBody(_Body):
+    """Triton's request to unload a model."""
 
     parameters: UnloadParameters = UnloadParameters()
 
 
 class IndexEntry(Reply):
-    """A version of a model as Triton's index has it."""
+    """A version of a model in Triton's index."""
 
     name: str
     version: str
@@ -195,20 +201,18 @@ class IndexEntry(Reply):
     reason: str
 
 
-def listing(repository: ModelRepository) -> Listing:
-    """List all that the repository serves, could serve and failed to load."""
-    live, folders = repository.live, repository.folders
-    absent = [bundle for reference, bundle in folders.contents.bundles.items() if reference not in live.served]
+def listing(manager: ModelManager) -> Listing:
+    """List everything that is served, can be served or failed to load."""
+    router, directory = manager.router, manager.directory
     return Listing(
         models=[
-            *(_listed_model(live, served) for served in live.served.values()),
-            *(_listed_model(live, s) for s in live.leaving),
+            *(_listed_model(manager, model, "serving") for model in router.models.values()),
+            *(_listed_model(manager, model, "leaving") for model in manager.draining),
         ],
         available=[
-            Available(
-                name=bundle.reference.name, version=bundle.reference.version, task=bundle.task, path=str(bundle.path)
-            )
-            for bundle in absent
+            Available(name=reference.name, version=reference.version, task=bundle.task, path=str(bundle.path))
+            for reference, bundle in directory.contents.bundles.items()
+            if reference not in router.models
         ],
         failures=[
             FailedBundle(
@@ -218,77 +222,52 @@ def listing(repository: ModelRepository) -> Listing:
                 reason=failure.reason,
                 since=failure.since,
             )
-            for failure in folders.failures.values()
+            for failure in directory.failures.values()
         ],
-        aliases={alias: str(target) for alias, target in sorted(live.routes.aliases.items())},
-        canaries={name: CanaryState(version=c.version, percent=c.percent) for name, c in live.routes.canaries.items()},
-        shadows={name: _listed_shadow(shadow) for name, shadow in live.shadows.items()},
+        aliases={alias: str(target) for alias, target in sorted(router.aliases.items())},
+        pins=manager.pins,
+        canaries={name: CanaryState(version=c.version, percent=c.percent) for name, c in router.canaries.items()},
+        shadows={name: _listed_shadow(shadow) for name, shadow in router.shadows.items()},
     )
 
 
-def _listed_model(live: LiveModels, served: Served[Any]) -> Model:
-    reference, leaving = served.reference, served in live.leaving
+def _listed_model(manager: ModelManager, model: ServedModel, state: Literal["serving", "leaving"]) -> Model:
+    reference, router = model.reference, manager.router
     return Model(
         name=reference.name,
         version=reference.version,
-        task=served.task,
-        sha256=served.bundle.sha256,
-        path=str(served.bundle.path),
-        provider=served.provider,
-        state="leaving" if leaving else "serving",
-        answers_for_name=served is live.answering(reference.name),
-        aliases=[] if leaving else live.routes.aliases_of(reference),
-        requests=served.leases,
-        load_seconds=served.loaded.load_seconds,
+        task=model.bundle.manifest.task,
+        sha256=model.bundle.sha256,
+        path=str(model.bundle.path),
+        provider=model.provider,
+        state=state,
+        answers_for_name=model is router.current(reference.name),
+        aliases=router.aliases_of(reference) if state == "serving" else [],
+        requests=model.references,
+        load_seconds=model.loaded.load_seconds,
     )
 
 
 def _listed_shadow(shadow: Shadow) -> ShadowState:
-    agreement = shadow.agreement
+    stats = shadow.stats
     return ShadowState(
         model=str(shadow.reference),
         share=shadow.share,
-        compared=agreement.compared,
-        agreement=agreement.agreed / agreement.compared if agreement.compared else None,
-        mean_distance=agreement.distance / agreement.compared if agreement.compared else None,
-        mean_seconds=agreement.seconds / agreement.compared if agreement.compared else None,
-        failed=agreement.failed,
-        dropped=agreement.dropped,
+        compared=stats.compared,
+        agreement=stats.agreed / stats.compared if stats.compared else None,
+        mean_distance=stats.distance / stats.compared if stats.compared else None,
+        mean_seconds=stats.seconds / stats.compared if stats.compared else None,
+        failed=stats.failed,
+        dropped=stats.dropped,
     )
 
 
-def index(repository: ModelRepository, ready: bool) -> list[IndexEntry]:
-    """Return the listing as Triton has it."""
-    all_of_it = listing(repository)
-    entries = [IndexEntry(name=m.name, version=m.version, state="READY", reason="") for m in all_of_it.models]
-    if ready:
-        return entries
-    reasons = {(failed.name, failed.version): failed.reason for failed in all_of_it.failures}
-    return entries + [
-        IndexEntry(
-            name=bundle.name,
-            version=bundle.version,
-            state="UNAVAILABLE",
-            reason=reasons.get((bundle.name, bundle.version), "unloaded"),
-        )
-        for bundle in all_of_it.available
-    ]
+class AdminAuthMiddleware(AuthMiddleware):
+    """Admits requests with a known key; if no keys are set, all but those of web pages.
 
-
-FormT = TypeVar("FormT", bound=BaseModel)
-T = TypeVar("T")
-
-MOST_BYTES = 16 * 1024
-
-audit = structlog.get_logger("audit")
-
-
-class AdminGate(AuthMiddleware):
-    """Lets in whoever shows a known key; where no keys are set, everybody but web pages.
-
-    Without keys only users of this machine reach the interface, but a page in their browser might send it requests. The
-    browser then names the page in the header ``Origin`` or, where the page's own name was made to lead to this machine
-    (DNS rebinding), in ``Host``.
+    Without keys only users of this machine reach the API, but a page in their browser could send requests to it. The
+    browser then names the page in the header ``Origin`` or, if the page's own name resolves to this machine (DNS
+    rebinding), in ``Host``.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -296,235 +275,258 @@ class AdminGate(AuthMiddleware):
         if scope["type"] == "http":
             scope.setdefault("state", {})["client"] = self.keys.authenticate(scope)
             headers, by_socket = dict(scope["headers"]), scope["server"] is None or scope["server"][1] is None
-            strange = b"origin" in headers or not (by_socket or _is_this_machine(headers.get(b"host", b"")))
-            if not self.keys and strange:
+            foreign = b"origin" in headers or not (by_socket or _is_this_machine(headers.get(b"host", b"")))
+            if not self.keys and foreign:
                 raise ProblemError(UNAUTHORIZED, "requests of web pages are refused")
         await self.app(scope, receive, send)
 
 
 def _is_this_machine(host: bytes) -> bool:
-    """Return True when a Host header names loopback, with any port."""
+    """Return True if a Host header names loopback, with any port."""
     name = host.decode("latin-1").lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
     return is_loopback(name)
 
 
-async def read(request: Request, form: type[FormT]) -> FormT:
-    """Read and check the body; an empty one leaves every field at its default. Raises ProblemError."""
-    data = await _body(request)
-    try:
-        return form.model_validate(orjson.loads(data) if data else {})
-    except orjson.JSONDecodeError:
+class BodyMiddleware:
+    """Reads each body as a whole, bounded in size and time, and declares it as JSON, whatever its Content-Type.
+
+    curl sends ``-d`` as a form, and Triton's clients send no Content-Type at all.
+    """
+
+    def __init__(self, app: ASGIApp, timeout: float) -> None:
+        self.app, self.timeout = app, timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        body = await self._read(receive)
+        headers = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def replay() -> Message:
+            return next(messages, None) or await receive()
+
+        headers.append((b"content-type", b"application/json"))
+        await self.app({**scope, "headers": headers}, replay, send)
+
+    async def _read(self, receive: Receive) -> bytes:
+        body, more = b"", True
+        try:
+            async with asyncio.timeout(self.timeout):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":  # a body that is cut off must not pass for an empty one
+                        raise ClientDisconnected
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > MAX_BODY_BYTES:
+                        detail = f"the body is longer than {MAX_BODY_BYTES} bytes"
+                        raise ProblemError(TOO_LARGE, detail, limit=MAX_BODY_BYTES)
+        except TimeoutError:
+            raise ProblemError(TIMEOUT, f"the body did not arrive within {self.timeout:g} s") from None
+        return body
+
+
+async def on_invalid_request(request: Request, error: Exception) -> NoReturn:
+    """Turn FastAPI's validation errors into a problem: pointers start at the body."""
+    assert isinstance(error, RequestValidationError)
+    details = error.errors()
+    if any(detail["type"] == "json_invalid" for detail in details):
         raise ProblemError(MALFORMED, "the body is not JSON") from None
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        raise ProblemError(INVALID, errors=field_errors(details)) from None
+    errors = field_errors([{**detail, "loc": detail["loc"][1:]} for detail in details])
+    raise ProblemError(INVALID, errors=errors) from None
 
 
-async def _body(request: Request) -> bytes:
-    data, seconds = b"", service_of(request).settings.body_timeout
-    try:
-        async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                data += chunk
-                if len(data) > MOST_BYTES:
-                    raise ProblemError(TOO_LARGE, f"the body is longer than {MOST_BYTES} bytes", limit=MOST_BYTES)
-    except TimeoutError:
-        raise ProblemError(TIMEOUT, f"the body did not arrive within {seconds:g} s") from None
-    return data
-
-
-def models_of(request: Request) -> ModelRepository:
-    """Return the models, to be changed. Raises ProblemError (503) until the service has started."""
+def manager_of(request: Request) -> ModelManager:
+    """Return the model manager. Raises ProblemError (503) until the service has started."""
     service = service_of(request)
     if not service.started:
         raise service.not_ready()
     return service.models
 
 
-async def change(request: Request, action: str, work: Awaitable[T], **what: object) -> T:
-    """Make a change and log it, also where it is refused or fails.
+async def change(request: Request, action: str, work: Awaitable[T], **fields: object) -> Listing:
+    """Make a change, log it, and return the new listing.
 
     Raises
     ------
     ProblemError
-        404 for a model that is not there, 409 for a change that is refused.
+        404 for an unknown model, 409 for a change that is rejected.
     """
     by = {"key": getattr(request.state, "client", ""), "peer": request.client.host if request.client else "socket"}
     try:
-        result = await work
-    except UnknownModel as error:
-        audit.warning("admin change refused", action=action, **what, **by, reason=str(error))
-        raise ProblemError(NOT_FOUND, str(error)) from None
-    except Refused as error:
-        audit.warning("admin change refused", action=action, **what, **by, reason=str(error))
-        raise ProblemError(CONFLICT, str(error)) from None
+        await work
+    except (UnknownModel, ChangeRejected) as error:
+        audit.warning("admin change refused", action=action, **fields, **by, reason=str(error))
+        raise ProblemError(NOT_FOUND if isinstance(error, UnknownModel) else CONFLICT, str(error)) from None
     except BaseException as error:
-        audit.error("admin change failed", action=action, **what, **by, reason=type(error).__name__)
+        audit.error("admin change failed", action=action, **fields, **by, reason=type(error).__name__)
         raise
-    audit.info("admin change", action=action, **what, **by)
-    return result
+    audit.info("admin change", action=action, **fields, **by)
+    return listing(service_of(request).models)
 
 
-def json_reply(content: BaseModel) -> Response:
-    """Make a reply of a model."""
-    return Response(content.model_dump_json(), media_type=JSON_TYPE)
+def model_name(text: str) -> str:
+    """Parse a name in the path. Raises ProblemError (404) for an invalid one."""
+    try:
+        return Reference.parse(text).name
+    except ValueError:
+        raise ProblemError(
+            NOT_FOUND, "names of models and aliases are lower-case letters, digits and hyphens"
+        ) from None
 
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
 
 
-def model_name(text: str) -> str:
-    """Read a name from the address. Raises ProblemError (404) for what cannot be one."""
-    try:
-        return Reference.parse(text).name
-    except ValueError:
-        raise ProblemError(NOT_FOUND, "a model or alias is named by small letters, digits and hyphens") from None
-
-
-def _state(request: Request) -> Response:
-    return json_reply(listing(service_of(request).models))
-
-
 @router.get("/models")
-async def models(request: Request) -> Response:
-    """List models, bundles that could be loaded, failures, aliases, canaries and shadows."""
-    return _state(request)
+async def models(request: Request) -> Listing:
+    """List models, other bundles on disk, failures, aliases, pins, canaries and shadows."""
+    return listing(service_of(request).models)
 
 
 @router.post("/reload")
-async def reload(request: Request) -> Response:
-    """Take up what is new in the folders, and try again what failed."""
-    await read(request, Nothing)
-    await change(request, "reload", models_of(request).changes.sync(retry=True))
-    return _state(request)
+async def reload(request: Request, body: EmptyBody | None = None) -> Listing:
+    """Scan the directory, serve what is new, and try again what failed."""
+    return await change(request, "reload", manager_of(request).reload(retry=True))
 
 
 @router.post("/models/{name}/load")
-async def load(request: Request, name: str) -> Response:
-    """Load a version, the newest when none is named."""
-    reference = Reference(model_name(name), (await read(request, WhichVersion)).version or "")
-    await change(request, "load", models_of(request).changes.load(reference), model=str(reference))
-    return _state(request)
+async def load(request: Request, name: str, body: VersionBody | None = None) -> Listing:
+    """Load a version, by default the newest."""
+    reference = Reference(model_name(name), (body and body.version) or "")
+    return await change(request, "load", manager_of(request).load(reference), model=str(reference))
 
 
 @router.post("/models/{name}/unload")
-async def unload(request: Request, name: str) -> Response:
-    """Stop serving a version, or a model in all its versions."""
-    reference = Reference(model_name(name), (await read(request, WhichVersion)).version or "")
-    await change(request, "unload", models_of(request).changes.unload(reference), model=str(reference))
-    return _state(request)
+async def unload(request: Request, name: str, body: VersionBody | None = None) -> Listing:
+    """Unload a version, by default all versions of the model."""
+    reference = Reference(model_name(name), (body and body.version) or "")
+    return await change(request, "unload", manager_of(request).unload(reference), model=str(reference))
 
 
 @router.post("/models/{name}/rollback")
-async def rollback(request: Request, name: str) -> Response:
-    """Let the version answer again that answered before."""
-    await read(request, Nothing)
+async def rollback(request: Request, name: str, body: EmptyBody | None = None) -> Listing:
+    """Pin the next older version."""
     model = model_name(name)
-    await change(request, "rollback", models_of(request).changes.rollback(model), model=model)
-    return _state(request)
+    return await change(request, "rollback", manager_of(request).rollback(model), model=model)
+
+
+@router.put("/models/{name}/pin")
+async def pin(request: Request, name: str, body: PinBody) -> Listing:
+    """Let one version answer for the name, also after a restart, whatever is newer."""
+    reference = Reference(model_name(name), body.version)
+    return await change(request, "pin", manager_of(request).pin(reference), model=str(reference))
+
+
+@router.delete("/models/{name}/pin")
+async def unpin(request: Request, name: str) -> Listing:
+    """Delete the pin; the next scan may load a newer version."""
+    model = model_name(name)
+    return await change(request, "unpin", manager_of(request).unpin(model), model=model)
 
 
 @router.put("/aliases/{alias}")
-async def set_alias(request: Request, alias: str) -> Response:
-    """Give a model another name."""
-    target = Reference.parse((await read(request, AliasTarget)).model)
-    name = model_name(alias)
-    await change(
-        request, "set alias", models_of(request).changes.set_alias(name, target), alias=name, model=str(target)
-    )
-    return _state(request)
+async def set_alias(request: Request, alias: str, body: AliasBody) -> Listing:
+    """Let an alias lead to a model."""
+    name, target = model_name(alias), Reference.parse(body.model)
+    work = manager_of(request).set_alias(name, target)
+    return await change(request, "set alias", work, alias=name, model=str(target))
 
 
 @router.delete("/aliases/{alias}")
-async def end_alias(request: Request, alias: str) -> Response:
-    """Take an alias away."""
+async def delete_alias(request: Request, alias: str) -> Listing:
+    """Delete an alias."""
     name = model_name(alias)
-    await change(request, "end alias", models_of(request).changes.end_alias(name), alias=name)
-    return _state(request)
+    return await change(request, "end alias", manager_of(request).delete_alias(name), alias=name)
 
 
 @router.put("/models/{name}/canary")
-async def set_canary(request: Request, name: str) -> Response:
+async def set_canary(request: Request, name: str, body: CanaryBody) -> Listing:
     """Let a version answer a percentage of the requests for a name."""
-    terms, model = await read(request, CanaryTerms), model_name(name)
-    work = models_of(request).trials.set_canary(model, terms.version, terms.percent)
-    await change(request, "set canary", work, model=model, version=terms.version, percent=terms.percent)
-    return _state(request)
+    model = model_name(name)
+    work = manager_of(request).set_canary(model, body.version, body.percent)
+    return await change(request, "set canary", work, model=model, version=body.version, percent=body.percent)
 
 
 @router.delete("/models/{name}/canary")
-async def end_canary(request: Request, name: str) -> Response:
-    """Let one version answer everything again."""
+async def delete_canary(request: Request, name: str) -> Listing:
+    """Let the current version answer every request again."""
     model = model_name(name)
-    await change(request, "end canary", models_of(request).trials.end_canary(model), model=model)
-    return _state(request)
+    return await change(request, "end canary", manager_of(request).delete_canary(model), model=model)
 
 
 @router.put("/models/{name}/shadow")
-async def set_shadow(request: Request, name: str) -> Response:
-    """Compare a model with another."""
-    terms, model = await read(request, ShadowTerms), model_name(name)
-    reference = Reference.parse(terms.model)
+async def set_shadow(request: Request, name: str, body: ShadowBody) -> Listing:
+    """Compare a model with another one."""
+    model, reference = model_name(name), Reference.parse(body.model)
     if not reference.version:
-        fault = FieldError(pointer="/model", reason="missing_version", detail="a shadow is named as name@1.2.3")
-        raise ProblemError(INVALID, errors=[fault])
-    work = models_of(request).trials.set_shadow(model, reference, terms.share)
-    await change(request, "set shadow", work, model=model, shadow=terms.model, share=terms.share)
-    return _state(request)
+        error = FieldError(pointer="/model", reason="missing_version", detail="name the shadow as name@1.2.3")
+        raise ProblemError(INVALID, errors=[error])
+    work = manager_of(request).set_shadow(model, reference, body.share)
+    return await change(request, "set shadow", work, model=model, shadow=body.model, share=body.share)
 
 
 @router.delete("/models/{name}/shadow")
-async def end_shadow(request: Request, name: str) -> Response:
+async def delete_shadow(request: Request, name: str) -> Listing:
     """End the comparison of a model with its shadow."""
     model = model_name(name)
-    await change(request, "end shadow", models_of(request).trials.end_shadow(model), model=model)
-    return _state(request)
+    return await change(request, "end shadow", manager_of(request).delete_shadow(model), model=model)
 
 
 triton_router = APIRouter(prefix="/v2/repository", include_in_schema=False)
 
 
 @triton_router.post("/index")
-async def repository_index(request: Request) -> Response:
-    """Every version of every model, or with ``ready`` those that are served."""
-    index_request = await read(request, IndexRequest)
-    entries = [entry.model_dump() for entry in index(service_of(request).models, index_request.ready)]
-    return Response(orjson.dumps(entries), media_type=JSON_TYPE)
+async def repository_index(request: Request, body: IndexBody | None = None) -> list[IndexEntry]:
+    """List every version of every model, or only the served ones."""
+    found = listing(service_of(request).models)
+    entries = [IndexEntry(name=model.name, version=model.version, state="READY", reason="") for model in found.models]
+    if body is not None and body.ready:
+        return entries
+    reasons = {(failure.name, failure.version): failure.reason for failure in found.failures}
+    return entries + [
+        IndexEntry(
+            name=bundle.name,
+            version=bundle.version,
+            state="UNAVAILABLE",
+            reason=reasons.get((bundle.name, bundle.version), "unloaded"),
+        )
+        for bundle in found.available
+    ]
 
 
 @triton_router.post("/models/{name}/load")
-async def triton_load(request: Request, name: str) -> Response:
-    """Load the newest version. A configuration or files in the request are refused: models come from the repository."""
-    await read(request, LoadRequest)
+async def triton_load(request: Request, name: str, body: LoadBody | None = None) -> Response:
+    """Load the newest version."""
     reference = Reference(model_name(name))
-    await change(request, "load", models_of(request).changes.load(reference), model=str(reference))
+    await change(request, "load", manager_of(request).load(reference), model=str(reference))
     return Response()
 
 
 @triton_router.post("/models/{name}/unload")
-async def triton_unload(request: Request, name: str) -> Response:
-    """Unload a model, in all its versions."""
-    await read(request, UnloadRequest)
+async def triton_unload(request: Request, name: str, body: UnloadBody | None = None) -> Response:
+    """Unload all versions of a model."""
     reference = Reference(model_name(name))
-    await change(request, "unload", models_of(request).changes.unload(reference), model=str(reference))
+    await change(request, "unload", manager_of(request).unload(reference), model=str(reference))
     return Response()
 
 
 def create_admin_app(service: Service) -> FastAPI:
-    """Build the application around a service that somebody else starts and stops."""
+    """Build the admin application of a service, which is started and stopped elsewhere."""
     app = FastAPI(
-        title="Nightjar's administration",
+        title="Nightjar admin API",
         version=VERSION,
         redirect_slashes=False,
         openapi_url=None,
-        exception_handlers={HTTPException: raise_problem, RequestValidationError: raise_problem},
+        exception_handlers={HTTPException: raise_problem, RequestValidationError: on_invalid_request},
     )
     app.state.service = service
-    app.add_middleware(AdminGate, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
+    app.add_middleware(BodyMiddleware, timeout=service.settings.body_timeout)
+    app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
     app.add_middleware(RequestMiddleware, metrics=service.metrics, tracer=service.tracer)
-    for each in (router, triton_router, about.problems):
-        app.include_router(each)
+    for part in (router, triton_router, about.problems):
+        app.include_router(part)
     return app
 
 

@@ -37,7 +37,7 @@ from nightjar_alerts.service.http.forms import (
     LightCurveIn,
     Options,
 )
-from nightjar_alerts.service.registry.live import Lease
+from nightjar_alerts.service.registry.serving import ModelHandle
 from nightjar_alerts.service.settings import Settings
 
 _KNOWN_METADATA = frozenset(KNOWN_COLUMNS)
@@ -417,9 +417,7 @@ def classified(
     )
 
 
-def checked_prior(
-    lease: Lease[LightCurve], prior: AskedPrior, usual: str, where: str = "/options/prior"
-) -> ClassWriter:
+def checked_prior(handle: ModelHandle, prior: AskedPrior, usual: str, where: str = "/options/prior") -> ClassWriter:
     """Return the writer of a classifier's results under a prior.
 
     Parameters
@@ -434,18 +432,18 @@ def checked_prior(
         422 where the model cannot use what the request asks for.
     """
     try:
-        return usual_writer(lease, usual) if prior is None else class_writer(lease, prior)
+        return usual_writer(handle, usual) if prior is None else class_writer(handle, prior)
     except PriorError as error:
         fault = FieldError(pointer=where + error.pointer, reason=error.reason, detail=str(error))
         raise ProblemError(errors.INVALID, errors=[fault]) from None
 
 
 def class_writers(
-    leases: Sequence[Lease[LightCurve]], prior: AskedPrior, usual: str, where: str = "/options/prior"
+    handles: Sequence[ModelHandle], prior: AskedPrior, usual: str, where: str = "/options/prior"
 ) -> list[ClassWriter]:
     """Return the writer for each light curve, one object for all of a model; raises as :func:`checked_prior`."""
-    writers = {lease: checked_prior(lease, prior, usual, where) for lease in dict.fromkeys(leases)}
-    return [writers[lease] for lease in leases]
+    writers = {handle: checked_prior(handle, prior, usual, where) for handle in dict.fromkeys(handles)}
+    return [writers[handle] for handle in handles]
 
 
 def faults(item: object) -> tuple[FieldError, ...]:

@@ -22,7 +22,7 @@ How long each stage took is told to the metrics, the model's statistics, the tra
 """
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -30,7 +30,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from nightjar_alerts.models.lightcurve import LightCurveError
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
 from nightjar_alerts.service.http import openapi
@@ -42,8 +42,8 @@ from nightjar_alerts.service.http.formats import JSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.observe.metrics import STAGES, Metrics, ModelMetrics
 from nightjar_alerts.service.observe.tracing import RECORDING, Span
-from nightjar_alerts.service.registry.live import Lease, held, infer_many
 from nightjar_alerts.service.registry.names import MOST_CHARACTERS
+from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings
 
 DEADLINE_HEADER = "Nightjar-Deadline-Ms"
@@ -175,23 +175,23 @@ class ModelQuery(BaseModel):
     model: str = Field("", max_length=MOST_CHARACTERS, description="model to ask: `name`, `name@1.2.3` or an alias")
 
 
-def sticky_key(request: Request, names: Iterable[str] = ()) -> str:
+def routing_key(request: Request, names: Iterable[str] = ()) -> str:
     """Return the key of a canary's share: the first object with a name, else the API key, else the request's id."""
     state = request.scope["state"]
     asks: str = state.get("client", "") or state["request_id"]
     return next(filter(None, names), asks)
 
 
-def role_header(leases: Iterable[Lease[Any]], service: Service) -> dict[str, str]:
+def role_header(handles: Iterable[ModelHandle], service: Service) -> dict[str, str]:
     """Return, and count, the header with the role of a model that answered in the place of the usual one, if any."""
-    roles = sorted({lease.role for lease in leases if lease.role})
+    roles = sorted({handle.role for handle in handles if handle.role})
     for role in roles:
         service.metrics.substitutes.labels(role).inc()
     return {ROLE_HEADER: ", ".join(roles)} if roles else {}
 
 
 T = TypeVar("T")
-ItemT = TypeVar("ItemT", bound=Sized)
+ItemT = TypeVar("ItemT", bound=LightCurve)
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Response]])
 
 LARGE_BYTES = 1024 * 1024  # a body of JSON takes up to sixteen times as much while it is parsed
@@ -216,13 +216,13 @@ class Inquiry(NamedTuple, Generic[ItemT]):
 
     Attributes
     ----------
-    leases : the model to ask about each item.
+    handles : the model to ask about each item.
     items : what to ask, or why it is not asked about.
     write : makes the reply of what became of the items.
     slow : whether the reply is written in a thread even for few items.
     """
 
-    leases: Sequence[Lease[ItemT]]
+    handles: Sequence[ModelHandle]
     items: Sequence[ItemT | LightCurveError | Skipped]
     terms: InferOptions
     write: Callable[[Sequence[Outcome]], EncodedReply]
@@ -304,17 +304,19 @@ class Endpoint:
             inquiry = await understand(call, data)
             del data  # what was made of it stays charged, and is smaller
             await charge(request, service, len(inquiry.items))
-            with held(dict.fromkeys(inquiry.leases)):
-                outcomes = await cancel_on_disconnect(request, infer_many(inquiry.leases, inquiry.items, inquiry.terms))
+            with acquired(dict.fromkeys(inquiry.handles)):
+                outcomes = await cancel_on_disconnect(
+                    request, infer_many(inquiry.handles, inquiry.items, inquiry.terms)
+                )
         stopwatch.restart()
         slow = inquiry.slow or len(outcomes) > INLINE_ITEMS
         reply = await call.run_maybe_in_thread(partial(inquiry.write, outcomes), slow)
         stopwatch.lap("encode")
-        for lease in dict.fromkeys(inquiry.leases):
-            stopwatch.tell(lease.served.plane.notes)
+        for handle in dict.fromkeys(inquiry.handles):
+            stopwatch.tell(handle.model.plane.notes)
         headers = {
             **reply.headers,
             "Server-Timing": stopwatch.header(outcomes),
-            **role_header(inquiry.leases, service),
+            **role_header(inquiry.handles, service),
         }
         return Response(reply.content, headers=headers, media_type=reply.media_type)

@@ -9,14 +9,13 @@ orchestrator can replace it, a hung service nobody notices.
 import asyncio
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 
 from nightjar_alerts.models.bundle import BundleError
-from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
@@ -24,10 +23,10 @@ from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.http.edge.receive import MemoryBudget
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.process import tracer_of
-from nightjar_alerts.service.registry.live import Lease, ModelChooser, Served, ServedClassifier
-from nightjar_alerts.service.registry.load import LoadOne, load_one
+from nightjar_alerts.service.registry.loader import LoadModels, LoadOne, load_one
+from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import NotReady, UnknownModel
-from nightjar_alerts.service.registry.repository import LoadModels, ModelRepository
+from nightjar_alerts.service.registry.serving import Item, ModelHandle, ServedModel
 from nightjar_alerts.service.settings import Settings
 
 T = TypeVar("T")
@@ -67,7 +66,7 @@ class Service:
         self.quotas = Quotas(settings.key_limits, self.metrics, shared) if limited else None
         self._decoders, self._large_decoder = CapacityLimiter(DECODE_THREADS), CapacityLimiter(1)
         self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
-        self.models = ModelRepository(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
+        self.models = ModelManager(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
         self.state = State.STARTING
         self._broken = ""
         self.on_failure: Callable[[], None] = lambda: None
@@ -134,28 +133,33 @@ class Service:
         return f"the service has failed: {self._broken}" if self._broken else f"the service is {self.state}"
 
     @property
-    def classifier(self) -> ServedClassifier:
-        """The model that classifies where a request names none. Raises ProblemError (503) while there is none."""
-        return self.lease_classifier().served
+    def classifier(self) -> ServedModel:
+        """The model for requests that name none. Raises ProblemError (503) while there is none."""
+        return self.select_model().model
 
-    def lease_classifier(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
-        """Lease a classifier of the repository. Raises ProblemError: 503 while starting, 404 for an unknown name."""
+    def select_model(self, name: str = "", *, survey: str = "", routing_key: str = "") -> ModelHandle:
+        """Return the handle of a model. Raises ProblemError: 503 while starting, 404 for an unknown name."""
         try:
-            return self.models.classifier(name, survey=survey, key=key)
-        except NotReady:
-            raise self.not_ready() from None
-        except UnknownModel:
-            detail = "no classifier is served under this name: /v1/models lists those that are"
-            raise ProblemError(NOT_FOUND, detail) from None
+            return self.models.router.select(name, survey=survey, routing_key=routing_key)
+        except (NotReady, UnknownModel) as error:
+            raise self._no_model(error) from None
 
-    def chooser(self, name: str = "") -> ModelChooser:
-        """Return what chooses a model for each light curve of a request; raises as :meth:`lease_classifier`."""
-        if name or not self.started:  # where none is named there is always one that answers
-            self.lease_classifier(name)
-        return ModelChooser(self.models.classifier, name)
+    def route(
+        self, item: Item, name: str = "", *, survey: str = "", routing_key: str = "", substitute: bool = True
+    ) -> tuple[ModelHandle, Item]:
+        """Return the model for an item, and the item, as :meth:`ModelRouter.route`; raises as :meth:`select_model`."""
+        try:
+            return self.models.router.route(item, name, survey=survey, routing_key=routing_key, substitute=substitute)
+        except (NotReady, UnknownModel) as error:
+            raise self._no_model(error) from None
+
+    def _no_model(self, error: Exception) -> ProblemError:
+        if isinstance(error, NotReady):
+            return self.not_ready()
+        return ProblemError(NOT_FOUND, "no classifier is served under this name: /v1/models lists those that are")
 
     @property
-    def served(self) -> list[Served[Any]]:
+    def served(self) -> list[ServedModel]:
         """Every model that answers. Raises ProblemError (503) while there is none."""
         try:
             return self.models.served

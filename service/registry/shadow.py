@@ -1,13 +1,11 @@
-"""A shadow: a second model that gets copies of requests, whose answers and times are compared and reach no client.
+"""Shadow model: receives copies of requests; its results are compared with the served ones and reach no client.
 
-It gets a stated share of the requests of a model, after they were answered, in a worker thread of its own whose
-priority is lower than that of the live models' threads. It takes copies only while the live model has next to nothing
-waiting and while few copies wait themselves; all others are counted and dropped. When it fails, or dies, only the
-comparison ends.
+It receives a configured share of a model's requests, after they were answered, in one worker thread with a lower
+priority than the threads of the served models. Copies are taken only while the served model has almost nothing queued
+and few copies wait; the others are dropped and counted. If the shadow fails or dies, only the comparison ends.
 
-Compared are the classes by name: whether both models find the same one most probable, and the total-variation distance
-of their probabilities, half the sum of absolute differences: 0 for equal answers, 1 for answers that have nothing in
-common.
+Two results are compared by class name: whether both have the same most probable class, and the total-variation distance
+of their probabilities, which is half the sum of absolute differences (0: equal; 1: no class in common).
 """
 
 import asyncio
@@ -27,14 +25,14 @@ from nightjar_alerts.service.engine.batch import Arrays, Classification, EngineE
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.registry.load import stand_back
+from nightjar_alerts.service.registry.loader import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference
 
-MOST_WAITING = 256
-"""Light curves that may wait for the shadow."""
+MAX_QUEUED = 256
+"""Maximum number of light curves that wait for the shadow."""
 
 LIVE_BACKLOG_SECONDS = 0.02
-"""Predicted work waiting for the live model beyond which nothing is copied."""
+"""Predicted work queued for the served model above which nothing is copied."""
 
 DEADLINE_SECONDS = 30.0
 
@@ -42,16 +40,16 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Agreement:
+class ShadowStats:
     """Comparison so far, in light curves.
 
     Attributes
     ----------
-    agreed : of the ``compared``, those whose most probable class is the same.
+    agreed : compared light curves with the same most probable class.
     distance : sum of total-variation distances.
-    seconds : sum of times to an answer.
-    failed : that the shadow failed on or could say nothing about, although the live model answered.
-    dropped : copies that were not taken, for want of room or because the live model was busy.
+    seconds : sum of times to a result.
+    failed : light curves without a result of the shadow.
+    dropped : copies not taken, because too many waited or the served model was busy.
     """
 
     compared: int = 0
@@ -63,13 +61,13 @@ class Agreement:
 
 
 class Shadow:
-    """A classifier that shadows another.
+    """A classifier that receives copies of the requests to another.
 
     Parameters
     ----------
-    classes : of the live model, in the order of its probabilities; the shadow has the same, in any order.
-    share : of the requests that are copied, 0 to 1.
-    on_death : called on the event loop when the shadow's engine has died.
+    classes : classes of the served model, in the order of its probabilities; the shadow has the same, in any order.
+    share : fraction of the requests that is copied.
+    on_death : called on the event loop if the shadow's engine dies.
     """
 
     def __init__(
@@ -83,35 +81,40 @@ class Shadow:
         manifest = loaded.bundle.manifest
         self.reference, self.share = Reference(manifest.name, manifest.version), share
         self.classes = tuple(classes)
-        self.agreement = Agreement()
+        self.stats = ShadowStats()
         self._order = np.array([manifest.classes.names.index(name) for name in classes])
         self._program, self._metrics = Classification(manifest), metrics
         self._engine = Engine(
-            standing_back(loaded.run),
+            _at_low_priority(loaded.run),
             self._program,
             loaded.cost,
             EngineOptions(workers=1, max_queued_seconds=DEADLINE_SECONDS),
             on_death=on_death,
         )
         self._random = Random()
-        self._waiting = 0
+        self._queued = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Be ready for copies."""
+        """Start the engine."""
         await self._engine.start()
 
     async def stop(self) -> None:
-        """Drop what waits, end the worker."""
+        """Drop the waiting copies and stop the engine."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engine.stop()
 
-    def offer(
-        self, items: Sequence[LightCurve | LightCurveError | Skipped], outcomes: Sequence[Outcome], live: Engine
+    def mirror(
+        self, items: Sequence[LightCurve | LightCurveError | Skipped], outcomes: Sequence[Outcome], engine: Engine
     ) -> None:
-        """Take a copy of a request that was answered, or let it pass."""
+        """Copy an answered request, or drop it; never waits or raises.
+
+        Parameters
+        ----------
+        engine : engine of the served model.
+        """
         if self._random.random() >= self.share:
             return
         answered = [
@@ -119,22 +122,22 @@ class Shadow:
             for item, outcome in zip(items, outcomes, strict=True)
             if isinstance(item, LightCurve) and outcome.prediction is not None
         ]
-        # Both use the same cores: while clients wait for the live model, a comparison would make them wait longer.
-        busy = live.queued_seconds > LIVE_BACKLOG_SECONDS
-        if busy or self._waiting + len(answered) > MOST_WAITING or not self._engine.accepting:
+        # Both use the same cores: while requests are queued, a comparison would delay them further.
+        busy = engine.queued_seconds > LIVE_BACKLOG_SECONDS
+        if busy or self._queued + len(answered) > MAX_QUEUED or not self._engine.accepting:
             self._count("dropped", len(answered))
             return
-        self._waiting += len(answered)  # here, as the task begins later: the next request must see them
+        self._queued += len(answered)  # now, not when the task starts: the next request must see them
         task = asyncio.create_task(self._compare(answered))
         self._tasks.add(task)  # held until it ends: the event loop itself refers to tasks only weakly
         task.add_done_callback(self._tasks.discard)
 
     async def _compare(self, answered: Sequence[tuple[LightCurve, Any]]) -> None:
         try:
-            for curve, expected in answered:  # one after the other: nobody is in a hurry here
+            for curve, expected in answered:  # one after the other: latency does not matter here
                 await self._compare_one(curve, expected)
         finally:
-            self._waiting -= len(answered)
+            self._queued -= len(answered)
 
     async def _compare_one(self, curve: LightCurve, expected: Any) -> None:
         started = monotonic()
@@ -143,37 +146,37 @@ class Shadow:
         except (EngineError, LightCurveError):
             self._count("failed", 1)
             return
-        except Exception as error:  # of a model on trial nothing is taken for granted
-            log.warning("the shadow failed", model=str(self.reference), exc_info=error)
+        except Exception as error:  # whatever a model on trial does, only the comparison fails
+            log.warning("shadow failed", model=str(self.reference), exc_info=error)
             self._count("failed", 1)
             return
         seconds = monotonic() - started
         self._metrics.shadow_seconds.observe(seconds)
-        self.agreement.seconds += seconds
+        self.stats.seconds += seconds
         self._record(expected, prediction.outputs["probabilities"][self._order])
 
     def _record(self, expected: Any, actual: Any) -> None:
         agrees = bool(expected.argmax() == actual.argmax())
         distance = float(np.abs(expected.astype(np.float64) - actual).sum() / 2)
-        self.agreement.compared += 1
-        self.agreement.agreed += agrees
-        self.agreement.distance += distance
+        self.stats.compared += 1
+        self.stats.agreed += agrees
+        self.stats.distance += distance
         self._metrics.shadow_distance.observe(distance)
         self._metrics.shadow_curves.labels("agreed" if agrees else "disagreed").inc()
 
-    def _count(self, what: str, count: int) -> None:
-        setattr(self.agreement, what, getattr(self.agreement, what) + count)
-        self._metrics.shadow_curves.labels(what).inc(count)
+    def _count(self, outcome: str, count: int) -> None:
+        setattr(self.stats, outcome, getattr(self.stats, outcome) + count)
+        self._metrics.shadow_curves.labels(outcome).inc(count)
 
 
-def standing_back(run: RunGraph) -> RunGraph:
-    """Wrap a graph so that the threads that run it get a low priority."""
-    lowered = threading.local()  # a priority belongs to a thread and stays: it is lowered in its first run only
+def _at_low_priority(run: RunGraph) -> RunGraph:
+    """Wrap a graph so that the threads that run it have a low priority."""
+    lowered = threading.local()  # the priority of a thread is lowered in its first run only
 
-    def run_quietly(inputs: Arrays) -> Arrays:
+    def run_at_low_priority(inputs: Arrays) -> Arrays:
         if not hasattr(lowered, "done"):
-            stand_back()
+            lower_thread_priority()
             lowered.done = True
         return run(inputs)
 
-    return run_quietly
+    return run_at_low_priority

@@ -74,7 +74,7 @@ def record_of(result: Result, form: SinkFormat) -> Record | None:
 
 
 def _nightjar(result: Result) -> bytes:
-    packet, writer = result.packet, usual_writer(result.lease, result.prior)
+    packet, writer = result.packet, usual_writer(result.handle, result.prior)
     identity = {
         "survey": packet.survey,
         "schema_version": packet.schema_version,
@@ -189,7 +189,7 @@ def _lasair(result: Result) -> bytes | None:
 
 def _probabilities(result: Result) -> dict[str, float] | None:
     """Return probabilities by class name, summing to 1 in double precision; None where nothing was classified."""
-    values = usual_writer(result.lease, result.prior).probabilities(result.outcome)
+    values = usual_writer(result.handle, result.prior).probabilities(result.outcome)
     return None if values is None else dict(zip(result.bundle.manifest.classes.names, values.tolist(), strict=True))
 
 

@@ -23,11 +23,10 @@ import structlog
 
 from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.registry.live import Lease
+from nightjar_alerts.service.registry.serving import ModelHandle
 
 log = structlog.get_logger(__name__)
 
@@ -203,14 +202,14 @@ class Result:
     number: int
     packet: Packet
     outcome: Outcome
-    lease: Lease[LightCurve]
+    handle: ModelHandle
     received_ms: int
     prior: str = ""
 
     @property
     def bundle(self) -> Bundle:
         """Model that answered."""
-        return self.lease.bundle
+        return self.handle.bundle
 
     @property
     def key(self) -> str:

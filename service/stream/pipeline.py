@@ -30,8 +30,8 @@ from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
 from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
 from nightjar_alerts.service.engine.batch import EngineClosed, EngineDead, EngineError, Overloaded, RunAborted
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.registry.live import Item, Lease, ModelChooser, held, infer_many
-from nightjar_alerts.service.registry.repository import ModelRepository
+from nightjar_alerts.service.registry.manager import ModelManager
+from nightjar_alerts.service.registry.serving import Item, ModelHandle, acquired, infer_many
 from nightjar_alerts.service.stream.batches import Accounts, Alert, Batch, UnbalancedError
 from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
 from nightjar_alerts.service.stream.messages import (
@@ -55,7 +55,7 @@ MAX_TRIES: Final = 4
 class ClassifyStage:
     """Second stage: alerts to results."""
 
-    def __init__(self, models: ModelRepository, troubles: Troubles, prior: str = "") -> None:
+    def __init__(self, models: ModelManager, troubles: Troubles, prior: str = "") -> None:
         self._models, self._troubles, self._prior = models, troubles, prior
 
     async def results(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
@@ -99,9 +99,9 @@ class ClassifyStage:
         if not alerts:
             return []
         try:
-            leases, items = self._choose_models(alerts)
-            with held(dict.fromkeys(leases)):
-                outcomes = await self._ask_when_there_is_room(batch, alerts, leases, items)
+            handles, items = self._choose_models(alerts)
+            with acquired(dict.fromkeys(handles)):
+                outcomes = await self._ask_when_there_is_room(batch, alerts, handles, items)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise  # nobody answers any more: in halves neither, and no alert is to blame
         except Exception as error:
@@ -115,18 +115,18 @@ class ClassifyStage:
             middle = len(alerts) // 2
             return await self._ask(batch, alerts[:middle]) + await self._ask(batch, alerts[middle:])
         return [
-            Result(alert.message, alert.number, alert.packet, outcome, lease, batch.received_ms, self._prior)
-            for alert, outcome, lease in zip(alerts, outcomes, leases, strict=True)
+            Result(alert.message, alert.number, alert.packet, outcome, handle, batch.received_ms, self._prior)
+            for alert, outcome, handle in zip(alerts, outcomes, handles, strict=True)
         ]
 
     async def _ask_when_there_is_room(
-        self, batch: Batch, alerts: Sequence[Alert], leases: Sequence[Lease[LightCurve]], items: Sequence[Item]
+        self, batch: Batch, alerts: Sequence[Alert], handles: Sequence[ModelHandle], items: Sequence[Item]
     ) -> list[Outcome]:
         """Ask until there is room; back-pressure, not failure."""
         options = InferOptions(surveys=[alert.packet.survey for alert in alerts])
         for pause in backoff():
             try:
-                return await infer_many(leases, items, options)
+                return await infer_many(handles, items, options)
             except Overloaded as error:
                 await asyncio.sleep(min(error.retry_after, 1.0))
             except RunAborted as error:
@@ -134,13 +134,13 @@ class ClassifyStage:
                 await self._troubles.wait("inference", str(error), pause)
         raise AssertionError("backoff() never ends")
 
-    def _choose_models(self, alerts: Sequence[Alert]) -> tuple[list[Lease[LightCurve]], list[Item]]:
+    def _choose_models(self, alerts: Sequence[Alert]) -> tuple[list[ModelHandle], list[Item]]:
         """Return the model for each alert, by survey and, where a canary has a share, by object; and what to ask."""
-        chooser = ModelChooser(self._models.classifier)
+        route = self._models.router.route
         choices = [
-            chooser.choose(_item(alert), survey=alert.packet.survey, key=alert.packet.object_id) for alert in alerts
+            route(_item(alert), survey=alert.packet.survey, routing_key=alert.packet.object_id) for alert in alerts
         ]
-        return [lease for lease, _ in choices], [item for _, item in choices]
+        return [handle for handle, _ in choices], [item for _, item in choices]
 
 
 def _item(alert: Alert) -> LightCurve | Skipped:

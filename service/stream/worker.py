@@ -32,7 +32,8 @@ from nightjar_alerts.service.process import (
     tracer_of,
     warn_about_environment,
 )
-from nightjar_alerts.service.registry.repository import LoadModels, ModelRepository
+from nightjar_alerts.service.registry.loader import LoadModels
+from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
@@ -83,7 +84,7 @@ class Worker:
         self.accounts = Accounts(self.metrics)
         self._troubles = Troubles(self.metrics)
         self._tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
-        self._models = ModelRepository(settings, self.metrics, self._tracer, self._fail, load)
+        self._models = ModelManager(settings, self.metrics, self._tracer, self._fail, load)
         self._state, self._failure, self._failure_status = "starting", "", 1
         self._connectors: Connectors | None = None
         self._restores_dead_letters = False
@@ -167,7 +168,7 @@ class Worker:
             self.metrics,
         )
         stages = decoding, ClassifyStage(self._models, self._troubles, settings.prior), publishing
-        model = str(self._models.classifier().served.reference)
+        model = str(self._models.router.select().model.reference)
         once = (
             ExactlyOnce(*connectors.transactions, publishing, self._troubles, self.metrics)
             if connectors.transactions

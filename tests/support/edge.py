@@ -21,7 +21,7 @@ from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
-from nightjar_alerts.service.registry.load import Models
+from nightjar_alerts.service.registry.loader import StartupModels
 from nightjar_alerts.service.settings import CommonSettings, Settings
 from support.graphs import EchoGraph, echo_manifest
 
@@ -29,7 +29,7 @@ HOST = "127.0.0.1"
 CLASSES = len(ELASTICC.classes)
 QUICK = CostModel(1e-5, 1e-7, 0.0)
 
-Load = Callable[[CommonSettings], Models]
+Load = Callable[[CommonSettings], StartupModels]
 
 
 def _drop(*_: object) -> NoReturn:
@@ -53,7 +53,7 @@ class Network(EchoGraph):
 def loader(network: Network, cost: CostModel = QUICK) -> Load:
     """Return the function by which a service loads ``network``, which classifies."""
     bundle = Bundle(Path("echo"), echo_manifest(), "0" * 64)
-    return lambda settings: Models(LoadedModel(bundle, settings.provider, network, cost, 0.0, 0.0))
+    return lambda settings: StartupModels(LoadedModel(bundle, settings.provider, network, cost, 0.0, 0.0))
 
 
 def settings(**changes: Any) -> Settings:

@@ -9,7 +9,7 @@ import pytest
 from nightjar_alerts.models.bundle import Bundle, load_bundle, read_golden
 from nightjar_alerts.models.networks.zoo import ARCHITECTURES
 from nightjar_alerts.models.photometry import BANDS
-from nightjar_alerts.service.registry.load import load_configured
+from nightjar_alerts.service.registry.loader import load_configured
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.fit.checkpoints import BEST, CHECKPOINT, load_best, load_checkpoint
 from nightjar_alerts.training.recipes.catalogue import RECIPES

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from nightjar_alerts.models.lightcurve import Float32, LightCurve
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.service.answers.writers import class_writer
 from nightjar_alerts.service.dataplane import Outcome
-from nightjar_alerts.service.http.edge.errors import NOT_FOUND, ProblemError
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip.forms import ModelMetadata, TensorMetadata
 from nightjar_alerts.service.http.oip.signature import (
@@ -24,8 +22,8 @@ from nightjar_alerts.service.http.oip.signature import (
     write_outcomes,
 )
 from nightjar_alerts.service.http.oip.tensors import Array, Tensor
-from nightjar_alerts.service.registry.live import Lease
-from nightjar_alerts.service.registry.names import NotReady, UnknownModel, version_key
+from nightjar_alerts.service.registry.names import version_key
+from nightjar_alerts.service.registry.serving import ModelHandle
 from nightjar_alerts.service.settings import Settings
 
 
@@ -74,32 +72,32 @@ def _rows(outcomes: Sequence[Outcome], name: str, width: int) -> Float32:
 
 @dataclass(frozen=True, slots=True)
 class ModelOfTensors:
-    """A model, leased, and its tensors."""
+    """A model and its tensors."""
 
-    lease: Lease[Any]
+    handle: ModelHandle
     tensors: ClassifierTensors
     versions: Sequence[str]
 
     @property
     def bundle(self) -> Bundle:
         """Bundle that answers."""
-        return self.lease.bundle
+        return self.handle.bundle
 
     @property
     def provenance(self) -> dict[str, str]:
         """Provenance of the answers, as a reply says it."""
-        return class_writer(self.lease).provenance
+        return class_writer(self.handle).provenance
 
 
 def all_models(service: Service) -> list[ModelOfTensors]:
     """Every model that is served. Raises ProblemError (503) while there is none."""
-    return [_model(service, Lease(served)) for served in service.served]
+    return [_model(service, ModelHandle(served)) for served in service.served]
 
 
-def _model(service: Service, lease: Lease[Any]) -> ModelOfTensors:
-    manifest = lease.bundle.manifest
+def _model(service: Service, handle: ModelHandle) -> ModelOfTensors:
+    manifest = handle.bundle.manifest
     versions = [served.reference.version for served in service.served if served.reference.name == manifest.name]
-    return ModelOfTensors(lease, ClassifierTensors(manifest), sorted(versions, key=version_key))
+    return ModelOfTensors(handle, ClassifierTensors(manifest), sorted(versions, key=version_key))
 
 
 def find_model(service: Service, name: str, version: str = "", key: str = "") -> ModelOfTensors:
@@ -114,14 +112,7 @@ def find_model(service: Service, name: str, version: str = "", key: str = "") ->
     ProblemError
         404 when there is none, 503 while starting.
     """
-    try:
-        lease = service.models.of_any_task(f"{name}@{version}" if version else name, key)
-    except NotReady:
-        raise service.not_ready() from None
-    except UnknownModel:
-        detail = "no model of this name and version is served here: /v1/models lists those that are"
-        raise ProblemError(NOT_FOUND, detail) from None
-    return _model(service, lease)
+    return _model(service, service.select_model(f"{name}@{version}" if version else name, routing_key=key))
 
 
 EXTENSIONS = ["binary_tensor_data", "classification", "parameters"]

@@ -28,7 +28,7 @@ from nightjar_alerts.service.http.endpoint import (
     Inquiry,
     Stopwatch,
     check_deadline,
-    sticky_key,
+    routing_key,
 )
 from nightjar_alerts.service.http.formats import JSON_TYPE
 from nightjar_alerts.service.http.lifecycle import service_of
@@ -88,11 +88,11 @@ async def _answer(request: Request, model: ModelOfTensors) -> Response:
         tensor_request = await call.run_maybe_in_thread(read, there, large)
         terms = call.terms(tensor_request.milliseconds)
         prior = tensor_request.request.parameters.prior
-        writer = checked_prior(model.lease, prior, settings.prior, "/parameters/prior")
+        writer = checked_prior(model.handle, prior, settings.prior, "/parameters/prior")
         items = tensor_request.received.items
-        return Inquiry([model.lease] * len(items), items, terms, partial(_respond, tensor_request, model, writer))
+        return Inquiry([model.handle] * len(items), items, terms, partial(_respond, tensor_request, model, writer))
 
-    with model.lease:
+    with model.handle:
         return await INFER.answer(Call(request), understand, CODINGS, limit)
 
 
@@ -214,7 +214,7 @@ def _facts_of_model(suffix: str, summary: str, reply: type[BaseModel], what: str
 
 def _model(request: Request) -> ModelOfTensors:
     named = request.path_params
-    return find_model(service_of(request), named["model"], named.get("version", ""), sticky_key(request))
+    return find_model(service_of(request), named["model"], named.get("version", ""), routing_key(request))
 
 
 def _json(content: BaseModel) -> Response:

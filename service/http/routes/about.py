@@ -144,7 +144,7 @@ models_router = APIRouter()
 async def models(request: Request) -> Response:
     """Task, name, version, hash, classes with their ids, bands, limits, metadata columns, quality, calibration."""
     service = service_of(request)
-    routes = service.models.live.routes
+    routes = service.models.router
     described = [describe(model.bundle, model.provider, routes.aliases_of(model.reference)) for model in service.served]
     content = ModelsReply(models=described)
     return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)

@@ -34,8 +34,8 @@ from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, medi
 from nightjar_alerts.service.http.endpoint import Call, EncodedReply, Endpoint, Inquiry, check_deadline
 from nightjar_alerts.service.http.forms import PRIOR_TEXT, AskedPrior
 from nightjar_alerts.service.http.lifecycle import Service, service_of
-from nightjar_alerts.service.registry.live import Lease
 from nightjar_alerts.service.registry.names import MOST_CHARACTERS
+from nightjar_alerts.service.registry.serving import ModelHandle
 from nightjar_alerts.service.settings import Settings
 
 MAX_BOUNDARY = 70  # RFC 2046
@@ -151,7 +151,7 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
     `rejected` (unreadable), each with a reason code; the request itself succeeds.
     """
     service = service_of(request)
-    default, settings = service.lease_classifier(query.model), service.settings
+    default, settings = service.select_model(query.model), service.settings
     _check(query, settings)
     kind = media_type(request, (*openapi.PACKET_TYPES, *openapi.MULTIPART_TYPES))
 
@@ -163,9 +163,9 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
         read = await cancel_on_disconnect(request, _decode(packets, query.schema_name, call, terms))
         call.stopwatch.lap("decode")
         terms = replace(terms, surveys=[_survey(item) for item in read])
-        leases, items = _choose(service, query, read)
-        write = partial(_write, leases or [default], read, query, settings.prior)
-        return Inquiry(leases, items, terms, write)
+        handles, items = _choose(service, query, read)
+        write = partial(_write, handles or [default], read, query, settings.prior)
+        return Inquiry(handles, items, terms, write)
 
     return await ENDPOINT.answer(Call(request), understand)
 
@@ -232,15 +232,14 @@ def _survey(read: Read) -> str:
 
 def _choose(
     service: Service, query: AlertQuery, read: Sequence[Read]
-) -> tuple[list[Lease[LightCurve]], list[LightCurve | LightCurveError | Skipped]]:
+) -> tuple[list[ModelHandle], list[LightCurve | LightCurveError | Skipped]]:
     """Choose the model for each packet, by its survey and, where a canary has a share, its object; and the item."""
-    chooser = service.chooser(query.model)
-    choices = [chooser.choose(_item(item), survey=_survey(item), key=_key(item)) for item in read]
-    leases = [lease for lease, _ in choices]
+    choices = [service.route(_item(item), query.model, survey=_survey(item), routing_key=_key(item)) for item in read]
+    handles = [handle for handle, _ in choices]
     class_writers(
-        leases, query.prior, service.settings.prior, PRIOR
+        handles, query.prior, service.settings.prior, PRIOR
     )  # class shares that a model has not are told before it is asked
-    return leases, [item for _, item in choices]
+    return handles, [item for _, item in choices]
 
 
 def _key(read: Read) -> str:
@@ -248,14 +247,14 @@ def _key(read: Read) -> str:
 
 
 def _write(
-    leases: Sequence[Lease[LightCurve]],
+    handles: Sequence[ModelHandle],
     read: Sequence[Read],
     query: AlertQuery,
     usual: str,
     outcomes: Sequence[Outcome],
 ) -> EncodedReply:
     """Write the reply in the name of the model of the first packet; what another answered says so itself."""
-    writers = class_writers(leases, query.prior, usual, PRIOR)
+    writers = class_writers(handles, query.prior, usual, PRIOR)
     identities, no_errors = [_identity(item) for item in read], [None] * len(read)
     results = each_written(writers[: len(read)], outcomes, identities, no_errors, query.embedding)
     return EncodedReply(writers[0].write(results))

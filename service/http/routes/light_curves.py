@@ -57,7 +57,7 @@ from nightjar_alerts.service.http.endpoint import (
     check_deadline,
     client_of,
     key_of,
-    sticky_key,
+    routing_key,
     terms_of,
 )
 from nightjar_alerts.service.http.formats import (
@@ -72,7 +72,8 @@ from nightjar_alerts.service.http.formats import (
 )
 from nightjar_alerts.service.http.forms import ClassifyQuery, Options
 from nightjar_alerts.service.http.lifecycle import service_of
-from nightjar_alerts.service.registry.live import Lease, ModelChooser, refused_outside
+from nightjar_alerts.service.registry.router import outside_domain
+from nightjar_alerts.service.registry.serving import ModelHandle
 
 Item = LightCurve | InvalidCurve
 
@@ -80,17 +81,17 @@ Item = LightCurve | InvalidCurve
 class LineAnswerer:
     """Answers the lines of one stream."""
 
-    def __init__(self, request: Request, lease: Lease[LightCurve], options: ClassifyQuery) -> None:
+    def __init__(self, request: Request, handle: ModelHandle, options: ClassifyQuery) -> None:
         self._request, self._service = request, service_of(request)
-        self._lease, self._options = lease, options
-        self._replies = checked_prior(lease, options.prior, self._service.settings.prior)
+        self._handle, self._options = handle, options
+        self._replies = checked_prior(handle, options.prior, self._service.settings.prior)
         self._terms()  # a deadline in a header may be none
 
     @property
     def model_name(self) -> str:
         """Name, version and hash of the network that answers, as a header says them."""
         network = "{name}/{version}; sha256={sha256}".format_map(self._replies.provenance)
-        return f"{network}; role={self._lease.role}" if self._lease.role else network
+        return f"{network}; role={self._handle.role}" if self._handle.role else network
 
     async def answer(self, lines: Sequence[bytes], patient: bool) -> bytes:
         """One line for each, in order.
@@ -111,7 +112,7 @@ class LineAnswerer:
         stopwatch.restart()
         written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
         stopwatch.lap("encode")
-        stopwatch.tell(self._lease.served.plane.notes)
+        stopwatch.tell(self._handle.model.plane.notes)
         return written
 
     def _terms(self) -> InferOptions:
@@ -130,7 +131,7 @@ class LineAnswerer:
     async def _ask(self, items: Sequence[Item], terms: InferOptions, patient: bool) -> list[Outcome]:
         while True:
             try:
-                return await self._lease.infer([self._item_or_refusal(item) for item in items], terms)
+                return await self._handle.infer([self._item_or_refusal(item) for item in items], terms)
             except DeadlineExceeded as late:
                 return await self._too_late(items, late)
             except Overloaded as full:
@@ -144,12 +145,12 @@ class LineAnswerer:
         """Refuse what lies outside the model's domain: a stream has one model, and nothing is led to another."""
         if self._options.model or not isinstance(item, LightCurve):
             return item
-        return refused_outside(item, self._lease.bundle.manifest) or item
+        return outside_domain(item, self._handle.bundle.manifest) or item
 
     async def _too_late(self, items: Sequence[Item], late: DeadlineExceeded) -> list[Outcome]:
         """Answer light curves whose time has passed; bad ones are told what is wrong all the same."""
         failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(late))
-        bad = iter(await self._lease.infer([item for item in items if isinstance(item, InvalidCurve)]))
+        bad = iter(await self._handle.infer([item for item in items if isinstance(item, InvalidCurve)]))
         return [next(bad) if isinstance(item, InvalidCurve) else failed for item in items]
 
 
@@ -176,7 +177,7 @@ class CurveStream(Response):
 
     def __init__(self, request: Request, query: ClassifyQuery) -> None:
         self._request, self._service = request, service_of(request)
-        self._query, self._key = query, sticky_key(request)
+        self._query, self._key = query, routing_key(request)
         super().__init__(media_type=LINES_TYPE)
         del self.headers["content-length"]  # 0 for a Response without content
 
@@ -185,8 +186,8 @@ class CurveStream(Response):
         share = client_of(self._request)
         self._service.streams.acquire(share)  # fewer than requests: streams last, and others must get in meanwhile
         try:
-            with self._service.lease_classifier(self._query.model, key=self._key) as lease:
-                await self._converse(LineAnswerer(self._request, lease, self._query), scope, receive, send)
+            with self._service.select_model(self._query.model, routing_key=self._key) as handle:
+                await self._converse(LineAnswerer(self._request, handle, self._query), scope, receive, send)
         finally:
             self._service.streams.release(share)
 
@@ -364,8 +365,8 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     """
     call = Call(request)
     service, settings = call.service, call.settings
-    if query.model or not service.models.live.started:
-        service.lease_classifier(query.model)  # an unknown model is told before anything is read
+    if query.model or not service.models.started:
+        service.select_model(query.model)  # an unknown model is told before anything is read
     sent = body_format(media_type(request, FORMATS))
     reply_form = reply_format(request.headers.get("accept", ""), sent)
     check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
@@ -377,32 +378,30 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
         body = await parsed(call, data, read, sent)
         key = ""
-        if service.models.live.routes.canaries:  # whose share is divided by it
-            key = sticky_key(request, (item.object_id for item in body.items))
-        # A model that is named may have gone meanwhile; where none is named, there always is one that answers.
-        lease_of = service.lease_classifier if query.model else service.models.classifier
-        chooser = ModelChooser(lease_of, query.model, others=not reply_form.one_model)
-        choices = [chooser.choose(item, key=key) for item in body.items]
-        leases = [lease for lease, _ in choices]
+        if service.models.router.canaries:  # else no key is needed
+            key = routing_key(request, (item.object_id for item in body.items))
+        substitute = not reply_form.one_model
+        choices = [service.route(item, query.model, routing_key=key, substitute=substitute) for item in body.items]
+        handles = [handle for handle, _ in choices]
         if body.options.prior is not None:
-            class_writers(leases, body.options.prior, settings.prior)  # unknown shares are told before asking
-        write = partial(_write_classes, reply_form, leases, settings.prior, body)
+            class_writers(handles, body.options.prior, settings.prior)  # unknown shares are told before asking
+        write = partial(_write_classes, reply_form, handles, settings.prior, body)
         terms = call.terms(body.options.deadline_ms)
-        return Inquiry(leases, [item for _, item in choices], terms, write, reply_form.slow_start)
+        return Inquiry(handles, [item for _, item in choices], terms, write, reply_form.slow_start)
 
     return await CLASSIFY.answer(call, understand)
 
 
 def _write_classes(
     reply_form: Format,
-    leases: Sequence[Lease[LightCurve]],
+    handles: Sequence[ModelHandle],
     usual: str,
     body: ParsedBody[LightCurve, Options],
     outcomes: Sequence[Outcome],
 ) -> EncodedReply:
     """Write the reply in the name of the models that answered."""
     check_bare(body, outcomes)
-    writers = class_writers(leases, body.options.prior, usual)
+    writers = class_writers(handles, body.options.prior, usual)
     return EncodedReply(
         reply_form.write(classified(writers, body.items, outcomes, body.options)), reply_form.media_type
     )

@@ -10,7 +10,7 @@ import pytest
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.service.answers.models import ModelsReply
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
-from nightjar_alerts.service.registry.load import load_configured
+from nightjar_alerts.service.registry.loader import load_configured
 from support import alerts
 from support.edge import Live, curve, live
 from support.graph_bundles import classifier_bundle

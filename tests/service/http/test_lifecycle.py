@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
-from nightjar_alerts.service.registry.load import Models
+from nightjar_alerts.service.registry.loader import StartupModels
 from nightjar_alerts.service.settings import CommonSettings
 from support.edge import HOST, Live, Load, Network, curve, loader, raw_post, settings, wait_until
 
@@ -91,7 +91,7 @@ class Client(threading.Thread):
 def test_while_starting_the_process_is_alive_and_says_so() -> None:
     may_load = threading.Event()
 
-    def load(chosen: CommonSettings) -> Models:
+    def load(chosen: CommonSettings) -> StartupModels:
         assert may_load.wait(20)
         return loader(Network())(chosen)
 
@@ -112,7 +112,7 @@ def test_while_starting_the_process_is_alive_and_says_so() -> None:
 
 @pytest.mark.parametrize("error", [BundleError("altered"), ZeroDivisionError("a bug")])
 def test_a_model_that_cannot_be_served_ends_the_process(error: Exception) -> None:
-    def load(_: CommonSettings) -> Models:
+    def load(_: CommonSettings) -> StartupModels:
         raise error
 
     server = Server(Service(settings(), load))

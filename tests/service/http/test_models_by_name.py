@@ -104,7 +104,7 @@ def test_a_canary_is_declared_in_every_format(edge: Live) -> None:
         asyncio.run_coroutine_threadsafe(work, loop).result(20)
 
     version(edge.service.settings.repository or Path(), "1.1.0", 2.0)
-    change(edge.service.models.trials.set_canary("mine", "1.1.0", 50.0))
+    change(edge.service.models.set_canary("mine", "1.1.0", 50.0))
     roles: dict[str, list[object]] = {"json": [], "msgpack": [], "alerts": []}
     for name in NAMES:
         one, many = json.dumps(curve(object_id=name)).encode(), msgpack_body([curve(object_id=name)])
@@ -122,7 +122,7 @@ def test_a_canary_is_declared_in_every_format(edge: Live) -> None:
         edge.ask("POST", "/v1/classify?model=mine", lines_body([curve()]), {"Content-Type": LINES_TYPE}) for _ in NAMES
     ]
     assert {"role=canary" in headers["nightjar-model"] for _, headers, _ in streams} == {True, False}
-    change(edge.service.models.trials.end_canary("mine"))
+    change(edge.service.models.delete_canary("mine"))
 
 
 def test_repeated_questions_are_not_run_again() -> None:
@@ -167,8 +167,8 @@ def test_sharing_a_key_with_another_bundle_is_impossible(tmp_path: Path) -> None
     with live(None, bundle=bundle, repository=tmp_path / "bundles", cache_bytes=1_000_000, workers=1) as edge:
         loop = edge.server.servers[0].get_loop()
         version(tmp_path / "bundles", "2.0.0", 5.0)
-        asyncio.run_coroutine_threadsafe(edge.service.models.changes.load(Reference("mine")), loop).result(20)
-        asyncio.run_coroutine_threadsafe(edge.service.models.changes.load(Reference("mine", "1.0.0")), loop).result(20)
+        asyncio.run_coroutine_threadsafe(edge.service.models.load(Reference("mine")), loop).result(20)
+        asyncio.run_coroutine_threadsafe(edge.service.models.load(Reference("mine", "1.0.0")), loop).result(20)
         for _ in range(2):
             found = [
                 edge.post(f"/v1/classify?model=mine@{v}", curve())[1]["results"][0]["confidence"]
@@ -185,7 +185,7 @@ def test_the_key_decides_for_objects_without_a_name(tmp_path: Path) -> None:
     bundle = classifier_bundle(tmp_path / "default", name="first").path
     with live(None, bundle=bundle, repository=tmp_path / "bundles", api_keys=digests, workers=1) as edge:
         version(tmp_path / "bundles", "1.1.0", 2.0)
-        work, loop = edge.service.models.trials.set_canary("mine", "1.1.0", 50.0), edge.server.servers[0].get_loop()
+        work, loop = edge.service.models.set_canary("mine", "1.1.0", 50.0), edge.server.servers[0].get_loop()
         asyncio.run_coroutine_threadsafe(work, loop).result(20)
 
         def asked_by(key: str) -> str:

@@ -59,7 +59,7 @@ def test_reloads_fail_no_request_and_mix_no_answers(tmp_path: Path, cache_bytes:
         for client in clients:
             client.going_on = False
             client.join(20)
-        wait_until(lambda: not edge.service.models.live.leaving)
+        wait_until(lambda: not edge.service.models.draining)
         assert [str(served.reference) for served in edge.service.models.served] == ["first@0.0.1", "mine@1.5.0"]
     answers = [answer for client in clients for answer in client.answers]
     assert [fault for client in clients for fault in client.faults] == []
@@ -82,12 +82,12 @@ def test_a_stream_is_answered_by_one_version_to_its_end(tmp_path: Path) -> None:
             assert b"nightjar-model: mine/1.0.0;" in first.lower()
             version(root, "1.1.0", 2.0)
             wait_until(lambda: edge.post("/v1/classify?model=mine", curve())[1]["model"]["version"] == "1.1.0")
-            assert [str(left.reference) for left in edge.service.models.live.leaving] == ["mine@1.0.0"]
+            assert [str(left.reference) for left in edge.service.models.draining] == ["mine@1.0.0"]
             stream.sendall(chunk(BODY) + b"0\r\n\r\n")
             second = until(stream, b"0\r\n\r\n")
         results = [json.loads(line) for line in (first + second).split(b"\r\n") if line.startswith(b'{"status"')]
         assert [result["confidence"] for result in results] == [results[0]["confidence"]] * 2
-        wait_until(lambda: not edge.service.models.live.leaving)
+        wait_until(lambda: not edge.service.models.draining)
 
 
 def chunk(line: bytes) -> bytes:

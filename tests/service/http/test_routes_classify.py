@@ -13,7 +13,7 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.replies import ClassifyReply
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.observe.metrics import STAGES
-from nightjar_alerts.service.registry.load import load_configured
+from nightjar_alerts.service.registry.loader import load_configured
 from support.edge import CLASSES, Live, Network, curve, live, loader, raw_post, wait_until
 from support.graphs import poison
 

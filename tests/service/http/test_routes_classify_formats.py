@@ -12,7 +12,7 @@ import pytest
 
 from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
 from nightjar_alerts.service.http.forms import Options
-from nightjar_alerts.service.registry.load import load_configured
+from nightjar_alerts.service.registry.loader import load_configured
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.wire import (
     JSON_TYPE,

@@ -19,7 +19,7 @@ from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.edge.errors import Problem
 from nightjar_alerts.service.http.oip import forms
 from nightjar_alerts.service.observe.metrics import STAGES
-from nightjar_alerts.service.registry.load import load_configured
+from nightjar_alerts.service.registry.loader import load_configured
 from support.edge import CLASSES, HOST, Live, Network, curve, live, loader, wait_until
 from support.graph_bundles import HISTORY, classifier_bundle
 from support.graphs import poison

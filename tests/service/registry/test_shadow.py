@@ -1,4 +1,4 @@
-"""A shadow sees what the live model saw, is compared with it, and can do it no harm."""
+"""Shadow models: what they receive, how they are compared, and that they cannot harm the served model."""
 
 import asyncio
 import sys
@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.bundle import Bundle, Task
+from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.service.dataplane import InferOptions
 from nightjar_alerts.service.engine.batch import Arrays
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import Tracer
-from nightjar_alerts.service.registry.load import Refused, load_one
+from nightjar_alerts.service.registry.loader import ChangeRejected, load_one
+from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import Reference
-from nightjar_alerts.service.registry.repository import ModelRepository
-from nightjar_alerts.service.registry.shadow import MOST_WAITING, Shadow
+from nightjar_alerts.service.registry.shadow import MAX_QUEUED, Shadow
 from nightjar_alerts.service.settings import CommonSettings
 from support.edge import QUICK, Network, loader, settings
 from support.graph_bundles import forecaster_bundle
@@ -28,7 +28,7 @@ SHADOW = Reference("echo", "0.0.2")
 
 
 class Turning(Network):
-    """A network that can change its mind about every class."""
+    """A network whose probabilities can be reversed."""
 
     turned = False
 
@@ -38,19 +38,18 @@ class Turning(Network):
 
 
 class Both:
-    """A live network and a shadow, each of which a test can hold or poison."""
+    """A served network and a shadow, each of which a test can hold or poison."""
 
     def __init__(self, root: Path) -> None:
         self.live, self.shadow, self.metrics = Network(), Turning(), Metrics()
         self.reasons: list[str] = []
         self.root = root
+        root.mkdir()
         chosen = settings(repository=root, drain_timeout=1, max_queued_seconds=1000)
-        self.models = ModelRepository(
-            chosen, self.metrics, Tracer(), self.reasons.append, loader(self.live), self._other
-        )
+        self.models = ModelManager(chosen, self.metrics, Tracer(), self.reasons.append, loader(self.live), self._other)
 
-    def _other(self, chosen: CommonSettings, path: Path, task: Task) -> LoadedModel:
-        real = load_one(chosen, path, task)
+    def _other(self, chosen: CommonSettings, path: Path) -> LoadedModel:
+        real = load_one(chosen, path)
         if real.bundle.manifest.name != "echo":
             return real
         manifest = echo_manifest().model_copy(update={"version": real.bundle.manifest.version})
@@ -58,11 +57,11 @@ class Both:
 
     @property
     def shadowing(self) -> Shadow:
-        return self.models.live.shadows["echo"]
+        return self.models.router.shadows["echo"]
 
     async def ask(self, *markers: float) -> None:
-        with self.models.classifier("echo@0.0.1") as lease:
-            outcomes = await lease.infer([curve(marker) for marker in markers], InferOptions())
+        with self.models.router.select("echo@0.0.1") as handle:
+            outcomes = await handle.infer([curve(marker) for marker in markers], InferOptions())
         assert [outcome.status for outcome in outcomes] == ["classified"] * len(markers)
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -78,16 +77,16 @@ async def both(tmp_path: Path) -> AsyncIterator[Both]:
     pair = Both(tmp_path / "bundles")
     await pair.models.start()
     version(pair.root, "0.0.2", name="echo")  # put there after the start, so that it does not take over
-    await pair.models.trials.set_shadow("echo", SHADOW, 1.0)
+    await pair.models.set_shadow("echo", SHADOW, 1.0)
     yield pair
     pair.live.release()
     pair.shadow.release()
     await pair.models.stop()
 
 
-async def test_agreement_is_counted(both: Both) -> None:
+async def test_shadow_equal_results_count_as_agreed(both: Both) -> None:
     await both.ask(1, 2, 3)
-    seen = both.shadowing.agreement
+    seen = both.shadowing.stats
     await both.until(lambda: seen.compared == 3)
     assert (seen.agreed, seen.distance, both.shadow.seen) == (3, 0.0, [1, 2, 3])
     assert both.metrics.registry.get_sample_value("nightjar_shadow_curves_total", {"outcome": "agreed"}) == 3
@@ -96,73 +95,73 @@ async def test_agreement_is_counted(both: Both) -> None:
     assert both.metrics.registry.get_sample_value("nightjar_predicted_class_total", {"class": "Ia"}) is not None
 
 
-async def test_disagreement_is_measured(both: Both) -> None:
+async def test_shadow_different_results_have_a_distance(both: Both) -> None:
     both.shadow.turned = True
     await both.ask(1)
-    seen = both.shadowing.agreement
+    seen = both.shadowing.stats
     await both.until(lambda: seen.compared == 1)
     high, low = np.exp(2.0), np.exp(-2.0)
     assert seen.agreed == 0
     assert seen.distance == pytest.approx((high - low) / (high + 19 * low), rel=1e-5)
 
 
-async def test_a_shadow_that_fails_only_fails_itself(both: Both) -> None:
+async def test_shadow_failing_run_is_counted(both: Both) -> None:
     both.shadow.on_marker[2.0] = poison
     await both.ask(1, 2, 3)
-    seen = both.shadowing.agreement
+    seen = both.shadowing.stats
     await both.until(lambda: seen.compared + seen.failed == 3)
     assert (seen.compared, seen.failed) == (2, 1)
 
 
-async def test_a_shadow_that_dies_is_dropped_and_nothing_else(both: Both) -> None:
+async def test_shadow_death_ends_the_comparison_only(both: Both) -> None:
     both.shadow.on_marker[2.0] = sys.exit
     await both.ask(1, 2, 3)
-    await both.until(lambda: not both.models.live.shadows)
+    await both.until(lambda: not both.models.router.shadows)
     assert both.reasons == []
     await both.ask(1, 2, 3)
 
 
-async def test_a_shadow_that_hangs_gets_no_more_than_it_may_hold(both: Both) -> None:
+async def test_shadow_hung_drops_copies_beyond_its_limit(both: Both) -> None:
     both.shadow.hold()
-    for _ in range(2 * MOST_WAITING // 8):
+    for _ in range(2 * MAX_QUEUED // 8):
         await both.ask(*range(8))
-    seen = both.shadowing.agreement
-    assert seen.dropped == MOST_WAITING
-    assert len(both.live.seen) == 2 * MOST_WAITING
+    seen = both.shadowing.stats
+    assert seen.dropped == MAX_QUEUED
+    assert len(both.live.seen) == 2 * MAX_QUEUED
 
 
-async def test_nothing_is_copied_while_the_live_model_is_busy(both: Both) -> None:
+async def test_shadow_busy_served_model_drops_copies(both: Both) -> None:
     both.live.hold()
     waiting = [asyncio.create_task(both.ask(*range(100))) for _ in range(40)]
     await asyncio.to_thread(both.live.started.acquire, True, 5)
     both.live.release()
     await asyncio.gather(*waiting)
-    assert both.shadowing.agreement.dropped > 0
+    assert both.shadowing.stats.dropped > 0
 
 
-async def test_a_share_is_a_share(both: Both) -> None:
-    await both.models.trials.set_shadow("echo", SHADOW, 0.25)
+async def test_shadow_share_of_requests_is_copied(both: Both) -> None:
+    await both.models.set_shadow("echo", SHADOW, 0.25)
     for i in range(400):
         await both.ask(i % 7)
         await asyncio.sleep(0)
-    seen = both.shadowing.agreement
+    seen = both.shadowing.stats
     await both.until(lambda: seen.compared + seen.dropped > 50)
     await asyncio.sleep(0.2)
     assert seen.compared + seen.dropped < 160
 
 
-async def test_shadows_that_cannot_be_compared_are_refused(both: Both) -> None:
+async def test_set_shadow_not_a_classifier_is_rejected(both: Both) -> None:
     forecaster_bundle(both.root / "ruler", name="ruler", version="1.0.0")
-    with pytest.raises(Refused, match="other classes"):
-        await both.models.trials.set_shadow("echo", Reference("ruler", "1.0.0"), 1.0)
-    await both.models.trials.end_shadow("echo")
-    assert both.models.live.shadows == {}
+    with pytest.raises(ChangeRejected, match="only classifiers are served"):
+        await both.models.set_shadow("echo", Reference("ruler", "1.0.0"), 1.0)
+    await both.models.delete_shadow("echo")
+    assert both.models.router.shadows == {}
 
 
-async def test_only_the_version_that_answers_for_the_name_is_compared(both: Both) -> None:
-    """Another one may know other classes."""
+async def test_select_canary_has_no_shadow(both: Both) -> None:
+    """A canary may have the classes in another order."""
     version(both.root, "0.0.3", name="echo")
-    await both.models.trials.set_canary("echo", "0.0.3", 50.0)
-    leases = [both.models.classifier("echo", key=str(i)) for i in range(20)]
-    assert {lease.role for lease in leases} == {"", "canary"}
-    assert [lease._copies is None for lease in leases] == [lease.role == "canary" for lease in leases]
+    await both.models.set_canary("echo", "0.0.3", 50.0)
+    handles = [both.models.router.select("echo", routing_key=str(i)) for i in range(20)]
+    assert {handle.role for handle in handles} == {"", "canary"}
+    assert [handle.shadow is None for handle in handles] == [handle.role == "canary" for handle in handles]

@@ -23,7 +23,7 @@ from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.engine.policy import CostModel
-from nightjar_alerts.service.registry.live import Lease, Served
+from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.settings import SinkFormat
 from nightjar_alerts.service.stream.formats import ALERCE_OUTPUT, ELASTICC_REPLY, NOT_CLASSIFIED, RESIDUAL, record_of
 from nightjar_alerts.service.stream.messages import Message, PermanentError, Record, Result
@@ -34,10 +34,10 @@ from support.shared import needs_shared, shared
 BIG = 2**61 + 1
 
 
-def lease(taxonomy: Any = ELASTICC) -> Lease[Any]:
+def handle(taxonomy: Any = ELASTICC) -> ModelHandle:
     manifest = echo_manifest().model_copy(update={"taxonomy": taxonomy})
     loaded = LoadedModel(Bundle(Path("echo"), manifest, "0" * 64), "cpu", EchoGraph(), CostModel(1, 1, 1), 0.0, 0.0)
-    return Lease(Served(loaded, cast(Any, None), cast(Any, None)))
+    return ModelHandle(ServedModel(loaded, cast(Any, None), cast(Any, None)))
 
 
 def packet() -> Packet:
@@ -55,7 +55,7 @@ def classified(probabilities: NDArray[np.float32] | None = None, taxonomy: Any =
     shares = np.linspace(0.01, 0.09, 20, dtype=np.float32) if probabilities is None else probabilities
     outcome = Outcome("classified", prediction=prediction(shares), points_per_band=(1,) * 6)
     message = Message("alerts-wfd", "3:14", b"...", timestamp_ms=1_690_000_000_123)
-    return Result(message, 0, packet(), outcome, lease(taxonomy), 1_690_000_001_456)
+    return Result(message, 0, packet(), outcome, handle(taxonomy), 1_690_000_001_456)
 
 
 def abstained() -> Result:

@@ -213,6 +213,56 @@ def test_a_shadow_is_compared(admin: Admin) -> None:
     assert admin.change("DELETE", "/admin/models/mine/shadow").shadows == {}
 
 
+def test_rollback_in_a_fresh_process_pins_the_older_version(admin: Admin) -> None:
+    version(admin.root, "0.9.0", 2.0)
+    version(admin.root, "0.8.0", 3.0)
+    listed = admin.change("POST", "/admin/models/mine/rollback")
+    assert (admin.answers()["version"], listed.pins) == ("0.9.0", {"mine": "0.9.0"})
+    assert admin.change("PUT", "/admin/models/mine/pin", {"version": "0.8.0"}).pins == {"mine": "0.8.0"}
+    assert admin.change("POST", "/admin/reload").pins == {"mine": "0.8.0"}
+    assert admin.answers()["version"] == "0.8.0"
+    assert admin.change("DELETE", "/admin/models/mine/pin").pins == {}
+    admin.change("POST", "/admin/reload")
+    assert admin.answers()["version"] == "1.0.0"
+    assert json.loads((admin.root / "pins.json").read_text()) == {}
+
+
+def test_rollback_pins_file_cannot_be_written_answers_409(admin: Admin) -> None:
+    version(admin.root, "0.9.0", 2.0)
+    (admin.root / "pins.json").mkdir()
+    before = admin.listing()
+    for method, path, body in (
+        ("POST", "/admin/models/mine/rollback", None),
+        ("PUT", "/admin/models/mine/pin", {"version": "0.9.0"}),
+    ):
+        status, problem = admin.ask(method, path, body)
+        assert (status, problem["type"]) == (409, "/problems/conflict")
+        assert "pins.json" in problem["detail"]
+    after = admin.listing()
+    assert ([model for model in after.models if model.state == "serving"], after.pins) == (before.models, {})
+    assert admin.answers()["version"] == "1.0.0"
+
+
+def test_body_cut_off_by_disconnect_changes_nothing(admin: Admin) -> None:
+    """An empty body would unload every version."""
+    with structlog.testing.capture_logs() as lines:
+        for sent in (b"", b'{"vers'):
+            with socket.create_connection((HOST, admin.port)) as connection:
+                head = b"POST /admin/models/mine/unload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n"
+                connection.sendall(head + sent)
+        assert admin.ask("PUT", "/admin/aliases/ztf", {"model": "mine"})[0] == 200  # handled after the two
+    assert [line["action"] for line in lines if line["event"].startswith("admin change")] == ["set alias"]
+    assert admin.answers()["version"] == "1.0.0"
+
+
+def test_body_without_content_type_or_as_form_is_read_as_json(admin: Admin) -> None:
+    for headers in ({}, {"content_type": "application/x-www-form-urlencoded"}, {"content_type": "text/plain"}):
+        body = b'{"model": "mine", "x": 1}'
+        status, problem = admin.ask("PUT", "/admin/aliases/ztf", body, **headers)
+        assert (status, [error["pointer"] for error in problem["errors"]]) == (422, ["/x"])
+        assert admin.ask("PUT", "/admin/aliases/ztf", b'{"model": "mine"}', **headers)[0] == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
@@ -227,6 +277,15 @@ def test_a_shadow_is_compared(admin: Admin) -> None:
         ("POST", "/admin/models/..%2Fmine/load", None, 404),
         ("POST", "/admin/models/first/unload", None, 409),
         ("POST", "/admin/models/mine/rollback", None, 409),
+        ("POST", "/admin/models/nobody/rollback", None, 404),
+        ("PUT", "/admin/models/mine/pin", {"version": "9.9.9"}, 404),
+        ("PUT", "/admin/models/nobody/pin", {"version": "1.0.0"}, 404),
+        ("PUT", "/admin/models/mine/pin", {}, 422),
+        ("PUT", "/admin/models/mine/pin", None, 422),
+        ("DELETE", "/admin/models/mine/pin", None, 404),
+        ("PUT", "/admin/aliases/ztf", b"\xff", 400),
+        ("PUT", "/admin/aliases/ztf", b"[" * 10_000, 400),
+        ("PUT", "/admin/models/mine/canary", b'{"version": "1.1.0", "percent": NaN}', 422),
         ("PUT", "/admin/aliases/mine", {"model": "first"}, 409),
         ("PUT", "/admin/aliases/ZTF", {"model": "first"}, 404),
         ("PUT", "/admin/aliases/ztf", {"model": "../first"}, 422),

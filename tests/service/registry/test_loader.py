@@ -1,4 +1,4 @@
-"""Bundles are loaded in a thread that stands back once others are answered, and in nobody's way before."""
+"""Thread priority of loading: normal at startup, low in the background."""
 
 import os
 import sys
@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from nightjar_alerts.models.bundle import Task
-from nightjar_alerts.service.registry.load import LOW_PRIORITY, QuietLoader, stand_back
+from nightjar_alerts.service.registry.loader import LOW_PRIORITY, BackgroundLoader, lower_thread_priority
 from nightjar_alerts.service.settings import CommonSettings
 from support.edge import settings
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has thread priorities")
 
 LOWEST = 19  # of all priorities
 
@@ -22,31 +21,33 @@ def niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def load(chosen: CommonSettings, path: Path, task: Task) -> Any:
+def load(chosen: CommonSettings, path: Path) -> Any:
     return niceness()
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    ("quiet", "threads", "lowered"), [(True, 1, True), (True, 0, True), (False, 1, False), (True, 2, False)]
+    ("background", "threads", "lowered"), [(True, 1, True), (True, 0, True), (False, 1, False), (True, 2, False)]
 )
-async def test_a_loading_thread_stands_back(quiet: bool, threads: int, lowered: bool) -> None:
+async def test_background_loader_priority_is_lowered_unless_runs_have_threads(
+    background: bool, threads: int, lowered: bool
+) -> None:
     before = niceness()
-    loader = QuietLoader(settings(threads_per_run=threads), load)
-    loader.quiet = quiet
-    found: object = await loader.load(Path(), "classification")
+    loader = BackgroundLoader(settings(threads_per_run=threads), load)
+    loader.background = background
+    found: object = await loader.load(Path())
     assert found == (min(before + LOW_PRIORITY, LOWEST) if lowered else before)
     assert niceness() == before
     loader.close()
 
 
-def test_a_thread_of_a_process_that_stands_back_does_so_all_the_more() -> None:
+def test_lower_thread_priority_of_niced_thread_lowers_it_further() -> None:
     levels = list[int]()
 
     def work() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness() + 7)
         levels.append(niceness())
-        stand_back()
+        lower_thread_priority()
         levels.append(niceness())
 
     thread = threading.Thread(target=work)

@@ -1,16 +1,16 @@
-"""Finding bundles in a folder, in both layouts, and what is said about the rest."""
+"""Scanning for bundles in both layouts, and the reasons given for unusable folders."""
 
 import os
 import shutil
 from pathlib import Path
 
 from nightjar_alerts.models.bundle import MANIFEST
-from nightjar_alerts.service.registry.load import scan
+from nightjar_alerts.service.registry.loader import scan
 from nightjar_alerts.service.registry.names import Reference
 from support.repository import version
 
 
-def test_both_layouts_side_by_side(tmp_path: Path) -> None:
+def test_scan_both_layouts_finds_every_version(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     for number in ("1.0.0", "1.2.0", "1.10.0"):
         version(root, number)
@@ -24,14 +24,14 @@ def test_both_layouts_side_by_side(tmp_path: Path) -> None:
         "mine@1.10.0",
         "other@0.1.0",
     }
-    assert {name: found.reference.version for name, found in contents.newest().items()} == {
+    assert {name: contents.versions(name)[0].reference.version for name in contents.names} == {
         "mine": "1.10.0",
         "other": "0.1.0",
     }
     assert contents.unreadable == {}
 
 
-def test_bundles_that_cannot_be_taken_are_named(tmp_path: Path) -> None:
+def test_scan_unusable_folders_are_listed_with_reasons(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     version(root, "1.0.0")
     shutil.copytree(root / "mine" / "1.0.0", root / "copy")
@@ -49,24 +49,24 @@ def test_bundles_that_cannot_be_taken_are_named(tmp_path: Path) -> None:
     assert len(reasons) == 3
 
 
-def test_a_folder_whose_name_no_reply_can_repeat_is_named_otherwise(tmp_path: Path) -> None:
-    """With its name as it is, no probe could be answered."""
+def test_scan_folder_name_not_utf8_is_listed_escaped(tmp_path: Path) -> None:
+    """A JSON reply could not contain the name."""
     root = tmp_path / "bundles"
     version(root, "1.0.0")
     strange = root / os.fsdecode(b"\xff")
     strange.mkdir()
     shutil.copy(root / "mine" / "1.0.0" / MANIFEST, strange)
     contents = scan(root)
-    assert contents.unreadable == {root / "\\udcff": "the folder's name is no UTF-8"}
+    assert contents.unreadable == {root / "\\udcff": "the folder's name is not UTF-8"}
     assert list(contents.bundles) == [Reference("mine", "1.0.0")]
 
 
-def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_scan_missing_folder_finds_nothing(tmp_path: Path) -> None:
     assert scan(tmp_path / "nowhere", [tmp_path]).bundles == {}
     assert scan(None).bundles == {}
 
 
-def test_single_bundles_yield_to_the_repository(tmp_path: Path) -> None:
+def test_scan_bundle_in_repository_and_settings_is_taken_from_repository(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     inside = version(root, "1.0.0").path
     single = tmp_path / "single"
@@ -77,7 +77,7 @@ def test_single_bundles_yield_to_the_repository(tmp_path: Path) -> None:
     assert [found.path for found in scan(None, [single]).bundles.values()] == [single]
 
 
-def test_unchanged_bundles_are_not_read_again(tmp_path: Path) -> None:
+def test_scan_unchanged_bundle_is_not_read_again(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     path = version(root, "1.0.0").path
     before = scan(root)

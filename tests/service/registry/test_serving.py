@@ -1,4 +1,4 @@
-"""Opening a loaded model for answers: what was measured decides, but settings come first."""
+"""Opening the engine of a loaded model: settings override what was measured."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +13,8 @@ from nightjar_alerts.service.engine.machine import CoreLayout
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, RunSample
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import Tracer
-from nightjar_alerts.service.registry import repository
-from nightjar_alerts.service.registry.repository import ModelOpener
+from nightjar_alerts.service.registry import serving
+from nightjar_alerts.service.registry.serving import ModelFactory
 from nightjar_alerts.service.settings import Settings
 from support.graphs import EchoGraph, echo_manifest, question
 
@@ -22,7 +22,7 @@ COST = CostModel(1e-3, 1e-6, 0.0)
 
 
 class Recorded(Engine):
-    """Notes how it was set up."""
+    """Records its options."""
 
     seen: EngineOptions
 
@@ -45,21 +45,21 @@ def measured(kept: list[Sequence[RunSample]]) -> LoadedModel:
         ({"max_delay_ms": 2.5}, 3, 5, BatchLimits(4096, 128, max_delay=0.0025)),
     ],
 )
-async def test_the_engine_is_set_up_as_measured_unless_told(
+async def test_factory_open_settings_override_measured_options(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], workers: int, batches: int, limits: BatchLimits
 ) -> None:
-    monkeypatch.setattr(repository, "Engine", Recorded)
-    opener = ModelOpener(Settings(**changes), Metrics(), Tracer(), None, print)
-    await opener.close(await opener.open(measured([])), 5)
+    monkeypatch.setattr(serving, "Engine", Recorded)
+    factory = ModelFactory(Settings(**changes), Metrics(), Tracer(), None, print)
+    await factory.close(await factory.open(measured([])), 5)
     seen = Recorded.seen
     assert (seen.workers, seen.batches, seen.limits) == (workers, batches, limits)
 
 
-async def test_learned_costs_are_kept_when_a_model_goes() -> None:
+async def test_factory_close_learned_costs_are_kept() -> None:
     kept = list[Sequence[RunSample]]()
-    opener = ModelOpener(Settings(), Metrics(), Tracer(), None, print)
-    served = await opener.open(measured(kept))
+    factory = ModelFactory(Settings(), Metrics(), Tracer(), None, print)
+    served = await factory.open(measured(kept))
     await served.engine.submit(question(1, 30))
-    await opener.close(served, 5)
+    await factory.close(served, 5)
     [[run]] = kept
     assert (run.batch, run.length, run.tokens) == (1, 30, 30)

@@ -1,0 +1,312 @@
+"""Bundles on disk: where they are found, and how they are verified and loaded.
+
+A scan reads manifests only; loading a bundle verifies its hashes, reproduces its golden outputs and warms it up. What
+cannot be loaded is kept with the reason.
+
+At startup bundles are loaded at full speed. Later they are loaded one at a time in a thread of low priority, so that
+requests come first. Threads that the runtime starts would inherit that priority for good, so it is not lowered if runs
+have such threads (``threads_per_run`` above 1).
+"""
+
+import asyncio
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import structlog
+from pydantic import ValidationError
+
+from nightjar_alerts.models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest
+from nightjar_alerts.models.runtime import ProviderError
+from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.service.engine.machine import CoreLayout, usual_folder
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.names import Reference, UnknownModel, version_key
+from nightjar_alerts.service.settings import CommonSettings
+
+Fingerprint = tuple[tuple[str, int, int], ...]
+"""Name, size and modification time of every file in a bundle's folder."""
+
+LOW_PRIORITY = 5
+"""Added to the niceness of a thread, which then gets about a third of the time of an equal, and all idle time. With a
+lower priority, loading a version on a busy machine would take minutes."""
+
+log = structlog.get_logger(__name__)
+
+
+class ChangeRejected(Exception):
+    """A change of the served models that cannot be made; the text says why."""
+
+
+class LoadFailed(ChangeRejected):
+    """A bundle cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleOnDisk:
+    """A bundle on disk, as its manifest describes it; ``sha256`` is that of the manifest, hence of everything."""
+
+    reference: Reference
+    task: Task
+    path: Path
+    sha256: str
+    fingerprint: Fingerprint
+
+
+@dataclass(slots=True)
+class DirectoryContents:
+    """Bundles that a scan found, and folders that it could not read, with the reason."""
+
+    bundles: dict[Reference, BundleOnDisk] = field(default_factory=dict)
+    unreadable: dict[Path, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the models."""
+        return {reference.name for reference in self.bundles}
+
+    def versions(self, name: str) -> list[BundleOnDisk]:
+        """Return the bundles of a model, newest version first."""
+        found = [bundle for reference, bundle in self.bundles.items() if reference.name == name]
+        return sorted(found, key=lambda bundle: version_key(bundle.reference.version), reverse=True)
+
+
+def scan(
+    root: Path | None, extra_paths: Iterable[Path] = (), before: DirectoryContents | None = None
+) -> DirectoryContents:
+    """Find bundles.
+
+    Parameters
+    ----------
+    root : folder of bundles, in either layout that :mod:`service.registry` describes.
+    extra_paths : folders that are bundles themselves; a bundle that is also under ``root`` is taken from there.
+    before : result of the previous scan; manifests of unchanged folders are not read again.
+    """
+    known = {bundle.path: bundle for bundle in before.bundles.values()} if before is not None else {}
+    contents = DirectoryContents()
+    for path, expected in _candidates(root):
+        _add(contents, path, expected, known.get(path))
+    for path in extra_paths:
+        if (path / MANIFEST).is_file():
+            _add(contents, path, None, known.get(path), optional=True)
+    return contents
+
+
+def _candidates(root: Path | None) -> Iterator[tuple[Path, Reference | None]]:
+    """Yield folders with a manifest and, in the layout by version, the name and version that it must state."""
+    for folder in _folders(root):
+        if (folder / MANIFEST).is_file():
+            yield folder, None
+            continue
+        for inner in _folders(folder):
+            if (inner / MANIFEST).is_file():
+                yield inner, Reference(folder.name, inner.name)
+
+
+def _folders(path: Path | None) -> list[Path]:
+    if path is None or not path.is_dir():
+        return []
+    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _add(
+    contents: DirectoryContents,
+    path: Path,
+    expected: Reference | None,
+    before: BundleOnDisk | None,
+    optional: bool = False,
+) -> None:
+    if (escaped := str(path).encode(errors="backslashreplace").decode()) != str(path):
+        contents.unreadable[Path(escaped)] = "the folder's name is not UTF-8"  # JSON replies could not contain it
+        return
+    try:
+        bundle = _read(path, before)
+    except (OSError, ValidationError) as error:
+        contents.unreadable[path] = f"no readable manifest: {error}"
+        return
+    reference = bundle.reference
+    if expected is not None and expected != reference:
+        contents.unreadable[path] = f"the manifest says {reference}, the folders say {expected}"
+    elif reference not in contents.bundles:
+        contents.bundles[reference] = bundle
+    elif not optional:
+        contents.unreadable[path] = f"{reference} is also in {contents.bundles[reference].path}"
+
+
+def _read(path: Path, before: BundleOnDisk | None) -> BundleOnDisk:
+    fingerprint = _fingerprint(path)
+    if before is not None and before.fingerprint == fingerprint:
+        return before
+    text = read_manifest(path)
+    manifest = Manifest.model_validate_json(text)
+    sha256 = hashlib.sha256(text).hexdigest()
+    return BundleOnDisk(Reference(manifest.name, manifest.version), manifest.task, path, sha256, fingerprint)
+
+
+def _fingerprint(path: Path) -> Fingerprint:
+    """Fingerprint a folder; before its manifest is read, so that the next scan sees a change in between."""
+    files = [(entry.name, entry.stat()) for entry in sorted(path.iterdir()) if entry.is_file()]
+    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in files)
+
+
+class StartupModels(NamedTuple):
+    """Models that the settings name: the default, and those for the packets of one survey, by survey."""
+
+    default: LoadedModel
+    by_survey: Mapping[str, LoadedModel] = MappingProxyType({})
+
+
+def load_one(settings: CommonSettings, path: Path) -> LoadedModel:
+    """Load a classifier without trying layouts. Raises BundleError, ProviderError."""
+    wish = CoreLayout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
+    return _load(settings, path, wish, tune=False)
+
+
+def load_first(settings: CommonSettings, path: Path) -> LoadedModel:
+    """Load a classifier at startup and measure how the machine is best used; raises as :func:`load_one` does."""
+    wish = CoreLayout(settings.workers, settings.threads_per_run, settings.groups_in_flight)
+    return _load(settings, path, wish, tune=settings.autotune)
+
+
+def _load(settings: CommonSettings, path: Path, wish: CoreLayout, tune: bool) -> LoadedModel:
+    folder = settings.measurements_folder or usual_folder()
+    loaded = load_model(
+        path, settings.provider, task="classification", wish=wish, folder=folder, tune=tune, native=settings.native
+    )
+    log.info("kernels", model=loaded.bundle.manifest.name, native=list(loaded.kernels))
+    return loaded
+
+
+def load_configured(settings: CommonSettings) -> StartupModels:
+    """Load the bundles that the settings name; raises as :func:`load_one` does."""
+    return StartupModels(
+        load_first(settings, settings.bundle),
+        {survey: load_first(settings, path) for survey, path in settings.survey_bundles.items()},
+    )
+
+
+LoadOne = Callable[[CommonSettings, Path], LoadedModel]
+LoadModels = Callable[[CommonSettings], StartupModels]
+
+
+class BackgroundLoader:
+    """Loads bundles in a thread: at full speed until ``background`` is set, then one at a time at low priority."""
+
+    def __init__(self, settings: CommonSettings, load: LoadOne = load_one) -> None:
+        self._settings, self._load = settings, load
+        self.background = False
+        # Threads that a session starts inherit the priority of the thread that opens it, and would run requests with
+        # it later: so it is lowered only if a session starts none.
+        prepare = lower_thread_priority if settings.threads_per_run <= 1 else lambda: None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="load", initializer=prepare)
+
+    async def load(self, path: Path) -> LoadedModel:
+        """Load, verify and warm up a model. Raises BundleError, ProviderError."""
+        thread = self._thread if self.background else None
+        return await asyncio.get_running_loop().run_in_executor(thread, self._load, self._settings, path)
+
+    def close(self) -> None:
+        """End the thread; a load in progress runs to its end, and its result is dropped."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def lower_thread_priority() -> None:
+    """Lower the priority of the calling thread, on systems where threads have one (Linux)."""
+    if hasattr(os, "setpriority"):
+        thread = threading.get_native_id()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + LOW_PRIORITY)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A bundle that could not be loaded: why, since when (seconds since 1970), and the state of its files."""
+
+    path: Path
+    reference: Reference | None
+    reason: str
+    since: float
+    fingerprint: Fingerprint = ()
+
+
+class ModelDirectory:
+    """The bundles of ``repository`` and of the settings: the last scan, failures, and loading.
+
+    Parameters
+    ----------
+    root : the model repository; None without one.
+
+    Attributes
+    ----------
+    extra_paths : bundle folders that the settings name.
+    contents : result of the last scan.
+    failures : bundles that cannot be served, by folder.
+    """
+
+    def __init__(self, root: Path | None, loader: BackgroundLoader, metrics: Metrics) -> None:
+        self.root = root
+        self._loader, self._metrics = loader, metrics
+        self.extra_paths: list[Path] = []
+        self.contents = DirectoryContents()
+        self.failures: dict[Path, Failure] = {}
+        metrics.models_failing.set_function(lambda: len(self.failures))
+
+    async def scan(self) -> DirectoryContents:
+        """Scan the folders again."""
+        self.contents = contents = await asyncio.to_thread(scan, self.root, self.extra_paths, self.contents)
+        present = contents.unreadable.keys() | {bundle.path for bundle in contents.bundles.values()}
+        self.failures = {path: failure for path, failure in self.failures.items() if path in present}
+        for path, reason in contents.unreadable.items():
+            if path not in self.failures or self.failures[path].reason != reason:  # else every scan would log it anew
+                self._fail(Failure(path, None, reason, time.time()))
+        return contents
+
+    async def find(self, reference: Reference) -> BundleOnDisk:
+        """Find a bundle, the newest of its name if no version is given. Raises UnknownModel."""
+        contents = await self.scan()
+        if reference.version:
+            found = [contents.bundles[reference]] if reference in contents.bundles else []
+        else:
+            found = contents.versions(reference.name)
+        if not found:
+            raise UnknownModel(str(reference))
+        return found[0]
+
+    def failed_before(self, bundle: BundleOnDisk) -> bool:
+        """Return True if these very files could not be loaded."""
+        failure = self.failures.get(bundle.path)
+        return failure is not None and failure.fingerprint == bundle.fingerprint
+
+    async def load(self, bundle: BundleOnDisk) -> LoadedModel:
+        """Load, verify and warm up a bundle, off the event loop. Raises LoadFailed."""
+        try:
+            if bundle.task != "classification":
+                raise BundleError(f"made for {bundle.task}; only classifiers are served")
+            loaded = await self._loader.load(bundle.path)
+            manifest = loaded.bundle.manifest
+            if (manifest.name, manifest.version) != bundle.reference:
+                raise BundleError(f"{bundle.path}: changed while it was being read")
+        except Exception as error:  # of the runtime as well, whose exceptions share no base class
+            expected = isinstance(error, BundleError | ProviderError)
+            reason = str(error) if expected else f"{type(error).__name__}: {error}"
+            self._fail(Failure(bundle.path, bundle.reference, reason, time.time(), bundle.fingerprint))
+            raise LoadFailed(reason) from error
+        self.failures.pop(bundle.path, None)
+        self._metrics.model_loads.labels("loaded").inc()
+        log.info(
+            "model loaded", model=str(bundle.reference), sha256=bundle.sha256, seconds=round(loaded.load_seconds, 3)
+        )
+        return loaded
+
+    def _fail(self, failure: Failure) -> None:
+        self.failures[failure.path] = failure
+        self._metrics.model_loads.labels("failed").inc()
+        log.warning("model not loaded", model=str(failure.reference or failure.path.name), reason=failure.reason)

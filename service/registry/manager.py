@@ -1,0 +1,506 @@
+"""The served models of a process, and every change to them.
+
+    manager = ModelManager(settings, metrics, tracer, on_failure)
+    await manager.start()
+    handle = manager.router.select(survey="ztf", routing_key=object_id)
+    with handle:
+        outcomes = await handle.infer(curves, InferOptions(deadline))
+    await manager.stop()
+
+One change is made at a time, and one that fails changes nothing. The rules, for the admin API and the directory scan
+alike:
+
+- The newest version that loads answers for a name, with a warning for each newer one that does not load. A version
+  that was loaded explicitly, or that an alias names, is served under its exact name as well.
+- A pinned version answers for its name, whatever is newer, until it is unpinned or another version is loaded. A
+  rollback pins the next older version. Pins survive a restart: see :mod:`service.registry.pins`.
+- After an unload, a scan only loads a version newer than those that were there, or another bundle of the newest.
+- Canaries are never promoted automatically.
+- A bundle that failed to load is tried again when its files change, or on request.
+- A bundle that is deleted from disk stays in service.
+- Everything but pins lasts until the process ends.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.models.posterior import Posterior
+from nightjar_alerts.service.engine.engine import Engine
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.process import give_memory_back
+from nightjar_alerts.service.registry.cache import ResultCache
+from nightjar_alerts.service.registry.loader import (
+    BackgroundLoader,
+    BundleOnDisk,
+    ChangeRejected,
+    Failure,
+    LoadFailed,
+    LoadModels,
+    LoadOne,
+    ModelDirectory,
+    load_configured,
+    load_one,
+)
+from nightjar_alerts.service.registry.names import DEFAULT, NotReady, Reference, UnknownModel, version_key
+from nightjar_alerts.service.registry.pins import FILE_NAME, Pins, read_pins, write_pins
+from nightjar_alerts.service.registry.router import Canary, ModelRouter
+from nightjar_alerts.service.registry.serving import ModelFactory, ServedModel
+from nightjar_alerts.service.registry.shadow import Shadow
+from nightjar_alerts.service.settings import CommonSettings
+
+log = structlog.get_logger(__name__)
+
+
+class ModelManager:
+    """Loads, serves, replaces and unloads models. Every method is called on one event loop.
+
+    Attributes
+    ----------
+    router : the models and the names that lead to them.
+    directory : bundles on disk, and those that could not be loaded.
+    pins : pinned version of each model that has one.
+    draining : models that new requests no longer reach, with requests still to answer.
+
+    Parameters
+    ----------
+    on_failure : called on the event loop with the reason when the engine of a served model has failed: the process
+        must be replaced.
+    load_models, load : load the models of the settings, and any other bundle.
+    """
+
+    def __init__(
+        self,
+        settings: CommonSettings,
+        metrics: Metrics,
+        tracer: Tracer,
+        on_failure: Callable[[str], None],
+        load_models: LoadModels | None = None,
+        load: LoadOne = load_one,
+    ) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._load_models = load_models or load_configured
+        self._loader = BackgroundLoader(settings, load)
+        self._factory = ModelFactory(settings, metrics, tracer, _result_cache(settings, metrics), on_failure)
+        self.router = ModelRouter()
+        self.directory = ModelDirectory(settings.repository, self._loader, metrics)
+        self.pins: Pins = {}
+        self.draining: set[ServedModel] = set()
+        self._lock = asyncio.Lock()
+        self._exact: set[Reference] = set()  # served although only their exact name leads to them
+        self._unloaded: dict[str, BundleOnDisk] = {}  # the newest bundle of each unloaded model at that time
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load the bundles of the settings and of the model repository.
+
+        Raises
+        ------
+        BundleError, ProviderError
+            If a bundle of the settings cannot be served, an alias leads nowhere, or the pins cannot be read. A bundle
+            of the repository that cannot be served is logged, and the others are served.
+        """
+        models = await asyncio.to_thread(self._load_models, self._settings)
+        for alias, loaded in [(DEFAULT, models.default), *models.by_survey.items()]:
+            model = await self._add(loaded)
+            self.directory.extra_paths.append(loaded.bundle.path)
+            if self._is_newer(model.reference):
+                self._set_current(model.reference)
+            self.router.aliases[alias] = Reference(model.reference.name)
+        try:
+            await self.reload()  # before the aliases, which may name a bundle of the repository
+        except ChangeRejected as error:
+            raise BundleError(str(error)) from error
+        for alias, target in self._settings.aliases.items():
+            try:
+                await self.set_alias(alias, Reference.parse(target))
+            except (ChangeRejected, UnknownModel) as error:
+                raise BundleError(f"the alias {alias} cannot lead to {target}: {error}") from error
+        self._check_prior()
+        for name, version in self.pins.items():
+            if self.router.versions.get(name) != version:
+                log.warning("pinned version not served", model=f"{name}@{version}")
+        self.router.ready = self._loader.background = True
+        if self._settings.repository_poll:
+            self._watch = asyncio.create_task(self._keep_watch(self._settings.repository_poll))
+
+    def _check_prior(self) -> None:
+        """Raise BundleError if no model has the prior of the settings: most likely a typing error."""
+        name = self._settings.prior
+        known = {prior for model in self.router.models.values() for prior in Posterior(model.bundle.manifest).names}
+        if name and name not in known:
+            raise BundleError(f"NIGHTJAR_PRIOR: no model has {name!r}; there are {', '.join(sorted(known))}")
+
+    async def stop(self) -> None:
+        """Finish the queued work and stop every engine."""
+        # The watch and the loader end first: no model may be added while the others are closed.
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        self._loader.close()
+        await asyncio.gather(*(shadow.stop() for shadow in self.router.shadows.values()))
+        for task in self._tasks:  # they wait for draining models, which are closed below
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        everything = [*self.router.models.values(), *self.draining]
+        await asyncio.gather(*(self._factory.close(model, self._settings.drain_timeout) for model in everything))
+
+    @property
+    def started(self) -> bool:
+        """Return True once the models are loaded."""
+        return self.router.ready
+
+    @property
+    def default(self) -> ServedModel:
+        """The model for requests that name none. Raises NotReady."""
+        return self.router.select().model
+
+    @property
+    def served(self) -> list[ServedModel]:
+        """Every model that requests can reach, those of the settings first. Raises NotReady."""
+        if not self.started:
+            raise NotReady
+        return list(self.router.models.values())
+
+    @property
+    def failures(self) -> Iterable[Failure]:
+        """Bundles that cannot be served."""
+        return self.directory.failures.values()
+
+    @property
+    def engines(self) -> Iterable[Engine]:
+        """Every engine with requests, those of draining models included."""
+        return [model.engine for model in (*self.router.models.values(), *self.draining)]
+
+    async def reload(self, *, retry: bool = False) -> list[Reference]:
+        """Scan the directory, serve what is new, and return it. A bundle that fails to load does not stop the others.
+
+        Parameters
+        ----------
+        retry : if True, also try bundles that failed before and whose files have not changed since.
+
+        Raises
+        ------
+        ChangeRejected
+            If the pins cannot be read.
+        """
+        async with self._change():
+            contents = await self.directory.scan()
+            self.pins = await self._read_pins()
+            loaded = [bundle.reference for bundle in list(self._replaced()) if await self._try_serve(bundle, retry)]
+            for name in sorted(contents.names):
+                for bundle in self._candidates(name):
+                    if await self._try_serve(bundle, retry):
+                        self._set_current(bundle.reference)
+                        await self._unload_unreferenced()  # now, so that two replaced models never take memory at once
+                        loaded.append(bundle.reference)
+                        break
+            return loaded
+
+    async def load(self, reference: Reference) -> Reference:
+        """Serve a version, by default the newest, and return it; unless an older one, it answers for its name.
+
+        If another version was pinned, it is unpinned. Raises UnknownModel, LoadFailed, ChangeRejected.
+        """
+        async with self._change():
+            bundle = await self.directory.find(reference)
+            await self._serve(bundle)
+            name, version = bundle.reference
+            if not self._is_newer(bundle.reference) and self.router.versions[name] != version:
+                self._exact.add(bundle.reference)
+                return bundle.reference
+            if self.pins.get(name, version) != version:
+                await self._write_pin(name, None)
+            self._unloaded.pop(name, None)
+            self._set_current(bundle.reference)
+            return bundle.reference
+
+    async def unload(self, reference: Reference) -> None:
+        """Stop serving a version, or all versions of a model if none is given. Raises UnknownModel, ChangeRejected."""
+        async with self._change():
+            name = reference.name
+            current = self._current(name)
+            if reference.version:
+                if reference not in self.router.models:
+                    raise UnknownModel(str(reference))
+                if reference in self.router.required():
+                    raise ChangeRejected(f"requests are led to {reference}, by its name, an alias or as a canary")
+                self._exact.discard(reference)
+                return
+            aliases = sorted(alias for alias, target in self.router.aliases.items() if target.name == name)
+            if aliases:
+                raise ChangeRejected(f"aliases lead to {name}: {', '.join(aliases)}")
+            bundles = self.directory.contents.versions(name)
+            path, sha256 = current.bundle.path, current.bundle.sha256
+            bundles.append(BundleOnDisk(current.reference, "classification", path, sha256, ()))
+            self._unloaded[name] = max(bundles, key=lambda bundle: version_key(bundle.reference.version))
+            self._exact = {reference for reference in self._exact if reference.name != name}
+            self.router.canaries.pop(name, None)
+            del self.router.versions[name]
+
+    async def rollback(self, name: str) -> Reference:
+        """Pin the newest version that is older than the current one and loads; return it.
+
+        Raises
+        ------
+        UnknownModel, ChangeRejected
+            If nothing is served under the name, no older version loads, or the pin cannot be written.
+        """
+        async with self._change():
+            current = self._current(name).reference
+            error = ChangeRejected(f"there is no version of {name} older than {current.version} on disk")
+            for bundle in (await self.directory.scan()).versions(name):
+                if version_key(bundle.reference.version) < version_key(current.version):
+                    try:
+                        await self._pin(bundle)
+                    except LoadFailed as failure:
+                        error = failure
+                    else:
+                        return bundle.reference
+            raise error
+
+    async def pin(self, reference: Reference) -> None:
+        """Let a version answer for its name until it is unpinned. Raises UnknownModel, ChangeRejected."""
+        async with self._change():
+            self._current(reference.name)
+            await self._pin(await self.directory.find(reference))
+
+    async def unpin(self, name: str) -> None:
+        """Delete a pin: the next scan may load a newer version. Raises UnknownModel, ChangeRejected."""
+        async with self._change():
+            self.pins = await self._read_pins()
+            if name not in self.pins:
+                raise UnknownModel(f"pin of {name}")
+            await self._write_pin(name, None)
+
+    async def set_alias(self, alias: str, target: Reference) -> None:
+        """Let an alias lead to a model. Raises UnknownModel, ChangeRejected."""
+        async with self._change():
+            if alias in self.router.versions:
+                raise ChangeRejected(f"{alias} is the name of a model")
+            await self._loaded(target)
+            self.router.aliases[alias] = target
+
+    async def delete_alias(self, alias: str) -> None:
+        """Delete an alias. Raises UnknownModel, ChangeRejected."""
+        async with self._change():
+            if alias not in self.router.aliases:
+                raise UnknownModel(alias)
+            if alias == DEFAULT:
+                raise ChangeRejected("requests that name no model need the alias default")
+            del self.router.aliases[alias]
+
+    async def set_canary(self, name: str, version: str, percent: float) -> None:
+        """Let a version answer a percentage of the requests for a name. Raises UnknownModel, ChangeRejected."""
+        async with self._change():
+            current, reference = self._current(name), Reference(name, version)
+            if reference == current.reference:
+                raise ChangeRejected(f"{reference} answers for {name} already")
+            if (await self._loaded(reference)).classes != current.classes:
+                raise ChangeRejected(f"{reference} has other classes than {current.reference}")
+            self.router.canaries[name] = Canary(version, percent)
+
+    async def delete_canary(self, name: str) -> None:
+        """Let the current version answer every request again. Raises UnknownModel if there is no canary."""
+        async with self._change():
+            if self.router.canaries.pop(name, None) is None:
+                raise UnknownModel(f"canary of {name}")
+
+    async def set_shadow(self, name: str, reference: Reference, share: float) -> None:
+        """Mirror a share of the requests for a name to another model. Raises UnknownModel, ChangeRejected."""
+        async with self._change():
+            current, served = self._current(name), self.router.models.get(reference)
+            # Loaded before the present shadow is dropped: if it cannot be loaded, that one stays.
+            loaded = served.loaded if served else await self.directory.load(await self.directory.find(reference))
+            if set(loaded.bundle.manifest.classes.names) != set(current.classes):
+                raise ChangeRejected(f"{reference} has other classes than {current.reference}")
+            await self._drop_shadow(name)
+            shadow = Shadow(loaded, current.classes, share, self._metrics, self._on_shadow_death(name))
+            await shadow.start()
+            self.router.shadows[name] = shadow
+
+    async def delete_shadow(self, name: str) -> None:
+        """End a shadow. Raises UnknownModel if there is none."""
+        async with self._change():
+            if not await self._drop_shadow(name):
+                raise UnknownModel(f"shadow of {name}")
+
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """Make one change at a time; at its end, also if it fails, unload the models that it does not need."""
+        async with self._lock:
+            try:
+                yield
+            finally:
+                await self._unload_unreferenced()
+
+    def _current(self, name: str) -> ServedModel:
+        """Return the current model of a name. Raises UnknownModel."""
+        model = self.router.current(name)
+        if model is None:
+            raise UnknownModel(name)
+        return model
+
+    def _is_newer(self, reference: Reference) -> bool:
+        """Return True if a version is newer than the current one of its name, or there is none."""
+        current = self.router.versions.get(reference.name)
+        return current is None or version_key(reference.version) > version_key(current)
+
+    def _set_current(self, reference: Reference) -> None:
+        """Let a served version answer for its name."""
+        if self.router.is_canary(reference):  # it answers every request now, not a percentage
+            del self.router.canaries[reference.name]
+        self.router.versions[reference.name] = reference.version
+
+    def _candidates(self, name: str) -> list[BundleOnDisk]:
+        """Return the bundles that should become the current version of a name, the preferred one first."""
+        current, pin = self.router.versions.get(name), self.pins.get(name)
+        bundles = [
+            bundle
+            for bundle in self.directory.contents.versions(name)
+            if not self.router.is_canary(bundle.reference) and not self._is_unloaded(bundle)
+        ]
+        if current is None:  # if the pinned version does not load, rather an older than a newer one
+            return sorted(bundles, key=lambda bundle: _is_beyond(bundle, pin))
+        if pin is not None:
+            return [bundle for bundle in bundles if bundle.reference.version == pin != current]
+        return [bundle for bundle in bundles if self._is_newer(bundle.reference)]
+
+    def _is_unloaded(self, bundle: BundleOnDisk) -> bool:
+        """Return True if a bundle was there when its model was unloaded, so that a scan does not load it."""
+        newest = self._unloaded.get(bundle.reference.name)
+        if newest is None:
+            return False
+        own, other = version_key(bundle.reference.version), version_key(newest.reference.version)
+        return own < other or (own == other and bundle.sha256 == newest.sha256)
+
+    def _replaced(self) -> Iterator[BundleOnDisk]:
+        """Yield the bundles that replace a served version in place."""
+        for reference, model in self.router.models.items():
+            bundle = self.directory.contents.bundles.get(reference)
+            if bundle is not None and bundle.sha256 != model.bundle.sha256:
+                yield bundle
+
+    async def _try_serve(self, bundle: BundleOnDisk, retry: bool) -> bool:
+        """Serve a bundle under its exact name; return False if it cannot be loaded, or could not before."""
+        if not retry and self.directory.failed_before(bundle):
+            return False
+        try:
+            await self._serve(bundle)
+        except LoadFailed:  # logged and listed by the directory
+            return False
+        return True
+
+    async def _serve(self, bundle: BundleOnDisk) -> ServedModel:
+        """Serve a bundle under its exact name, unless it is served already. Raises LoadFailed."""
+        model = self.router.models.get(bundle.reference)
+        if model is not None and model.bundle.sha256 == bundle.sha256:
+            return model
+        return await self._add(await self.directory.load(bundle))
+
+    async def _loaded(self, reference: Reference) -> ServedModel:
+        """Return the model of a reference, loaded if necessary. Raises UnknownModel, LoadFailed."""
+        if not reference.version:
+            return self._current(reference.name)
+        model = self.router.models.get(reference)
+        return model if model is not None else await self._serve(await self.directory.find(reference))
+
+    async def _add(self, loaded: LoadedModel) -> ServedModel:
+        model = await self._factory.open(loaded)
+        before = self.router.models.get(model.reference)
+        self.router.models[model.reference] = model
+        if before is not None:  # only now: at no time does a request find no model
+            self._drain(before)
+        return model
+
+    async def _pin(self, bundle: BundleOnDisk) -> None:
+        await self._serve(bundle)
+        await self._write_pin(bundle.reference.name, bundle.reference.version)
+        self._set_current(bundle.reference)
+
+    async def _read_pins(self) -> Pins:
+        try:
+            return await asyncio.to_thread(read_pins, self.directory.root)
+        except (OSError, ValueError) as error:
+            raise ChangeRejected(f"{FILE_NAME} of the model repository cannot be read: {error}") from error
+
+    async def _write_pin(self, name: str, version: str | None) -> None:
+        """Write or remove a pin. Raises ChangeRejected."""
+        pins = await self._read_pins()
+        pins.pop(name, None)
+        if version is not None:
+            pins[name] = version
+        try:
+            await asyncio.to_thread(write_pins, self.directory.root, pins)
+        except OSError as error:
+            raise ChangeRejected(f"{FILE_NAME} of the model repository cannot be written: {error}") from error
+        self.pins = pins
+
+    async def _unload_unreferenced(self) -> None:
+        """Unload models that no name leads to, and end shadows that have no model of their classes."""
+        required = self.router.required() | self._exact
+        for reference in [reference for reference in self.router.models if reference not in required]:
+            self._drain(self.router.models.pop(reference))
+        for name, shadow in list(self.router.shadows.items()):
+            current = self.router.current(name)
+            if current is None or current.classes != shadow.classes:
+                await self._drop_shadow(name)
+
+    async def _drop_shadow(self, name: str) -> bool:
+        shadow = self.router.shadows.pop(name, None)  # first: no new handle shall mirror to a shadow that stops
+        if shadow is not None:
+            await shadow.stop()
+        return shadow is not None
+
+    def _on_shadow_death(self, name: str) -> Callable[[BaseException], None]:
+        def drop(error: BaseException) -> None:
+            log.error("shadow died", model=name, exc_info=error)
+            self._run(self._drop_shadow(name))
+
+        return drop
+
+    def _drain(self, model: ServedModel) -> None:
+        self.draining.add(model)
+        self._run(self._close_unreferenced(model))
+
+    async def _close_unreferenced(self, model: ServedModel) -> None:
+        await model.wait_unreferenced()
+        await self._factory.close(model, self._settings.drain_timeout)
+        self.draining.discard(model)
+        log.info("model unloaded", model=str(model.reference), sha256=model.bundle.sha256)
+        del model  # the last reference: the session goes with it, and only then is there memory to give back
+        await asyncio.to_thread(give_memory_back)
+
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
+        # Held until it ends: the event loop itself refers to tasks only weakly.
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep_watch(self, seconds: float) -> None:
+        """Reload every ``seconds``, until cancelled."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.reload()
+            except Exception as error:  # an unreadable disk today may be readable tomorrow
+                log.error("model repository scan failed", exc_info=error)
+
+
+def _is_beyond(bundle: BundleOnDisk, pin: str | None) -> bool:
+    return pin is not None and version_key(bundle.reference.version) > version_key(pin)
+
+
+def _result_cache(settings: CommonSettings, metrics: Metrics) -> ResultCache | None:
+    if not settings.cache_bytes:
+        return None
+    cache = ResultCache(settings.cache_bytes, metrics)
+    metrics.cache_bytes.set_function(lambda: cache.size_bytes)
+    return cache

@@ -1,0 +1,177 @@
+"""Which model answers a request: by name, version, alias, survey, domain and canary.
+
+A request that names a model (``name``, ``name@1.2.3`` or an alias) gets that model. A request that names none gets, for
+each light curve:
+
+1. the model of the alias of its survey, if there is one, else of the alias ``default``;
+2. if the light curve lies outside the domain (bands, brightness, survey) that this model's bundle states, the first
+   model of the other :data:`service.registry.names.CLASSIFIERS` aliases whose bundle states a domain that includes it;
+3. if there is none, no answer: the light curve is ``abstained``, with the reason and the model to name.
+
+A bundle without a domain accepts every light curve and is never used as a substitute.
+
+A canary answers a percentage of the requests for a name. The routing key (the object, else the client) alone decides,
+so an object always gets the same version, and an object that the canary answered at 5 % still gets it at 20 %.
+"""
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from nightjar_alerts.models.bundle import Manifest
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.dataplane import Skipped
+from nightjar_alerts.service.registry.names import CLASSIFIERS, DEFAULT, NotReady, Reference, Role, UnknownModel
+from nightjar_alerts.service.registry.serving import Item, ModelHandle, ServedModel
+from nightjar_alerts.service.registry.shadow import Shadow
+
+OUTSIDE_DOMAIN: Final = "outside_domain"
+
+
+class Canary(NamedTuple):
+    """A version on trial, and the percentage of requests that it answers."""
+
+    version: str
+    percent: float
+
+
+@dataclass(slots=True)
+class ModelRouter:
+    """Routing table of a process. Every method is called on the event loop.
+
+    Attributes
+    ----------
+    ready : False until the models of the settings are loaded.
+    models : served models, by name and version.
+    versions : current version of each name.
+    aliases : other names; an alias without a version follows the current one.
+    canaries, shadows : at most one for each name.
+    """
+
+    ready: bool = False
+    models: dict[Reference, ServedModel] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, Reference] = field(default_factory=dict)
+    canaries: dict[str, Canary] = field(default_factory=dict)
+    shadows: dict[str, Shadow] = field(default_factory=dict)
+
+    def select(self, name: str = "", *, survey: str = "", routing_key: str = "") -> ModelHandle:
+        """Return a handle of the model for a request.
+
+        Parameters
+        ----------
+        name : ``name``, ``name@version`` or an alias; empty for the model of the survey, or the default.
+        routing_key : object, else client; decides whether a canary answers.
+
+        Raises
+        ------
+        UnknownModel, NotReady
+            If no model is served under the name, or none at all yet.
+        """
+        if not self.ready:
+            raise NotReady
+        name = name or (survey if survey in self.aliases else DEFAULT)
+        reference, role = self.resolve(name, routing_key)
+        model = self.models.get(reference)
+        if model is None:
+            raise UnknownModel(name)
+        # Only the current version has a shadow: another one may have other classes.
+        is_current = self.versions.get(reference.name) == reference.version
+        return ModelHandle(model, role, self.shadows.get(reference.name) if is_current else None)
+
+    def route(
+        self, item: Item, name: str = "", *, survey: str = "", routing_key: str = "", substitute: bool = True
+    ) -> tuple[ModelHandle, Item]:
+        """Return the model for an item, and the item, or a :class:`Skipped` if it lies outside every domain.
+
+        Parameters
+        ----------
+        name : model that the request names, used whatever its domain; empty if it names none.
+        survey : survey of the item, unless the light curve itself states one.
+        substitute : if False, no other model answers a light curve outside the domain of the first.
+        """
+        survey = (item.survey if isinstance(item, LightCurve) else "") or survey
+        handle = self.select(name, survey=survey, routing_key=routing_key)
+        if name or not isinstance(item, LightCurve):
+            return handle, item
+        skipped = outside_domain(item, handle.bundle.manifest)
+        if skipped is None:
+            return handle, item
+        other = self._substitute(item, handle, routing_key) if substitute else None
+        return (handle, skipped) if other is None else (other, item)
+
+    def _substitute(self, curve: LightCurve, first: ModelHandle, routing_key: str) -> ModelHandle | None:
+        for alias in CLASSIFIERS:
+            if alias not in self.aliases:
+                continue
+            handle = self.select(alias, routing_key=routing_key)
+            manifest = handle.bundle.manifest
+            if handle.model is first.model or manifest.domain is None:
+                continue
+            if outside_domain(curve, manifest) is None:
+                return handle
+        return None
+
+    def resolve(self, name: str, routing_key: str = "") -> tuple[Reference, Role]:
+        """Return the version that answers for a name, and its role.
+
+        An exact version has no canary. Raises UnknownModel for an unknown name; that an exact version is served is not
+        checked.
+        """
+        reference = self.target(name)
+        if reference.version:
+            return reference, ""
+        if reference.name not in self.versions:
+            raise UnknownModel(name)
+        canary = self.canaries.get(reference.name)
+        if canary is not None and key_fraction(reference.name, routing_key) * 100 < canary.percent:
+            return Reference(reference.name, canary.version), "canary"
+        return Reference(reference.name, self.versions[reference.name]), ""
+
+    def target(self, name: str) -> Reference:
+        """Resolve an alias, or parse a name. Raises UnknownModel."""
+        if name in self.aliases:
+            return self.aliases[name]
+        try:
+            return Reference.parse(name)
+        except ValueError:
+            raise UnknownModel(name) from None
+
+    def current(self, name: str) -> ServedModel | None:
+        """Return the model of the current version of a name (not of an alias)."""
+        return self.models.get(Reference(name, self.versions.get(name, "")))
+
+    def required(self) -> set[Reference]:
+        """Return the versions that requests can reach without naming a version."""
+        references = {Reference(name, version) for name, version in self.versions.items()}
+        references |= {reference for reference in self.aliases.values() if reference.version}
+        return references | {Reference(name, canary.version) for name, canary in self.canaries.items()}
+
+    def is_canary(self, reference: Reference) -> bool:
+        """Return True if a version is the canary of its name."""
+        canary = self.canaries.get(reference.name)
+        return canary is not None and canary.version == reference.version
+
+    def aliases_of(self, reference: Reference) -> list[str]:
+        """Return the aliases of a version, sorted."""
+        return sorted(
+            alias
+            for alias, target in self.aliases.items()
+            if target.name == reference.name and (target.version or self.versions.get(target.name)) == reference.version
+        )
+
+
+def outside_domain(curve: LightCurve, manifest: Manifest) -> Skipped | None:
+    """Return why a light curve lies outside a bundle's domain; None if it does not, or if none is stated."""
+    reason = "" if manifest.domain is None else manifest.domain.outside(curve, manifest.band_map)
+    if not reason:
+        return None
+    detail = f"{manifest.name}: {reason}; name the model {manifest.name} in the request to classify it anyway"
+    return Skipped("abstained", OUTSIDE_DOMAIN, detail)
+
+
+def key_fraction(name: str, routing_key: str) -> float:
+    """Hash a routing key to a number in [0, 1), uniformly, and differently for every name."""
+    # Clients choose the keys: half a surrogate in one must not raise.
+    digest = blake2b(f"{name}\n{routing_key}".encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64

@@ -1,0 +1,254 @@
+"""Served models, the handles by which requests refer to them, and how their engines are opened and closed.
+
+A request acquires the handle of every model that it uses and releases it at its end. A model that is no longer served
+stays open until its last handle is released, so no request ever meets a closed engine.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import structlog
+
+from nightjar_alerts.models.bundle import Bundle, Task
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.runtime import Provider
+from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Outcome, Skipped
+from nightjar_alerts.service.engine.batch import Classification
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions, RunListener
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.engine.policy import BatchLimits, most_items
+from nightjar_alerts.service.engine.supervise import MEANINGS, Fault, fault_of, supervise
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.registry.cache import ResultCache
+from nightjar_alerts.service.registry.names import Reference, Role
+from nightjar_alerts.service.registry.shadow import Shadow
+from nightjar_alerts.service.settings import CommonSettings
+
+Item = LightCurve | LightCurveError | Skipped
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class ServedModel:
+    """A loaded bundle with its engine and data plane.
+
+    Attributes
+    ----------
+    count : called with the role and the number of light curves of each request.
+    references : handles in use; counted on the event loop alone, so without a lock.
+    reference : name and version of the model.
+    """
+
+    loaded: LoadedModel
+    engine: Engine
+    plane: DataPlane[LightCurve]
+    count: Callable[[Role, int], None] = lambda role, light_curves: None
+    references: int = 0
+    reference: Reference = field(init=False)
+    _unreferenced: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Start without a reference."""
+        self._unreferenced.set()
+        self.reference = Reference(self.bundle.manifest.name, self.bundle.manifest.version)
+
+    @property
+    def bundle(self) -> Bundle:
+        """Bundle that is served."""
+        return self.loaded.bundle
+
+    @property
+    def provider(self) -> Provider:
+        """Execution provider of the model."""
+        return self.loaded.provider
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the probabilities."""
+        return tuple(self.bundle.manifest.classes.names)
+
+    def acquire(self) -> None:
+        """Add a reference."""
+        self.references += 1
+        self._unreferenced.clear()
+
+    def release(self) -> None:
+        """Remove a reference."""
+        self.references -= 1
+        if not self.references:
+            self._unreferenced.set()
+
+    async def wait_unreferenced(self) -> None:
+        """Wait until no handle of the model is in use."""
+        await self._unreferenced.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHandle:
+    """Reference to the model that answers a request; the model stays open inside ``with``.
+
+    Handles of the same model in the same role are equal, so light curves can be grouped by handle.
+
+    Attributes
+    ----------
+    role : ``canary`` if a version on trial answers in place of the current one; else empty.
+    shadow : receives a copy of each request and its outcomes.
+    """
+
+    model: ServedModel
+    role: Role = ""
+    shadow: Shadow | None = None
+
+    def __enter__(self) -> "ModelHandle":
+        """Acquire the model."""
+        self.model.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release the model."""
+        self.model.release()
+
+    @property
+    def bundle(self) -> Bundle:
+        """Bundle of the model."""
+        return self.model.bundle
+
+    async def infer(self, items: Sequence[Item], options: InferOptions | None = None) -> list[Outcome]:
+        """Return one outcome per item, in order; raises as :meth:`service.dataplane.DataPlane.infer` does."""
+        outcomes = await self.model.plane.infer(items, options)
+        self.model.count(self.role, len(items))
+        if self.shadow is not None:
+            self.shadow.mirror(items, outcomes, self.model.engine)
+        return outcomes
+
+
+class acquired:  # in place of an ExitStack, which costs as much as the rest of a request's bookkeeping
+    """Context manager that acquires several handles and releases them at its end."""
+
+    def __init__(self, handles: Iterable[ModelHandle]) -> None:
+        self._handles = tuple(handles)
+
+    def __enter__(self) -> None:
+        """Acquire the handles."""
+        for handle in self._handles:
+            handle.model.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        """Release the handles."""
+        for handle in self._handles:
+            handle.model.release()
+
+
+async def infer_many(handles: Sequence[ModelHandle], items: Sequence[Item], options: InferOptions) -> list[Outcome]:
+    """Send each item to its model; return one outcome per item, in order.
+
+    If one model rejects its items, the others are cancelled and its error is raised: see
+    :meth:`service.dataplane.DataPlane.infer`.
+
+    Parameters
+    ----------
+    handles : the model of each item.
+    """
+    if len(set(handles)) == 1:
+        return await handles[0].infer(items, options)
+    indices: dict[ModelHandle, list[int]] = {}
+    for index, handle in enumerate(handles):
+        indices.setdefault(handle, []).append(index)
+    tasks = [asyncio.create_task(handle.infer(*_select(items, options, part))) for handle, part in indices.items()]
+    try:
+        results = await asyncio.gather(*tasks)
+    finally:  # after an error the remaining light curves leave their queues
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    outcomes: dict[int, Outcome] = {}
+    for part, result in zip(indices.values(), results, strict=True):
+        outcomes |= zip(part, result, strict=True)
+    return [outcomes[index] for index in range(len(items))]
+
+
+def _select(items: Sequence[Item], options: InferOptions, indices: Sequence[int]) -> tuple[list[Item], InferOptions]:
+    surveys = options.surveys if isinstance(options.surveys, str) else [options.surveys[index] for index in indices]
+    return [items[index] for index in indices], replace(options, surveys=surveys)
+
+
+class ModelFactory:
+    """Opens an engine and a data plane for loaded models, and closes them.
+
+    Parameters
+    ----------
+    cache : results of all models; None without a cache.
+    on_failure : called on the event loop with the reason when the engine of a served model has failed.
+    """
+
+    def __init__(
+        self,
+        settings: CommonSettings,
+        metrics: Metrics,
+        tracer: Tracer,
+        cache: ResultCache | None,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._settings, self._metrics, self._tracer = settings, metrics, tracer
+        self._cache, self._on_failure = cache, on_failure
+
+    async def open(self, loaded: LoadedModel) -> ServedModel:
+        """Start the engine of a model."""
+        bundle = loaded.bundle
+        program, task, taxonomy = Classification(bundle.manifest), bundle.manifest.task, bundle.manifest.taxonomy
+        bands = bundle.manifest.band_map.labels
+        notes = self._metrics.notes(task, () if taxonomy is None else taxonomy.names, bands)
+        listeners: list[RunListener] = [notes.record_run]
+        if self._tracer.exports:
+            listeners.append(partial(self._tracer.run, task))
+        supervisor = supervise(loaded, self._settings.hung_run_seconds, partial(self._fault, task))
+        engine = Engine(
+            supervisor,
+            program,
+            loaded.cost,
+            EngineOptions(
+                workers=self._settings.workers or loaded.layout.runs,
+                batches=self._settings.groups_in_flight or loaded.layout.batches,
+                limits=self._limits(loaded),
+                max_queued_seconds=self._settings.max_queued_seconds,
+            ),
+            samples=loaded.samples,
+            clock=loaded.clock,
+            listeners=listeners,
+            on_death=partial(self._died, task),
+            guard=supervisor,
+        )
+        await engine.start()
+        self._metrics.watch(task, engine)
+        self._metrics.set_model(bundle, loaded.provider, loaded.load_seconds)
+        results = None if self._cache is None else self._cache.view(bundle, loaded.provider)
+        plane = DataPlane(engine, program, self._metrics, notes, results)
+        return ServedModel(loaded, engine, plane, self._metrics.model_counter(bundle))
+
+    def _limits(self, loaded: LoadedModel) -> BatchLimits:
+        width, delay = self._settings.max_batch_tokens or loaded.max_tokens, self._settings.max_delay_ms / 1000
+        return BatchLimits(max_tokens=width, max_items=most_items(width), max_delay=delay)
+
+    async def close(self, model: ServedModel, timeout: float) -> None:
+        """Finish the queued work of a model, for at most ``timeout`` seconds, and stop its engine."""
+        await model.engine.drain(timeout)
+        await model.engine.stop()
+        await asyncio.to_thread(model.loaded.keep, model.engine.learned)  # a file is written
+        # Only now: what ended during the drain is counted as well.
+        self._metrics.end_notes(model.plane.notes)
+        self._metrics.unwatch(model.bundle.manifest.task, model.engine)
+        self._metrics.unset_model(model.bundle, model.provider)
+
+    def _fault(self, task: Task, fault: Fault, recovered: bool) -> None:
+        self._metrics.fault(task, fault, recovered)
+        log.error("engine fault", task=task, fault=str(fault), recovered=recovered)
+
+    def _died(self, task: Task, error: BaseException) -> None:
+        fault = fault_of(error)
+        self._fault(task, fault, recovered=False)
+        log.critical("the engine died", task=task, fault=str(fault), exc_info=error)
+        self._on_failure(MEANINGS[fault])
