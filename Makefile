@@ -146,15 +146,18 @@ $(BIN)/python:
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(may_apt) && $(apt_install) python3-venv; }
 	$(PYTHON) -m venv $(VENV)
 
+KERNELS := $(wildcard models/kernels/*.cc models/kernels/*.h)
+
 # The two stamps share one environment: what the tests need contains what the service needs, so neither undoes the other.
 # What serves, and what builds it, is installed by hash: a file that was exchanged at the index is refused. The editable
 # install compiles the native kernels.
-$(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.txt | $(BIN)/python
+$(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.txt $(KERNELS) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --require-hashes \
 		--requirement deploy/build-requirements.txt --requirement deploy/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.test: pyproject.toml deploy/constraints.txt | $(BIN)/python
-	$(INSTALL) $(PIP_ARGS) $(torch_args) --editable '.[cpu,otel,stream,train,dev]'
+$(VENV)/.test: pyproject.toml deploy/constraints.txt deploy/build-requirements.txt $(KERNELS) | $(BIN)/python
+	$(INSTALL) $(PIP_ARGS) --require-hashes --requirement deploy/build-requirements.txt
+	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,otel,stream,train,dev]'
 	@touch $(VENV)/.cpu $@

@@ -20,6 +20,8 @@ import platform
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -93,7 +95,8 @@ def build(folder: Path = BUILT, machine: str | None = None) -> list[Path]:
     if find_spec("ziglang") is None:
         raise NativeError(f"the package ziglang is not installed: {HOW_TO_BUILD}")
     folder.mkdir(parents=True, exist_ok=True)
-    return [_build_level(folder, f"{machine}-linux-gnu.{GLIBC}", level) for level in LEVELS[machine]]
+    with ThreadPoolExecutor() as pool:  # each level takes one core for some seconds
+        return list(pool.map(partial(_build_level, folder, f"{machine}-linux-gnu.{GLIBC}"), LEVELS[machine]))
 
 
 def _build_level(folder: Path, target: str, level: Level) -> Path:

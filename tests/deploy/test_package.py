@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -169,6 +170,26 @@ def test_extra_cpu_alone_checks_a_bundle_with_native_kernels(wheel: Path, tmp_pa
     venv = environment(tmp_path / "venv", f"{wheel}[cpu]")
     assert "Statistics" in run(venv / "bin/nightjar", "check", cwd=tmp_path)
     assert "Statistics" not in run(venv / "bin/nightjar", "check", "--native", "off", cwd=tmp_path)
+
+
+def test_requirements_with_hashes_satisfy_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    """The image and `make demo` install these, and then the package without its dependencies."""
+    venv = tmp_path / "venv"
+    uv("venv", "--quiet", "--python", sys.executable, venv)
+    python = ["--quiet", "--python", venv / "bin/python"]
+    uv("pip", "install", *python, "--require-hashes", "--requirement", ROOT / "deploy" / "requirements.txt")
+    uv("pip", "install", *python, "--no-deps", wheel)
+    assert "compatible" in uv("pip", "check", "--python", venv / "bin/python")
+    assert run(venv / "bin/nightjar", "--version", cwd=tmp_path).strip() == "nightjar 0.1.0"
+
+
+def test_requirements_of_the_build_have_hashes_and_its_requirements(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    uv("venv", "--quiet", "--python", sys.executable, venv)
+    python = ["--python", venv / "bin/python"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    uv("pip", "install", *python, "--require-hashes", "--requirement", ROOT / "deploy" / "build-requirements.txt")
+    assert "Would make no changes" in uv("pip", "install", *python, "--dry-run", *build)
 
 
 def test_extra_train_alone_describes_a_recipe(wheel: Path, tmp_path: Path) -> None:
