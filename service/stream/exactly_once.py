@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 MAX_TRANSACTIONAL_BATCHES: Final = 4
 """Batches in flight beyond which no more are taken: the slower the transactions, the larger the batches then are."""
-CANCEL_SECONDS: Final = 10.0
+CANCEL_SECONDS: Final = 5.0
 """Seconds that a cancelled worker waits for the outcome of the transaction that runs."""
 
 

@@ -120,12 +120,16 @@ class Trial:
 
     @contextmanager
     def process(
-        self, options: Mapping[str, str] | None = None, real: bool = False, **changes: object
+        self,
+        options: Mapping[str, str] | None = None,
+        real: bool = False,
+        supervise: bool = False,
+        **changes: object,
     ) -> Iterator[Process]:
         """A worker process, of the default model where it is to be real; killed at the end if it still runs."""
         self._processes += 1
         settings = self.addresses(**(options or {})) | changes
-        process = Process(settings, self.folder / f"{self._processes}.log", real)
+        process = Process(settings, self.folder / f"{self._processes}.log", real, supervise)
         try:
             yield process
         finally:

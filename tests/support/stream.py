@@ -24,7 +24,7 @@ from nightjar_alerts.service.process import configure_log
 from nightjar_alerts.service.settings import ENV_PREFIX, StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.pipeline import ClassifyStage
-from nightjar_alerts.service.stream.worker import Worker, supervise
+from nightjar_alerts.service.stream.worker import RESTART_STATUS, Worker, supervise
 from support import alerts
 from support.edge import HOST, Network, loader, wait_until
 
@@ -182,6 +182,8 @@ def dead_letters(folder: Path) -> list[dict[str, Any]]:
 class Process:
     """A worker process that may be killed.
 
+    With ``supervise`` it is started again where it ends with :data:`RESTART_STATUS`.
+
     Parameters
     ----------
     real : whether it answers with the default model, and not with a stand-in for the network; the variable
@@ -190,11 +192,12 @@ class Process:
     Attributes
     ----------
     noted_megabytes : memory as a test noted it last, 0 before.
+    restarts : number of times that it was started again.
     """
 
     noted_megabytes = 0.0
 
-    def __init__(self, settings: Mapping[str, Any], log: Path, real: bool = False) -> None:
+    def __init__(self, settings: Mapping[str, Any], log: Path, real: bool = False, supervise: bool = False) -> None:
         usual = {
             "host": HOST,
             "worker_port": 0,
@@ -204,15 +207,18 @@ class Process:
             "log_format": "json",
         }
         variables = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in {**usual, **settings}.items()}
-        environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(map(str, PYTHONPATH))}
-        self.log = log
-        with log.open("ab") as file:
-            command = [sys.executable, "-m", "support.stream"]
-            if real:
-                command = shlex.split(os.environ.get("NIGHTJAR_TEST_WORKER", "")) or [
-                    sys.executable, "-m", "nightjar_alerts.service", "worker",
-                ]  # fmt: skip
-            self._process = subprocess.Popen(command, env=environment, stderr=file)
+        self._environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(map(str, PYTHONPATH))}
+        self._command = [sys.executable, "-m", "support.stream"]
+        if real:
+            self._command = shlex.split(os.environ.get("NIGHTJAR_TEST_WORKER", "")) or [
+                sys.executable, "-m", "nightjar_alerts.service", "worker",
+            ]  # fmt: skip
+        self.log, self.restarts, self._supervise = log, 0, supervise
+        self._process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with self.log.open("ab") as file:
+            return subprocess.Popen(self._command, env=self._environment, stderr=file)
 
     def kill(self) -> None:
         """Kill the worker, as a machine that loses power does."""
@@ -235,11 +241,22 @@ class Process:
     @property
     def status(self) -> int | None:
         """The exit status, None while it runs."""
-        return self._process.poll()
+        status = self._process.poll()
+        if self._supervise and status == RESTART_STATUS:
+            self.restarts += 1
+            self._process = self._start()
+            return None
+        return status
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Status and body of a probe."""
-        return ask(next(event["port"] for event in self.events() if event["event"] == "probes"), path)
+        """Status and body of a probe; 503 while a supervised worker starts again."""
+        assert self.status is None
+        try:
+            return ask([event["port"] for event in self.events() if event["event"] == "probes"][-1], path)
+        except OSError as error:
+            if not self._supervise:
+                raise
+            return 503, f"the worker is starting: {error}"
 
     def metric(self, name: str) -> float:
         """Sum of a metric over its labels."""

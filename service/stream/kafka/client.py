@@ -56,6 +56,10 @@ class ClientErrors:
     Parameters
     ----------
     end : "source" or "sink", for the log.
+
+    Attributes
+    ----------
+    outages : how often a client reported that all its brokers are unreachable.
     """
 
     def __init__(self, end: str) -> None:
@@ -64,6 +68,7 @@ class ClientErrors:
         self._logged_by_name: dict[str, _LoggedError] = {}
         self._refusal, self._refused_at, self._answered_at = "", 0.0, 0.0
         self._away = self._fatal = ""
+        self.outages = 0
 
     def note(self, error: KafkaError) -> None:
         """Record an error of a client; log it unless the same was logged within a minute."""
@@ -75,6 +80,7 @@ class ClientErrors:
                 self._refusal, self._refused_at = f"{REFUSALS[code]}: {reason}", now
             elif code in AWAY:
                 self._away = f"no broker answers: {reason}"
+                self.outages += 1
             logged = self._logged_by_name.get(name)
             if logged is not None and now - logged.logged_at < LOG_SECONDS:
                 logged.repeats += 1

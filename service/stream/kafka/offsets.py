@@ -182,6 +182,10 @@ class RecentAnswers:
         while len(self._answered) > RECENT_ANSWERS:
             del self._answered[next(iter(self._answered))]
 
+    def __contains__(self, place: tuple[Partition, int]) -> bool:
+        """Return whether a message of this partition and offset was answered lately, perhaps another one."""
+        return place in self._answered
+
     def has(self, partition: Partition, offset: int, message: Message) -> bool:
         """Return whether this message was answered lately, and not another one that had the same offset before."""
         return self._answered.get((partition, offset)) == (message.timestamp_ms, len(message.value))

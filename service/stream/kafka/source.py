@@ -273,7 +273,8 @@ class KafkaSource:
                 self._stop(partition, f"offset {offset} came first, below the committed {state.committed_start}")
                 return
             state.first_offset = offset
-        if self._recent_answers is not None and self._recent_answers.has(partition, offset, message_of(message)):
+        recent = self._recent_answers
+        if recent is not None and (partition, offset) in recent and recent.has(partition, offset, message_of(message)):
             self._offsets.finish([self._offsets.take(partition, offset)])
             self._skipped.add(partition)  # no batch commits the offset behind it
         else:

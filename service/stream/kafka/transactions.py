@@ -12,6 +12,9 @@ longer than an outage of a minute; it matters only where no worker takes the id 
 
 The outcome of a transaction is always known, or the process ends: a commit that timed out is repeated by the same
 producer, and after a fatal error the next process starts from the stable committed offsets.
+
+After all brokers were unreachable a new producer goes on, before offsets are sent: the old one may wait for ever for a
+group coordinator that it has forgotten. Its open transaction is aborted by the start of the new one.
 """
 
 import os
@@ -47,7 +50,7 @@ TRANSACTIONAL_PROPERTIES: Final[Mapping[str, Any]] = {
 SHORTER_TIMEOUTS: Final[Mapping[str, int]] = {"message.timeout.ms": 75_000, "socket.timeout.ms": 15_000}
 CALL_SECONDS: Final = 10.0
 """Timeout of one call of the client; a call that reports a timeout is repeated."""
-HUNG_SECONDS: Final = 30.0
+HUNG_SECONDS: Final = 20.0
 """Seconds without a return of one call, although the brokers answer, after which the process ends.
 
 ``send_offsets_to_transaction`` ignores its timeout, and waits for ever for a group coordinator that the client has
@@ -107,7 +110,7 @@ class KafkaTransactions:
         self._producer = make_client(Producer, self._config)
         self._poll_lock = threading.Lock()
         self._reconnect_probe = ReconnectProbe(self._config, self.topic, self.client_errors)
-        self._initialised = False
+        self._initialised, self._outages = False, 0
         # Written by the owner, read by `check` on another thread: the name of the call that runs, since when it has
         # been repeated, and when the last repetition began.
         self._call: tuple[str, float, float] | None = None
@@ -175,9 +178,17 @@ class KafkaTransactions:
                 future.set_result(verdicts)
 
     def _initialise(self) -> None:
+        if self._had_outage():
+            self._producer, self._initialised = make_client(Producer, self._config), False
         if not self._initialised:
+            self._outages = self.client_errors.outages
             self._repeat("init_transactions", CALL_SECONDS)
             self._initialised = True
+
+    def _had_outage(self) -> bool:
+        """Return whether all brokers were unreachable since the producer was initialised."""
+        self._producer.poll(0)  # a client calls its error callback only when it is polled
+        return self._initialised and self.client_errors.outages > self._outages
 
     def _execute(self, prepare: Callable[[], Transaction | None]) -> list[Verdict]:
         self._initialise()
@@ -188,6 +199,8 @@ class KafkaTransactions:
         timeout = verdict_timeout(self._config)
         verdicts = produce_and_wait(self._producer, transaction.records, timeout, self._poll_lock)
         self.client_errors.check()
+        if self._had_outage():
+            raise TransientError(f"{self.topic}: the brokers were unreachable")  # the next producer aborts it
         if any(verdict is not None for verdict in verdicts):
             self._abort()
             transient = next((verdict for verdict in verdicts if isinstance(verdict, TransientError)), None)
