@@ -53,8 +53,8 @@ CONTEXT_COLUMNS: Final = (
     "solar_system_distance",
 )
 """Columns of the context, which weigh the answer: the redshift of the object itself, spectroscopic without an error or
-with a small one, which networks see as ``z_final`` (`network_metadata`); parallax (mas); how star-like the source is that a
-catalogue has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec); distance (arcsec) of a
+with a small one, which networks see as ``z_final`` (`network_metadata`); parallax (mas); how star-like the source is
+that a catalogue has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec); distance of a
 known Solar System object at the time of the alert."""
 
 KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
