@@ -37,10 +37,11 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
-from nightjar_alerts.service.client import SAMPLES, Answer, Client, ClientError, packets_in
+from nightjar_alerts.service.client import SAMPLES, Answer, Client, ClientError, Rejected, exit_status
 from nightjar_alerts.service.engine.load import Checked, check_bundle
 from nightjar_alerts.service.http.edge.keys import RedisUnavailable
 from nightjar_alerts.service.http.server import serve
@@ -189,11 +190,13 @@ class Serve(Settings):
 class Classify(ClientSettings):
     """Send alert packets to a running service and print what it makes of them."""
 
-    paths: CliPositionalArg[list[Path]] = Field(description="files, archives (.tar.gz) or folders of .avro packets")
+    paths: CliPositionalArg[list[Path]] = Field(
+        description="packets (Avro or JSON), compressed files, tar archives or folders of them"
+    )
 
     def cli_cmd(self) -> None:
         """Run the command."""
-        _classify(self, self.paths)
+        sys.exit(_classify(self, self.paths))
 
 
 class Check(BaseModel):
@@ -222,8 +225,9 @@ class Demo(BaseModel):
         started = perf_counter()
         with demo_service() as url:
             print(f"service ready at {url} after {perf_counter() - started:.1f} s\n")
-            _classify(ClientSettings(url=url, api_key=""), [SAMPLES, *paths])
+            status = _classify(ClientSettings(url=url, api_key=""), [SAMPLES, *paths])
         print("service stopped")
+        sys.exit(status)
 
 
 class StreamWorker(StreamSettings):
@@ -275,18 +279,39 @@ class Nightjar(BaseSettings):
         CliApp.run_subcommand(self, cli_exit_on_error=False)
 
 
-def _classify(settings: ClientSettings, paths: list[Path]) -> None:
+def _classify(settings: ClientSettings, paths: list[Path]) -> int:
+    """Classify every packet in the paths, print a line for each alert and return the exit status."""
     answers: list[Answer] = []
+    unreadable: list[tuple[str, str]] = []
+    skipped: list[str] = []
     with closing(Client(settings)) as client:
-        for path in paths:
-            before = len(answers)
-            for source, packet in packets_in([path]):
-                for answer in client.classify(source, packet):
-                    print(_row(answer) if answers else f"{_heading()}\n{_row(answer)}")
-                    answers.append(answer)
-            if len(answers) == before:
-                raise ClientError(f"no packets in {path}: neither *.avro nor *.tar.gz")
-    print(f"\n{_summary(answers)}")
+        for item in (item for path in paths for item in read_path(path)):
+            if item.kind == "other":
+                skipped.append(item.name)
+                continue
+            if item.kind == "unreadable":
+                unreadable.append((item.name, item.detail))
+                continue
+            try:
+                results = client.classify(item.name, item.data)
+            except Rejected as error:
+                unreadable.append((item.name, str(error)))
+                continue
+            for answer in results:
+                print(_row(answer) if answers else f"{_heading()}\n{_row(answer)}")
+                answers.append(answer)
+    if answers:
+        print(f"\n{_summary(answers)}")
+    for name, detail in unreadable:
+        print(f"not read: {name}: {detail}")
+    if skipped:
+        shown = ", ".join(skipped[:SHOWN_FILES]) + (", ..." if len(skipped) > SHOWN_FILES else "")
+        print(f"no alerts in {len(skipped)} other files: {shown}")
+    read = sum(answer.result["status"] in ("classified", "abstained") for answer in answers)
+    return exit_status(read, len(answers) - read + len(unreadable), len(skipped))
+
+
+SHOWN_FILES: Final = 10
 
 
 COMMON_OPTIONS: Final = frozenset(
@@ -362,7 +387,7 @@ def main(arguments: list[str] | None = None) -> None:
     except SettingsError as error:
         print(f"nightjar: {sentence_about((), str(error).removeprefix('Error: '))}", file=sys.stderr)
         sys.exit(2)
-    except (BundleError, ProviderError, ClientError, TracingError, RedisUnavailable) as error:
+    except (BundleError, ProviderError, ClientError, FileNotFoundError, TracingError, RedisUnavailable) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

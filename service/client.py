@@ -1,8 +1,6 @@
 """A small client of ``POST /v1/alerts`` for the command line: packets from disk, one request each, results as rows."""
 
 import json
-import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -13,13 +11,14 @@ from urllib.parse import urlsplit
 from nightjar_alerts.service.settings import ClientSettings
 
 SAMPLES = Path(__file__).resolve().parent / "samples"
-PACKET_SUFFIX = ".avro"
-ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
-MAX_MEMBER_BYTES = 64 * 1024 * 1024
 
 
 class ClientError(Exception):
     """The service could not be asked, or answered with a problem; the text says which."""
+
+
+class Rejected(ClientError):
+    """The service refused this request: its status is 4xx and not about keys or quotas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,41 +30,15 @@ class Answer:
     milliseconds: float
 
 
-def packets_in(paths: list[Path]) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of every packet: files as they are, folders and archives searched for ``*.avro``.
+def exit_status(read: int, unread: int, skipped: int) -> int:
+    """Return the exit status of a command that has read alerts from files or a range of a broker.
 
-    Raises
-    ------
-    ClientError
-        When a path does not exist or an archive cannot be read.
+    0: everything that looks like alerts was read, abstained alerts included, or the source was empty. 3: something
+    could not be read or was rejected. 1: nothing was read from a source that is not empty.
     """
-    for path in paths:
-        if path.is_dir():
-            for file in sorted(path.rglob("*")):
-                if file.name.endswith((PACKET_SUFFIX, *ARCHIVE_SUFFIXES)):
-                    yield from _packets_of(file)
-        else:
-            yield from _packets_of(path)
-
-
-def _packets_of(path: Path) -> Iterator[tuple[str, bytes]]:
-    try:
-        if path.name.endswith(ARCHIVE_SUFFIXES):
-            yield from _members(path)
-        else:
-            yield path.name, path.read_bytes()
-    except (OSError, tarfile.TarError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise ClientError(f"{path}: {reason or error}") from error
-
-
-def _members(path: Path) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(path, "r:gz") as archive:
-        for member in archive:
-            if member.isfile() and member.name.endswith(PACKET_SUFFIX) and member.size <= MAX_MEMBER_BYTES:
-                file = archive.extractfile(member)
-                if file is not None:
-                    yield f"{path.name}/{member.name}", file.read()
+    if not read and (unread or skipped):
+        return 1
+    return 3 if unread else 0
 
 
 class Client:
@@ -107,5 +80,7 @@ class Client:
         except ValueError:
             raise ClientError(f"{self._url} answered {response.status} with something that is not JSON") from None
         if response.status != 200:
-            raise ClientError(f"{response.status} {document.get('title')}: {document.get('detail')}")
+            about_request = response.status in (400, 413, 415, 422)
+            kind = Rejected if about_request else ClientError
+            raise kind(f"{response.status} {document.get('title')}: {document.get('detail')}")
         return document

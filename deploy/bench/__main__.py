@@ -30,9 +30,10 @@ from deploy.bench import (
     wire,
 )
 from deploy.bench.before import ARMS, Arm, compare
+from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.networks.astro_moe import AstroMoEConfig
-from nightjar_alerts.service.client import SAMPLES, packets_in
+from nightjar_alerts.service.client import SAMPLES
 
 Part = Literal[
     "throughput", "engine", "coldstart", "memory", "stream", "kafka", "peers", "packets", "twin", "hostile",
@@ -186,7 +187,7 @@ class Bench(BaseSettings):
 
 def sample_packets() -> list[bytes]:
     """Return the alert packets shipped with the project."""
-    return [data for _, data in packets_in([SAMPLES])]
+    return [item.data for item in read_path(SAMPLES)]
 
 
 def say(line: str) -> None:

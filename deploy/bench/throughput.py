@@ -37,7 +37,7 @@ from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import ServiceProcess, running, start
 from deploy.bench.workload import OCTETS, Columns, columns, requests
-from nightjar_alerts.service.client import packets_in
+from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.service.engine.machine import usable_cores
 
 _BODY = b"{}" + b" " * 1022  # about as long as a real answer
@@ -233,7 +233,7 @@ PACKET_CLIENTS = 4
 
 def measure_packets(bundle: Path, folder: Path, say: Callable[[str], None]) -> Numbers:
     """Keys ``packets.SURVEY.OUTCOME[.REASON]``, ``packets.total`` and ``packets.server_errors``."""
-    packets = list(packets_in([folder]))
+    packets = [(item.name, item.data) for item in read_path(folder) if item.kind == "packet"]
     with tempfile.TemporaryDirectory() as scratch, running(bundle) as service:
         plan, replies = Path(scratch, "plan"), Path(scratch, "replies")
         write_plan(plan, [request("/v1/alerts", data, OCTETS) for _, data in packets])

@@ -11,6 +11,7 @@ import tarfile
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
+from io import BytesIO
 from os import SEEK_END
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple
@@ -92,7 +93,7 @@ def _read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
 def _decompressed(file: IO[bytes]) -> Any:
     head = _peek(file)
     if head.startswith(_ZSTD_MAGIC):
-        return cramjam.Buffer(_unzstd(file.read()))
+        return BytesIO(_unzstd(file.read()))
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
     return file if opener is None else opener(file)
 
@@ -143,7 +144,7 @@ def _unpack(data: bytes) -> bytes:
         return _unzstd(data)
     for magic, opener in _OPENERS.items():
         if data.startswith(magic):
-            with opener(cramjam.Buffer(data)) as file:
+            with opener(BytesIO(data)) as file:
                 return bytes(file.read(MAX_ITEM_BYTES + 1))
     return data
 

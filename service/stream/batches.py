@@ -63,6 +63,11 @@ class Accounts:
         """Alerts that are in and have come to no end."""
         return self._in.total() - sum(endings.total() for endings in self._out.values())
 
+    def count(self, *endings: Ending) -> int:
+        """Return the number of alerts that came to one of these ends, in all topics."""
+        counts = (counter.items() for counter in self._out.values())
+        return sum(number for items in counts for (ending, _), number in items if ending in endings)
+
     def summary(self) -> dict[str, Mapping[str, int]]:
         """Return what became of the alerts of each topic, reasons beside endings."""
         summary: dict[str, Mapping[str, int]] = {}

@@ -22,7 +22,7 @@ from nightjar_alerts.models.alerts.packet import ReadLimits
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.client import ClientError
+from nightjar_alerts.service.client import ClientError, exit_status
 from nightjar_alerts.service.engine.batch import EngineError
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.process import (
@@ -39,6 +39,7 @@ from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
 from nightjar_alerts.service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
 from nightjar_alerts.service.stream.exactly_once import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce
+from nightjar_alerts.service.stream.files import FileSource
 from nightjar_alerts.service.stream.messages import (
     FatalError,
     Message,
@@ -310,8 +311,15 @@ class Worker:
         return engines or "; ".join(filter(None, (self._progress.unready(), self._outside_trouble())))
 
     def _exit_status(self) -> int:
-        """Log the final account; return 0 when it balances and nothing failed, else 1 or :data:`RESTART_STATUS`."""
-        log.info("final account", topics=self.accounts.summary())
+        """Log the final account; return `exit_status`, or after a failure 1 or :data:`RESTART_STATUS`."""
+        source = self._connectors.source if self._connectors else None
+        unreadable, skipped = (source.unreadable, source.skipped) if isinstance(source, FileSource) else ({}, [])
+        log.info(
+            "final account",
+            topics=self.accounts.summary(),
+            **({"unreadable": unreadable} if unreadable else {}),
+            **({"not_alerts": skipped} if skipped else {}),
+        )
         try:
             self.accounts.check()
         except UnbalancedError as error:
@@ -319,7 +327,11 @@ class Worker:
             return 1
         if self._failure:
             log.critical("the worker failed", reason=self._failure)
-        return self._failure_status if self._failure else 0
+            return self._failure_status
+        if source is None or not source.finite:
+            return 0
+        read, dead = self.accounts.count("classified", "abstained"), self.accounts.count("dead")
+        return exit_status(read, dead + len(unreadable), len(skipped))
 
 
 async def supervise(worker: Worker) -> int:

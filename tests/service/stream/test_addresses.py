@@ -5,14 +5,8 @@ import pytest
 
 from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import Address, AddressError, parse_address
-from nightjar_alerts.service.stream.connectors import (
-    FolderSink,
-    LinesSink,
-    kafka_properties,
-    open_dead_letters,
-    open_sink,
-    open_source,
-)
+from nightjar_alerts.service.stream.connectors import kafka_properties, open_dead_letters, open_sink, open_source
+from nightjar_alerts.service.stream.files import FolderSink, LinesSink
 
 
 def test_an_address_in_parts() -> None:

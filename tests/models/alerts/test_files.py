@@ -1,0 +1,124 @@
+"""Packets in files, recognised by content; what is damaged or no alert is counted and hides nothing."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import pytest
+
+from nightjar_alerts.models.alerts import files
+from nightjar_alerts.models.alerts.envelopes import read_packet
+from nightjar_alerts.models.alerts.files import FileItem, read_path
+from nightjar_alerts.models.alerts.packet import Packet
+from support import alerts
+
+RECORD = alerts.lsst_alert("lsst/10.0")
+DOCUMENT = json.dumps(RECORD)
+
+
+def container(*records: dict[str, Any], sync_interval: int = 16_000) -> bytes:
+    return alerts.container("lsst/10.0", records, sync_interval=sync_interval)
+
+
+def tar(members: dict[str, bytes], mode: str = "w") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]  # the mode is a variable
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def kinds(path: Path) -> list[tuple[str, str]]:
+    return [(item.name, item.kind) for item in read_path(path)]
+
+
+def object_ids(item: FileItem) -> list[str]:
+    return [packet.object_id for packet in read_packet(item.data) if isinstance(packet, Packet)]
+
+
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda data: bytes(cramjam.zstd.compress(data)),
+}
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_read_path_compressed_container_gives_its_alert(codec: str, tmp_path: Path) -> None:
+    path = tmp_path / "alert"
+    path.write_bytes(COMPRESSED[codec](container(RECORD)))
+    (item,) = read_path(path)
+    (plain,) = read_packet(container(RECORD))
+    assert isinstance(plain, Packet)
+    assert object_ids(item) == [plain.object_id]
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_read_path_compressed_archive_gives_its_members(codec: str, tmp_path: Path) -> None:
+    data = tar({"a.avro": container(RECORD), "b.avro.gz": gzip.compress(container(RECORD)), "notes.txt": b"hello"})
+    (tmp_path / "night").write_bytes(COMPRESSED[codec](data))
+    assert kinds(tmp_path) == [("night/a.avro", "packet"), ("night/b.avro.gz", "packet"), ("night/notes.txt", "other")]
+
+
+def test_read_path_damaged_files_hide_no_others(tmp_path: Path) -> None:
+    (tmp_path / "a.avro.gz").write_bytes(gzip.compress(container(RECORD))[:-9])
+    (tmp_path / "b.tar").write_bytes(tar({"one.avro": container(RECORD)})[:700])
+    (tmp_path / "c.tar.gz").write_bytes(b"\x1f\x8bnonsense")
+    (tmp_path / "d.avro").write_bytes(container(RECORD))
+    found = dict(kinds(tmp_path))
+    assert found["a.avro.gz"] == found["c.tar.gz"] == "unreadable"
+    assert found["b.tar"] == "unreadable"
+    assert found["d.avro"] == "packet"
+
+
+def test_read_path_file_beyond_the_limit_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_ITEM_BYTES", 1000)
+    (tmp_path / "bomb.avro.gz").write_bytes(gzip.compress(bytes(100_000)))
+    (tmp_path / "bomb.zst").write_bytes(bytes(cramjam.zstd.compress(bytes(100_000))))
+    assert kinds(tmp_path) == [("bomb.avro.gz", "unreadable"), ("bomb.zst", "unreadable")]
+
+
+def test_read_path_large_container_is_split_without_loss(tmp_path: Path) -> None:
+    (tmp_path / "night.avro").write_bytes(container(*[RECORD] * 1200, sync_interval=2000))
+    items = list(read_path(tmp_path))
+    assert len(items) > 4
+    assert [item.name for item in items[:2]] == ["night.avro[0]", "night.avro[1]"]
+    assert sum(len(object_ids(item)) for item in items) == 1200
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (DOCUMENT, 1),
+        (f"[{DOCUMENT}, {DOCUMENT}, {DOCUMENT}]", 3),
+        (f"{DOCUMENT}\n{DOCUMENT}\n", 2),
+        ("\ufeff" + DOCUMENT, 1),
+    ],
+    ids=["object", "list", "lines", "byte order mark"],
+)
+def test_read_path_json_gives_each_alert(text: str, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "alerts.json").write_text(text, encoding="utf-8")
+    items = list(read_path(tmp_path))
+    assert [item.kind for item in items] == ["packet"] * expected
+    assert all(object_ids(item) for item in items)
+
+
+def test_read_path_other_files_of_a_folder_are_named(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("hello")
+    (tmp_path / "package.json").write_text('{"name": "x"}')
+    assert kinds(tmp_path) == [("README.md", "other"), ("package.json", "other")]
+
+
+def test_read_path_missing_path_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        list(read_path(tmp_path / "missing"))
