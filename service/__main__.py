@@ -37,7 +37,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from nightjar_alerts.models.alerts.files import read_path
+from nightjar_alerts.models.alerts.files import FileItem, read_path
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
@@ -285,7 +285,7 @@ def _classify(settings: ClientSettings, paths: list[Path]) -> int:
     unreadable: list[tuple[str, str]] = []
     skipped: list[str] = []
     with closing(Client(settings)) as client:
-        for item in (item for path in paths for item in read_path(path)):
+        for item in _files_in(paths):
             if item.kind == "other":
                 skipped.append(item.name)
                 continue
@@ -309,6 +309,16 @@ def _classify(settings: ClientSettings, paths: list[Path]) -> int:
         print(f"no alerts in {len(skipped)} other files: {shown}")
     read = sum(answer.result["status"] in ("classified", "abstained") for answer in answers)
     return exit_status(read, len(answers) - read + len(unreadable), len(skipped))
+
+
+def _files_in(paths: list[Path]) -> Iterator[FileItem]:
+    for path in paths:
+        empty = True
+        for item in read_path(path):
+            empty = False
+            yield item
+        if empty:
+            print(f"no files in {path}")
 
 
 SHOWN_FILES: Final = 10

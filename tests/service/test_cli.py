@@ -51,20 +51,21 @@ def run(*arguments: str) -> int:
 
 
 def test_classify(edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("classify", str(folder), "--url", f"http://{HOST}:{edge.port}") == 0
-    heading, *rows, empty, summary = capsys.readouterr().out.splitlines()
+    assert run("classify", str(folder), "--url", f"http://{HOST}:{edge.port}") == 3
+    heading, *rows, empty, summary, others = capsys.readouterr().out.splitlines()
     assert heading.split() == ["object", "survey", "points", "per", "band", "most", "probable", "classes", "ms"]
-    assert len(rows) == 4
+    assert len(rows) == 5
     assert empty == ""
     (ztf, *_) = [row for row in rows if row.startswith("ZTF24abcdefg")]
     assert "g:" in ztf
     assert ztf.count("0.") >= 3
     assert any(row.startswith("broken.avro") and "rejected: " in row for row in rows)
-    assert summary.startswith("4 alerts: 3 classified, 1 rejected (")
+    assert summary.startswith("5 alerts: 4 classified, 1 rejected (")
+    assert others == "no alerts in 1 other files: notes.txt"
 
 
 def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("classify", str(folder / "notes.txt"), "--url", f"http://{HOST}:{edge.port}") == 0
+    assert run("classify", str(folder / "notes.txt"), "--url", f"http://{HOST}:{edge.port}") == 1
     assert "unknown_envelope" in capsys.readouterr().out
 
 
@@ -74,9 +75,7 @@ def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: py
         (["classify", "nowhere.avro"], "nowhere.avro"),
         (["classify", "{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], "does not answer"),
         (["classify", "{folder}/ztf.avro", "--url", "ftp://x"], "not an http"),
-        (["classify", "{folder}/deep/empty"], "no packets"),
         (["demo", "{folder}/nowhere"], "does not exist"),
-        (["classify", "{folder}/bad.tar.gz"], "bad.tar.gz"),
         (["check", "{folder}"], "no readable manifest"),
     ],
 )
@@ -91,12 +90,22 @@ def test_a_failure_is_a_sentence(
     assert sentence in error
 
 
-def test_a_folder_without_packets_is_named_among_others(
+def test_classify_damaged_archive_hides_no_other_file(
     edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "empty").mkdir()
-    assert run("classify", str(folder), str(folder / "empty"), "--url", f"http://{HOST}:{edge.port}") == 1
-    assert f"no packets in {folder / 'empty'}" in capsys.readouterr().err
+    (folder / "bad.tar.gz").write_bytes(b"\x1f\x8b nonsense")
+    paths = [str(folder / name) for name in ("bad.tar.gz", "empty", "ztf.avro")]
+    assert run("classify", *paths, "--url", f"http://{HOST}:{edge.port}") == 3
+    printed = capsys.readouterr().out
+    assert "1 alerts: 1 classified" in printed
+    assert "not read: bad.tar.gz: " in printed
+    assert f"no files in {folder / 'empty'}" in printed
+
+
+def test_classify_nothing_but_damaged_files_exits_with_1(edge: Live, folder: Path) -> None:
+    (folder / "bad.tar.gz").write_bytes(b"\x1f\x8b nonsense")
+    assert run("classify", str(folder / "bad.tar.gz"), "--url", f"http://{HOST}:{edge.port}") == 1
 
 
 @pytest.mark.parametrize("room", ["service", "training"])
@@ -184,7 +193,7 @@ def test_demo(
     assert run("demo", str(folder / "night.tar.gz")) == 0
     out = capfd.readouterr().out
     assert "service ready" in out
-    assert "2 alerts: 2 classified" in out
+    assert "3 alerts: 3 classified" in out
     assert out.endswith("service stopped\n")
 
 

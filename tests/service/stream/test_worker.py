@@ -36,7 +36,7 @@ def moving() -> bytes:
 def test_every_alert_is_answered_once(tmp_path: Path) -> None:
     place = packets(tmp_path, *map(alert, range(50)), moving(), b"junk", b"")
     with running(chosen(tmp_path, source=f"file:{place}", batch_messages=8)) as worker:
-        assert worker.join() == 0
+        assert worker.join() == 3
     answers = results(tmp_path)
     assert [one["status"] for one in answers].count("classified") == 50
     assert {one["class_id"] for one in answers if one["status"] == "classified"} != set()
@@ -70,7 +70,7 @@ def test_a_container_counts_every_alert(tmp_path: Path) -> None:
     records = [alerts.ztf_alert() | {"candid": number} for number in (1, 2, 3)]
     good, cut = alerts.container("ztf/4.02", records), alerts.container("ztf/4.02", records, sync_interval=1)[:-5]
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, good, cut)}")) as worker:
-        assert worker.join() == 0
+        assert worker.join() == 3
     totals = worker.totals()
     assert (totals["in"], totals["classified"], totals["dead:truncated_avro"]) == (6, 5, 1)
 
@@ -79,7 +79,7 @@ def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> Non
     network = Network()
     network.on_marker[7.0] = poison
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}"), network) as worker:
-        assert worker.join() == 0
+        assert worker.join() == 3
     assert len(results(tmp_path)) == 19
     (dead,) = dead_letters(tmp_path)
     assert dead["headers"]["nightjar-dead-stage"] == "classify"
@@ -100,7 +100,7 @@ def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(batch.Classification, "prepare", broken)
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}")) as worker:
-        assert worker.join() == 0
+        assert worker.join() == 3
     assert len(results(tmp_path)) == 19
     (dead,) = dead_letters(tmp_path)
     assert dead["headers"]["nightjar-dead-reason"] == "internal_error"
@@ -112,13 +112,13 @@ def test_dead_letters_are_replayed_once(tmp_path: Path) -> None:
     network.on_marker = {3.0: poison, 5.0: poison}
     source = f"file:{packets(tmp_path, *map(alert, range(8)))}"
     with running(chosen(tmp_path, source=source), network) as worker:
-        assert worker.join() == 0
+        assert worker.join() == 3
     assert len(dead_letters(tmp_path)) == 2
     again = chosen(tmp_path, source=f"file:{tmp_path}/letters/")
     mended = Network()
     mended.on_marker = {5.0: poison}  # one is still broken: its dead letter is written anew and stays
     with running(again, mended, replay=True) as worker:
-        assert worker.join() == 0
+        assert worker.join() == 3
     assert [one["value"] for one in dead_letters(tmp_path)] == [alert(5)]
     with running(again, replay=True) as worker:
         assert worker.join() == 0
@@ -177,28 +177,38 @@ def test_a_clock_that_jumps_changes_no_account(
     assert worker.totals() == {"in": 20, "classified": 20, "pending": 0}
 
 
-def test_a_file_that_cannot_be_read_ends_the_worker_after_those_before_it(tmp_path: Path) -> None:
+def test_worker_on_folder_with_a_damaged_archive_reads_all_others(tmp_path: Path) -> None:
     place = packets(tmp_path, *map(alert, range(4)))
-    (place / "0002.tar.gz").write_bytes(b"no archive")
+    (place / "0002.tar.gz").write_bytes(b"\x1f\x8bno archive")
+    (place / "notes.txt").write_text("hello")
     with capture_logs() as logs, running(chosen(tmp_path, source=f"file:{place}")) as worker:
+        assert worker.join() == 3
+    assert worker.totals() == {"in": 4, "classified": 4, "pending": 0}
+    (account,) = [line for line in logs if line["event"] == "final account"]
+    assert list(account["unreadable"]) == ["0002.tar.gz"]
+    assert account["not_alerts"] == ["notes.txt"]
+
+
+def test_worker_on_folder_without_alerts_exits_with_1(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "notes.txt").write_text("hello")
+    with running(chosen(tmp_path, source=f"file:{tmp_path / 'in'}")) as worker:
         assert worker.join() == 1
-    assert worker.totals() == {"in": 3, "classified": 3, "pending": 0}
-    (failed,) = [line for line in logs if line["event"] == "the worker failed"]
-    assert failed["reason"].endswith("0002.tar.gz: not a gzip file")
 
 
 def test_a_dead_letter_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "odd.record.json").write_text('{"headers": 1}')
     with capture_logs() as logs, running(chosen(tmp_path, source=f"file:{tmp_path}"), replay=True) as worker:
         assert worker.join() == 1
-    assert any("odd.record.json: not a dead letter" in line.get("reason", "") for line in logs)
+    (unread,) = [line for line in logs if line["event"] == "file cannot be read"]
+    assert (unread["file"], unread["reason"][:17]) == ("odd.record.json", "not a dead letter")
 
 
 def test_a_rule_for_a_topic_wins(tmp_path: Path) -> None:
     place = packets(tmp_path, alerts.bare("elasticc/0.9.1", alerts.elasticc_alert()))
     rule = TopicRule.model_validate({"envelope": "container"})
     with running(chosen(tmp_path, source=f"file:{place}", topics={"al*": rule})) as worker:
-        assert worker.join() == 0
+        assert worker.join() == 1
     assert worker.totals() == {"in": 1, "dead:unknown_envelope": 1, "pending": 0}
 
 
