@@ -8,7 +8,7 @@ from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.messages import LONGEST_TOPIC, DeadLetterCause, Message
 
-Ending = Literal["classified", "abstained", "dead", "returned", "lost"]
+Ending = Literal["classified", "abstained", "dead", "tombstone", "returned", "lost"]
 TOPICS: Final = 256
 """Most topics with a count of their own. Others, and long names, are ``other``: dead letters may bring any number."""
 OTHER: Final = "other"
@@ -23,9 +23,9 @@ class LostAlertError(UnbalancedError):
 
 
 class Accounts:
-    """Accounts of all alerts: in = classified + abstained + dead + returned, for each topic, at every shutdown.
+    """Accounts of all alerts: in = classified + abstained + dead + tombstones + returned, for each topic.
 
-    An alert is *in* when it was taken from the broker, and leaves in exactly one way: the sink acknowledged its
+    They balance at every shutdown. An alert is *in* when it was taken from the broker, and leaves in exactly one way: the sink acknowledged its
     classification, or its abstention, or its dead letter; or it was *returned*: given back before any of that, because
     the worker stopped or failed or its partition was given to others, and the broker delivers it again. An alert that
     came to none of these ends is *lost* between the stages: an error, after which the worker stops and the broker
@@ -158,6 +158,11 @@ class Batch:
     def give_up(self, message: Message, number: int | None, cause: DeadLetterCause) -> None:
         """Give up an alert, or all alerts of a message."""
         self.dead.append(DeadAlert(message, number, cause))
+
+    def settle_tombstone(self, message: Message) -> None:
+        """Settle a message with a null value, unless an earlier attempt at the batch has."""
+        if self._open[identity(message)]:
+            self._settle(message, 0, "tombstone")
 
     def settle_answers(self, alerts: Iterable[tuple[Message, int, str, str]]) -> None:
         """Settle alerts that were acknowledged: message, number, ending and reason of each.

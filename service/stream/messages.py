@@ -45,6 +45,7 @@ class Message:
     deliveries : how often it has been handed out, as far as the broker counts that.
     token : the source's own, for :meth:`Source.acknowledge`.
     unread : True where the bytes were not fetched, as fetching may be what kills the process; its dead letter has none.
+    tombstone : True where the broker holds a null value: there is nothing to classify, and nothing to keep.
     """
 
     topic: str
@@ -56,6 +57,7 @@ class Message:
     deliveries: int = 1
     token: object = None
     unread: bool = False
+    tombstone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,9 @@ class DecodeStage:
         read = await self._read_all(batch, messages)
         alerts: list[Alert] = []
         for message, outcomes in zip(messages, read, strict=True):
+            if message.tombstone:
+                batch.settle_tombstone(message)
+                continue
             if isinstance(outcomes, DeadLetterCause):
                 batch.give_up(message, None, outcomes)
                 continue
@@ -224,7 +227,8 @@ class DecodeStage:
             detail = f"delivered {message.deliveries} times and never {ending}"
             return DeadLetterCause("deliver", "too_many_deliveries", detail)
         try:
-            read = self._reader.read(message.value, message.key, rule_for(message.topic, self._rules))
+            rule = rule_for(message.topic, self._rules)
+            read = self._reader.read(message.value, message.key, rule, headers=message.headers)
             return read or DeadLetterCause("decode", "empty", "no alert in it")
         except SchemaUnavailableError as error:
             return error

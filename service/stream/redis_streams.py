@@ -311,6 +311,7 @@ def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliv
         timestamp_ms=milliseconds(entry.partition(b"-")[0]) if timestamp_ms is None else timestamp_ms,
         deliveries=deliveries,
         token=(stream, entry),
+        tombstone=all(name in (b"key", b"timestamp") or name.startswith(HEADER) for name in fields),
     )
 
 

@@ -158,6 +158,7 @@ def message_of(one: KafkaMessage, token: object = None, deliveries: int = 1) -> 
         timestamp_ms=milliseconds(timestamp) if kind else None,
         deliveries=deliveries,
         token=token,
+        tombstone=one.value() is None,
     )
 
 

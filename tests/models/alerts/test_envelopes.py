@@ -212,3 +212,27 @@ def test_the_folder_of_extra_schemas_serves_rules(tmp_path: Path) -> None:
     rule = TopicRule(envelope=Envelope.BARE, schema_name="lsst/12.0")
     assert isinstance(reader.read(FRAMED[5:], None, rule)[0], Packet)
     assert isinstance(reader.read(b"\0" + (1200).to_bytes(4, "big") + FRAMED[5:])[0], Packet)
+
+
+@pytest.mark.parametrize(
+    ("name", "encoded"),
+    [
+        ("__value_schema_id", b"\0" + (1000).to_bytes(4, "big")),
+        ("__value_schema_id", (1000).to_bytes(4, "big")),
+        ("apicurio.value.globalId", (1000).to_bytes(8, "big")),
+        ("apicurio.value.contentId", (1000).to_bytes(8, "big")),
+    ],
+)
+def test_read_schema_id_in_a_header_reads_the_bare_record(name: str, encoded: bytes) -> None:
+    value = alerts.bare("lsst/10.0", alerts.lsst_alert("lsst/10.0"))
+    (packet,) = READER.read(value, headers=[("other", b"x"), (name, encoded)])
+    assert isinstance(packet, Packet)
+    assert packet.schema_version == "10.0"
+
+
+def test_read_schema_guid_in_a_header_is_named() -> None:
+    value = alerts.bare("lsst/10.0", alerts.lsst_alert("lsst/10.0"))
+    (error,) = READER.read(value, headers=[("__value_schema_id", b"\1" + bytes(16))])
+    assert isinstance(error, PacketError)
+    assert error.reason is RejectReason.UNKNOWN_SCHEMA
+    assert "__value_schema_id" in error.detail

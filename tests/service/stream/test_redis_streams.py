@@ -207,6 +207,16 @@ def test_done_entries_may_be_deleted_and_results_trimmed(server: RedisServer, tm
     assert 50 <= client(server).xlen("results") < 200
 
 
+def test_redis_entry_without_a_payload_is_a_tombstone(server: RedisServer, tmp_path: Path) -> None:
+    client(server).xadd("alerts", {"key": b"170028485706776685", "h:origin": b"compaction"})
+    client(server).xadd("alerts", {"value": alert(1)})
+    with running(settings(server, tmp_path)) as worker:
+        wait_until(lambda: worker.totals().get("classified") == 1)
+        assert worker.stop() == 0
+    assert worker.totals() == {"in": 2, "classified": 1, "tombstone": 1, "pending": 0}
+    assert client(server).xpending("alerts", "nightjar")["pending"] == 0
+
+
 def test_an_entry_whose_value_has_another_name_is_not_deleted(server: RedisServer, tmp_path: Path) -> None:
     client(server).xadd("alerts", {"packet": alert(1)})
     with running(settings(server, tmp_path, source=address(server, "alerts", delete="yes"))) as worker:
