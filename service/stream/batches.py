@@ -25,11 +25,11 @@ class LostAlertError(UnbalancedError):
 class Accounts:
     """Accounts of all alerts: in = classified + abstained + dead + tombstones + returned, for each topic.
 
-    They balance at every shutdown. An alert is *in* when it was taken from the broker, and leaves in exactly one way: the sink acknowledged its
-    classification, or its abstention, or its dead letter; or it was *returned*: given back before any of that, because
-    the worker stopped or failed or its partition was given to others, and the broker delivers it again. An alert that
-    came to none of these ends is *lost* between the stages: an error, after which the worker stops and the broker
-    delivers the alert again.
+    They balance at every shutdown. An alert is *in* when it was taken from the broker, and leaves in exactly one way:
+    the sink acknowledged its classification, its abstention or its dead letter; it was a *tombstone*, a null value; or
+    it was *returned*: given back before any of that, because the worker stopped or failed or its partition was given to
+    others, and the broker delivers it again. An alert that came to none of these ends is *lost* between the stages: an
+    error, after which the worker stops and the broker delivers the alert again.
 
     Used on one thread.
     """
