@@ -28,7 +28,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from deploy.bench.service_process import free_port
 from support.kafka_brokers import brokers, commits_of
 from support.kafka_trial import Trial, trial
-from support.stream import Process, alert
+from support.stream import Process, alert, eventually
 
 PARTITIONS, SESSION_MS = 8, 6000
 SLOTS, RATE = 2, 60.0
@@ -200,6 +200,7 @@ def run_kills(
     pause: float = 3.0,
     real: bool = False,
     static: bool = False,
+    settle: bool = False,
 ) -> KillReport:
     """Kill workers while alerts flow, wait until all are answered, and count.
 
@@ -207,6 +208,7 @@ def run_kills(
     ----------
     pause : mean number of seconds from a worker's readiness to the next kill.
     real : whether the workers classify with the default model; a stand-in for it starts sooner.
+    settle : whether everything is answered before the next kill, so that the waits after one kill are its own.
     static : whether they are static members, which get their partitions back without a change of the group.
     """
     draw, started = random.Random(seed), time.monotonic()
@@ -236,6 +238,8 @@ def run_kills(
                 visitor.stop()
                 visitor = None
             victim.wait_ready()
+            if settle:
+                eventually(lambda: len(results.counts) >= alerts * (number + 1) // kills, ANSWER_SECONDS)  # noqa: B023
         if visitor is not None:
             visitor.stop()
         feed.close()
@@ -288,6 +292,7 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--busy", action="store_true", help="keep all cores busy")
     parser.add_argument("--real", action="store_true", help="classify with the default model, not a stand-in")
+    parser.add_argument("--settle", action="store_true", help="have everything answered before the next kill")
     parser.add_argument("--static", action="store_true", help="static members of the group")
     parser.add_argument("--at-least-once", action="store_true")
     parser.add_argument("--pause", type=float, default=3.0, help="mean seconds between a restart and the next kill")
@@ -314,7 +319,7 @@ def main() -> int:
             )
             report = run_kills(
                 one, arguments.kills, arguments.alerts, arguments.busy, arguments.seed + number, arguments.pause,
-                arguments.real, arguments.static,
+                arguments.real, arguments.static, arguments.settle,
             )  # fmt: skip
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
         sys.stdout.flush()
