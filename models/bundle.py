@@ -10,7 +10,7 @@ that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly wh
 
 - ``classification``: ``probabilities`` [batch, classes], calibrated, and ``embedding`` [batch, embedding_dim]; with a
   ``novelty`` in the manifest also ``novelty`` [batch]; a mixture of experts also tells its loads;
-- ``forecast``: it takes the inputs of :func:`models.forecast.pad_queries` as well and answers ``forecast_flux`` and
+- ``forecast``: it takes the inputs of ``training.data.queries.pad_queries`` as well and answers ``forecast_flux`` and
   ``forecast_flux_err`` [batch, queries] in the manifest's flux unit (in ONNX no output may be called ``flux``, since an
   input is).
 """

@@ -45,7 +45,8 @@ from nightjar_alerts.service.client import SAMPLES, Answer, Client, ClientError,
 from nightjar_alerts.service.engine.load import Checked, check_bundle
 from nightjar_alerts.service.http.edge.keys import RedisUnavailable
 from nightjar_alerts.service.http.server import serve
-from nightjar_alerts.service.process import VERSION, TracingError
+from nightjar_alerts.service.observe.tracing import TracingError
+from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.settings import (
     ClientSettings,
     Settings,

@@ -1,4 +1,4 @@
-"""The process itself: the version that it runs, how it writes its log, where its traces go, how it holds its memory.
+"""The process itself: the version that it runs, its log, and its memory.
 
 **Log.** One JSON object a line on standard error, with the request id, never with a body. Libraries that use the
 standard ``logging`` (uvicorn) come out in the same form.
@@ -21,7 +21,6 @@ from typing import Any, Final
 import structlog
 
 from nightjar_alerts import __version__
-from nightjar_alerts.service.observe.tracing import Tracer
 from nightjar_alerts.service.settings import CommonSettings, unknown_settings, unused_settings
 
 log = structlog.get_logger(__name__)
@@ -33,6 +32,7 @@ VERSION: Final[str] = __version__
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
+    structlog.stdlib.ExtraAdder(),
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 
@@ -97,18 +97,3 @@ With the 5 ms that Python allows by default a core often has nothing to do: a ru
 for its worker's turn. A request asks some fifteen times, behind whoever has a packet decoded, and a batch of the
 stream's a dozen times until it is published and committed. With 0.5 ms no less processor time is needed for a request.
 """
-
-
-class TracingError(RuntimeError):
-    """Traces were asked for and cannot be sent from this installation."""
-
-
-def tracer_of(endpoint: str, ratio: float) -> Tracer:
-    """Make the tracer that the settings ask for. Raises TracingError when the ``otel`` extra is missing."""
-    if not endpoint:
-        return Tracer()
-    try:  # not installed, nor worth 100 ms of start-up, where none is used
-        from nightjar_alerts.service.observe.trace_exporter import Exporter
-    except ImportError as error:
-        raise TracingError("sending traces needs the otel extra: pip install 'nightjar-alerts[otel]'") from error
-    return Tracer(Exporter(endpoint, VERSION), ratio)

@@ -124,39 +124,28 @@ class CommonSettings(BaseSettings):
         description="use of the native C++ kernels: auto: where the installation has them for this machine and the "
         "provider is cpu; on: the service does not start without them; off: never",
     )
-    workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0: measured by `autotune`")
-    threads_per_run: int = Field(
-        0, ge=0, description="onnxruntime threads inside one inference run; 0: measured by `autotune`"
-    )
-    groups_in_flight: int = Field(
+    workers: int = Field(
         0,
         ge=0,
-        description="batches of a model running or being made ready at the same time; 0: measured by `autotune`",
-    )
-    autotune: bool = Field(
-        True,
-        description="measure at the first start which `workers`, `threads_per_run` and "
-        "`groups_in_flight` are fastest, where they are 0; without it one single-threaded run for each core",
-    )
-    measurements_folder: Path | None = Field(
-        None,
-        description="folder where measured costs of inference runs are kept for the next start; "
-        "none: `$XDG_CACHE_HOME/nightjar` or `~/.cache/nightjar`",
+        description="number of concurrent inference runs of a model; 0: one per core on a CPU, 2 on a GPU",
     )
     schemas: Folder | None = Field(
         None, description="folder of Avro schemas of alerts besides the shipped ones, as `lsst/12.0.avsc`"
     )
     max_batch_tokens: int = Field(
-        0, ge=0, description="most padded points in one batch, unless it is one light curve; 0: measured at start"
-    )
-    max_delay_ms: float = Field(
-        0, ge=0, le=1000, description="milliseconds that a batch may be held back for more light curves"
+        0,
+        ge=0,
+        description="maximum number of padded points in a batch of several light curves; 0: 1024 on a CPU, 32768 on a "
+        "GPU",
     )
     max_queued_seconds: float = Field(
-        10, gt=0, description="predicted seconds in the queue beyond which a request is refused with 429"
+        10, gt=0, description="predicted wait in the queue, in seconds, beyond which a request is rejected with 429"
     )
     hung_run_seconds: float = Field(
-        10, gt=0, description="seconds below which no inference run counts as hung, however short its predicted time"
+        10,
+        gt=0,
+        description="minimum run time in seconds before the watchdog considers an inference run hung and ends the "
+        "process",
     )
     max_held_bytes: int = Field(
         128 * MIB,
@@ -385,6 +374,11 @@ REMOVED_SETTINGS: Final[Mapping[str, str]] = {
     "cache_secret": "removed with cache_redis_url",
     "forecast_bundle": "removed; the service does not forecast, `nightjar-train` still trains forecasters",
     "max_queries": "removed with forecast_bundle",
+    "threads_per_run": "removed; each inference run uses one thread, and workers sets how many runs there are",
+    "groups_in_flight": "removed; workers sets how many batches run at the same time",
+    "autotune": "removed; workers defaults to one per core",
+    "measurements_folder": "removed; costs are measured at each start",
+    "max_delay_ms": "removed; a free worker takes the next batch at once",
 }
 """Former settings and what replaces each: a process that is given one ends with this text."""
 

@@ -3,7 +3,6 @@
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +12,6 @@ from support.once import common_folder, made_once
 
 # Before anybody imports torch: on few cores its threads wait for each other longer than they work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# A service that a test starts neither spends seconds on trying layouts out nor writes into the developer's home.
-os.environ.setdefault("NIGHTJAR_AUTOTUNE", "false")
-os.environ.setdefault(
-    "NIGHTJAR_MEASUREMENTS_FOLDER", str(Path(tempfile.gettempdir()) / f"nightjar-tests-{os.getuid()}")
-)
-
 
 # Recorded scores are those of the standard operators; tests of the native kernels enable them.
 os.environ.setdefault("NIGHTJAR_NATIVE", "off")

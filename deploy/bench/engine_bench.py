@@ -23,11 +23,10 @@ import asyncio
 import json
 import re
 import socket
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -57,10 +56,10 @@ from deploy.bench.wire import patient
 from deploy.bench.workload import LONGEST, Columns, Trace, alert_mix, visits
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.runtime import run
-from nightjar_alerts.service.engine.batch import ModelInput, Prediction, program_of
-from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
+from nightjar_alerts.service.engine.batch import Prediction
+from nightjar_alerts.service.engine.engine import Engine, engine_options
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
-from nightjar_alerts.service.engine.policy import BatchLimits, most_items
 
 WITHIN: Final = 1.0  # seconds, of goodput, which is not looked at here
 FIGURES: Final = ("throughput", "p50_ms", "p99_ms")
@@ -75,11 +74,11 @@ class Ratios(NamedTuple):
 
 def measure_agreement(model: LoadedModel, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``engine.simulated_vs_measured.FIGURE``, ``...FIGURE.runs_known`` and ``engine.simulation_error``."""
-    longest = min(LONGEST, program_of(model.bundle.manifest).most_points)
+    longest = min(LONGEST, TaskAdapter(model.bundle.manifest).max_points)
     pairs = []
     for number in range(rounds):
         trace = visits(curves, 1, longest, np.random.default_rng(number))
-        pairs.append(_round(model, trace, contenders(limits_of(model))[OURS]))
+        pairs.append(_round(model, trace, contenders(engine_options(model.provider).limits)[OURS]))
         ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(FIGURES, pairs[-1].before, strict=True))
         say(f"simulated / measured, {number + 1}/{rounds}: {ratios}")
     numbers: Numbers = {}
@@ -92,7 +91,7 @@ def measure_agreement(model: LoadedModel, curves: int, rounds: int, say: Callabl
 
 
 def _round(model: LoadedModel, trace: Trace, ours: Contender) -> Ratios:
-    workers = model.layout.runs
+    workers = engine_options(model.provider).workers
     before = Machine(workers, model.cost, occupation(model, workers))
     measured = asyncio.run(replay(trace, model, workers, ours.limits))
     afterwards = Machine(workers, model.cost, fitted(measured.runs))
@@ -234,17 +233,14 @@ def measure(bundle: Path, curves: int, rounds: int, burst: int, say: Callable[[s
     burst : light curves that are posted at once.
     """
     drawn = alert_mix(curves, SEED)
-    with tempfile.TemporaryDirectory() as folder:  # measured anew, as at a first start
-        model = load_model(bundle, folder=Path(folder), tune=True)
-    runs, threads, batches = model.layout
-    say(f"{runs} runs at a time, {threads} threads each, {batches} batches of {model.max_tokens} in flight")
+    model = load_model(bundle)
+    options = engine_options(model.provider)
+    say(f"{options.workers} workers, batches of {options.limits.max_tokens} padded points")
     numbers: Numbers = {
         "engine.curves_per_round": curves,
         "engine.rounds": rounds,
-        "engine.layout.runs": runs,
-        "engine.layout.threads": threads,
-        "engine.layout.groups": batches,
-        "engine.max_batch_tokens": model.max_tokens,
+        "engine.workers": options.workers,
+        "engine.max_batch_tokens": options.limits.max_tokens,
     }
     numbers |= measure_policies(model, drawn, rounds, say)
     numbers |= measure_agreement(model, curves, rounds, say)
@@ -285,23 +281,20 @@ class EngineBench:
     def of(cls, model: LoadedModel, curves: Sequence[Columns]) -> "EngineBench":
         """Featurise the curves: the engine takes them from there."""
         questions = [ModelInput(tokens_of(curve, model.bundle.manifest)) for curve in curves]
-        return cls(model, questions, contenders(limits_of(model)))
+        return cls(model, questions, contenders(engine_options(model.provider).limits))
 
     @asynccontextmanager
     async def engine(self, policy: PolicyName) -> AsyncIterator[Engine]:
-        """Return the service's engine, in the layout that the service would use, under a policy."""
-        contender, layout = self.contenders[policy], self.model.layout
+        """Return the service's engine under a policy."""
+        contender = self.contenders[policy]
         engine = Engine(
             self.model.run,
-            program_of(self.model.bundle.manifest),
+            TaskAdapter(self.model.bundle.manifest),
             self.model.cost,
-            EngineOptions(
-                workers=layout.runs,
-                batches=layout.batches,
+            replace(
+                engine_options(self.model.provider, max_queued_seconds=ROOM),
                 limits=contender.limits,
                 policy=contender.policy,
-                max_queued_seconds=ROOM,
-                max_queued_items=ROOM,
             ),
             samples=self.model.samples,
             clock=self.model.clock,
@@ -344,11 +337,6 @@ def _noted(
         answered[number] = loop.time()
 
     return note
-
-
-def limits_of(model: LoadedModel) -> BatchLimits:
-    """Return the limits that the service gives its engine for this model."""
-    return BatchLimits(max_tokens=model.max_tokens, max_items=most_items(model.max_tokens))
 
 
 def measure_policies(model: LoadedModel, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:

@@ -95,7 +95,7 @@ def measure(
     if unknown := [name for name in only if name not in names]:
         raise ValueError(f"no attack is named {', '.join(unknown)}; there are {', '.join(names)}")
     _allow_many_files()
-    settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0", "NIGHTJAR_AUTOTUNE": "false"}
+    settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0"}
     if root is not None:
         settings |= {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
     groups = [[each] for each in every] if root is not None else [every[:-1], every[-1:]]

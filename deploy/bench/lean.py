@@ -28,11 +28,9 @@ that host can be fetched where this is developed, so none stands beside.
 """
 
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +52,7 @@ from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, f
 from nightjar_alerts.models.native import NativeError, build, find
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from nightjar_alerts.models.networks.parts.transformer import Block, FeedForwardExperts, Routing
-from nightjar_alerts.models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run
+from nightjar_alerts.models.runtime import Provider, Run, SessionRun, open_session, run
 from nightjar_alerts.training.export.cuda import add_cuda, cuda_graph
 from nightjar_alerts.training.export.profile import profile_graph, random_inputs
 from nightjar_alerts.training.export.quantize import as_int8, cut_by_length
@@ -205,7 +203,7 @@ def measure_gpu(bundle: Path, say: Callable[[str], None]) -> Numbers:
     return numbers
 
 
-def _without_cpu(graph: Path, axes: Mapping[str, int], numbers: Numbers, say: Callable[[str], None]) -> DeviceRun:
+def _without_cpu(graph: Path, axes: Mapping[str, int], numbers: Numbers, say: Callable[[str], None]) -> SessionRun:
     """Open a graph with nothing left to the CPU; where onnxruntime refuses that, say why, and let it leave some.
 
     ``gpu.nothing_left_to_the_cpu`` is 0 if it was refused once.
@@ -221,7 +219,7 @@ def _without_cpu(graph: Path, axes: Mapping[str, int], numbers: Numbers, say: Ca
     return opened
 
 
-def timed_runs(bound: DeviceRun, inputs: Arrays) -> list[float]:
+def timed_runs(bound: SessionRun, inputs: Arrays) -> list[float]:
     """Seconds of equal runs, the copies of inputs and outputs among them."""
     bound(inputs)
     seconds = []
@@ -232,28 +230,22 @@ def timed_runs(bound: DeviceRun, inputs: Arrays) -> list[float]:
     return seconds
 
 
-def device_run(graph: Path, provider: Provider, axes: Mapping[str, int] | None = None) -> DeviceRun:
+def device_run(graph: Path, provider: Provider, axes: Mapping[str, int] | None = None) -> SessionRun:
     """Open a graph as the service does on a device, perhaps with lengths of axes that all runs have."""
-    opened = partial(open_session, graph, provider, axes=axes)
-    return DeviceRun(opened(), opened, provider, Cudart.of_this_process() if provider == "cuda" else None)
+    return SessionRun(open_session(graph, provider, axes=axes))
 
 
 def real_mix(graph: Path, provider: Provider, drawn: Sequence[dict[str, Any]], manifest: Manifest) -> list[float]:
-    """Light curves a second of several rounds, by threads that stage a batch while another's runs."""
+    """Light curves a second of several rounds, by several threads."""
     tokens = [_tokens(one, manifest) for one in drawn]
     batches = [RaggedBatch.collate(some).padded() for some in cut_by_length(tokens, GPU_BUDGET)]
-    bound, slot = device_run(graph, provider), threading.Lock()
-
-    def answer(batch: Arrays) -> None:
-        ready = bound.stage(batch)
-        with slot:
-            bound(ready)
+    bound = device_run(graph, provider)
 
     paces = []
     with ThreadPoolExecutor(GPU_THREADS) as threads:
         for number in range(ROUNDS + 1):
             started = time.perf_counter()
-            list(threads.map(answer, batches))
+            list(threads.map(bound, batches))
             if number:  # the first warms up
                 paces.append(len(drawn) / (time.perf_counter() - started))
     return paces

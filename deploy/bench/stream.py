@@ -48,7 +48,8 @@ from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.runtime import run
 from nightjar_alerts.service.answers.writers import ClassWriter
 from nightjar_alerts.service.dataplane import Outcome
-from nightjar_alerts.service.engine.batch import Classification, Prediction
+from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.engine.machine import usable_cores
 
 STEP_SECONDS: Final = 0.05
@@ -174,7 +175,7 @@ def measure_shares(folder: Path, packets: Sequence[bytes]) -> Numbers:
     read_packet(packets[0])  # a schema's first packet makes its plan
     read, decode = _timed(lambda: [outcome for data in packets for outcome in read_packet(data)])
     curves = [one.curve for one in read if isinstance(one, Packet) and one.curve is not None]
-    program = Classification(bundle.manifest)
+    program = TaskAdapter(bundle.manifest)
     _, featurise = _timed(lambda: [program.prepare(curve) for curve in curves])
     bare = Bare.of(folder, [columns_of(curve) for curve in curves])
     runs = bare.run(callers=1).cpu_ms / 1000 * len(curves)

@@ -188,7 +188,7 @@ def measure_starts(bundle: Path, repeats: int, say: Callable[[str], None]) -> Nu
 def _start(folder: Path, bundle: Path) -> tuple[float, int]:
     """Seconds to ready, and bytes resident then; ``folder`` holds what starts remember."""
     began = time.perf_counter()
-    service = start(folder, bundle, {"NIGHTJAR_MEASUREMENTS_FOLDER": str(folder / "measurements")})
+    service = start(folder, bundle)
     service.wait_ready()
     ready = time.perf_counter() - began
     resident = service.memory()

@@ -1,34 +1,33 @@
-"""The batching policy: pure functions of (queue, now, cost model), shared by server, simulator and tests.
+"""The batching policy: pure functions of (queue, now, cost model), shared by the server, the simulator and the tests.
 
-Padding is what makes batching light curves dear on a CPU: lengths differ by a factor of a hundred, and in arrival
-order most of a padded batch is padding. So a free worker takes the item that is due, the oldest unless priority or
-fairness say otherwise (:mod:`service.engine.queue`), and adds the items nearest to it in length, but each one only
-while the merged run is predicted to take less time than running the two apart. Of the batch that grows this way it runs
-as many, nearest first, as make the ratio of the merged run's time to that of runs apart smallest: the others will find
-better mates. Where nothing would be saved, the item runs alone.
+Padding makes batches of light curves expensive on a CPU: lengths differ by a factor of a hundred, and in arrival order
+most of a padded batch is padding. A free worker therefore takes the first item of the queue (the oldest, unless
+fairness between clients decides otherwise, see :mod:`service.engine.queue`) and adds the items nearest to it in length.
+It adds an item only while the merged run is predicted to take less time than two separate runs. From the batch that
+grows this way it runs the prefix with the smallest ratio of merged time to separate time: the remaining items will
+find better batch mates. An item runs alone where merging saves nothing.
 
-Every batch holds the item that is due, hence an item waits for at most as many batches as there were items before it.
-Priority is a head start in seconds, so that it cannot starve anybody either. There is no timer, unless
-``BatchLimits.max_delay`` asks for one. The predictions come from a cost model of five terms,
+Every batch holds the first item of the queue, so an item waits for at most as many batches as there were items before
+it. There is no timer. The predictions come from a cost model with five terms,
 
     seconds(B, L, N) = c0 + c1 * B * L + c2 * B * L**2 + c3 * B + c4 * N
 
-for B curves of N points in all, padded to L: a fixed cost per run, layers that see padding, attention, what a curve
-costs whatever its length (its metadata tokens), and layers that see real points only. The terms are fitted to this
-machine and this graph at warm-up, so a graph that packs its tokens and one that pads them each get the batches that
-suit it.
+for B curves of N points in total, padded to L: a fixed cost per run, layers that see padding, attention, the cost of a
+curve whatever its length (its metadata tokens), and layers that see real points only. The terms are fitted to this
+machine and this graph at warm-up, so a graph that packs its tokens and a graph that pads them each get suitable
+batches.
 
-**The cost model while serving** (:class:`LiveCost`): the fit of the warm-up, followed by what runs are measured to
-take. Two things change. The machine as a whole gets slower and faster (other processes, a clock that changes): a scale
-follows the time on the wall, run by run. And the five terms change in proportion to each other (workers that share a
-cache, lengths that the warm-up did not have): every few hundred runs they are fitted again, to the latest runs of each
-shape seen, and to the warm-up's where a shape has not been seen. The shapes count alike, however common: what traffic
-is mostly made of must not make the model forget what the rest costs.
+**The cost model while serving** (:class:`LiveCost`) starts from the warm-up fit and follows the measured runs. Two
+things change. The machine as a whole gets slower and faster (other processes, a clock that changes): a scale factor
+follows the wall time, run by run. The five terms also change in proportion to each other (workers that share a cache,
+lengths that the warm-up did not have): every few hundred runs they are fitted again, to the latest runs of each shape
+seen and to the warm-up's runs for the other shapes. All shapes count alike, however common: frequent traffic must not
+make the model forget what other shapes cost.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median, median_low
 from threading import Lock
@@ -37,15 +36,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-USUAL_ITEMS, MOST_ITEMS = 32, 128
+DEFAULT_MAX_ITEMS, LARGEST_MAX_ITEMS = 32, 128
 WINDOW = 512
-"""Light curves due next, from which a batch is chosen: with 128 of them batches took 3 % longer."""
-AMPLE = 128
-"""Length of a queue from which a batch chosen before a worker is free is hardly worse than one chosen then."""
+"""Number of queued light curves from which a batch is chosen; with 128 of them batches took 3 % longer."""
 
 
 class RunSample(NamedTuple):
-    """A measured run: curves, the length they were padded to, points in all, seconds."""
+    """A measured run: number of curves, padded length, number of real points, seconds."""
 
     batch: int
     length: int
@@ -55,7 +52,7 @@ class RunSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Predicted seconds of one run; every coefficient is in seconds and not negative.
+    """Predicted seconds of one run; every coefficient is in seconds and non-negative.
 
     Per run ``c0``, per padded point ``c1``, per padded pair of points ``c2``, per curve ``c3``, per real point ``c4``.
     """
@@ -67,7 +64,7 @@ class CostModel:
     c4: float = 0.0
 
     def seconds(self, batch: int, length: int, tokens: int | None = None) -> float:
-        """Predicted duration of a run of ``batch`` curves padded to ``length``; without ``tokens`` none is padding."""
+        """Return the seconds of a run of ``batch`` curves padded to ``length``; without ``tokens`` none is padding."""
         real = batch * length if tokens is None else tokens
         return self.c0 + batch * (self.c3 + length * (self.c1 + length * self.c2)) + self.c4 * real
 
@@ -77,15 +74,15 @@ class CostModel:
 
     @classmethod
     def fit(cls, samples: Sequence[RunSample]) -> "CostModel":
-        """Least squares under non-negative coefficients.
+        """Fit by least squares with non-negative coefficients.
 
-        Residuals are relative, so that a run of 1 ms counts as much as one of 100 ms. With five unknowns the
-        constrained optimum is found exactly: it is the best of the unconstrained optima over subsets of the columns.
+        Residuals are relative, so that a run of 1 ms counts as much as a run of 100 ms. With five unknowns the
+        constrained optimum is found exactly: it is the best of the unconstrained optima over all subsets of columns.
 
         Raises
         ------
         ValueError
-            Without samples, or when a measured duration is not positive.
+            If there are no samples, or a measured duration is not positive.
         """
         if not samples or not all(sample.seconds > 0 for sample in samples):
             raise ValueError("fitting a cost model needs measured durations, all positive")
@@ -95,7 +92,7 @@ class CostModel:
 
 
 def _non_negative_least_squares(terms: NDArray[np.float64]) -> list[float]:
-    """Non-negative x minimising ``|terms @ x - 1|``, for a handful of columns."""
+    """Return the non-negative x that minimises ``|terms @ x - 1|``, for a handful of columns."""
     columns = terms.shape[1]
     unit = terms / np.linalg.norm(terms, axis=0)
     best, best_error = np.zeros(columns), np.inf
@@ -103,7 +100,7 @@ def _non_negative_least_squares(terms: NDArray[np.float64]) -> list[float]:
         for subset in map(list, combinations(range(columns), size)):
             solution = np.linalg.lstsq(unit[:, subset], np.ones(len(unit)), rcond=None)[0]
             error = float(np.sum((unit[:, subset] @ solution - 1) ** 2))
-            # Terms that explain nothing more than rounding would are left out.
+            # A term that improves the fit no more than rounding does is left out.
             if (solution >= 0).all() and error < best_error - 1e-12:
                 best, best_error = np.zeros(columns), error
                 best[subset] = solution
@@ -112,25 +109,18 @@ def _non_negative_least_squares(terms: NDArray[np.float64]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueItem:
-    """One waiting light curve.
+    """One queued light curve.
 
     Attributes
     ----------
-    length : points.
+    length : number of points.
     enqueued : time of arrival, ``time.monotonic()`` seconds.
-    deadline : time after which an answer is worth nothing; None: never.
-    priority : head start in seconds: the item counts as if it had arrived that much earlier.
+    deadline : time after which the result is worthless; None for no deadline.
     """
 
     length: int
     enqueued: float
     deadline: float | None
-    priority: float = field(default=0.0, kw_only=True)
-
-    @property
-    def rank(self) -> float:
-        """Place in the queue, the smallest first."""
-        return self.enqueued - self.priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,57 +129,45 @@ class BatchLimits:
 
     Attributes
     ----------
-    max_tokens : padded points (batch times longest length); beyond about a thousand, activations leave the cache.
+    max_tokens : padded points (batch size times longest length); beyond about a thousand, activations leave the cache.
     max_items : light curves.
-    window : how far behind the oldest item to look for mates; bounds the time one choice takes.
-    max_delay : seconds after the arrival of the oldest item during which a batch that is not full may be held back for
-        more mates; a worker asks again when something arrives, or when they are over (:func:`release`).
-    shares : whether free workers share a short queue, see :meth:`shared`.
+    window : number of items from the front of the queue among which batch mates are looked for; bounds the time that
+        one choice takes.
+    shares : whether idle workers share a short queue, see :meth:`shared`.
     """
 
     max_tokens: int = 1024
-    max_items: int = USUAL_ITEMS
+    max_items: int = DEFAULT_MAX_ITEMS
     window: int = WINDOW
-    max_delay: float = 0.0
     shares: bool = True
 
-    @property
-    def ample(self) -> int:
-        """QueueEntry light curves from which on a batch may as well be chosen before a worker is free."""
-        return min(self.window, AMPLE)
+    def shared(self, queued: int, workers: int) -> "BatchLimits":
+        """Return the bounds for one of ``workers`` idle workers, the caller included: its share of a short queue.
 
-    def shared(self, waiting: int, workers: int) -> "BatchLimits":
-        """Bounds on a batch while ``workers`` are free, the caller included: its share of a short queue.
-
-        Merging a short queue into one run saves work, but lets the other workers idle and everybody wait longer. Where
-        a delay is asked for, waiting longer is what is wanted.
+        Merging a short queue into one run saves work, but leaves the other workers idle and delays every result.
         """
-        share = -(-waiting // workers)
-        shares = self.shares and self.max_delay == 0 and share < self.max_items
-        return replace(self, max_items=share) if shares else self
+        share = -(-queued // workers)
+        return replace(self, max_items=share) if self.shares and share < self.max_items else self
 
 
-def most_items(max_tokens: int) -> int:
-    """Bound on the light curves of a batch, from that on its padded points: one for each 32, within reason."""
-    return min(max(USUAL_ITEMS, max_tokens // 32), MOST_ITEMS)
+def max_items_for(max_tokens: int) -> int:
+    """Return the bound on the light curves of a batch that goes with a bound on its padded points: one per 32."""
+    return min(max(DEFAULT_MAX_ITEMS, max_tokens // 32), LARGEST_MAX_ITEMS)
 
 
 Policy = Callable[[Sequence[QueueItem], float, CostModel, BatchLimits], list[int]]
-"""A batching policy such as :func:`choose`: (queue, now, cost model, limits) to the indices of the next batch.
-
-It may answer nothing to a queue that is not empty only while ``now < release(queue, limits)``.
-"""
+"""A batching policy such as :func:`choose`: (queue, now, cost model, limits) to the indices of the next batch."""
 
 
 def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
-    """Return the indices of the items to run next, the due one first; none to hold the batch back for more mates.
+    """Return the indices of the items to run next, the first item of the queue first.
 
     Parameters
     ----------
-    queue : waiting items in the order they are due, none expired (see :func:`expired`); only the first
-        ``limits.window`` are looked at.
-    now : ``time.monotonic()``; neither a merge nor a delay that is predicted to make any member miss its deadline is
-        made.
+    queue : queued items in the order in which they should run, none expired (see :func:`expired`); only the first
+        ``limits.window`` are considered.
+    now : ``time.monotonic()``; an item is not added when the merged run is predicted to end after any member's
+        deadline.
     """
     if not queue:
         return []
@@ -197,10 +175,10 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
     anchor = window[0]
     chosen, length, tokens, latest = [0], anchor.length, anchor.length, _latest_end(anchor)
     planned = apart = cost.seconds(1, length)
-    best = _Prefix(1, length, 1.0, planned, latest)
+    best_size, best_share = 1, 1.0
     gaps = [abs(item.length - anchor.length) for item in window]
-    # A longer light curve pads all others, another one is padded itself; either way, the further from the anchor in
-    # length, the less merging saves. Where one does not pay, those beyond it on its side are not looked at.
+    # A longer light curve pads all others, a shorter one is padded itself; either way, the further from the anchor in
+    # length, the less merging saves. Once an item does not pay, those beyond it on its side are not considered.
     pays = {"longer": True, "others": True}
     for index in sorted(range(1, len(window)), key=gaps.__getitem__):
         item, batch = window[index], len(chosen) + 1
@@ -216,41 +194,16 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
         elif batch * padded <= limits.max_tokens and now + merged <= end:
             chosen.append(index)
             length, tokens, latest, planned, apart = padded, tokens + item.length, end, merged, apart + alone
-            if planned / apart < best.share:
-                best = _Prefix(batch, length, planned / apart, planned, latest)
-    return [] if _held(best, window, now, cost, limits) else chosen[: best.size]
-
-
-class _Prefix(NamedTuple):
-    """The first ``size`` of a batch: padded length, time of the run over that of runs apart, time, latest end."""
-
-    size: int
-    length: int
-    share: float
-    seconds: float
-    latest: float
-
-
-def release(queue: Sequence[QueueItem], limits: BatchLimits) -> float:
-    """Time from which on nothing may be held back: the one that has waited longest has waited for ``max_delay``."""
-    return min(item.enqueued for item in queue[: limits.window]) + limits.max_delay
-
-
-def _held(prefix: _Prefix, window: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> bool:
-    """Return True to wait for more mates; never where that would cost anybody in sight their deadline."""
-    full = prefix.size >= limits.max_items or (prefix.size + 1) * prefix.length > limits.max_tokens
-    if full or limits.max_delay == 0 or now >= (end := release(window, limits)):
-        return False
-    return end + prefix.seconds <= prefix.latest and all(
-        item.deadline is None or end + cost.seconds(1, item.length) <= item.deadline for item in window
-    )
+            if planned / apart < best_share:
+                best_size, best_share = batch, planned / apart
+    return chosen[:best_size]
 
 
 def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int]:
-    """Return the indices of items that would miss their deadline even if they ran alone and at once."""
+    """Return the indices of items that would miss their deadline even if they ran alone and immediately."""
     if not queue:
         return []
-    latest = now + cost.seconds(1, max(item.length for item in queue))  # for most, one comparison is enough
+    latest = now + cost.seconds(1, max(item.length for item in queue))  # for most items one comparison is enough
     return [
         index
         for index, item in enumerate(queue)
@@ -259,7 +212,7 @@ def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int
 
 
 class Plan(NamedTuple):
-    """Indices of the items to run next, and of those it is too late for; either may be empty."""
+    """Indices of the items to run next, and of the expired items; either may be empty."""
 
     batch: list[int]
     late: list[int]
@@ -267,23 +220,23 @@ class Plan(NamedTuple):
 
 def plan(
     window: Sequence[QueueItem],
-    waiting: int,
+    queued: int,
     now: float,
     cost: CostModel,
     limits: BatchLimits,
     workers: int,
     policy: Policy = choose,
 ) -> Plan:
-    """Plan what a worker that has become free does next.
+    """Choose the next batch of a worker that has become idle.
 
     Parameters
     ----------
     window : the first items of the queue, ``limits.window`` of them or all.
-    waiting : items in the whole queue.
-    workers : workers that are free, this one included.
+    queued : number of items in the whole queue.
+    workers : number of idle workers, this one included.
     """
     late = expired(window, now, cost)
-    bounds = limits.shared(waiting - len(late), workers)
+    bounds = limits.shared(queued - len(late), workers)
     if not late:
         return Plan(policy(window, now, cost, bounds), late)
     gone = set(late)
@@ -296,26 +249,26 @@ def _latest_end(item: QueueItem) -> float:
     return np.inf if item.deadline is None else item.deadline
 
 
-LIVE_WEIGHT = 0.02  # of one run in the live scale: a memory of about fifty runs
-PLAUSIBLE = 10.0  # beyond this ratio of measured to predicted, a run was interrupted rather than slow
+LIVE_WEIGHT = 0.02  # weight of one run in the live scale: a memory of about fifty runs
+PLAUSIBLE_RATIO = 10.0  # beyond this ratio of measured to predicted, a run was interrupted rather than slow
 REFIT_RUNS = 256
-PER_SHAPE = 9  # runs remembered of each shape; their median counts
+RUNS_PER_SHAPE = 9  # runs remembered per shape; their median counts
 MIN_SHAPES = 6  # one more than the cost model has terms
 
 _Shape = tuple[int, int, int]
 
 
 class LiveCost:
-    """The cost model in use, as :attr:`model`. Safe to use from any thread.
+    """The cost model in use, in :attr:`model`. Safe to use from any thread.
 
     Parameters
     ----------
-    fitted : what the warm-up found.
+    fitted : the warm-up fit.
     samples : the runs that it was fitted to.
     """
 
     def __init__(self, fitted: CostModel, samples: Sequence[RunSample] = ()) -> None:
-        # Other threads read `model` without the lock: it never changes in place, but is replaced as a whole.
+        # Other threads read `model` without the lock: it is never changed in place, only replaced as a whole.
         self._first = self._fitted = self.model = fitted
         self._scale = 1.0
         self._warm_up = {_shape(sample): sample for sample in samples}
@@ -328,23 +281,23 @@ class LiveCost:
 
         Parameters
         ----------
-        run : with its seconds by the clock of the warm-up.
-        wall_seconds : its duration by the wall clock, in which other processes count.
+        run : the run, its seconds measured by the clock of the warm-up.
+        wall_seconds : its wall time, which includes the time that other processes took.
         """
         with self._lock:
             ratio = wall_seconds / self.model.seconds(run.batch, run.length, run.tokens)
-            self._scale *= 1.0 + LIVE_WEIGHT * (min(max(ratio, 1 / PLAUSIBLE), PLAUSIBLE) - 1.0)
+            self._scale *= 1.0 + LIVE_WEIGHT * (min(max(ratio, 1 / PLAUSIBLE_RATIO), PLAUSIBLE_RATIO) - 1.0)
             self.model = self._fitted.scaled(self._scale)
             if run.seconds <= 0:  # the clock did not tick
                 return False
-            self._recent.setdefault(_shape(run), deque(maxlen=PER_SHAPE)).append(run)
+            self._recent.setdefault(_shape(run), deque(maxlen=RUNS_PER_SHAPE)).append(run)
             self._since_fit += 1
             if due := self._since_fit >= REFIT_RUNS:
                 self._since_fit = 0
             return due
 
     def refit(self) -> None:
-        """Fit the terms again; about a millisecond of work, in which others may go on updating."""
+        """Fit the terms again; about a millisecond of work, during which other threads may update."""
         samples = self.samples()
         if len(samples) < MIN_SHAPES:
             return
@@ -352,11 +305,11 @@ class LiveCost:
         with self._lock:
             before = sum(self._fitted.seconds(*sample[:3]) / sample.seconds for sample in samples)
             after = sum(fitted.seconds(*sample[:3]) / sample.seconds for sample in samples)
-            self._scale *= before / after  # predicted wall-clock times stay the same on average
+            self._scale *= before / after  # keeps the predicted wall times the same on average
             self._fitted, self.model = fitted, fitted.scaled(self._scale)
 
     def samples(self) -> list[RunSample]:
-        """Return a sample of each shape: the median of its latest runs, or the warm-up's times the others' drift."""
+        """Return one sample per shape: the median of its latest runs, or the warm-up run scaled by the drift."""
         with self._lock:
             recent = {shape: self._typical(list(runs)) for shape, runs in self._recent.items()}
         drift = median(map(self._slowness, recent.values())) if recent else 1.0
@@ -367,12 +320,12 @@ class LiveCost:
         return run.seconds / self._first.seconds(*run[:3])
 
     def _typical(self, runs: Sequence[RunSample]) -> RunSample:
-        # Runs of one shape differ in size by up to a factor of two, so seconds alone do not compare them. The low
-        # median, as it has to be one of the runs and not the mean of two.
+        # Runs of one shape differ in size by up to a factor of two, so their seconds are not comparable. The low median
+        # is one of the runs, not the mean of two.
         slowness = [self._slowness(run) for run in runs]
         return runs[slowness.index(median_low(slowness))]
 
 
 def _shape(run: RunSample) -> _Shape:
-    """Group alike runs: batch and length to a factor of two, padding in quarters."""
+    """Group similar runs: batch and length to a factor of two, padding in quarters."""
     return run.batch.bit_length(), run.length.bit_length(), 4 * run.tokens // (run.batch * run.length)

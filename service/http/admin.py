@@ -524,7 +524,7 @@ def create_admin_app(service: Service) -> FastAPI:
     app.state.service = service
     app.add_middleware(BodyMiddleware, timeout=service.settings.body_timeout)
     app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
-    app.add_middleware(RequestMiddleware, metrics=service.metrics, tracer=service.tracer)
+    app.add_middleware(RequestMiddleware, metrics=service.metrics)
     for part in (router, triton_router, about.problems):
         app.include_router(part)
     return app

@@ -25,14 +25,13 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
+from nightjar_alerts.service.dataplane import InferOptions, Item, Outcome
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INVALID, Kind, ProblemError
@@ -40,8 +39,7 @@ from nightjar_alerts.service.http.edge.keys import ANONYMOUS
 from nightjar_alerts.service.http.edge.receive import Body, cancel_on_disconnect, content_coding, inflate
 from nightjar_alerts.service.http.formats import JSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
-from nightjar_alerts.service.observe.metrics import STAGES, Metrics, ModelMetrics
-from nightjar_alerts.service.observe.tracing import RECORDING, Span
+from nightjar_alerts.service.observe.metrics import STAGES, Metrics
 from nightjar_alerts.service.registry.names import MOST_CHARACTERS
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings
@@ -91,7 +89,7 @@ def key_of(request: Request) -> str:
 async def charge(request: Request, service: Service, curves: int) -> None:
     """Count light curves that are about to be answered on account of the request's key."""
     key = key_of(request)
-    service.metrics.curves_of_key[key,].inc(curves)
+    service.metrics.key_curves.labels(key).inc(curves)
     request.scope["state"]["charged"] = curves  # taken back when there turns out to be no room
     if service.quotas is not None:
         await service.quotas.charge(key, curves)
@@ -128,7 +126,6 @@ class Stopwatch:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._recording = RECORDING.get()
         self._seconds: dict[str, float] = {}
         self._started = self._mark = monotonic()
 
@@ -139,15 +136,9 @@ class Stopwatch:
     def lap(self, stage: str) -> None:
         """End a stage, the next one begins."""
         now = monotonic()
-        if self._recording is not None:
-            self._recording.add(Span(stage, self._mark, now, {}))
         self._seconds[stage] = now - self._mark
-        self._metrics.stage(stage, now - self._mark)
+        self._metrics.record_stage(stage, self._mark, now)
         self._mark = now
-
-    def tell(self, notes: ModelMetrics) -> None:
-        """Tell a model how long the stages took of a request that it has answered; no stage comes after that."""
-        notes.record_stages(self._seconds)
 
     def header(self, outcomes: Sequence[Outcome]) -> str:
         """Server-Timing of a request: milliseconds of each stage, of the slowest item where items went side by side.
@@ -191,7 +182,6 @@ def role_header(handles: Iterable[ModelHandle], service: Service) -> dict[str, s
 
 
 T = TypeVar("T")
-ItemT = TypeVar("ItemT", bound=LightCurve)
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Response]])
 
 LARGE_BYTES = 1024 * 1024  # a body of JSON takes up to sixteen times as much while it is parsed
@@ -211,7 +201,7 @@ class EncodedReply(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class Inquiry(NamedTuple, Generic[ItemT]):
+class Inquiry(NamedTuple):
     """Items of a request and the models to ask about them, once its body is understood.
 
     Attributes
@@ -223,7 +213,7 @@ class Inquiry(NamedTuple, Generic[ItemT]):
     """
 
     handles: Sequence[ModelHandle]
-    items: Sequence[ItemT | LightCurveError | Skipped]
+    items: Sequence[Item]
     terms: InferOptions
     write: Callable[[Sequence[Outcome]], EncodedReply]
     slow: bool = False
@@ -248,7 +238,7 @@ class Call:
         return await self.service.run_in_thread(work, large) if thread else work()
 
 
-Understand = Callable[[Call, bytes], Awaitable[Inquiry[ItemT]]]
+Understand = Callable[[Call, bytes], Awaitable[Inquiry]]
 
 
 class Endpoint:
@@ -283,7 +273,7 @@ class Endpoint:
         return router.post(self.path, response_class=Response, **self.described)
 
     async def answer(
-        self, call: Call, understand: Understand[ItemT], codings: Collection[str] = (), limit: int | None = None
+        self, call: Call, understand: Understand, codings: Collection[str] = (), limit: int | None = None
     ) -> Response:
         """Answer one request.
 
@@ -312,8 +302,6 @@ class Endpoint:
         slow = inquiry.slow or len(outcomes) > INLINE_ITEMS
         reply = await call.run_maybe_in_thread(partial(inquiry.write, outcomes), slow)
         stopwatch.lap("encode")
-        for handle in dict.fromkeys(inquiry.handles):
-            stopwatch.tell(handle.model.plane.notes)
         headers = {
             **reply.headers,
             "Server-Timing": stopwatch.header(outcomes),

@@ -17,16 +17,17 @@ from starlette.requests import Request
 
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
+from nightjar_alerts.service.dataplane import Item
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.http.edge.receive import MemoryBudget
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.process import tracer_of
+from nightjar_alerts.service.observe.tracing import tracing_to
 from nightjar_alerts.service.registry.loader import LoadModels, LoadOne, load_one
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import NotReady, UnknownModel
-from nightjar_alerts.service.registry.serving import Item, ModelHandle, ServedModel
+from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.settings import Settings
 
 T = TypeVar("T")
@@ -58,15 +59,14 @@ class Service:
 
     def __init__(self, settings: Settings, load: LoadModels | None = None, load_bundle: LoadOne = load_one) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(tracing_to(settings.otlp_endpoint, settings.trace_ratio))
         self.budget = MemoryBudget(settings.max_held_bytes)
         self.streams = ConcurrencyLimiter(settings.max_streams)
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
         limited = settings.key_limits or shared is not None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared) if limited else None
         self._decoders, self._large_decoder = CapacityLimiter(DECODE_THREADS), CapacityLimiter(1)
-        self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
-        self.models = ModelManager(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
+        self.models = ModelManager(settings, self.metrics, self._fail, load, load_bundle)
         self.state = State.STARTING
         self._broken = ""
         self.on_failure: Callable[[], None] = lambda: None
@@ -113,7 +113,7 @@ class Service:
         await self.models.stop()
         if self.quotas is not None:
             await self.quotas.close()
-        await asyncio.to_thread(self.tracer.close)
+        await asyncio.to_thread(self.metrics.tracing.close)
 
     @property
     def started(self) -> bool:
@@ -129,7 +129,7 @@ class Service:
     def unready(self) -> str:
         """Reason why no requests should be sent here now, in words; empty when they should."""
         if self.state is State.READY:
-            return next((engine.trouble for engine in self.models.engines if engine.trouble), "")
+            return ""
         return f"the service has failed: {self._broken}" if self._broken else f"the service is {self.state}"
 
     @property

@@ -107,7 +107,7 @@ def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
             allow_headers=("*",),
             expose_headers=("*",),
         )
-    return RequestMiddleware(wrapped, metrics=service.metrics, tracer=service.tracer)
+    return RequestMiddleware(wrapped, metrics=service.metrics)
 
 
 @asynccontextmanager

@@ -1,25 +1,17 @@
 """Every metric of the service, declared once: prefix ``nightjar_``, base units, few label values.
 
-Histograms of time go from 100 microseconds to 30 seconds. All metrics live in the registry of a :class:`Metrics`
-object, one to a process, so that a scrape sees one consistent set and a test can make as many as it likes. Children
-of labelled metrics on the path of a light curve are looked up once and kept: ``labels()`` costs more than the
-observation it leads to. What belongs to one engine carries its task as a label.
-
-What a request takes and what a model does is noted while clients wait, and counted when somebody reads it or a few
-hundred notes have come together (:class:`DeferredHistogram`, :class:`ModelMetrics`): all that changes is the time.
+All metrics live in the registry of a :class:`Metrics` object, one per process, so that a scrape sees one consistent set
+and a test can make as many as it likes. :class:`Metrics` and :class:`ModelMetrics` are what the services pass as
+:class:`service.observe.recorder.Recorder` to everything that classifies.
 """
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from threading import Lock
-from time import monotonic
-from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -30,18 +22,13 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.metrics import MetricWrapperBase
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
-from nightjar_alerts.models.bundle import Bundle, Task
-from nightjar_alerts.models.lightcurve import Tokens
-from nightjar_alerts.models.photometry import BANDS
-from nightjar_alerts.service.engine.batch import Prediction, RunReport
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine
-from nightjar_alerts.service.engine.supervise import Fault
-from nightjar_alerts.service.observe.model_statistics import ModelStatistics
+from nightjar_alerts.service.engine.watchdog import ErrorKind
+from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
+from nightjar_alerts.service.observe.tracing import Tracing
 
 STAGES = ("receive", "decode", "validate", "featurise", "queue", "assemble", "run", "encode")
 
@@ -52,216 +39,21 @@ PADDING_RATIOS = (1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0)
 ERROR_RATIOS = (0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
 DISTANCES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 AGES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, 7200.0, 86400.0)
-FAULT_OUTCOMES = ("recovered", "fatal")
+ERROR_OUTCOMES = ("recovered", "fatal")
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
-MOST_NOTED = 512
-"""Most values that wait to be counted."""
-MOST_RUNS = 32
-"""Most runs that wait to be counted, with their light curves."""
 
-MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
-
-
-class MetricChildren(dict[tuple[str, ...], MetricT]):
-    """Children of a labelled metric by their label values, looked up once each."""
-
-    def __init__(self, parent: MetricT) -> None:
-        super().__init__()
-        self._parent = parent
-
-    def __missing__(self, values: tuple[str, ...]) -> MetricT:
-        """Look a child up."""
-        child = self[values] = self._parent.labels(*values)
-        return child
-
-
-class _Deferred(MetricWrapperBase):
-    """A metric that notes amounts, and counts them when it is read or many are noted.
-
-    Hundreds together cost a tenth of what each would alone, and no request waits for them. Safe to use from any thread.
-    """
-
-    def _metric_init(self) -> None:
-        super()._metric_init()  # type: ignore[no-untyped-call]  # of prometheus_client, which has no types here
-        self._amounts: list[float] = []
-        self._counting = Lock()
-
-    def _note(self, *amounts: float) -> None:
-        self._amounts.extend(amounts)
-        if len(self._amounts) >= MOST_NOTED:
-            self._count()
-
-    def _child_samples(self) -> Iterable[Sample]:
-        self._count()
-        return super()._child_samples()
-
-    def _count(self) -> None:
-        with self._counting:
-            amounts = self._amounts[:]
-            del self._amounts[: len(amounts)]  # what others have noted meanwhile stands behind
-        if amounts:
-            self._add(amounts)
-
-    def _add(self, amounts: Sequence[float]) -> None:
-        """Count amounts that were noted."""
-        raise NotImplementedError  # each of the two kinds below does it its own way
-
-
-class DeferredHistogram(_Deferred, Histogram):
-    """A histogram that counts later what it observes."""
-
-    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """Note a value."""
-        self._note(amount)
-
-    def observe_all(self, amounts: Iterable[float]) -> None:
-        """Note several values."""
-        self._note(*amounts)
-
-    def _add(self, amounts: Sequence[float]) -> None:
-        self._sum.inc(sum(amounts))
-        places = np.searchsorted(self._upper_bounds, amounts)
-        for place, count in zip(*np.unique(places, return_counts=True), strict=True):
-            self._buckets[place].inc(int(count))
-
-
-class DeferredCounter(_Deferred, Counter):
-    """A counter that adds up later what is added to it."""
-
-    def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
-        """Note an increase."""
-        self._note(amount)
-
-    def _add(self, amounts: Sequence[float]) -> None:
-        super().inc(sum(amounts))
-
-
-class ModelMetrics:
-    """Notes of a model's work, taken while clients wait and counted when somebody asks or much is noted.
-
-    They are counted twice: in the metrics of the process and in the statistics of the model. Safe to use from any
-    thread.
+class Metrics(Recorder):
+    """All metrics of one service process; the attributes are the metrics. Safe to use from any thread.
 
     Parameters
     ----------
-    classes : of the model, in the order of its probabilities.
-    bands : of the model, in the order of their integers.
+    tracing : receiver of spans; without it nothing is traced.
     """
 
-    def __init__(self, metrics: "Metrics", task: Task, classes: Sequence[str], bands: Sequence[str]) -> None:
-        self._metrics, self._statistics = metrics, ModelStatistics()
-        histograms = (metrics.batch_size, metrics.batch_tokens, metrics.padding_ratio, metrics.cost_error)
-        self._size, self._tokens, self._padding, self._error = (histogram.labels(task) for histogram in histograms)
-        self._by_class = [metrics.predicted_class.labels(name) for name in classes]
-        self._by_band = [metrics.observations.labels(name) for name in bands]
-        self._runs: list[tuple[float, RunReport, float]] = []
-        self._others: list[tuple[Callable[..., None], tuple[object, ...]]] = []
-        self._counting = Lock()
-
-    @property
-    def statistics(self) -> ModelStatistics:
-        """Statistics of the model, with everything noted so far."""
-        self.count()
-        return self._statistics
-
-    def record_run(self, report: RunReport, predicted_seconds: float) -> None:
-        """Note a run and its predicted seconds; called in worker threads."""
-        self._runs.append((monotonic(), report, predicted_seconds))
-        if len(self._runs) >= MOST_RUNS:
-            self.count()
-
-    def record_request(self, answered: int, failed: int, seconds: float) -> None:
-        """Note what became of the light curves of a request."""
-        self._note(self._statistics.record_request, answered, failed, seconds)
-
-    def record_lookup(self, hits: int, misses: int, seconds: float) -> None:
-        """Note light curves that were looked up among the results that are kept."""
-        self._note(self._statistics.record_lookup, hits, misses, seconds)
-
-    def record_stages(self, stages: Mapping[str, float]) -> None:
-        """Note the seconds of a request in stages outside of the engine; the mapping must not change afterwards."""
-        self._note(self._statistics.record_stages, stages)
-
-    def _note(self, record: Callable[..., None], *values: object) -> None:
-        self._others.append((record, (*values, monotonic())))
-        if len(self._others) >= MOST_NOTED:
-            self.count()
-
-    def count(self) -> None:
-        """Count what is noted."""
-        with self._counting:
-            runs, others = self._runs[:], self._others[:]
-            del self._runs[: len(runs)], self._others[: len(others)]
-            for record, values in others:
-                record(*values)
-            for at, report, predicted in runs:
-                self._statistics.record_run(report, predicted, at)
-        if runs:
-            self._count_runs([(report, predicted) for _, report, predicted in runs])
-
-    def _count_runs(self, runs: Sequence[tuple[RunReport, float]]) -> None:
-        padded = [report.size * report.length for report, _ in runs]
-        self._size.observe_all(report.size for report, _ in runs)
-        self._tokens.observe_all(padded)
-        self._padding.observe_all(cells / report.tokens for cells, (report, _) in zip(padded, runs, strict=True))
-        self._error.observe_all(report.run_seconds / predicted for report, predicted in runs)
-        self._count_experts([report.expert_load for report, _ in runs])
-        self._count_points([question.tokens for report, _ in runs for question in report.questions])
-        answers = [answer for report, _ in runs for answer in report.answers if isinstance(answer, Prediction)]
-        self._count_answers(answers)
-
-    def _count_experts(self, loads: Sequence[Mapping[str, NDArray[np.int64]]]) -> None:
-        for output in {name for of_run in loads for name in of_run}:
-            total_LE = np.sum([of_run[output] for of_run in loads if output in of_run], axis=0)
-            for layer, total_E in enumerate(total_LE.tolist()):
-                name = "input" if output == "input_expert_load" else str(layer)
-                for expert, load in enumerate(total_E):
-                    self._metrics.expert_load_of[name, str(expert)].inc(load)
-
-    def _count_points(self, curves: Sequence[Tokens]) -> None:
-        for counter, points in zip(self._by_band, zip(*(t.points_per_band for t in curves), strict=True), strict=True):
-            counter.inc(sum(points))
-        missing = np.count_nonzero(np.isnan([tokens.metadata for tokens in curves]))
-        self._metrics.missing_metadata.inc(int(missing))
-        self._metrics.truncated.inc(sum(tokens.truncated for tokens in curves))
-
-    def _count_answers(self, answers: Sequence[Prediction]) -> None:
-        for stage in ("queue", "assemble", "run"):
-            self._metrics.stages[stage].observe_all(getattr(answer, f"{stage}_seconds") for answer in answers)
-        rows = [answer.outputs["probabilities"] for answer in answers if "probabilities" in answer.outputs]
-        if not rows:
-            return
-        probabilities_BC = np.array(rows)
-        self._metrics.confidence.observe_all(probabilities_BC.max(1).tolist())
-        if self._by_class:
-            for counter, count in zip(self._by_class, np.bincount(probabilities_BC.argmax(1)).tolist(), strict=False):
-                counter.inc(count)
-
-
-class _NotesCollector(Collector):
-    """The first collector of a registry: counts what is noted before the others are read."""
-
-    def __init__(self, count: Callable[[], None]) -> None:
-        self._count = count
-
-    def describe(self) -> Iterable[Metric]:
-        """Describe nothing."""
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        """Collect nothing."""
-        self._count()
-        return []
-
-
-class Metrics:
-    """All metrics of one service process; the attributes are the metrics. Safe to use from any thread."""
-
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self.tracing = tracing or Tracing()
         self.registry = CollectorRegistry()
-        self._notes: list[ModelMetrics] = []
-        self.registry.register(_NotesCollector(self._count_notes))
         self.in_progress = 0
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -272,102 +64,118 @@ class Metrics:
         self._declare_models()
         self._declare_stream()
         self.stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
-        self._outcomes = MetricChildren(self.outcomes)
-        self.requests_of_key, self.curves_of_key = MetricChildren(self.key_requests), MetricChildren(self.key_curves)
-        self._requests, self._request_seconds = MetricChildren(self.requests), MetricChildren(self.request_seconds)
-        self.expert_load_of = MetricChildren(self.expert_load)
         self.inflight.set_function(lambda: self.in_progress)
         self._models: Tally[tuple[str, ...]] = Tally()
-        self._engines: dict[Task, list[Engine]] = {}
+        self._engines: dict[str, list[Engine]] = {}
 
-    def _kinds(self) -> tuple[partial[DeferredCounter], partial[Gauge], partial[DeferredHistogram]]:
-        counter = partial(DeferredCounter, namespace="nightjar", registry=self.registry)
+    def _kinds(self) -> tuple[partial[Counter], partial[Gauge], partial[Histogram]]:
+        counter = partial(Counter, namespace="nightjar", registry=self.registry)
         gauge = partial(Gauge, namespace="nightjar", registry=self.registry)
-        return counter, gauge, partial(DeferredHistogram, namespace="nightjar", registry=self.registry)
+        return counter, gauge, partial(Histogram, namespace="nightjar", registry=self.registry)
 
     def _declare_requests(self) -> None:
         counter, gauge, histogram = self._kinds()
-        self.requests = counter("requests_total", "Requests answered, by route and status code.", ["route", "code"])
+        self.requests = counter("requests_total", "HTTP requests by route and status code.", ["route", "code"])
         self.request_seconds = histogram(
-            "request_duration_seconds", "From first byte to end of reply, by route.", ["route"], buckets=SECONDS
+            "request_duration_seconds",
+            "Time from the first byte of a request to the end of its response.",
+            ["route"],
+            buckets=SECONDS,
         )
         self.stage_seconds = histogram(
-            "stage_duration_seconds", "Time in one stage of a request's way.", ["stage"], buckets=SECONDS
+            "stage_duration_seconds", "Time spent in each request processing stage.", ["stage"], buckets=SECONDS
         )
-        self.inflight = gauge("inflight_requests", "Requests being answered.")
-        self.rejected = counter("rejected_total", "Requests turned away, by reason.", ["reason"])
-        self.key_requests = counter("key_requests_total", "Requests by API key, refused ones included.", ["key"])
-        self.key_curves = counter("key_curves_total", "Light curves asked for, by API key.", ["key"])
-        self.key_refused = counter("key_refused_total", "Requests beyond a limit of their API key.", ["key", "limit"])
+        self.inflight = gauge("inflight_requests", "Requests in progress.")
+        self.rejected = counter("rejected_total", "Requests answered with an error, by reason.", ["reason"])
+        self.key_requests = counter("key_requests_total", "Requests by API key, rejected requests included.", ["key"])
+        self.key_curves = counter("key_curves_total", "Light curves in requests, by API key.", ["key"])
+        self.key_refused = counter(
+            "key_refused_total", "Requests rejected because of a limit of their API key.", ["key", "limit"]
+        )
         self.outcomes = counter(
-            "outcomes_total", "Light curves and packets by what became of them.", ["survey", "status", "reason"]
+            "outcomes_total", "Light curves and packets by final status.", ["survey", "status", "reason"]
         )
         self.substitutes = counter("substitutes_total", "Requests served by a canary.", ["role"])
-        self.withdrawn = counter("withdrawn_total", "Light curves given up: client gone or deadline passed.")
+        self.withdrawn = counter(
+            "withdrawn_total", "Light curves withdrawn because the client disconnected or the deadline passed."
+        )
         self.loop_lag = histogram(
-            "event_loop_lag_seconds", "How late the event loop woke a timer; it is sampled.", buckets=SECONDS
+            "event_loop_lag_seconds", "Delay of a timer on the event loop, sampled twice a second.", buckets=SECONDS
         )
 
     def _declare_batches(self) -> None:
         counter, gauge, histogram = self._kinds()
         self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.", ["task"])
         self.queue_seconds = gauge(
-            "queue_work_seconds", "Predicted time until everything queued has been started on.", ["task"]
+            "queue_work_seconds", "Predicted time until every queued light curve has been started.", ["task"]
         )
         self.faults = counter(
             "engine_faults_total",
-            "What went wrong with an engine; outcome: recovered, or fatal to the process.",
+            "Engine faults by type and outcome (recovered or fatal).",
             ["task", "fault", "outcome"],
         )
-        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest inference run under way.", ["task"])
-        self.batch_size = histogram("batch_size", "Light curves in a run.", ["task"], buckets=BATCH_SIZES)
+        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest current inference run.", ["task"])
+        self.batch_size = histogram("batch_size", "Light curves per inference run.", ["task"], buckets=BATCH_SIZES)
         self.batch_tokens = histogram(
-            "batch_tokens", "Padded points, and times to forecast, in a run.", ["task"], buckets=BATCH_TOKENS
+            "batch_tokens", "Padded points per inference run.", ["task"], buckets=BATCH_TOKENS
         )
         self.padding_ratio = histogram(
-            "batch_padding_ratio", "Padded over real points of a run.", ["task"], buckets=PADDING_RATIOS
+            "batch_padding_ratio", "Ratio of padded to real points per inference run.", ["task"], buckets=PADDING_RATIOS
         )
         self.cost_error = histogram(
-            "cost_model_error_ratio", "Measured over predicted duration of a run.", ["task"], buckets=ERROR_RATIOS
+            "cost_model_error_ratio",
+            "Ratio of measured to predicted duration per inference run.",
+            ["task"],
+            buckets=ERROR_RATIOS,
         )
 
     def _declare_content(self) -> None:
         counter, _, histogram = self._kinds()
         self.expert_load = counter(
-            "expert_load_total", "Tokens sent to an expert; layer input is before block 0.", ["layer", "expert"]
+            "expert_load_total",
+            "Tokens routed to each expert; layer `input` comes before block 0.",
+            ["layer", "expert"],
         )
         self.predicted_class = counter("predicted_class_total", "Light curves by most probable class.", ["class"])
         self.confidence = histogram("confidence", "Probability of the most probable class.", buckets=CONFIDENCES)
-        self.observations = counter("observations_total", "Points that a network saw, by band.", ["band"])
-        self.truncated = counter("truncated_total", "Light curves cut to the limits of the network.")
+        self.observations = counter("observations_total", "Points passed to the network, by band.", ["band"])
+        self.truncated = counter("truncated_total", "Light curves shortened to the limits of the network.")
         self.missing_metadata = counter("missing_metadata_total", "Metadata values missing from light curves.")
 
     def _declare_models(self) -> None:
         counter, gauge, histogram = self._kinds()
         self.model_info = gauge(
-            "model_info", "A model that is served; always 1.", ["task", "model", "version", "sha256", "provider"]
+            "model_info",
+            "Models that are served; the value is always 1.",
+            ["task", "model", "version", "sha256", "provider"],
         )
-        self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the model.", ["task"])
+        self.model_load_seconds = gauge(
+            "model_load_seconds", "Time to load, verify and warm up the latest model.", ["task"]
+        )
         self.model_curves = counter(
             "model_curves_total",
             "Light curves by model and version; role: current or canary.",
             ["model", "version", "role"],
         )
-        self.model_loads = counter("model_loads_total", "Bundles of the repository loaded, or not.", ["outcome"])
-        self.models_failing = gauge("models_failing", "Bundles in the repository that cannot be served.")
+        self.model_loads = counter("model_loads_total", "Attempts to load a bundle, by outcome.", ["outcome"])
+        self.models_failing = gauge("models_failing", "Bundles that cannot be served.")
         self.cache_answers = counter(
-            "cache_answers_total", "Light curves by where their result was found; none: it was computed.", ["found"]
+            "cache_answers_total", "Light curves by where their result was found; `none`: it was computed.", ["found"]
         )
-        self.cache_bytes = gauge("cache_bytes", "Results held in memory.")
+        self.cache_bytes = gauge("cache_bytes", "Size of the results held in memory.")
         self.shadow_curves = counter(
             "shadow_curves_total",
-            "Light curves offered to a shadow model: agreed, disagreed, failed, or dropped unasked.",
+            "Light curves offered to a shadow model: agreed, disagreed, failed, or dropped.",
             ["outcome"],
         )
         self.shadow_distance = histogram(
-            "shadow_distance", "Total-variation distance of a shadow model's answer.", buckets=DISTANCES
+            "shadow_distance",
+            "Total-variation distance between the probabilities of a shadow model and of the served one.",
+            buckets=DISTANCES,
         )
-        self.shadow_seconds = histogram("shadow_seconds", "From a copy to the shadow model's answer.", buckets=SECONDS)
+        self.shadow_seconds = histogram(
+            "shadow_seconds", "Time from a copied request to the result of the shadow model.", buckets=SECONDS
+        )
 
     def _declare_stream(self) -> None:
         counter, gauge, histogram = self._kinds()
@@ -423,86 +231,91 @@ class Metrics:
             buckets=AGES,
         )
 
-    def stage(self, name: str, seconds: float) -> None:
-        """Count time spent in one of :data:`STAGES`."""
-        self.stages[name].observe(seconds)
+    def record_stage(self, stage: str, started: float, ended: float, light_curves: int = 1) -> None:
+        """Record one of :data:`STAGES` of the current request, with a span if it is traced.
 
-    def request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
-        self._requests[route, str(status)].inc()
-        self._request_seconds[route,].observe(seconds)
+        Parameters
+        ----------
+        started, ended : ``time.monotonic()`` seconds.
+        light_curves : number of light curves that share the time evenly.
+        """
+        histogram, seconds = self.stages[stage], (ended - started) / light_curves
+        for _ in range(light_curves):
+            histogram.observe(seconds)
+        self.tracing.record_stage(stage, started, ended)
 
-    def outcome(self, survey: str, status: str, reason: str, count: int = 1) -> None:
-        """Count what became of light curves or packets."""
-        self._outcomes[survey, status, reason].inc(count)
+    def record_http_request(self, route: str, status: int, seconds: float) -> None:
+        """Record a request that was answered."""
+        self.requests.labels(route, str(status)).inc()
+        self.request_seconds.labels(route).observe(seconds)
 
-    def fault(self, task: Task, fault: Fault, recovered: bool) -> None:
-        """Count a fault of an engine."""
-        self.faults.labels(task, fault, FAULT_OUTCOMES[not recovered]).inc()
+    def model(self, bundle: Bundle) -> "ModelMetrics":
+        """Return the receiver of one model."""
+        return ModelMetrics(self, bundle)
 
-    def set_model(self, bundle: Bundle, provider: str, load_seconds: float) -> None:
-        """Name a model that is served from now on."""
-        labels = _model_labels(bundle, provider)
-        self._models[labels] += 1
-        self.model_info.labels(*labels).set(1)
-        self.model_load_seconds.labels(bundle.manifest.task).set(load_seconds)
+    def record_load(self, succeeded: bool) -> None:
+        """Record an attempt to load a bundle."""
+        self.model_loads.labels("loaded" if succeeded else "failed").inc()
 
-    def unset_model(self, bundle: Bundle, provider: str) -> None:
-        """Forget a model that is served no more."""
-        labels = _model_labels(bundle, provider)
-        self._models[labels] -= 1
-        if not self._models[labels]:  # else another engine serves the same bundle
-            self.model_info.remove(*labels)
+    def watch_failing_models(self, count: Callable[[], int]) -> None:
+        """Set the function that counts the bundles that cannot be served."""
+        self.models_failing.set_function(count)
 
-    def model_counter(self, bundle: Bundle) -> Callable[[str, int], None]:
-        """Return a counter of light curves asked of a model, called with the role of the version and their number."""
-        name, version = bundle.manifest.name, bundle.manifest.version
-        roles: dict[str, Counter] = {}
+    def record_cache_lookup(self, hits: int, misses: int) -> None:
+        """Record light curves whose result was looked up in the cache."""
+        self.cache_answers.labels("memory").inc(hits)
+        self.cache_answers.labels("none").inc(misses)
 
-        def count(role: str, items: int) -> None:
-            if role not in roles:
-                roles[role] = self.model_curves.labels(name, version, role or "current")
-            roles[role].inc(items)
+    def watch_cache(self, used_bytes: Callable[[], int]) -> None:
+        """Set the function that returns the bytes of the results held in memory."""
+        self.cache_bytes.set_function(used_bytes)
 
-        return count
+    def record_shadow(self, outcome: str, light_curves: int = 1) -> None:
+        """Record light curves offered to a shadow model."""
+        self.shadow_curves.labels(outcome).inc(light_curves)
 
-    def watch(self, task: Task, engine: Engine) -> None:
-        """Read the queue's gauges from the engines of a task whenever they are scraped."""
+    def record_shadow_distance(self, distance: float) -> None:
+        """Record the total-variation distance between a shadow model's probabilities and the served ones."""
+        self.shadow_distance.observe(distance)
+
+    def record_shadow_seconds(self, seconds: float) -> None:
+        """Record the time from a copied request to the shadow model's result."""
+        self.shadow_seconds.observe(seconds)
+
+    def add_engine(self, task: str, engine: Engine) -> None:
+        """Read the gauges of a task from this engine too whenever they are scraped."""
         engines = self._engines.setdefault(task, [])
         engines.append(engine)
-        for fault, outcome in product(Fault, FAULT_OUTCOMES):  # at zero, so that the first one is seen as an increase
-            self.faults.labels(task, fault, outcome)
+        for kind, outcome in product(ErrorKind, ERROR_OUTCOMES):  # at zero, so that the first one shows as an increase
+            self.faults.labels(task, kind, outcome)
         self.queue_depth.labels(task).set_function(lambda: sum(each.depth for each in engines))
         self.queue_seconds.labels(task).set_function(lambda: max((each.queued_seconds for each in engines), default=0))
         self.oldest_run_seconds.labels(task).set_function(
             lambda: max((each.oldest_run_seconds for each in engines), default=0)
         )
 
-    def unwatch(self, task: Task, engine: Engine) -> None:
+    def remove_engine(self, task: str, engine: Engine) -> None:
         """Stop reading the gauges from an engine."""
         self._engines[task].remove(engine)
 
-    def notes(self, task: Task, classes: Sequence[str] = (), bands: Sequence[str] = BANDS) -> ModelMetrics:
-        """Return the notes of a new model's work; they are counted whenever metrics are read."""
-        notes = ModelMetrics(self, task, classes, bands)
-        self._notes.append(notes)
-        return notes
+    def add_model(self, labels: tuple[str, ...], load_seconds: float) -> None:
+        """Show a model as served; ``labels`` are those of ``model_info``."""
+        self._models[labels] += 1
+        self.model_info.labels(*labels).set(1)
+        self.model_load_seconds.labels(labels[0]).set(load_seconds)
 
-    def end_notes(self, notes: ModelMetrics) -> None:
-        """Count the last notes of a model that is served no more."""
-        notes.count()
-        self._notes.remove(notes)
-
-    def _count_notes(self) -> None:
-        for notes in list(self._notes):
-            notes.count()
+    def remove_model(self, labels: tuple[str, ...]) -> None:
+        """Stop showing a model as served, unless another engine serves the same bundle."""
+        self._models[labels] -= 1
+        if not self._models[labels]:
+            self.model_info.remove(*labels)
 
     def render(self) -> bytes:
-        """Text exposition; takes milliseconds, so not for the event loop."""
+        """Return the text exposition; takes milliseconds, so not for the event loop."""
         return generate_latest(self.registry)
 
     async def sample_loop_lag(self, interval: float = 0.5) -> None:
-        """Watch how late the event loop wakes a timer, until cancelled."""
+        """Measure how late the event loop wakes a timer, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + interval
@@ -510,6 +323,106 @@ class Metrics:
             self.loop_lag.observe(max(0.0, loop.time() - due))
 
 
-def _model_labels(bundle: Bundle, provider: str) -> tuple[str, ...]:
-    manifest = bundle.manifest
-    return manifest.task, manifest.name, manifest.version, bundle.sha256, provider
+class ModelMetrics(ModelRecorder):
+    """Metrics and traces of one model. Safe to use from any thread."""
+
+    def __init__(self, metrics: Metrics, bundle: Bundle) -> None:
+        manifest = bundle.manifest
+        self._metrics, self._tracing, self._bundle = metrics, metrics.tracing, bundle
+        self._task = task = manifest.task
+        self._size, self._tokens = metrics.batch_size.labels(task), metrics.batch_tokens.labels(task)
+        self._padding, self._cost_error = metrics.padding_ratio.labels(task), metrics.cost_error.labels(task)
+        classes = () if manifest.taxonomy is None else manifest.taxonomy.names
+        self._by_class = [metrics.predicted_class.labels(name) for name in classes]
+        self._by_band = [metrics.observations.labels(name) for name in manifest.band_map.labels]
+        self._engine: Engine | None = None
+        self._labels: tuple[str, ...] = ()
+
+    def serve(self, engine: Engine, provider: str, load_seconds: float) -> None:
+        """Record that the model is served from now on; gauges read the engine."""
+        manifest = self._bundle.manifest
+        self._engine = engine
+        self._labels = (self._task, manifest.name, manifest.version, self._bundle.sha256, provider)
+        self._metrics.add_engine(self._task, engine)
+        self._metrics.add_model(self._labels, load_seconds)
+
+    def close(self) -> None:
+        """Record that the model is no longer served."""
+        if self._engine is not None:
+            self._metrics.remove_engine(self._task, self._engine)
+            self._metrics.remove_model(self._labels)
+            self._engine = None
+
+    def record_request(self, role: str, light_curves: int) -> None:
+        """Record light curves sent to the model."""
+        manifest = self._bundle.manifest
+        self._metrics.model_curves.labels(manifest.name, manifest.version, role or "current").inc(light_curves)
+
+    def record_run(self, report: RunReport, predicted_seconds: float) -> None:
+        """Record a run of the network."""
+        padded = report.size * report.length
+        self._size.observe(report.size)
+        self._tokens.observe(padded)
+        self._padding.observe(padded / report.tokens)
+        self._cost_error.observe(report.run_seconds / predicted_seconds)
+        self._record_experts(report)
+        self._record_inputs(report.entries)
+        self._record_predictions([result for result in report.results if isinstance(result, Prediction)])
+
+    def _record_experts(self, report: RunReport) -> None:
+        for output, loads in report.expert_load.items():
+            for layer, load_E in enumerate(loads.tolist()):
+                name = "input" if output == "input_expert_load" else str(layer)
+                for expert, load in enumerate(load_E):
+                    self._metrics.expert_load.labels(name, str(expert)).inc(load)
+
+    def _record_inputs(self, entries: Sequence[QueueEntry]) -> None:
+        tokens = [entry.input.tokens for entry in entries]
+        points_per_band = zip(*(each.points_per_band for each in tokens), strict=True)
+        for counter, points in zip(self._by_band, points_per_band, strict=True):
+            counter.inc(sum(points))
+        missing = np.count_nonzero(np.isnan([each.metadata for each in tokens]))
+        self._metrics.missing_metadata.inc(int(missing))
+        self._metrics.truncated.inc(sum(each.truncated for each in tokens))
+
+    def _record_predictions(self, predictions: Sequence[Prediction]) -> None:
+        stages = self._metrics.stages
+        queue, assemble, run = stages["queue"].observe, stages["assemble"].observe, stages["run"].observe
+        for prediction in predictions:
+            queue(prediction.queue_seconds)
+            assemble(prediction.assemble_seconds)
+            run(prediction.run_seconds)
+            probabilities = prediction.outputs["probabilities"]
+            best = int(probabilities.argmax())
+            self._metrics.confidence.observe(float(probabilities[best]))
+            if best < len(self._by_class):
+                self._by_class[best].inc()
+
+    def record_stage(self, stage: str, started: float, ended: float, light_curves: int = 1) -> None:
+        """Record one stage of the current request."""
+        self._metrics.record_stage(stage, started, ended, light_curves)
+
+    def record_outcomes(self, counts: Mapping[tuple[str, str, str], int]) -> None:
+        """Record numbers of light curves by (survey, status, reason)."""
+        for labels, count in counts.items():
+            self._metrics.outcomes.labels(*labels).inc(count)
+
+    def record_withdrawn(self, light_curves: int) -> None:
+        """Record light curves whose caller went away, or whose deadline passed, before their result."""
+        self._metrics.withdrawn.inc(light_curves)
+
+    def record_error(self, kind: ErrorKind, recovered: bool) -> None:
+        """Record an error of the engine."""
+        self._metrics.faults.labels(self._task, kind, ERROR_OUTCOMES[not recovered]).inc()
+
+    def current_span(self) -> object:
+        """Return the tracing span of the current request; None if it is not recorded."""
+        return self._tracing.current_span()
+
+    def trace_batch(self, entries: Sequence[QueueEntry], started: float, began: float, ended: float) -> object:
+        """Add a span for a batch, linked to the requests in it."""
+        return self._tracing.record_batch(self._task, entries, started, began, ended)
+
+    def trace_predictions(self, predictions: Sequence[Prediction]) -> None:
+        """Add spans ``queue``, ``assemble`` and ``run`` to the current request, one of each for every batch."""
+        self._tracing.record_predictions(predictions)

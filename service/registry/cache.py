@@ -18,8 +18,8 @@ import numpy as np
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.runtime import Provider
-from nightjar_alerts.service.engine.batch import ModelInput, Row
-from nightjar_alerts.service.observe.metrics import MetricChildren, Metrics
+from nightjar_alerts.service.engine.adapter import ModelInput, Row
+from nightjar_alerts.service.observe.recorder import Recorder
 
 KEY_BYTES = 32
 FORMAT = b"nightjar result 1"
@@ -41,11 +41,12 @@ class ResultCache:
     max_bytes : largest ``size_bytes``.
     """
 
-    def __init__(self, max_bytes: int, metrics: Metrics) -> None:
+    def __init__(self, max_bytes: int, recorder: Recorder) -> None:
         self._max_bytes = max_bytes
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
         self.size_bytes = 0
-        self._lookups = MetricChildren(metrics.cache_answers)
+        self._recorder = recorder
+        recorder.watch_cache(lambda: self.size_bytes)
 
     def __len__(self) -> int:
         """Return the number of entries."""
@@ -58,9 +59,8 @@ class ResultCache:
     def find(self, keys: Sequence[bytes]) -> list[Row | None]:
         """Return the entry of each key, or None."""
         rows = [self._find_one(key) for key in keys]
-        missing = rows.count(None)
-        self._lookups["memory",].inc(len(rows) - missing)
-        self._lookups["none",].inc(missing)
+        misses = rows.count(None)
+        self._recorder.record_cache_lookup(len(rows) - misses, misses)
         return rows
 
     def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
@@ -93,19 +93,15 @@ class ModelCache:
             # With its length, or "ab" and "c" would make the same bytes as "a" and "bc".
             self._base.update(struct.pack("<q", len(text)) + text.encode())
 
-    def key(self, question: ModelInput) -> bytes:
+    def key(self, model_input: ModelInput) -> bytes:
         """Compute the digest of a model input; safe to call in any thread."""
-        tokens, queries = question.tokens, question.queries
-        query_count = 0 if queries is None else len(queries)
+        tokens = model_input.tokens
         digest = self._base.copy()
         # Lengths first, so that no other division into columns makes the same bytes.
-        digest.update(struct.pack("<qqq", len(tokens), len(tokens.metadata), query_count))
+        digest.update(struct.pack("<qq", len(tokens), len(tokens.metadata)))
         for name, dtype in _COLUMNS:
             digest.update(np.asarray(getattr(tokens, name), dtype).tobytes())
         digest.update(np.asarray(tokens.metadata, "<f4").tobytes())
-        if queries is not None:
-            digest.update(np.asarray(queries.time, "<f4").tobytes())
-            digest.update(np.asarray(queries.band, "<i8").tobytes())
         return digest.digest()
 
     def find(self, keys: Sequence[bytes]) -> list[Row | None]:

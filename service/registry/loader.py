@@ -4,8 +4,7 @@ A scan reads manifests only; loading a bundle verifies its hashes, reproduces it
 cannot be loaded is kept with the reason.
 
 At startup bundles are loaded at full speed. Later they are loaded one at a time in a thread of low priority, so that
-requests come first. Threads that the runtime starts would inherit that priority for good, so it is not lowered if runs
-have such threads (``threads_per_run`` above 1).
+requests come first.
 """
 
 import asyncio
@@ -27,8 +26,7 @@ from pydantic import ValidationError
 from nightjar_alerts.models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
-from nightjar_alerts.service.engine.machine import CoreLayout, usual_folder
-from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.registry.names import Reference, UnknownModel, version_key
 from nightjar_alerts.service.settings import CommonSettings
 
@@ -165,22 +163,8 @@ class StartupModels(NamedTuple):
 
 
 def load_one(settings: CommonSettings, path: Path) -> LoadedModel:
-    """Load a classifier without trying layouts. Raises BundleError, ProviderError."""
-    wish = CoreLayout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
-    return _load(settings, path, wish, tune=False)
-
-
-def load_first(settings: CommonSettings, path: Path) -> LoadedModel:
-    """Load a classifier at startup and measure how the machine is best used; raises as :func:`load_one` does."""
-    wish = CoreLayout(settings.workers, settings.threads_per_run, settings.groups_in_flight)
-    return _load(settings, path, wish, tune=settings.autotune)
-
-
-def _load(settings: CommonSettings, path: Path, wish: CoreLayout, tune: bool) -> LoadedModel:
-    folder = settings.measurements_folder or usual_folder()
-    loaded = load_model(
-        path, settings.provider, task="classification", wish=wish, folder=folder, tune=tune, native=settings.native
-    )
+    """Load a classifier. Raises BundleError, ProviderError."""
+    loaded = load_model(path, settings.provider, settings.native)
     log.info("kernels", model=loaded.bundle.manifest.name, native=list(loaded.kernels))
     return loaded
 
@@ -188,8 +172,8 @@ def _load(settings: CommonSettings, path: Path, wish: CoreLayout, tune: bool) ->
 def load_configured(settings: CommonSettings) -> StartupModels:
     """Load the bundles that the settings name; raises as :func:`load_one` does."""
     return StartupModels(
-        load_first(settings, settings.bundle),
-        {survey: load_first(settings, path) for survey, path in settings.survey_bundles.items()},
+        load_one(settings, settings.bundle),
+        {survey: load_one(settings, path) for survey, path in settings.survey_bundles.items()},
     )
 
 
@@ -203,10 +187,7 @@ class BackgroundLoader:
     def __init__(self, settings: CommonSettings, load: LoadOne = load_one) -> None:
         self._settings, self._load = settings, load
         self.background = False
-        # Threads that a session starts inherit the priority of the thread that opens it, and would run requests with
-        # it later: so it is lowered only if a session starts none.
-        prepare = lower_thread_priority if settings.threads_per_run <= 1 else lambda: None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="load", initializer=prepare)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="load", initializer=lower_thread_priority)
 
     async def load(self, path: Path) -> LoadedModel:
         """Load, verify and warm up a model. Raises BundleError, ProviderError."""
@@ -251,13 +232,13 @@ class ModelDirectory:
     failures : bundles that cannot be served, by folder.
     """
 
-    def __init__(self, root: Path | None, loader: BackgroundLoader, metrics: Metrics) -> None:
+    def __init__(self, root: Path | None, loader: BackgroundLoader, recorder: Recorder) -> None:
         self.root = root
-        self._loader, self._metrics = loader, metrics
+        self._loader, self._recorder = loader, recorder
         self.extra_paths: list[Path] = []
         self.contents = DirectoryContents()
         self.failures: dict[Path, Failure] = {}
-        metrics.models_failing.set_function(lambda: len(self.failures))
+        recorder.watch_failing_models(lambda: len(self.failures))
 
     async def scan(self) -> DirectoryContents:
         """Scan the folders again."""
@@ -300,7 +281,7 @@ class ModelDirectory:
             self._fail(Failure(bundle.path, bundle.reference, reason, time.time(), bundle.fingerprint))
             raise LoadFailed(reason) from error
         self.failures.pop(bundle.path, None)
-        self._metrics.model_loads.labels("loaded").inc()
+        self._recorder.record_load(succeeded=True)
         log.info(
             "model loaded", model=str(bundle.reference), sha256=bundle.sha256, seconds=round(loaded.load_seconds, 3)
         )
@@ -308,5 +289,5 @@ class ModelDirectory:
 
     def _fail(self, failure: Failure) -> None:
         self.failures[failure.path] = failure
-        self._metrics.model_loads.labels("failed").inc()
+        self._recorder.record_load(succeeded=False)
         log.warning("model not loaded", model=str(failure.reference or failure.path.name), reason=failure.reason)

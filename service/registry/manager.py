@@ -1,6 +1,6 @@
 """The served models of a process, and every change to them.
 
-    manager = ModelManager(settings, metrics, tracer, on_failure)
+    manager = ModelManager(settings, recorder, on_failure)
     await manager.start()
     handle = manager.router.select(survey="ztf", routing_key=object_id)
     with handle:
@@ -32,8 +32,7 @@ from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.posterior import Posterior
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.process import give_memory_back
 from nightjar_alerts.service.registry.cache import ResultCache
 from nightjar_alerts.service.registry.loader import (
@@ -78,18 +77,18 @@ class ModelManager:
     def __init__(
         self,
         settings: CommonSettings,
-        metrics: Metrics,
-        tracer: Tracer,
+        recorder: Recorder,
         on_failure: Callable[[str], None],
         load_models: LoadModels | None = None,
         load: LoadOne = load_one,
     ) -> None:
-        self._settings, self._metrics = settings, metrics
+        self._settings, self._recorder = settings, recorder
         self._load_models = load_models or load_configured
         self._loader = BackgroundLoader(settings, load)
-        self._factory = ModelFactory(settings, metrics, tracer, _result_cache(settings, metrics), on_failure)
+        cache = ResultCache(settings.cache_bytes, recorder) if settings.cache_bytes else None
+        self._factory = ModelFactory(settings, recorder, cache, on_failure)
         self.router = ModelRouter()
-        self.directory = ModelDirectory(settings.repository, self._loader, metrics)
+        self.directory = ModelDirectory(settings.repository, self._loader, recorder)
         self.pins: Pins = {}
         self.draining: set[ServedModel] = set()
         self._lock = asyncio.Lock()
@@ -322,7 +321,7 @@ class ModelManager:
             if set(loaded.bundle.manifest.classes.names) != set(current.classes):
                 raise ChangeRejected(f"{reference} has other classes than {current.reference}")
             await self._drop_shadow(name)
-            shadow = Shadow(loaded, current.classes, share, self._metrics, self._on_shadow_death(name))
+            shadow = Shadow(loaded, current.classes, share, self._recorder, self._on_shadow_death(name))
             await shadow.start()
             self.router.shadows[name] = shadow
 
@@ -496,11 +495,3 @@ class ModelManager:
 
 def _is_beyond(bundle: BundleOnDisk, pin: str | None) -> bool:
     return pin is not None and version_key(bundle.reference.version) > version_key(pin)
-
-
-def _result_cache(settings: CommonSettings, metrics: Metrics) -> ResultCache | None:
-    if not settings.cache_bytes:
-        return None
-    cache = ResultCache(settings.cache_bytes, metrics)
-    metrics.cache_bytes.set_function(lambda: cache.size_bytes)
-    return cache

@@ -11,23 +11,18 @@ from functools import partial
 
 import structlog
 
-from nightjar_alerts.models.bundle import Bundle, Task
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.runtime import Provider
-from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Outcome, Skipped
-from nightjar_alerts.service.engine.batch import Classification
-from nightjar_alerts.service.engine.engine import Engine, EngineOptions, RunListener
+from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Item, Outcome
+from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.engine import Engine, engine_options
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.engine.policy import BatchLimits, most_items
-from nightjar_alerts.service.engine.supervise import MEANINGS, Fault, fault_of, supervise
-from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.engine.watchdog import MESSAGES, ErrorKind, kind_of
+from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.registry.cache import ResultCache
 from nightjar_alerts.service.registry.names import Reference, Role
 from nightjar_alerts.service.registry.shadow import Shadow
 from nightjar_alerts.service.settings import CommonSettings
-
-Item = LightCurve | LightCurveError | Skipped
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +40,7 @@ class ServedModel:
 
     loaded: LoadedModel
     engine: Engine
-    plane: DataPlane[LightCurve]
+    plane: DataPlane
     count: Callable[[Role, int], None] = lambda role, light_curves: None
     references: int = 0
     reference: Reference = field(init=False)
@@ -188,67 +183,53 @@ class ModelFactory:
     def __init__(
         self,
         settings: CommonSettings,
-        metrics: Metrics,
-        tracer: Tracer,
+        recorder: Recorder,
         cache: ResultCache | None,
         on_failure: Callable[[str], None],
     ) -> None:
-        self._settings, self._metrics, self._tracer = settings, metrics, tracer
+        self._settings, self._recorder = settings, recorder
         self._cache, self._on_failure = cache, on_failure
 
     async def open(self, loaded: LoadedModel) -> ServedModel:
         """Start the engine of a model."""
-        bundle = loaded.bundle
-        program, task, taxonomy = Classification(bundle.manifest), bundle.manifest.task, bundle.manifest.taxonomy
-        bands = bundle.manifest.band_map.labels
-        notes = self._metrics.notes(task, () if taxonomy is None else taxonomy.names, bands)
-        listeners: list[RunListener] = [notes.record_run]
-        if self._tracer.exports:
-            listeners.append(partial(self._tracer.run, task))
-        supervisor = supervise(loaded, self._settings.hung_run_seconds, partial(self._fault, task))
+        settings, adapter = self._settings, TaskAdapter(loaded.bundle.manifest)
+        recorder = self._recorder.model(loaded.bundle)
         engine = Engine(
-            supervisor,
-            program,
+            loaded.run,
+            adapter,
             loaded.cost,
-            EngineOptions(
-                workers=self._settings.workers or loaded.layout.runs,
-                batches=self._settings.groups_in_flight or loaded.layout.batches,
-                limits=self._limits(loaded),
-                max_queued_seconds=self._settings.max_queued_seconds,
+            engine_options(
+                loaded.provider,
+                settings.workers,
+                settings.max_batch_tokens,
+                settings.max_queued_seconds,
+                settings.hung_run_seconds,
             ),
             samples=loaded.samples,
             clock=loaded.clock,
-            listeners=listeners,
-            on_death=partial(self._died, task),
-            guard=supervisor,
+            listener=recorder.record_run,
+            trace=recorder.trace_batch,
+            on_recovery=partial(self._recovered, recorder),
+            on_death=partial(self._died, recorder),
         )
         await engine.start()
-        self._metrics.watch(task, engine)
-        self._metrics.set_model(bundle, loaded.provider, loaded.load_seconds)
-        results = None if self._cache is None else self._cache.view(bundle, loaded.provider)
-        plane = DataPlane(engine, program, self._metrics, notes, results)
-        return ServedModel(loaded, engine, plane, self._metrics.model_counter(bundle))
-
-    def _limits(self, loaded: LoadedModel) -> BatchLimits:
-        width, delay = self._settings.max_batch_tokens or loaded.max_tokens, self._settings.max_delay_ms / 1000
-        return BatchLimits(max_tokens=width, max_items=most_items(width), max_delay=delay)
+        recorder.serve(engine, loaded.provider, loaded.load_seconds)
+        results = None if self._cache is None else self._cache.view(loaded.bundle, loaded.provider)
+        return ServedModel(loaded, engine, DataPlane(engine, adapter, recorder, results), recorder.record_request)
 
     async def close(self, model: ServedModel, timeout: float) -> None:
         """Finish the queued work of a model, for at most ``timeout`` seconds, and stop its engine."""
         await model.engine.drain(timeout)
         await model.engine.stop()
-        await asyncio.to_thread(model.loaded.keep, model.engine.learned)  # a file is written
-        # Only now: what ended during the drain is counted as well.
-        self._metrics.end_notes(model.plane.notes)
-        self._metrics.unwatch(model.bundle.manifest.task, model.engine)
-        self._metrics.unset_model(model.bundle, model.provider)
+        model.plane.recorder.close()
 
-    def _fault(self, task: Task, fault: Fault, recovered: bool) -> None:
-        self._metrics.fault(task, fault, recovered)
-        log.error("engine fault", task=task, fault=str(fault), recovered=recovered)
+    @staticmethod
+    def _recovered(recorder: ModelRecorder) -> None:
+        recorder.record_error(ErrorKind.OUT_OF_MEMORY, recovered=True)
+        log.error("engine fault", fault=str(ErrorKind.OUT_OF_MEMORY), recovered=True)
 
-    def _died(self, task: Task, error: BaseException) -> None:
-        fault = fault_of(error)
-        self._fault(task, fault, recovered=False)
-        log.critical("the engine died", task=task, fault=str(fault), exc_info=error)
-        self._on_failure(MEANINGS[fault])
+    def _died(self, recorder: ModelRecorder, error: BaseException) -> None:
+        kind = kind_of(error)
+        recorder.record_error(kind, recovered=False)
+        log.critical("the engine died", fault=str(kind), exc_info=error)
+        self._on_failure(MESSAGES[kind])

@@ -20,11 +20,12 @@ import numpy as np
 import structlog
 
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.service.dataplane import Outcome, Skipped
-from nightjar_alerts.service.engine.batch import Arrays, Classification, EngineError, RunGraph
+from nightjar_alerts.service.dataplane import Item, Outcome
+from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
+from nightjar_alerts.service.engine.batch import EngineError, RunGraph
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.registry.loader import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference
 
@@ -75,7 +76,7 @@ class Shadow:
         loaded: LoadedModel,
         classes: Sequence[str],
         share: float,
-        metrics: Metrics,
+        recorder: Recorder,
         on_death: Callable[[BaseException], None],
     ) -> None:
         manifest = loaded.bundle.manifest
@@ -83,10 +84,10 @@ class Shadow:
         self.classes = tuple(classes)
         self.stats = ShadowStats()
         self._order = np.array([manifest.classes.names.index(name) for name in classes])
-        self._program, self._metrics = Classification(manifest), metrics
+        self._adapter, self._recorder = TaskAdapter(manifest), recorder
         self._engine = Engine(
             _at_low_priority(loaded.run),
-            self._program,
+            self._adapter,
             loaded.cost,
             EngineOptions(workers=1, max_queued_seconds=DEADLINE_SECONDS),
             on_death=on_death,
@@ -106,9 +107,7 @@ class Shadow:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engine.stop()
 
-    def mirror(
-        self, items: Sequence[LightCurve | LightCurveError | Skipped], outcomes: Sequence[Outcome], engine: Engine
-    ) -> None:
+    def mirror(self, items: Sequence[Item], outcomes: Sequence[Outcome], engine: Engine) -> None:
         """Copy an answered request, or drop it; never waits or raises.
 
         Parameters
@@ -142,7 +141,7 @@ class Shadow:
     async def _compare_one(self, curve: LightCurve, expected: Any) -> None:
         started = monotonic()
         try:
-            prediction = await self._engine.submit(self._program.prepare(curve), started + DEADLINE_SECONDS)
+            prediction = await self._engine.submit(self._adapter.prepare(curve), started + DEADLINE_SECONDS)
         except (EngineError, LightCurveError):
             self._count("failed", 1)
             return
@@ -151,7 +150,7 @@ class Shadow:
             self._count("failed", 1)
             return
         seconds = monotonic() - started
-        self._metrics.shadow_seconds.observe(seconds)
+        self._recorder.record_shadow_seconds(seconds)
         self.stats.seconds += seconds
         self._record(expected, prediction.outputs["probabilities"][self._order])
 
@@ -161,12 +160,12 @@ class Shadow:
         self.stats.compared += 1
         self.stats.agreed += agrees
         self.stats.distance += distance
-        self._metrics.shadow_distance.observe(distance)
-        self._metrics.shadow_curves.labels("agreed" if agrees else "disagreed").inc()
+        self._recorder.record_shadow_distance(distance)
+        self._recorder.record_shadow("agreed" if agrees else "disagreed")
 
     def _count(self, outcome: str, count: int) -> None:
         setattr(self.stats, outcome, getattr(self.stats, outcome) + count)
-        self._metrics.shadow_curves.labels(outcome).inc(count)
+        self._recorder.record_shadow(outcome, count)
 
 
 def _at_low_priority(run: RunGraph) -> RunGraph:

@@ -27,11 +27,11 @@ from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
-from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
+from nightjar_alerts.service.dataplane import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.engine.batch import EngineClosed, EngineDead, EngineError, Overloaded, RunAborted
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.manager import ModelManager
-from nightjar_alerts.service.registry.serving import Item, ModelHandle, acquired, infer_many
+from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.stream.batches import Accounts, Alert, Batch, UnbalancedError
 from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
 from nightjar_alerts.service.stream.messages import (
@@ -47,7 +47,7 @@ from nightjar_alerts.service.stream.publishing import EncodedRecords, Publishing
 
 log = structlog.get_logger(__name__)
 
-PASSING_REASONS: Final = ("out_of_memory", "run_hung", "deadline_exceeded")
+PASSING_REASONS: Final = ("out_of_memory", "deadline_exceeded")
 """Reasons of failure that may have passed at a later try."""
 MAX_TRIES: Final = 4
 

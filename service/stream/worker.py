@@ -25,11 +25,11 @@ from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.client import ClientError, exit_status
 from nightjar_alerts.service.engine.batch import EngineError
 from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import tracing_to
 from nightjar_alerts.service.process import (
     SWITCH_SECONDS,
     configure_log,
     fix_thresholds,
-    tracer_of,
     warn_about_environment,
 )
 from nightjar_alerts.service.registry.loader import LoadModels
@@ -81,11 +81,10 @@ class Worker:
 
     def __init__(self, settings: StreamSettings, replay: bool = False, load: LoadModels | None = None) -> None:
         self._settings, self._replay = settings, replay
-        self.metrics = Metrics()
+        self.metrics = Metrics(tracing_to(settings.otlp_endpoint, settings.trace_ratio))
         self.accounts = Accounts(self.metrics)
         self._troubles = Troubles(self.metrics)
-        self._tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
-        self._models = ModelManager(settings, self.metrics, self._tracer, self._fail, load)
+        self._models = ModelManager(settings, self.metrics, self._fail, load)
         self._state, self._failure, self._failure_status = "starting", "", 1
         self._connectors: Connectors | None = None
         self._restores_dead_letters = False
@@ -109,7 +108,7 @@ class Worker:
             await self._work()
         finally:
             await self._models.stop()
-            await asyncio.to_thread(self._tracer.close)
+            await asyncio.to_thread(self.metrics.tracing.close)
             self.probes.close()
             for executor in self._threads:
                 executor.shutdown(wait=False, cancel_futures=True)
@@ -307,8 +306,7 @@ class Worker:
     def _unready(self) -> str:
         if self._failure or self._state != "ready":
             return self._failure or f"the worker is {self._state}"
-        engines = next((engine.trouble for engine in self._models.engines if engine.trouble), "")
-        return engines or "; ".join(filter(None, (self._progress.unready(), self._outside_trouble())))
+        return "; ".join(filter(None, (self._progress.unready(), self._outside_trouble())))
 
     def _exit_status(self) -> int:
         """Log the final account; return `exit_status`, or after a failure 1 or :data:`RESTART_STATUS`."""

@@ -83,7 +83,6 @@ def test_bench_writes_flat_numbers(tiny_bundle: Path, tmp_path: Path) -> None:
 
 @needs_redis
 def test_the_stream_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NIGHTJAR_AUTOTUNE", "false")
     monkeypatch.setattr(stream, "WORKERS", (1,))
     monkeypatch.setattr(stream, "VISITS", (2000,))
     monkeypatch.setattr(stream, "ARRIVAL_SECONDS", 0.2)

@@ -66,13 +66,6 @@ def test_a_stop_outlasts_the_services_drain() -> None:
     assert grace > drain
 
 
-def test_measurements_outlive_the_container() -> None:
-    [volume] = SERVICES["service"]["volumes"]
-    name, folder = volume.split(":")
-    assert name in COMPOSE["volumes"]
-    assert f"NIGHTJAR_MEASUREMENTS_FOLDER={folder}" in (ROOT / "deploy" / "Dockerfile").read_text()
-
-
 def test_every_setting_named_in_a_file_exists() -> None:
     text = (ROOT / "docker-compose.yml").read_text() + (ROOT / "deploy" / "Dockerfile").read_text()
     named = set(re.findall(r"\bNIGHTJAR_[A-Z_]+", text))

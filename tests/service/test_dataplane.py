@@ -13,11 +13,12 @@ import pytest
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits
 from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Outcome, Skipped
-from nightjar_alerts.service.engine.batch import Classification, DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.batch import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.observe.metrics import Metrics
-from support.graphs import EchoGraph, curve, echo_manifest, poison, question
+from support.graphs import EchoGraph, curve, echo_manifest, model_input, poison
 
 BUNDLE = Bundle(Path("echo"), echo_manifest(Limits(max_points_per_band=20)), "0" * 64)
 
@@ -26,7 +27,7 @@ BUNDLE = Bundle(Path("echo"), echo_manifest(Limits(max_points_per_band=20)), "0"
 class Service:
     graph: EchoGraph
     engine: Engine
-    plane: DataPlane[LightCurve]
+    plane: DataPlane
     metrics: Metrics
 
     def outcomes(self, survey: str, status: str, reason: str = "") -> float:
@@ -39,18 +40,17 @@ class Service:
     async def occupied(self) -> None:
         """Hold the worker in a run, so that what comes next stays queued."""
         self.graph.hold()
-        self.engine.enqueue([question(0)])
+        self.engine.enqueue([model_input(0)])
         assert await asyncio.to_thread(self.graph.started.acquire, True, 5)
 
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    graph, metrics, program = EchoGraph(), Metrics(), Classification(BUNDLE.manifest)
-    metrics.set_model(BUNDLE, "cpu", 0.0)
-    count, cost = metrics.notes("classification").record_run, CostModel(1e-3, 1e-6, 0.0)
-    engine = Engine(graph, program, cost, EngineOptions(workers=1, max_queued_seconds=0.05), listeners=(count,))
+    graph, metrics, adapter = EchoGraph(), Metrics(), TaskAdapter(BUNDLE.manifest)
+    recorder, options = metrics.model(BUNDLE), EngineOptions(workers=1, max_queued_seconds=0.05)
+    engine = Engine(graph, adapter, CostModel(1e-3, 1e-6, 0.0), options, listener=recorder.record_run)
     await engine.start()
-    yield Service(graph, engine, DataPlane(engine, program, metrics), metrics)
+    yield Service(graph, engine, DataPlane(engine, adapter, recorder), metrics)
     graph.release()
     await engine.stop()
 
@@ -150,7 +150,9 @@ async def test_a_deadline_that_nothing_met_is_raised(service: Service) -> None:
     with pytest.raises(DeadlineExceeded):
         await service.plane.infer([curve(1), curve(2)], InferOptions(deadline=monotonic() + 0.03))
     assert monotonic() - started < 1  # although the worker is still held
-    assert service.engine.depth == 0
+    service.graph.release()
+    assert await service.engine.drain(5)
+    assert service.graph.seen == [0]
 
 
 async def test_a_deadline_that_some_met_fails_the_others(service: Service) -> None:
@@ -188,7 +190,6 @@ async def test_a_cancelled_request_leaves_nothing_in_the_queue(service: Service)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
-    assert service.engine.depth == 1
     assert service.total("nightjar_withdrawn_total") == 5
     service.graph.release()
     assert markers(await stays) == [9]

@@ -16,7 +16,7 @@ import structlog
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.batch import Arrays
+from nightjar_alerts.service.engine.adapter import Arrays
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.lifecycle import Service, State

@@ -1,16 +1,17 @@
-"""Engines for tests: over a graph that can be held, with one worker unless told otherwise."""
+"""Engines for tests, over a graph that can be held."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from nightjar_alerts.service.engine.batch import Classification, QueueEntry, RunReport
+from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.batch import QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, Policy, choose
-from support.graphs import EchoGraph, echo_manifest, question
+from support.graphs import EchoGraph, echo_manifest, model_input
 
 COST = CostModel(1e-3, 1e-6, 0.0)  # merging always pays
-PROGRAM = Classification(echo_manifest())
+ADAPTER = TaskAdapter(echo_manifest())
 
 
 @asynccontextmanager
@@ -18,27 +19,23 @@ async def serving(
     graph: EchoGraph,
     *,
     workers: int = 1,
-    batches: int = 0,
     limits: BatchLimits | None = None,
     policy: Policy = choose,
     max_queued_seconds: float = 10.0,
-    max_queued_items: int = 10_000,
-    on_run: Callable[[RunReport, float], None] | None = None,
-    on_death: Callable[[BaseException], None] | None = None,
+    on_run: Callable[[RunReport, float], None] = lambda report, predicted: None,
+    on_death: Callable[[BaseException], None] = lambda error: None,
 ) -> AsyncIterator[Engine]:
     engine = Engine(
         graph,
-        PROGRAM,
+        ADAPTER,
         COST,
         EngineOptions(
             workers=workers,
-            batches=batches,
             limits=limits or BatchLimits(),
             policy=policy,
             max_queued_seconds=max_queued_seconds,
-            max_queued_items=max_queued_items,
         ),
-        listeners=() if on_run is None else (on_run,),
+        listener=on_run,
         on_death=on_death,
     )
     await engine.start()
@@ -59,7 +56,7 @@ async def occupied(engine: Engine, graph: EchoGraph, workers: int = 1) -> list[Q
     graph.hold()
     entries = []
     for _ in range(workers):
-        entries += engine.enqueue([question(0)])
+        entries += engine.enqueue([model_input(0)])
         await started(graph)
     return entries
 

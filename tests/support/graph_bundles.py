@@ -13,11 +13,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from nightjar_alerts.models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
-from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.batch import program_of
-from nightjar_alerts.service.engine.machine import Shape, probe
+from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from support.graphs import echo_manifest
 
 HISTORY = ("flux", "flux_err", "time", "band", "mask")
@@ -100,21 +99,6 @@ def _classifier(inputs: Sequence[str], embedding_dim: int, trouble: Nodes) -> No
     ]
 
 
-def _forecaster() -> Nodes:
-    return [
-        *_constants(),
-        *_count(),
-        *_mean("flux"),
-        *_mean("flux_err"),
-        helper.make_node("Cast", ["query_band"], ["query_band_float"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["query_band_float", "thousand"], ["offset"]),
-        helper.make_node("Add", ["mean_flux", "query_time"], ["trend"]),
-        helper.make_node("Add", ["trend", "offset"], ["forecast_flux"]),
-        helper.make_node("Mul", ["query_time", "query_time"], ["ignorance"]),
-        helper.make_node("Add", ["mean_flux_err", "ignorance"], ["forecast_flux_err"]),
-    ]
-
-
 def _bundle(folder: Path, nodes: Nodes, inputs: Sequence[str], outputs: Sequence[str], manifest: Manifest) -> Bundle:
     folder.mkdir(parents=True, exist_ok=True)
     graph = helper.make_graph(
@@ -126,8 +110,8 @@ def _bundle(folder: Path, nodes: Nodes, inputs: Sequence[str], outputs: Sequence
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
     onnx.checker.check_model(model)
     onnx.save(model, folder / MODEL)
-    program = program_of(manifest)
-    made = program.assemble(probe(program, Shape(3, 9, 4)))
+    adapter = TaskAdapter(manifest)
+    made = adapter.assemble(dummy_batch(adapter, BatchShape(3, 9, 4)))
     golden = {name: made[name] for name in inputs if name in made}
     write_golden(folder, golden, run(open_session(folder / MODEL), golden))
     return write_manifest(folder, manifest)
@@ -144,8 +128,7 @@ def classifier_bundle(
 
 
 def forecaster_bundle(folder: Path, **changes: Any) -> Bundle:
-    """A forecaster; ``changes`` are fields of its manifest."""
+    """A bundle whose manifest names a task that the service does not serve."""
     defaults = {"name": "ruler", "task": "forecast", "taxonomy": None, "embedding_dim": 0, "metadata_columns": ()}
-    manifest = echo_manifest().model_copy(update=defaults | {"bands": BANDS} | changes)
-    inputs = (*HISTORY, *QUERIES)
-    return _bundle(folder, _forecaster(), inputs, ("forecast_flux", "forecast_flux_err"), manifest)
+    manifest = echo_manifest().model_copy(update=defaults | changes)
+    return _bundle(folder, _classifier(HISTORY, 7, []), HISTORY, ("probabilities", "embedding"), manifest)

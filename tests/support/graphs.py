@@ -9,11 +9,11 @@ from nightjar_alerts.models.bundle import Calibration, Manifest, Parameters
 from nightjar_alerts.models.lightcurve import LightCurve, Limits, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.batch import Arrays, ModelInput
+from nightjar_alerts.service.engine.adapter import Arrays, ModelInput
 
 
-def question(marker: float, length: int = 10) -> ModelInput:
-    """One that :class:`EchoGraph` can tell from others by its flux."""
+def model_input(marker: float, length: int = 10) -> ModelInput:
+    """A model input that :class:`EchoGraph` distinguishes from others by its flux."""
     tokens = Tokens(
         time=np.arange(length, dtype=np.float32),
         flux=np.full(length, marker, dtype=np.float32),

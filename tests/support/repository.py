@@ -14,8 +14,8 @@ from onnx import numpy_helper
 from nightjar_alerts.models.bundle import MODEL, Bundle, load_bundle, write_golden, write_manifest
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.batch import program_of
-from nightjar_alerts.service.engine.machine import Shape, probe
+from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from support.graph_bundles import classifier_bundle
 
 
@@ -39,8 +39,8 @@ def _scale(bundle: Bundle, factor: float) -> None:
             values = numpy_helper.to_array(node.attribute[0].t) * factor
             node.attribute[0].t.CopyFrom(numpy_helper.from_array(values.astype("float32"), "slopes"))
     onnx.save(model, bundle.path / MODEL)
-    program = program_of(bundle.manifest)
-    golden = program.assemble(probe(program, Shape(3, 9, 4)))
+    adapter = TaskAdapter(bundle.manifest)
+    golden = adapter.assemble(dummy_batch(adapter, BatchShape(3, 9, 4)))
     session = open_session(bundle.path / MODEL)
     golden = {node.name: golden[node.name] for node in session.get_inputs()}
     write_golden(bundle.path, golden, run(session, golden))
@@ -57,9 +57,9 @@ def corrupt(path: Path) -> None:
 def lie(path: Path) -> None:
     """Give a bundle golden outputs that its graph does not give, with hashes that match."""
     bundle = load_bundle(path)
-    program = program_of(bundle.manifest)
+    adapter = TaskAdapter(bundle.manifest)
     session = open_session(bundle.model)
-    made = program.assemble(probe(program, Shape(3, 9, 4)))
+    made = adapter.assemble(dummy_batch(adapter, BatchShape(3, 9, 4)))
     golden = {node.name: made[node.name] for node in session.get_inputs()}
     outputs = run(session, golden)
     outputs["probabilities"] = outputs["probabilities"][:, ::-1].copy()

@@ -51,7 +51,6 @@ def chosen(folder: Path, **changes: Any) -> StreamSettings:
         "worker_port": 0,
         "workers": 1,
         "cache_bytes": 0,
-        "autotune": False,
         "drain_timeout": 5,
         "sink": f"file:{folder}/results.jsonl",
         "dead_letters": f"file:{folder}/letters/",
@@ -202,7 +201,6 @@ class Process:
             "host": HOST,
             "worker_port": 0,
             "workers": 1,
-            "autotune": "false",
             "cache_bytes": 0,
             "log_format": "json",
         }

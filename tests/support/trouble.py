@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.service.engine.batch import Arrays
+from nightjar_alerts.service.engine.adapter import Arrays
 from nightjar_alerts.service.http import server
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.settings import Settings

@@ -34,7 +34,6 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nightjar_alerts.models.forecast import Queries, make_queries, pad_queries, query_order
 from nightjar_alerts.models.lightcurve import (
     Bool,
     Float32,
@@ -50,6 +49,7 @@ from nightjar_alerts.models.networks.network import Masking
 from nightjar_alerts.models.photometry import BANDS, FluxUnit, njy_to
 from nightjar_alerts.training.data.augment import AugmentationConfig, apply_view, draw_view
 from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.data.queries import Queries, make_queries, pad_queries, query_order
 
 _GRAIN = 1e-9  # 0.55 * 100 is 55.00000000000001, of which the ceiling is meant to be 55
 

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, Calibration, Ensemble
-from nightjar_alerts.models.forecast import Queries, pad_queries
 from nightjar_alerts.models.lightcurve import RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.network import INPUTS, QUERIES, Forecast, Output
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import Novelty
+from nightjar_alerts.training.data.queries import Queries, pad_queries
 from nightjar_alerts.training.score.confidence import EmbeddingReference, NoveltyFit
 
 GOLDEN_CURVES = 12

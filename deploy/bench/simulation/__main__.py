@@ -18,7 +18,7 @@ from deploy.bench.simulation.figures import LOADS, PolicyResult, Sweep, figures,
 from deploy.bench.workload import LONGEST, Trace, TraceError, poisson, read_trace
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.runtime import Provider, ProviderError
-from nightjar_alerts.service.engine.batch import program_of
+from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.engine.machine import usable_cores
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
@@ -42,9 +42,7 @@ class SimulatePolicies(BaseSettings):
         None, description='JSON file {"c0", "c1", "c2", "c3", "c4"} in seconds, to be used in place of a measurement'
     )
     workers: int = Field(0, ge=0, description="runs at the same time; 0 means one per usable core")
-    threads_per_run: PositiveInt = Field(1, description="onnxruntime threads inside one run")
     max_batch_tokens: PositiveInt = Field(1024, description="padded observations in one batch of our own policy")
-    max_delay_ms: float = Field(0, ge=0, description="milliseconds that our own policy may wait for more light curves")
     trace: Path | None = Field(None, description="recorded traffic, a line `seconds length` per light curve")
     rates: tuple[PositiveFloat, ...] = Field((), description="Poisson rates, per second; empty: shares of saturation")
     alerts: PositiveInt = Field(4000, description="light curves at each rate")
@@ -80,18 +78,18 @@ class SimulatePolicies(BaseSettings):
 
     @cached_property
     def _model(self) -> LoadedModel:
-        return load_model(self.bundle, self.provider, self.threads_per_run)
+        return load_model(self.bundle, self.provider)
 
     @property
     def _limits(self) -> BatchLimits:
-        return BatchLimits(max_tokens=self.max_batch_tokens, max_delay=self.max_delay_ms / 1000)
+        return BatchLimits(max_tokens=self.max_batch_tokens)
 
     @property
     def _deadline(self) -> float | None:
         return None if self.deadline_ms is None else self.deadline_ms / 1000
 
     def _sweep(self) -> Sweep:
-        longest = LONGEST if self.cost and not self.replay else program_of(self._model.bundle.manifest).most_points
+        longest = LONGEST if self.cost and not self.replay else TaskAdapter(self._model.bundle.manifest).max_points
         limits, within = contenders(self._limits), self.within_ms / 1000
         return Sweep(self._machine(), limits, within, self._deadline, longest, self.seed)
 
@@ -133,7 +131,6 @@ class SimulatePolicies(BaseSettings):
         machine = sweep.machine
         return {
             "workers": machine.workers,
-            "threads_per_run": self.threads_per_run,
             "cost": {"predicted": asdict(machine.predicted), "occupied": asdict(machine.occupied)},
             "within_ms": self.within_ms,
             "deadline_ms": self.deadline_ms,

@@ -34,18 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.bench.workload import Trace
-from nightjar_alerts.service.engine.batch import (
-    DeadlineExceeded,
-    ModelInput,
-    Prediction,
-    RunReport,
-    TaskProgram,
-    padded_length,
-    program_of,
-)
+from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
+from nightjar_alerts.service.engine.batch import DeadlineExceeded, Prediction, RunReport, padded_length
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.engine.machine import Shape, probe, warm_up_shapes
 from nightjar_alerts.service.engine.policy import (
     BatchLimits,
     CostModel,
@@ -54,8 +46,8 @@ from nightjar_alerts.service.engine.policy import (
     RunSample,
     choose,
     plan,
-    release,
 )
+from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch, warm_up_shapes
 
 PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
 
@@ -69,10 +61,19 @@ UNBOUNDED = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A policy and the bounds it works under."""
+    """A policy and the bounds it works under; ``delay`` is how many seconds a batch that is not full is held back."""
 
     policy: Policy
     limits: BatchLimits
+    delay: float = 0.0
+
+    def held_until(self, queue: Sequence[QueueItem], now: float, cost: CostModel) -> float:
+        """Return when a batch may run that holds the oldest item: ``now``, or the end of the delay."""
+        end = queue[0].enqueued + self.delay
+        if now >= end:
+            return now
+        size = len(self.policy(queue, now, cost, self.limits))
+        return now if size == self.limits.max_items or size < len(queue) else end
 
 
 def one_by_one(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
@@ -81,19 +82,14 @@ def one_by_one(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: 
 
 
 def fifo(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
-    """Return the oldest in order of arrival that fit into ``limits``; none while others may come within the delay.
-
-    The delay counts from the arrival of the oldest. A batch that is full does not wait for its end.
-    """
+    """Return the oldest items in order of arrival that fit into ``limits``."""
     count, length = 0, 0
     for item in queue[: limits.max_items]:
         padded = max(length, item.length)
         if count and (count + 1) * padded > limits.max_tokens:
             break
         count, length = count + 1, padded
-    full = count == limits.max_items or count < len(queue)
-    is_waiting = bool(queue) and not full and now < release(queue, limits)
-    return [] if is_waiting else list(range(count))
+    return list(range(count))
 
 
 def contenders(ours: BatchLimits) -> dict[PolicyName, Contender]:
@@ -105,7 +101,7 @@ def contenders(ours: BatchLimits) -> dict[PolicyName, Contender]:
         "one_by_one": Contender(one_by_one, replace(count, max_items=1, window=1)),
         "fifo_count_64": Contender(fifo, count),
         "fifo_token_budget": Contender(fifo, budget),
-        "window_5ms": Contender(fifo, replace(count, max_delay=WINDOW_SECONDS)),
+        "window_5ms": Contender(fifo, count, WINDOW_SECONDS),
     }
 
 
@@ -179,15 +175,14 @@ class _Engine:
             window = list(islice(self.waiting.items(), limits.window))
             items = [item for _, item in window]
             free = machine.workers - len(self.busy)
+            if (end := self.contender.held_until(items, now, machine.predicted)) > now:
+                return end
             chosen, late = plan(items, len(self.waiting), now, machine.predicted, limits, free, self.contender.policy)
             self._start([window[index][0] for index in chosen], now)
             for index in (*chosen, *late):
                 del self.waiting[window[index][0]]
             if not chosen and not late:
-                end = release(items, limits)
-                if now >= end:
-                    raise PolicyError("the policy chose nothing although the delay is over")
-                return end
+                raise PolicyError("the policy chose nothing from a queue that is not empty")
         return np.inf
 
     def _start(self, numbers: list[int], now: float) -> None:
@@ -210,7 +205,7 @@ def simulate(trace: Trace, contender: Contender, machine: Machine, deadline: flo
     Raises
     ------
     PolicyError
-        When the policy holds a batch back for longer than its limits allow.
+        If the policy chooses nothing from a queue that is not empty.
     """
     engine = _Engine(trace, contender, machine, deadline)
     wake = np.inf
@@ -237,25 +232,25 @@ def occupation(model: LoadedModel, workers: int, repeats: int = REPEATS) -> Cost
 
     Means, not medians: interruptions by other processes add to a queue too.
     """
-    program = program_of(model.bundle.manifest)
+    adapter = TaskAdapter(model.bundle.manifest)
     samples = []
     with ThreadPoolExecutor(workers) as threads:
-        for shape in warm_up_shapes(program.most_points):
-            questions = probe(program, shape)
-            work = [threads.submit(_busy_seconds, model, program, questions, repeats) for _ in range(workers)]
+        for shape in warm_up_shapes(adapter.max_points):
+            questions = dummy_batch(adapter, shape)
+            work = [threads.submit(_busy_seconds, model, adapter, questions, repeats) for _ in range(workers)]
             seconds = fmean(second for done in work for second in done.result())
-            length = padded_length(program.assemble(questions))
+            length = padded_length(adapter.assemble(questions))
             samples.append(RunSample(len(questions), length, sum(map(len, questions)), seconds))
     return CostModel.fit(samples)
 
 
 def _busy_seconds(
-    model: LoadedModel, program: TaskProgram, questions: Sequence[ModelInput], repeats: int
+    model: LoadedModel, adapter: TaskAdapter, questions: Sequence[ModelInput], repeats: int
 ) -> list[float]:
     seconds = []
     for _ in range(1 + repeats):
         started = perf_counter()
-        program.split(model.run(program.assemble(questions)), questions)
+        adapter.split(model.run(adapter.assemble(questions)), len(questions))
         seconds.append(perf_counter() - started)
     return seconds[1:]  # the first run of a shape allocates
 
@@ -281,16 +276,17 @@ async def replay(
     ----------
     deadline : seconds after its arrival at which a light curve's answer is worth nothing; None: never.
     """
-    questions = _questions(program_of(model.bundle.manifest), trace)
+    adapter = TaskAdapter(model.bundle.manifest)
+    questions = _questions(adapter, trace)
     runs: list[SimulatedRun] = []
     engine = Engine(
         model.run,
-        program_of(model.bundle.manifest),
+        adapter,
         model.cost,
-        EngineOptions(workers=workers, limits=limits, max_queued_seconds=ROOM, max_queued_items=ROOM),
+        EngineOptions(workers=workers, limits=limits, max_queued_seconds=ROOM),
         samples=model.samples,
         clock=model.clock,
-        listeners=(lambda report, _: runs.append(_as_run(report)),),
+        listener=lambda report, _: runs.append(_as_run(report)),
     )
     await engine.start()
     try:
@@ -346,6 +342,8 @@ def _as_run(report: RunReport) -> SimulatedRun:
     return SimulatedRun(tuple(range(report.size)), report.length, report.tokens, 0.0, seconds)
 
 
-def _questions(program: TaskProgram, trace: Trace) -> list[ModelInput]:
-    question_by_length = {length: probe(program, Shape(1, length, 0))[0] for length in set(trace.length.tolist())}
+def _questions(adapter: TaskAdapter, trace: Trace) -> list[ModelInput]:
+    question_by_length = {
+        length: dummy_batch(adapter, BatchShape(1, length, 0))[0] for length in set(trace.length.tolist())
+    }
     return [question_by_length[length] for length in trace.length.tolist()]

@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Collection
-from contextlib import nullcontext
 from random import getrandbits
 from time import monotonic
 
@@ -31,7 +30,6 @@ from nightjar_alerts.service.http.edge.errors import (
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS, KeyRing, Quotas
 from nightjar_alerts.service.http.edge.receive import RETRY_AFTER_FULL, ClientDisconnected
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.observe.tracing import RANDOM, Answered, Tracer
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
 UNMATCHED = "unmatched"
@@ -50,8 +48,8 @@ log = structlog.get_logger(__name__)
 class RequestMiddleware:
     """Names, counts, times and logs a request, and turns exceptions of the application into problem documents."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, tracer: Tracer | None = None) -> None:
-        self.app, self.metrics, self.tracer = app, metrics, tracer or Tracer()
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; anything else (the lifespan) passes through."""
@@ -62,11 +60,9 @@ class RequestMiddleware:
         if method == "HEAD":  # routes know GET only; uvicorn leaves the body out
             scope = {**scope, "method": "GET"}
         started, status = monotonic(), 0
-        request_id, trace = _request_id(scope), None
-        if self.tracer.exports or any(name == b"traceparent" for name, _ in scope["headers"]):
-            trace = self.tracer.context(scope["headers"])
-        trace_id, response = _new_trace() if trace is None else (trace.trace_id, trace.response)
-        named = [(b"x-request-id", request_id.encode()), (b"traceresponse", response), _NO_SNIFFING]
+        request_id, path = _request_id(scope), route_path(scope)
+        trace = self.metrics.tracing.start_request(method, scope["headers"], started, record=is_guarded(path))
+        named = [(b"x-request-id", request_id.encode()), (b"traceresponse", trace.response), _NO_SNIFFING]
         state["request_id"] = request_id
 
         async def send_named(message: Message) -> None:
@@ -77,10 +73,9 @@ class RequestMiddleware:
             await send(message)
 
         # Not unbound afterwards: the task of a request ends with it.
-        structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace_id)
-        path = route_path(scope)
+        structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace.trace_id)
         problem: ProblemError | None = None
-        with nullcontext() if trace is None else self.tracer.recording(trace, is_guarded(path)) as recorded:
+        with trace.active():
             self.metrics.in_progress += 1
             try:
                 await self.app(scope, receive, send_named)
@@ -99,11 +94,9 @@ class RequestMiddleware:
             finally:
                 self.metrics.in_progress -= 1
             ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
-            self.metrics.request(route, status, ended - started)
+            self.metrics.record_http_request(route, status, ended - started)
             _log_access(scope, method, route, status, ended - started, problem)
-            if recorded is not None:
-                answered = Answered(method, scope["path"], route, status, request_id, started, ended)
-                self.tracer.request(recorded, answered)
+            trace.end(method, scope["path"], route, status, ended, request_id)
 
     def _problem(self, error: BaseException, path: str) -> ProblemError:
         problem = problem_of(error)
@@ -153,12 +146,6 @@ def _request_id(scope: Scope) -> str:
         if name == b"x-request-id" and _ACCEPTED_ID.fullmatch(value):
             return str(value, "ascii")
     return f"{getrandbits(128):032x}"
-
-
-def _new_trace() -> tuple[str, bytes]:
-    """Return the id of a trace that begins here and of which nothing is recorded, and what the reply says of it."""
-    trace_id = f"{getrandbits(128) or 1:032x}"
-    return trace_id, f"00-{trace_id}-{getrandbits(64) or 1:016x}-{RANDOM:02x}".encode()
 
 
 class ConcurrencyLimiter:
@@ -232,7 +219,7 @@ class AuthMiddleware:
         share = client or (scope["client"][0] if scope.get("client") else "")
         scope.setdefault("state", {}).update(client=client, key=key, share=share)
         if self.metrics is not None:
-            self.metrics.requests_of_key[key,].inc()
+            self.metrics.key_requests.labels(key).inc()
         self.limiter.acquire(share)
         try:
             if self.quotas is None:

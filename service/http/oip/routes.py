@@ -82,7 +82,7 @@ async def _answer(request: Request, model: ModelOfTensors) -> Response:
     header_length, settings = _header_length(request), service_of(request).settings
     limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
 
-    async def understand(call: Call, data: bytes) -> Inquiry[Any]:
+    async def understand(call: Call, data: bytes) -> Inquiry:
         read = partial(_understand, data, header_length, model, settings, call.stopwatch)
         there, large = len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
         tensor_request = await call.run_maybe_in_thread(read, there, large)

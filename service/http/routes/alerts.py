@@ -155,7 +155,7 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
     _check(query, settings)
     kind = media_type(request, (*openapi.PACKET_TYPES, *openapi.MULTIPART_TYPES))
 
-    async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
+    async def understand(call: Call, data: bytes) -> Inquiry:
         terms, packets = call.terms(query.deadline_ms), [data]
         if kind in openapi.MULTIPART_TYPES:
             header = request.headers["content-type"]

@@ -112,7 +112,6 @@ class LineAnswerer:
         stopwatch.restart()
         written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
         stopwatch.lap("encode")
-        stopwatch.tell(self._handle.model.plane.notes)
         return written
 
     def _terms(self) -> InferOptions:
@@ -375,7 +374,7 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     defaults = query.model_dump(exclude_unset=True, exclude={"model"}) if query.model_fields_set else {}
     read = partial(read_classify, settings=settings, defaults=defaults)
 
-    async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
+    async def understand(call: Call, data: bytes) -> Inquiry:
         body = await parsed(call, data, read, sent)
         key = ""
         if service.models.router.canaries:  # else no key is needed

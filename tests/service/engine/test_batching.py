@@ -6,21 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from nightjar_alerts.service.engine.batch import (
-    Arrays,
-    Classification,
-    Graph,
-    InferenceFailed,
-    ModelInput,
-    Prediction,
-    QueueEntry,
-    answer,
-)
-from nightjar_alerts.service.engine.policy import CostModel
-from nightjar_alerts.service.engine.supervise import Supervisor
-from support.graphs import EchoGraph, echo_manifest, poison, question
+from nightjar_alerts.service.engine.adapter import Arrays, ModelInput, TaskAdapter
+from nightjar_alerts.service.engine.batch import BatchRunner, InferenceFailed, Prediction, QueueEntry
+from support.graphs import EchoGraph, echo_manifest, model_input, poison
 
-PROGRAM = Classification(echo_manifest())
+ADAPTER = TaskAdapter(echo_manifest())
 
 
 @pytest.fixture
@@ -35,7 +25,9 @@ def group(loop: asyncio.AbstractEventLoop, *questions: ModelInput) -> list[Queue
 
 
 def test_rows_are_matched_to_their_light_curves(loop: asyncio.AbstractEventLoop) -> None:
-    answers, [report] = answer(Graph(EchoGraph()), PROGRAM, group(loop, question(1, 5), question(2, 9), question(3, 1)))
+    answers, [report] = BatchRunner(EchoGraph(), ADAPTER).run_batch(
+        group(loop, model_input(1, 5), model_input(2, 9), model_input(3, 1))
+    )
     assert [item.outputs["probabilities"].tolist() for item in answers if isinstance(item, Prediction)] == [
         [1, 5],
         [2, 9],
@@ -51,7 +43,9 @@ def test_one_poisonous_row_costs_at_most_two_runs_a_level(loop: asyncio.Abstract
     for culprit in range(size):
         graph = EchoGraph()
         graph.on_marker[float(culprit)] = poison
-        answers, reports = answer(Graph(graph), PROGRAM, group(loop, *(question(marker) for marker in range(size))))
+        answers, reports = BatchRunner(graph, ADAPTER).run_batch(
+            group(loop, *(model_input(marker) for marker in range(size)))
+        )
         assert [isinstance(item, InferenceFailed) for item in answers] == [n == culprit for n in range(size)]
         assert len(graph.batches) <= 1 + 2 * int(np.ceil(np.log2(size)))
         assert sum(report.size for report in reports) == size - 1
@@ -61,7 +55,9 @@ def test_when_everything_fails_everything_is_answered(loop: asyncio.AbstractEven
     def broken(inputs: Arrays) -> Arrays:
         raise RuntimeError("no such kernel")
 
-    answers, reports = answer(Graph(broken), PROGRAM, group(loop, *(question(marker) for marker in range(9))))
+    answers, reports = BatchRunner(broken, ADAPTER).run_batch(
+        group(loop, *(model_input(marker) for marker in range(9)))
+    )
     assert [type(item) for item in answers] == [InferenceFailed] * 9
     assert reports == []
 
@@ -76,43 +72,5 @@ def test_when_everything_fails_everything_is_answered(loop: asyncio.AbstractEven
     ],
 )
 def test_a_graph_that_answers_something_else_is_a_failure(loop: asyncio.AbstractEventLoop, outputs: Arrays) -> None:
-    answers, _ = answer(Graph(lambda inputs: outputs), PROGRAM, group(loop, question(1)))
+    answers, _ = BatchRunner(lambda inputs: outputs, ADAPTER).run_batch(group(loop, model_input(1)))
     assert [type(item) for item in answers] == [InferenceFailed]
-
-
-class StagingGraph(EchoGraph):
-    """Notes what happens in what order, and whether a run was given what was staged for it."""
-
-    def __init__(self, events: list[str]) -> None:
-        super().__init__()
-        self.events = events
-
-    def stage(self, inputs: Arrays) -> Arrays:
-        self.events.append("staged")
-        return dict(inputs)
-
-    def __call__(self, inputs: Arrays) -> Arrays:
-        self.events.append("ran")
-        return super().__call__(inputs)
-
-
-class Slot:
-    """Notes when it is taken."""
-
-    def __init__(self, events: list[str]) -> None:
-        self.events = events
-
-    def __enter__(self) -> None:
-        self.events.append("took the slot")
-
-    def __exit__(self, *_: object) -> None:
-        self.events.append("left the slot")
-
-
-def test_inputs_are_copied_to_a_device_before_the_slot_is_taken(loop: asyncio.AbstractEventLoop) -> None:
-    """Another thread's run may hold the slot meanwhile; a watch over the graph changes nothing of that."""
-    for watch in (lambda graph: graph, lambda graph: Supervisor(graph, CostModel(1.0, 0.0, 0.0), {}, 10.0)):
-        events: list[str] = []
-        answers, _ = answer(Graph(watch(StagingGraph(events)), Slot(events)), PROGRAM, group(loop, question(1, 5)))
-        assert isinstance(answers[0], Prediction)
-        assert events == ["staged", "took the slot", "ran", "left the slot"]

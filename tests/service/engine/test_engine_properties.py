@@ -7,12 +7,13 @@ from time import monotonic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar_alerts.service.engine.batch import Arrays, Classification, DeadlineExceeded, InferenceFailed, Prediction
+from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
+from nightjar_alerts.service.engine.batch import DeadlineExceeded, InferenceFailed, Prediction
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
-from support.graphs import EchoGraph, echo_manifest, poison, question
+from support.graphs import EchoGraph, echo_manifest, model_input, poison
 
-PROGRAM = Classification(echo_manifest())
+ADAPTER = TaskAdapter(echo_manifest())
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,12 @@ class Caller:
     patience: int | None
     leaves: int | None
     poisonous: bool
-    priority: float
     client: str
 
 
 @dataclass(frozen=True)
 class Layout:
     workers: int
-    batches: int
     limits: BatchLimits
 
 
@@ -54,13 +53,10 @@ callers = st.builds(
     patience=st.none() | st.integers(0, 12),
     leaves=st.none() | st.integers(0, 8),
     poisonous=st.integers(0, 9).map(lambda n: n == 0),
-    priority=st.sampled_from([-4.0, 0.0, 3.0]),
     client=st.sampled_from(["", "a", "b"]),
 )
-bounds = st.builds(
-    BatchLimits, st.integers(1, 2000), st.integers(1, 16), st.integers(1, 32), st.sampled_from([0.0, 0.003])
-)
-layouts = st.builds(Layout, st.integers(1, 3), st.integers(0, 5), bounds)
+bounds = st.builds(BatchLimits, st.integers(1, 2000), st.integers(1, 16), st.integers(1, 32))
+layouts = st.builds(Layout, st.integers(1, 3), bounds)
 costs = st.sampled_from(
     [CostModel(1e-3, 1e-6, 0.0), CostModel(0.0, 1e-5, 0.0), CostModel(1e-4, 1e-6, 1e-9, 1e-4, 1e-6)]
 )
@@ -70,26 +66,22 @@ async def fate(engine: Engine, caller: Caller, marker: int) -> str:
     """Return the outcome that a caller hears."""
     await asyncio.sleep(caller.after / 1000)
     deadline = None if caller.patience is None else monotonic() + caller.patience / 1000
-    asked = question(marker, caller.length)
-    [entry] = engine.enqueue([asked], deadline, priority=caller.priority, client=caller.client)
+    asked = model_input(marker, caller.length)
+    [entry] = engine.enqueue([asked], deadline, client=caller.client)
     try:
         async with asyncio.timeout(None if caller.leaves is None else caller.leaves / 1000):
             prediction = await entry.future
     except (TimeoutError, DeadlineExceeded, InferenceFailed) as error:
         return type(error).__name__
-    finally:
-        engine.withdraw([entry])
     assert prediction.outputs["probabilities"].tolist() == [marker, caller.length]
     return Prediction.__name__
 
 
 async def play(script: list[Caller], layout: Layout, cost: CostModel, graph: Recorder) -> list[str]:
-    engine = Engine(
-        graph, PROGRAM, cost, EngineOptions(workers=layout.workers, batches=layout.batches, limits=layout.limits)
-    )
+    engine = Engine(graph, ADAPTER, cost, EngineOptions(workers=layout.workers, limits=layout.limits))
     await engine.start()
     try:
-        told = asyncio.gather(*(fate(engine, caller, marker) for marker, caller in enumerate(script)))
+        told = asyncio.gather(*(fate(engine, caller, marker) for marker, caller in enumerate(script, start=1)))
         heard = await asyncio.wait_for(told, 20)
         assert await engine.drain(20)
         assert (engine.depth, engine.running, engine.queued_seconds) == (0, 0, 0)
@@ -104,7 +96,7 @@ def test_each_light_curve_has_one_fate_and_each_run_its_bounds(
     script: list[Caller], layout: Layout, cost: CostModel
 ) -> None:
     graph = Recorder()
-    graph.on_marker = {float(marker): poison for marker, caller in enumerate(script) if caller.poisonous}
+    graph.on_marker = {float(marker): poison for marker, caller in enumerate(script, start=1) if caller.poisonous}
     heard = asyncio.run(play(script, layout, cost, graph))
     for caller, what in zip(script, heard, strict=True):
         allowed = {"TimeoutError"} if caller.leaves is not None else set()

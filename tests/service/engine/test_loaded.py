@@ -12,10 +12,10 @@ from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, BundleError, load_bu
 from nightjar_alerts.models.lightcurve import RaggedBatch, featurise
 from nightjar_alerts.models.runtime import SessionRun
 from nightjar_alerts.service.dataplane import DataPlane
-from nightjar_alerts.service.engine.batch import Classification
+from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
-from nightjar_alerts.service.engine.machine import Shape, probe
+from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.bundles import random_curve
 
@@ -53,8 +53,10 @@ def test_a_manifest_that_promises_other_outputs_is_not_served(tiny_bundle: Path,
 
 def test_memory_is_given_back_without_a_change_of_answers(model: LoadedModel) -> None:
     assert isinstance(model.run, SessionRun)
-    program = Classification(model.bundle.manifest)
-    large, small = (program.assemble(probe(program, shape)) for shape in (Shape(32, 128, 64), Shape(1, 4, 0)))
+    adapter = TaskAdapter(model.bundle.manifest)
+    large, small = (
+        adapter.assemble(dummy_batch(adapter, shape)) for shape in (BatchShape(32, 128, 64), BatchShape(1, 4, 0))
+    )
     before = model.run(large)
     model.run.trim(small)
     for name, values in model.run(large).items():
@@ -63,18 +65,18 @@ def test_memory_is_given_back_without_a_change_of_answers(model: LoadedModel) ->
 
 async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> None:
     rng, metrics, manifest = np.random.default_rng(3), Metrics(), model.bundle.manifest
-    program = Classification(manifest)
-    metrics.set_model(model.bundle, "cpu", model.load_seconds)
+    adapter = TaskAdapter(manifest)
+    recorder = metrics.model(model.bundle)
     curves = [random_curve(rng, length, metadata=bool(length % 2)) for length in LENGTHS]
     engine = Engine(
         model.run,
-        program,
+        adapter,
         model.cost,
         EngineOptions(workers=2),
-        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).record_run,),
+        listener=recorder.record_run,
     )
     await engine.start()
-    plane = DataPlane(engine, program, metrics)
+    plane = DataPlane(engine, adapter, recorder)
     together = await plane.infer(curves)
     one_by_one = [outcome for curve in curves for outcome in await plane.infer([curve])]
     at_once = await asyncio.gather(*(plane.infer([curve]) for curve in curves))
@@ -93,17 +95,17 @@ async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> N
 
 async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -> None:
     rng, metrics, manifest = np.random.default_rng(4), Metrics(), model.bundle.manifest
-    program = Classification(manifest)
-    metrics.set_model(model.bundle, "cpu", model.load_seconds)
+    adapter = TaskAdapter(manifest)
+    recorder = metrics.model(model.bundle)
     engine = Engine(
         model.run,
-        program,
+        adapter,
         model.cost,
         EngineOptions(workers=1),
-        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).record_run,),
+        listener=recorder.record_run,
     )
     await engine.start()
-    outcomes = await DataPlane(engine, program, metrics).infer([random_curve(rng, 40) for _ in range(5)])
+    outcomes = await DataPlane(engine, adapter, recorder).infer([random_curve(rng, 40) for _ in range(5)])
     await engine.stop()
     loads: dict[str, float] = {}
     for family in metrics.registry.collect():

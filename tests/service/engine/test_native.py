@@ -12,9 +12,9 @@ pytest.importorskip("onnx", reason="setting a graph's statistics apart needs the
 from nightjar_alerts.models import native
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, MODEL, load_bundle, write_manifest
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.engine.batch import program_of
+from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.load import LoadedModel, check_bundle, load_model
-from nightjar_alerts.service.engine.machine import CoreLayout, Shape, probe
+from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from nightjar_alerts.training.export.functions import STATISTICS, add_statistics, inlined
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def built(native_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loaded(path: Path, kernels: native.Native) -> LoadedModel:
-    return load_model(path, wish=CoreLayout(1, 1, 1), native=kernels)
+    return load_model(path, native=kernels)
 
 
 @pytest.mark.usefixtures("built")
@@ -46,17 +46,10 @@ def test_a_model_says_which_kernels_run_it_and_answers_alike(bundle: Path) -> No
     with_kernels, without = loaded(bundle, "on"), loaded(bundle, "off")
     assert (with_kernels.kernels, without.kernels) == ((STATISTICS,), ())
     assert with_kernels.golden_error < GOLDEN_TOLERANCE
-    program = program_of(with_kernels.bundle.manifest)
-    inputs = program.assemble(probe(program, Shape(8, 40, 20)))
+    adapter = TaskAdapter(with_kernels.bundle.manifest)
+    inputs = adapter.assemble(dummy_batch(adapter, BatchShape(8, 40, 20)))
     expected = without.run(inputs)["probabilities"]
     np.testing.assert_allclose(with_kernels.run(inputs)["probabilities"], expected, atol=1e-4)
-
-
-@pytest.mark.usefixtures("built")
-def test_measurements_with_kernels_are_kept_apart(bundle: Path, tmp_path: Path) -> None:
-    for kernels in ("on", "off"):
-        load_model(bundle, wish=CoreLayout(1, 1, 1), folder=tmp_path, native=kernels)
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.usefixtures("built")

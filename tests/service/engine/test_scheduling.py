@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from nightjar_alerts.service.engine.policy import (
     choose,
     expired,
     plan,
-    release,
 )
 
 unhurried = settings(deadline=None)  # other processes may share the cores
@@ -181,37 +179,12 @@ def test_free_workers_share_a_short_queue(waiting_items: int, workers: int, most
 
 def test_a_short_queue_is_not_shared_where_that_is_not_wanted() -> None:
     assert BatchLimits(shares=False).shared(2, 2).max_items == 32
-    assert BatchLimits(max_delay=0.1).shared(2, 2).max_items == 32
 
 
 def test_a_graph_that_packs_its_tokens_merges_what_one_that_pads_does_not() -> None:
     queue = waiting(200, 20, 30, 25)
     assert choose(queue, 0.0, PADDED, BatchLimits()) == [0]
     assert sorted(choose(queue, 0.0, PACKED, BatchLimits())) == [0, 1, 2, 3]
-
-
-def test_a_batch_that_is_not_full_is_held_until_its_delay_is_over() -> None:
-    bounds, queue = BatchLimits(max_items=3, max_delay=0.1), waiting(50, 52)
-    assert choose(queue, 0.05, PADDED, bounds) == []
-    assert sorted(choose(queue, 0.1, PADDED, bounds)) == [0, 1]
-    assert len(choose([*queue, *waiting(51)], 0.05, PADDED, bounds)) == 3
-    assert len(choose(queue, 0.05, PADDED, BatchLimits(max_tokens=120, max_delay=0.1))) == 2
-
-
-def test_nobody_is_held_beyond_the_delay_of_the_one_that_came_first() -> None:
-    """A light curve with priority stands first in the queue, and may have come last."""
-    bounds = BatchLimits(max_delay=0.1)
-    queue = [QueueItem(50, 0.09, None, priority=60.0), QueueItem(390, 0.0, None)]
-    assert release(queue, bounds) == pytest.approx(0.1)
-    assert choose(queue, 0.095, PADDED, bounds) == []
-    assert choose(queue, 0.1, PADDED, bounds) == [0]
-
-
-def test_a_hold_costs_nobody_in_sight_their_deadline() -> None:
-    """A batch is not held while somebody waits who is no mate of it and would miss a deadline."""
-    bounds = BatchLimits(max_delay=0.1)
-    stranger = QueueItem(390, 0.0, 0.1 + 0.99 * PADDED.seconds(1, 390))
-    assert choose([*waiting(5), stranger], 0.0, PADDED, bounds) == [0]
 
 
 @pytest.mark.parametrize("padding_costs", [True, False])
@@ -222,28 +195,6 @@ def test_measured_costs_decide_if_batching_pays(padding_costs: bool) -> None:
     queue = waiting(50, 60, 55, 200, 48, 51)
     sizes = len(choose(queue, 0.0, fitted, BatchLimits()))
     assert sizes == 1 if padding_costs else sizes >= 5
-
-
-def test_nobody_is_held_beyond_a_deadline() -> None:
-    bounds, alone = BatchLimits(max_delay=0.1), PADDED.seconds(1, 50)
-    assert choose(waiting(50, deadline=0.1 + 1.01 * alone), 0.0, PADDED, bounds) == []
-    assert choose(waiting(50, deadline=0.1 + 0.99 * alone), 0.0, PADDED, bounds) == [0]
-
-
-@unhurried
-@given(queues, costs, limits, st.floats(0, 1), st.floats(0, 2))
-def test_a_batch_is_held_for_no_longer_than_the_delay(
-    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits, delay: float, now: float
-) -> None:
-    held = replace(bounds, max_delay=delay)
-    assert choose(queue, now, cost, held) in ([], choose(queue, now, cost, bounds))
-    if queue and now >= delay:
-        assert choose(queue, now, cost, held)
-
-
-def test_a_head_start_is_time() -> None:
-    early, urgent = QueueItem(50, 1.0, None), QueueItem(50, 3.0, None, priority=5.0)
-    assert sorted([early, urgent], key=lambda item: item.rank) == [urgent, early]
 
 
 @unhurried

@@ -13,7 +13,7 @@ from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
-from nightjar_alerts.service.engine.batch import Classification, program_of
+from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.load import load_model
 from nightjar_alerts.service.registry.loader import StartupModels
 from support.edge import Live, Network, curve, live, loader
@@ -130,13 +130,11 @@ def test_a_novelty_that_is_no_number_fails_alone(bundle: Bundle) -> None:
     questions = [program.prepare(light_curve(sent)) for sent in CURVES[:2]]
     outputs = loaded.run(program.assemble(questions))
     outputs["novelty"] = np.array([np.nan, 0.25], dtype=np.float32)
-    first, second = program.split(outputs, questions)
+    first, second = program.split(outputs, len(questions))
     assert first is None
     assert second is not None
     assert (second["novelty"].shape, float(second["novelty"])) == ((), 0.25)
 
 
-def classification(bundle: Bundle) -> Classification:
-    program = program_of(bundle.manifest)
-    assert isinstance(program, Classification)
-    return program
+def classification(bundle: Bundle) -> TaskAdapter:
+    return TaskAdapter(bundle.manifest)

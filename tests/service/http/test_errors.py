@@ -15,7 +15,6 @@ from nightjar_alerts.service.engine.batch import (
     InferenceFailed,
     OutOfMemory,
     Overloaded,
-    RunHung,
 )
 from nightjar_alerts.service.http.edge.errors import (
     DEADLINE,
@@ -73,7 +72,6 @@ def test_headers_that_a_kind_calls_for() -> None:
         (EngineDead(), 503),
         (InferenceFailed(), 500),
         (OutOfMemory(), 503),
-        (RunHung(), 503),
         (MemoryError("secret"), 503),
         (asyncio.CancelledError(), 503),
         (ZeroDivisionError("secret path /etc/passwd"), 500),

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,18 +55,6 @@ def assert_try_again(status: int, headers: dict[str, str], body: bytes, detail: 
     assert problem["detail"] == detail
 
 
-def test_a_run_that_hangs_is_given_up_and_the_service_goes_on(edge: Live) -> None:
-    told: list[tuple[int, dict[str, str], bytes]] = []
-    body = json.dumps(troubled(ENDLESS)).encode()
-    client = threading.Thread(target=lambda: told.append(edge.ask("POST", "/v1/classify", body)))
-    client.start()
-    client.join(20)
-    assert_try_again(*told[0], "the run took far too long and was given up")
-    assert faults(edge, "run_hung") == 1
-    assert edge.ask("GET", "/readyz")[0] == edge.ask("GET", "/healthz")[0] == 200
-    edge.still_well()
-
-
 def test_a_curve_for_which_there_is_no_memory(edge: Live) -> None:
     body = json.dumps(troubled(GREEDY)).encode()
     told = edge.ask("POST", "/v1/classify", body)
@@ -81,17 +68,6 @@ def test_batch_mates_are_answered(edge: Live) -> None:
     results = reply["results"]
     assert (status, [result["status"] for result in results]) == (200, ["classified", "failed", "classified"])
     assert results[1]["reason"] == "out_of_memory"
-
-
-def test_readiness_says_why(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    (engine,) = edge.service.models.engines
-    monkeypatch.setattr(type(engine), "trouble", property(lambda _: "an inference run hangs"))
-    status, headers, body = edge.ask("GET", "/readyz")
-    assert_try_again(status, headers, body, "an inference run hangs")
-    assert edge.ask("GET", "/v2/health/ready")[0] == 503
-    assert edge.ask("GET", "/healthz")[0] == 200
-    monkeypatch.undo()
-    assert edge.ask("GET", "/readyz")[0] == 200
 
 
 def test_a_thread_that_dies_is_told_in_every_way() -> None:
@@ -147,21 +123,12 @@ def process(*arguments: str, **settings: str) -> Iterator[Process]:
         started.process.wait()
 
 
-def test_a_kernel_that_nothing_can_interrupt_ends_the_process(trouble: Bundle) -> None:
-    """The process answers everybody before it ends, and says while it waits why it is not ready."""
+@pytest.mark.parametrize("kind", [ENDLESS, STUCK], ids=["endless loop", "kernel that nothing can interrupt"])
+def test_serve_with_a_hung_run_answers_everybody_and_exits(trouble: Bundle, kind: dict[str, float]) -> None:
     settings = {"BUNDLE": str(trouble.path), "HUNG_RUN_SECONDS": "1"}
-    with process("service", "serve", **settings) as service:
+    with process("nightjar_alerts.service", "serve", **settings) as service:
         wait_until(lambda: service.answers("/readyz"), 60)
-        told: list[tuple[int, dict[str, str], bytes]] = []
-        body = json.dumps(troubled(STUCK)).encode()
-        client = threading.Thread(target=lambda: told.append(service.ask("POST", "/v1/classify", body)))
-        client.start()
-        wait_until(lambda: not service.answers("/readyz"), 20)
-        status, _, problem = service.ask("GET", "/readyz")
-        assert (status, json.loads(problem)["detail"]) == (503, "an inference run hangs")
-        assert service.answers("/healthz")
-        client.join(20)
-        status, headers, _ = told[0]
+        status, headers, _ = service.ask("POST", "/v1/classify", json.dumps(troubled(kind)).encode())
         assert (status, headers["retry-after"]) == (503, "5")
         exit_status, log = service.ended()
     assert exit_status == 1
@@ -190,7 +157,7 @@ def test_a_graph_that_is_cut_short_is_never_served(trouble: Bundle, tmp_path: Pa
     (folder / MODEL).write_bytes((folder / MODEL).read_bytes()[:-100])
     if known:
         write_manifest(folder, Manifest.model_validate_json((folder / MANIFEST).read_bytes()))
-    with process("service", "serve", BUNDLE=str(folder)) as service:
+    with process("nightjar_alerts.service", "serve", BUNDLE=str(folder)) as service:
         ready: list[bool] = []
         while service.process.poll() is None:
             ready.append(service.answers("/readyz"))

@@ -2,23 +2,23 @@
 
 import asyncio
 import re
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from prometheus_client import Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from nightjar_alerts.models.bundle import Bundle, Task
+from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.batch import Classification, InferenceFailed, Prediction, RunReport
+from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.batch import InferenceFailed, Prediction, QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.policy import CostModel
-from nightjar_alerts.service.observe.metrics import MOST_NOTED, MOST_RUNS, SECONDS, STAGES, Metrics
-from support.graphs import EchoGraph, echo_manifest, question
+from nightjar_alerts.service.engine.watchdog import ErrorKind
+from nightjar_alerts.service.observe.metrics import STAGES, Metrics
+from support.graphs import EchoGraph, echo_manifest, model_input
 
-TASK: Task = "classification"
+TASK = "classification"
 CLASSES = ELASTICC.model_copy(update={"classes": (ELASTICC.classes[11], ELASTICC.classes[13])})
 
 
@@ -29,21 +29,29 @@ def bundle(version: str) -> Bundle:
 
 @pytest.fixture
 def metrics() -> Metrics:
-    metrics = Metrics()
-    metrics.set_model(bundle("1.0.0"), "cpu", load_seconds=0.5)
-    return metrics
+    return Metrics()
+
+
+def engine() -> Engine:
+    return Engine(EchoGraph(), TaskAdapter(echo_manifest()), CostModel(1.0, 0.0, 0.0), EngineOptions(workers=1))
 
 
 def report() -> RunReport:
     outputs = {"probabilities": np.array([0.2, 0.8], np.float32), "embedding": np.zeros(4, np.float32)}
     prediction = Prediction(outputs, 2, 1e-3, 2e-4, 3e-3)
+    loop = asyncio.new_event_loop()
+    entries = [QueueEntry(length, 0.0, None, model_input(1, length), loop.create_future(), 1e-3) for length in (10, 6)]
+    loop.close()
     return RunReport(
-        questions=[question(1, 10), question(2, 6)],
-        answers=[prediction, InferenceFailed()],
+        entries=entries,
+        results=[prediction, InferenceFailed()],
         tokens=16,
         length=10,
+        started=0.0,
         assemble_seconds=2e-4,
         run_seconds=3e-3,
+        split_seconds=1e-5,
+        work_seconds=3e-3,
         expert_load={"input_expert_load": np.array([[10, 6]]), "expert_load": np.array([[4, 12], [16, 0]])},
     )
 
@@ -53,7 +61,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
-    metrics.notes(TASK, CLASSES.names).record_run(report(), 2e-3)
+    metrics.model(bundle("1.0.0")).record_run(report(), 2e-3)
     expected = {
         ("nightjar_batch_size_sum", "task", TASK): 2,
         ("nightjar_batch_tokens_sum", "task", TASK): 20,
@@ -72,54 +80,22 @@ def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
         assert value(metrics, name, **dict([label] if label else [])) == pytest.approx(number), (name, label)
 
 
-def test_values_are_counted_once_however_many_threads_note_and_read_them(metrics: Metrics) -> None:
-    plain = Histogram("plain", "As the library counts.", buckets=SECONDS, registry=None)
-    values = [float(place % 70) / 1000 for place in range(3 * MOST_NOTED + 7)]
-
-    def note() -> None:
-        for number in values:
-            metrics.stage("run", number)
-
-    threads = [threading.Thread(target=note) for _ in range(3)] + [threading.Thread(target=metrics.render)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number in values * 3:
-        plain.observe(number)
-    ours = [family for family in metrics.registry.collect() if family.name == "nightjar_stage_duration_seconds"]
-    found = {(s.name, s.labels.get("le")): s.value for s in ours[0].samples if s.labels["stage"] == "run"}
-    for sample in next(iter(plain.collect())).samples:
-        if not sample.name.endswith("_created"):
-            key = (sample.name.replace("plain", "nightjar_stage_duration_seconds"), sample.labels.get("le"))
-            assert found[key] == pytest.approx(sample.value), key
-
-
-def test_work_of_a_model_is_counted_without_being_asked_for_when_there_is_much(metrics: Metrics) -> None:
-    notes = metrics.notes(TASK, CLASSES.names)
-    for _ in range(MOST_RUNS):
-        notes.record_run(report(), 2e-3)
-    assert notes._runs == []
-    assert value(metrics, "nightjar_batch_size_count", task=TASK) == MOST_RUNS
-    assert notes.statistics.totals().ran.count == MOST_RUNS
-
-
 @pytest.mark.parametrize(("layer", "expert", "load"), [("input", "1", 6), ("0", "1", 12), ("1", "0", 16)])
 def test_expert_load_is_counted_by_layer(metrics: Metrics, layer: str, expert: str, load: float) -> None:
     for _ in range(2):
-        metrics.notes(TASK, CLASSES.names).record_run(report(), 2e-3)
+        metrics.model(bundle("1.0.0")).record_run(report(), 2e-3)
     assert value(metrics, "nightjar_expert_load_total", layer=layer, expert=expert) == 2 * load
 
 
 async def test_the_queue_is_read_when_it_is_scraped(metrics: Metrics) -> None:
-    graph = EchoGraph()
-    engine = Engine(graph, Classification(echo_manifest()), CostModel(1.0, 0.0, 0.0), EngineOptions(workers=1))
-    metrics.watch(TASK, engine)
+    graph, cost = EchoGraph(), CostModel(1.0, 0.0, 0.0)
+    engine = Engine(graph, TaskAdapter(echo_manifest()), cost, EngineOptions(workers=1))
+    metrics.model(bundle("1.0.0")).serve(engine, "cpu", 0.5)
     graph.hold()
     await engine.start()
-    entries = engine.enqueue([question(0)])
+    entries = engine.enqueue([model_input(0)])
     assert await asyncio.to_thread(graph.started.acquire, True, 5)
-    entries += engine.enqueue([question(1), question(2)])
+    entries += engine.enqueue([model_input(1), model_input(2)])
     assert value(metrics, "nightjar_queue_depth", task=TASK) == 2
     assert value(metrics, "nightjar_queue_work_seconds", task=TASK) == 2
     assert (value(metrics, "nightjar_oldest_run_seconds", task=TASK) or 0) > 0
@@ -135,16 +111,31 @@ def versions(metrics: Metrics) -> set[str]:
 
 
 def test_models_are_named_while_they_are_served(metrics: Metrics) -> None:
-    metrics.set_model(bundle("1.0.1"), "cpu", load_seconds=0.5)
-    assert versions(metrics) == {"1.0.0", "1.0.1"}
-    metrics.set_model(bundle("1.0.0"), "cpu", load_seconds=0.5)  # by a second engine
-    for left in ({"1.0.0", "1.0.1"}, {"1.0.1"}):
-        metrics.unset_model(bundle("1.0.0"), "cpu")
+    served = [metrics.model(bundle(version)) for version in ("1.0.0", "1.0.1", "1.0.0")]  # the last by a second engine
+    for model in served:
+        model.serve(engine(), "cpu", load_seconds=0.5)
+    for model, left in zip(served, ({"1.0.0", "1.0.1"}, {"1.0.0"}, set[str]()), strict=True):
+        model.close()
         assert versions(metrics) == left
 
 
+def test_engine_errors_exist_at_zero_before_the_first(metrics: Metrics) -> None:
+    model = metrics.model(bundle("1.0.0"))
+    model.serve(engine(), "cpu", 0.5)
+    labels = {"task": TASK, "fault": "out_of_memory", "outcome": "recovered"}
+    assert value(metrics, "nightjar_engine_faults_total", **labels) == 0
+    model.record_error(ErrorKind.OUT_OF_MEMORY, recovered=True)
+    assert value(metrics, "nightjar_engine_faults_total", **labels) == 1
+
+
+def test_record_stage_of_several_light_curves_shares_the_time(metrics: Metrics) -> None:
+    metrics.record_stage("featurise", 1.0, 3.0, light_curves=4)
+    assert value(metrics, "nightjar_stage_duration_seconds_count", stage="featurise") == 4
+    assert value(metrics, "nightjar_stage_duration_seconds_sum", stage="featurise") == pytest.approx(2.0)
+
+
 def test_scraped_metrics_parse_and_keep_to_the_naming_rules(metrics: Metrics) -> None:
-    metrics.notes(TASK, CLASSES.names).record_run(report(), 2e-3)
+    metrics.model(bundle("1.0.0")).record_run(report(), 2e-3)
     families = list(text_string_to_metric_families(metrics.render().decode()))
     ours = [family for family in families if family.name.startswith("nightjar_")]
     assert len(ours) > 20

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -13,18 +14,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from nightjar_alerts.service.observe import tracing
 from nightjar_alerts.service.observe.metrics import STAGES
-from nightjar_alerts.service.observe.tracing import (
-    RECORDING,
-    SpanRef,
-    add_runs,
-    continued,
-    recording,
-    stage,
-    traced_run,
-)
-from nightjar_alerts.service.process import TracingError, tracer_of
+from nightjar_alerts.service.observe.tracing import TracingError, tracing_to
 from support.edge import Live, Network, curve, live, loader, wait_until
 
 pytest.importorskip("opentelemetry.proto", reason="the [otel] extra")
@@ -61,8 +52,16 @@ def test_every_line_of_the_log_carries_the_ids() -> None:
         lines.append(dict(event))
         raise structlog.DropEvent
 
+    class Standard(logging.Handler):
+        """Handler of the standard library's logging, which everything that classifies uses."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append({"event": record.getMessage(), **structlog.contextvars.get_contextvars()})
+
     before = structlog.get_config()["processors"]
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, hear])
+    handler = Standard()
+    logging.getLogger("nightjar_alerts").addHandler(handler)
     network = Network()
     network.on_marker[7.0] = lambda: 1 / 0
     try:
@@ -77,6 +76,7 @@ def test_every_line_of_the_log_carries_the_ids() -> None:
             loop = edge.server.servers[0].get_loop()
             asyncio.run_coroutine_threadsafe(in_a_thread(), loop).result(10)
     finally:
+        logging.getLogger("nightjar_alerts").removeHandler(handler)
         structlog.configure(processors=before)
     of_request = [line for line in lines if line.get("request_id") == "my-id"]
     assert {line["event"] for line in of_request} == {"inference failed", "unexpected exception", "request"}
@@ -177,20 +177,6 @@ def test_a_request_that_fails_is_marked() -> None:
     assert (attributes(refused)["http.response.status_code"], refused.status.code) == (400, 0)
 
 
-def test_the_spans_of_a_long_stream_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "MOST_SPANS", 5)
-    lines = "\n".join(json.dumps(curve()) for _ in range(200))
-    with collector() as target:
-        with live(loader(Network()), otlp_endpoint=target.endpoint) as edge:
-            headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "Content-Type": "application/x-ndjson"}
-            assert edge.ask("POST", "/v1/classify", lines.encode(), headers)[0] == 200
-        trace = target.of(TRACE)
-    (request,) = trace["POST /v1/classify"]
-    assert sum(map(len, trace.values())) == 6
-    assert int(str(attributes(request)["nightjar.dropped_spans"])) > 10
-
-
-@pytest.mark.slow
 def test_a_collector_that_is_not_there_costs_nobody_an_answer() -> None:
     with capture_logs(), live(loader(Network()), otlp_endpoint="http://127.0.0.1:9/v1/traces") as edge:
         for _ in range(20):
@@ -227,28 +213,4 @@ def test_an_installation_that_cannot_send_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "nightjar_alerts.service.observe.trace_exporter", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(TracingError, match=r"pip install 'nightjar-alerts\[otel\]'"):
-        tracer_of("http://localhost:4318/v1/traces", 1.0)
-
-
-def test_spans_outside_of_a_recording_go_nowhere() -> None:
-    with stage("featurise"):
-        assert RECORDING.get() is None
-    add_runs([])
-    assert traced_run([None, None], 0.0) is None
-
-
-def test_a_stage_that_raises_is_a_span_as_well() -> None:
-    context = continued([(b"traceparent", f"00-{TRACE}-{PARENT}-01".encode())])
-    with recording(context) as recorded, pytest.raises(ZeroDivisionError), stage("featurise", curves=3):
-        _ = 1 / 0
-    (span,) = recorded.spans
-    assert (span.name, span.attributes, span.ended >= span.started) == ("featurise", {"curves": 3}, True)
-    assert RECORDING.get() is None
-
-
-def test_members_of_a_batch_are_named_once() -> None:
-    one, two = SpanRef("1" * 32, "1" * 16), SpanRef("2" * 32, "2" * 16)
-    run = traced_run([one, None, two, one], 1.5)
-    assert run is not None
-    assert (run.members, run.began) == ((one, two), 1.5)
-    assert run.ref.trace_id not in (one.trace_id, two.trace_id)
+        tracing_to("http://localhost:4318/v1/traces", 1.0)

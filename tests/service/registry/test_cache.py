@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.forecast import Queries
-from nightjar_alerts.service.engine.batch import ModelInput, Row
+from nightjar_alerts.service.engine.adapter import ModelInput, Row
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.cache import OVERHEAD_BYTES, ResultCache
-from support.graphs import echo_manifest, question
+from support.graphs import echo_manifest, model_input
 
 BUNDLE = Bundle(Path("echo"), echo_manifest(), "ab" * 32)
-QUERIES = Queries(np.array([1.0, 2.0], np.float32), np.array([0, 1]))
 
 
 def row(value: float, width: int = 20) -> Row:
@@ -31,7 +29,7 @@ def cache(max_bytes: int = 1_000_000) -> ResultCache:
 
 
 def changed(name: str, change: Callable[[NDArray[Any]], NDArray[Any]]) -> ModelInput:
-    tokens = question(1.0).tokens
+    tokens = model_input(1.0).tokens
     new: dict[str, Any] = {name: change(getattr(tokens, name).copy())}
     return ModelInput(replace(tokens, **new))
 
@@ -51,27 +49,21 @@ def bump(values: NDArray[Any]) -> NDArray[Any]:
 @pytest.mark.parametrize("name", ["time", "flux", "flux_err", "band", "detected", "metadata"])
 def test_every_value_that_the_network_sees_counts(name: str) -> None:
     results = cache().view(BUNDLE, "cpu")
-    assert results.key(changed(name, bump)) != results.key(question(1.0))
-    assert results.key(changed(name, lambda values: values)) == results.key(question(1.0))
+    assert results.key(changed(name, bump)) != results.key(model_input(1.0))
+    assert results.key(changed(name, lambda values: values)) == results.key(model_input(1.0))
 
 
 def test_so_does_everything_else_that_an_answer_depends_on() -> None:
-    asked, shared, forecaster = question(1.0), cache(), echo_manifest().model_copy(update={"task": "forecast"})
+    asked, shared, forecaster = model_input(1.0), cache(), echo_manifest().model_copy(update={"task": "forecast"})
     keys = {
         shared.view(BUNDLE, "cpu").key(asked),
         shared.view(BUNDLE, "cuda").key(asked),
         shared.view(replace(BUNDLE, sha256="cd" * 32), "cpu").key(asked),
         shared.view(replace(BUNDLE, manifest=forecaster), "cpu").key(asked),
-        shared.view(BUNDLE, "cpu").key(ModelInput(asked.tokens, QUERIES)),
-        shared.view(BUNDLE, "cpu").key(ModelInput(asked.tokens, replace_band(QUERIES))),
-        shared.view(BUNDLE, "cpu").key(question(1.0, length=11)),
+        shared.view(BUNDLE, "cpu").key(model_input(1.0, length=11)),
     }
-    assert len(keys) == 7
+    assert len(keys) == 5
     assert {len(key) for key in keys} == {32}
-
-
-def replace_band(queries: Queries) -> Queries:
-    return Queries(queries.time, np.array([0, 2]))
 
 
 def test_the_least_recently_used_goes_first() -> None:

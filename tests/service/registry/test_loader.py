@@ -26,17 +26,13 @@ def load(chosen: CommonSettings, path: Path) -> Any:
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(
-    ("background", "threads", "lowered"), [(True, 1, True), (True, 0, True), (False, 1, False), (True, 2, False)]
-)
-async def test_background_loader_priority_is_lowered_unless_runs_have_threads(
-    background: bool, threads: int, lowered: bool
-) -> None:
+@pytest.mark.parametrize("background", [True, False])
+async def test_background_loader_priority_is_lowered_in_the_background(background: bool) -> None:
     before = niceness()
-    loader = BackgroundLoader(settings(threads_per_run=threads), load)
+    loader = BackgroundLoader(settings(), load)
     loader.background = background
     found: object = await loader.load(Path())
-    assert found == (min(before + LOW_PRIORITY, LOWEST) if lowered else before)
+    assert found == (min(before + LOW_PRIORITY, LOWEST) if background else before)
     assert niceness() == before
     loader.close()
 

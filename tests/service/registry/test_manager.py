@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.service.dataplane import InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.observe.tracing import Tracer
 from nightjar_alerts.service.registry.loader import ChangeRejected, LoadFailed
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel
@@ -33,7 +32,7 @@ class Home:
         self.metrics = Metrics()
         self.reasons: list[str] = []
         chosen = settings(**({"repository": root, "drain_timeout": 1, "workers": 1} | changes))
-        self.models = ModelManager(chosen, self.metrics, Tracer(), self.reasons.append)
+        self.models = ModelManager(chosen, self.metrics, self.reasons.append)
 
     async def top(self, name: str = "mine", key: str = "") -> float:
         """First probability of a model's result, different for every version."""

@@ -1,22 +1,21 @@
-"""Opening the engine of a loaded model: settings override what was measured."""
+"""Opening the engine of a loaded model: settings and the defaults of the provider."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.engine.machine import CoreLayout
-from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, RunSample
-from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
+from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.registry import serving
 from nightjar_alerts.service.registry.serving import ModelFactory
 from nightjar_alerts.service.settings import Settings
-from support.graphs import EchoGraph, echo_manifest, question
+from support.graphs import EchoGraph, echo_manifest
 
 COST = CostModel(1e-3, 1e-6, 0.0)
 
@@ -31,35 +30,23 @@ class Recorded(Engine):
         super().__init__(*given, **named)
 
 
-def measured(kept: list[Sequence[RunSample]]) -> LoadedModel:
-    bundle = Bundle(Path("echo"), echo_manifest(), "0" * 64)
-    layout = CoreLayout(runs=3, threads=1, batches=5)
-    return LoadedModel(bundle, "cpu", EchoGraph(), COST, 0.0, 0.0, max_tokens=4096, layout=layout, keep=kept.append)
+def loaded(provider: Provider = "cpu") -> LoadedModel:
+    return LoadedModel(Bundle(Path("echo"), echo_manifest(), "0" * 64), provider, EchoGraph(), COST, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("changes", "workers", "batches", "limits"),
+    ("provider", "changes", "workers", "limits"),
     [
-        ({}, 3, 5, BatchLimits(4096, 128)),
-        ({"workers": 1, "groups_in_flight": 2, "max_batch_tokens": 512}, 1, 2, BatchLimits(512, 32)),
-        ({"max_delay_ms": 2.5}, 3, 5, BatchLimits(4096, 128, max_delay=0.0025)),
+        ("cpu", {}, usable_cores(), BatchLimits(1024, 32)),
+        ("cpu", {"workers": 3, "max_batch_tokens": 8192}, 3, BatchLimits(8192, 128)),
+        ("cuda", {}, 2, BatchLimits(32768, 128)),
+        ("cuda", {"workers": 1, "max_batch_tokens": 512}, 1, BatchLimits(512, 32)),
     ],
 )
-async def test_factory_open_settings_override_measured_options(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], workers: int, batches: int, limits: BatchLimits
+async def test_factory_open_takes_the_settings_or_the_defaults_of_the_provider(
+    monkeypatch: pytest.MonkeyPatch, provider: Provider, changes: dict[str, Any], workers: int, limits: BatchLimits
 ) -> None:
     monkeypatch.setattr(serving, "Engine", Recorded)
-    factory = ModelFactory(Settings(**changes), Metrics(), Tracer(), None, print)
-    await factory.close(await factory.open(measured([])), 5)
-    seen = Recorded.seen
-    assert (seen.workers, seen.batches, seen.limits) == (workers, batches, limits)
-
-
-async def test_factory_close_learned_costs_are_kept() -> None:
-    kept = list[Sequence[RunSample]]()
-    factory = ModelFactory(Settings(), Metrics(), Tracer(), None, print)
-    served = await factory.open(measured(kept))
-    await served.engine.submit(question(1, 30))
-    await factory.close(served, 5)
-    [[run]] = kept
-    assert (run.batch, run.length, run.tokens) == (1, 30, 30)
+    factory = ModelFactory(Settings(**changes), Recorder(), None, print)
+    await factory.close(await factory.open(loaded(provider)), 5)
+    assert (Recorded.seen.workers, Recorded.seen.limits) == (workers, limits)

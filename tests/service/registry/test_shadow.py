@@ -10,10 +10,9 @@ import pytest
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.service.dataplane import InferOptions
-from nightjar_alerts.service.engine.batch import Arrays
+from nightjar_alerts.service.engine.adapter import Arrays
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.observe.tracing import Tracer
 from nightjar_alerts.service.registry.loader import ChangeRejected, load_one
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import Reference
@@ -46,7 +45,7 @@ class Both:
         self.root = root
         root.mkdir()
         chosen = settings(repository=root, drain_timeout=1, max_queued_seconds=1000)
-        self.models = ModelManager(chosen, self.metrics, Tracer(), self.reasons.append, loader(self.live), self._other)
+        self.models = ModelManager(chosen, self.metrics, self.reasons.append, loader(self.live), self._other)
 
     def _other(self, chosen: CommonSettings, path: Path) -> LoadedModel:
         real = load_one(chosen, path)

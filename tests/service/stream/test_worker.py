@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from nightjar_alerts.models.alerts.envelopes import TopicRule
 from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.connectors import check_addresses
 from support import alerts
@@ -89,16 +90,14 @@ def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> Non
 
 
 def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nightjar_alerts.service.engine import batch
+    prepare = TaskAdapter.prepare
 
-    prepare = batch.Classification.prepare
-
-    def broken(self: batch.Classification, item: LightCurve) -> batch.ModelInput:
+    def broken(self: TaskAdapter, item: LightCurve) -> ModelInput:
         if item.object_id == "507":
             raise RuntimeError("a bug")
         return prepare(self, item)
 
-    monkeypatch.setattr(batch.Classification, "prepare", broken)
+    monkeypatch.setattr(TaskAdapter, "prepare", broken)
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}")) as worker:
         assert worker.join() == 3
     assert len(results(tmp_path)) == 19

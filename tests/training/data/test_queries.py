@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar_alerts.models.forecast import MAX_QUERIES, check_queries, make_queries, pad_queries, query_order
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits, Tokens, featurise
 from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.data.queries import MAX_QUERIES, check_queries, make_queries, pad_queries, query_order
 
 NAN = float("nan")
 

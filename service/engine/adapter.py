@@ -1,0 +1,91 @@
+"""Conversion between light curves and the network: features, padded inputs, rows of the outputs.
+
+A :class:`TaskAdapter` knows nothing of queues, threads or HTTP; the engine knows nothing of fluxes or probabilities.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nightjar_alerts.models.bundle import Manifest
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
+
+Arrays = dict[str, NDArray[Any]]
+
+Row = dict[str, NDArray[Any]]
+"""Outputs of the network for one light curve, by name, without the batch axis."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelInput:
+    """One light curve as the network sees it; its length, in points, predicts the cost of a run."""
+
+    tokens: Tokens
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.tokens)
+
+
+class TaskAdapter:
+    """Inputs and outputs of a classifier; several threads may use it at once."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.max_points = manifest.limits.max_points_per_band * len(manifest.bands)
+
+    def max_length(self, curve: LightCurve) -> int:
+        """Return an upper bound on the length of the model input of a light curve, without computing it."""
+        return min(len(curve), self.max_points)
+
+    def prepare(self, curve: LightCurve) -> ModelInput:
+        """Featurise a light curve. Raises LightCurveError if no point is in a band of the network."""
+        manifest = self.manifest
+        tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map)
+        return ModelInput(tokens)
+
+    def assemble(self, inputs: Sequence[ModelInput]) -> Arrays:
+        """Pad a batch; returns the arrays of :meth:`models.lightcurve.RaggedBatch.padded`."""
+        return RaggedBatch.collate([each.tokens for each in inputs]).padded()
+
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one row of every output that the graph must have."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "probabilities": (len(self.manifest.classes.names),),
+            "embedding": (self.manifest.embedding_dim,),
+        }
+        return shapes if self.manifest.novelty is None else shapes | {"novelty": ()}
+
+    def split(self, outputs: Arrays, size: int) -> list[Row | None]:
+        """Split the outputs of a batch into rows.
+
+        Returns
+        -------
+        One row per light curve, copied so that it does not keep the whole batch in memory: ``probabilities``
+        (classes,), ``embedding`` (dim,) and, where the manifest declares it, ``novelty`` (), all float32. None where a
+        value is not finite.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If an output is missing, or does not have ``size`` rows.
+        """
+        names = ("probabilities", "embedding") + (() if self.manifest.novelty is None else ("novelty",))
+        for name in names:
+            if len(outputs[name]) != size:
+                raise ValueError(f"the graph returned {len(outputs[name])} rows of {name} for {size} light curves")
+        # One number instead of a mask of all values: a sum of squares is finite only if every term is. Where finite
+        # values overflow it, the exact check below decides.
+        if all(isfinite(np.vdot(outputs[name], outputs[name])) for name in names):
+            finite = [True] * size
+        else:
+            finite_NB = [np.isfinite(outputs[name]).reshape(size, -1).all(axis=1) for name in names]
+            finite = np.all(finite_NB, axis=0).tolist()
+        return [
+            {name: np.array(outputs[name][row]) for name in names} if is_finite else None
+            for row, is_finite in enumerate(finite)
+        ]

@@ -1,0 +1,109 @@
+"""Warm-up: runs of made-up light curves that allocate memory and measure what runs cost on this machine.
+
+cost = CostModel.fit(measure(run, adapter, clock))
+"""
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.photometry import FILTERS
+from nightjar_alerts.service.engine.adapter import Arrays, ModelInput, TaskAdapter
+from nightjar_alerts.service.engine.batch import RunGraph, padded_length
+from nightjar_alerts.service.engine.policy import RunSample
+
+
+class BatchShape(NamedTuple):
+    """A warm-up batch: one light curve of ``length`` points and ``batch - 1`` of ``others``."""
+
+    batch: int
+    length: int
+    others: int
+
+
+WARM_UP_SHAPES = (
+    BatchShape(1, 4, 0),
+    BatchShape(1, 128, 0),
+    BatchShape(16, 32, 32),
+    BatchShape(16, 64, 4),
+    BatchShape(32, 8, 8),
+    BatchShape(4, 192, 192),
+    BatchShape(1, 384, 0),
+    BatchShape(8, 192, 16),
+    BatchShape(1, 32, 0),
+    BatchShape(4, 48, 48),
+    BatchShape(16, 4, 4),
+    BatchShape(16, 64, 64),
+)
+"""From one faint transient to a full batch, even and ragged; the most informative first, as the time may run out."""
+
+LONG_HISTORY = 512
+LONGEST_DUMMY = 1024
+"""A network made for longer histories than ``LONG_HISTORY`` is also measured on one of up to this length: the shapes
+above say little about attention, whose cost grows with the square of the length."""
+
+WARM_UP_SECONDS = 1.5
+MIN_SAMPLES = 6  # one more than the cost model has terms
+REPEATS = 3
+
+
+def measure(
+    run: RunGraph,
+    adapter: TaskAdapter,
+    clock: Callable[[], float] = monotonic,
+    repeats: int = REPEATS,
+    budget: float = WARM_UP_SECONDS,
+) -> list[RunSample]:
+    """Measure runs of several shapes: the shortest duration of each.
+
+    Once ``budget`` seconds are spent the remaining shapes are skipped, but the first :data:`MIN_SAMPLES` are always
+    measured.
+
+    Parameters
+    ----------
+    clock : seconds. Where the calling thread does all the work of a run, ``time.thread_time`` keeps other processes out
+        of the fit: on a loaded machine they stretch long runs more than short ones, which would make merging look bad.
+    """
+    end = monotonic() + budget
+    samples: list[RunSample] = []
+    for shape in warm_up_shapes(adapter.max_points):
+        if monotonic() > end and len(samples) >= MIN_SAMPLES:
+            break
+        inputs = dummy_batch(adapter, shape)
+        arrays = adapter.assemble(inputs)
+        run(arrays)  # untimed: the first run of a shape allocates
+        # The shortest, not the mean: a disturbance can only lengthen a run.
+        seconds = min(_timed(run, arrays, clock) for _ in range(repeats))
+        samples.append(RunSample(len(inputs), padded_length(arrays), sum(map(len, inputs)), seconds))
+    return samples
+
+
+def warm_up_shapes(max_points: int) -> tuple[BatchShape, ...]:
+    """Return the shapes to measure for a network that takes histories of up to ``max_points``."""
+    if max_points <= LONG_HISTORY:
+        return WARM_UP_SHAPES
+    return (*WARM_UP_SHAPES[:2], BatchShape(1, min(max_points, LONGEST_DUMMY), 0), *WARM_UP_SHAPES[2:])
+
+
+def dummy_batch(adapter: TaskAdapter, shape: BatchShape) -> list[ModelInput]:
+    """Return made-up model inputs of a shape, as long as the network's limits allow."""
+    lengths = [shape.length] + [shape.others] * (shape.batch - 1)
+    bands = np.flatnonzero(adapter.manifest.band_map.table() >= 0).tolist()
+    inputs = {length: adapter.prepare(_dummy_curve(length, bands)) for length in set(lengths)}
+    return [inputs[length] for length in lengths]
+
+
+def _dummy_curve(length: int, bands: Sequence[int]) -> LightCurve:
+    steps = np.arange(length)
+    flux = 1000.0 * np.sin(0.1 * steps)
+    band = [FILTERS[index] for index in np.resize(np.array(bands), length)]
+    return LightCurve.from_columns(60_000.0 + steps, flux, np.full(length, 100.0), band, detected=np.zeros(length))
+
+
+def _timed(run: RunGraph, arrays: Arrays, clock: Callable[[], float]) -> float:
+    started = clock()
+    run(arrays)
+    return clock() - started

@@ -1,0 +1,84 @@
+"""What the engine, the data plane and the model registry report while they work.
+
+Both classes discard everything, which is what a program that classifies in process needs. The services pass
+:class:`service.observe.metrics.Metrics`, which counts with Prometheus and traces with OpenTelemetry; nothing that
+classifies imports either library.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
+from nightjar_alerts.service.engine.watchdog import ErrorKind
+
+if TYPE_CHECKING:
+    from nightjar_alerts.service.engine.engine import Engine
+
+
+class ModelRecorder:
+    """Receiver of the work of one model. Safe to use from any thread."""
+
+    def serve(self, engine: "Engine", provider: str, load_seconds: float) -> None:
+        """Record that the model is served from now on; gauges read the engine."""
+
+    def close(self) -> None:
+        """Record that the model is no longer served."""
+
+    def record_request(self, role: str, light_curves: int) -> None:
+        """Record light curves sent to the model; ``role`` is empty, or ``canary``."""
+
+    def record_run(self, report: RunReport, predicted_seconds: float) -> None:
+        """Record a run of the network."""
+
+    def record_stage(self, stage: str, started: float, ended: float, light_curves: int = 1) -> None:
+        """Record one stage of the current request, shared evenly by its light curves (``time.monotonic()`` seconds)."""
+
+    def record_outcomes(self, counts: Mapping[tuple[str, str, str], int]) -> None:
+        """Record numbers of light curves by (survey, status, reason)."""
+
+    def record_withdrawn(self, light_curves: int) -> None:
+        """Record light curves whose caller went away, or whose deadline passed, before their result."""
+
+    def record_error(self, kind: ErrorKind, recovered: bool) -> None:
+        """Record an error of the engine, and whether the engine goes on."""
+
+    def current_span(self) -> object:
+        """Return the tracing span of the current request; None if it is not recorded."""
+        return None
+
+    def trace_batch(self, entries: Sequence[QueueEntry], started: float, began: float, ended: float) -> object:
+        """Add a span for a batch, linked to the requests in it; see :data:`service.engine.batch.TraceBatch`."""
+        return None
+
+    def trace_predictions(self, predictions: Sequence[Prediction]) -> None:
+        """Add spans ``queue``, ``assemble`` and ``run`` to the current request, one of each for every batch."""
+
+
+class Recorder:
+    """Receiver of the work of all models of a process. Safe to use from any thread."""
+
+    def model(self, bundle: Bundle) -> ModelRecorder:
+        """Return the receiver of one model."""
+        return ModelRecorder()
+
+    def record_load(self, succeeded: bool) -> None:
+        """Record an attempt to load a bundle."""
+
+    def watch_failing_models(self, count: Callable[[], int]) -> None:
+        """Set the function that counts the bundles that cannot be served."""
+
+    def record_cache_lookup(self, hits: int, misses: int) -> None:
+        """Record light curves whose result was looked up in the cache."""
+
+    def watch_cache(self, used_bytes: Callable[[], int]) -> None:
+        """Set the function that returns the bytes of the results held in memory."""
+
+    def record_shadow(self, outcome: str, light_curves: int = 1) -> None:
+        """Record light curves offered to a shadow model: ``agreed``, ``disagreed``, ``failed`` or ``dropped``."""
+
+    def record_shadow_distance(self, distance: float) -> None:
+        """Record the total-variation distance between a shadow model's probabilities and the served ones."""
+
+    def record_shadow_seconds(self, seconds: float) -> None:
+        """Record the time from a copied request to the shadow model's result."""

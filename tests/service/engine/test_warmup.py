@@ -1,0 +1,52 @@
+"""Warm-up measures what runs cost."""
+
+import pytest
+
+from nightjar_alerts.models.lightcurve import Limits
+from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.warmup import MIN_SAMPLES, WARM_UP_SHAPES, measure
+from support.graphs import EchoGraph, echo_manifest
+
+ADAPTER = TaskAdapter(echo_manifest())
+
+
+class FakeClock:
+    """Time that only a graph lets pass."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_warm_up_finds_the_fixed_and_the_growing_cost() -> None:
+    clock = FakeClock()
+
+    def run(inputs: Arrays) -> Arrays:
+        clock.now += 2e-3 + 1e-5 * int(inputs["mask"].sum())
+        return inputs
+
+    cost = CostModel.fit(measure(run, ADAPTER, repeats=1, budget=60.0, clock=clock))
+    for shape in ((1, 4, 4), (16, 64, 1024), (16, 64, 124)):
+        assert cost.seconds(*shape) == pytest.approx(2e-3 + 1e-5 * shape[2], rel=1e-3)
+
+
+def test_warm_up_stops_when_its_time_is_spent() -> None:
+    graph = EchoGraph()
+    measure(graph, ADAPTER, repeats=2, budget=0.0)
+    assert len(graph.batches) == 3 * MIN_SAMPLES
+    assert len(WARM_UP_SHAPES) > MIN_SAMPLES
+
+
+def test_warm_up_respects_the_limits_of_the_network() -> None:
+    longest = 0
+
+    def watched(inputs: Arrays) -> Arrays:
+        nonlocal longest
+        longest = max(longest, inputs["mask"].shape[1])
+        return inputs
+
+    measure(watched, TaskAdapter(echo_manifest(Limits(max_points_per_band=10))), repeats=1)
+    assert longest == 60

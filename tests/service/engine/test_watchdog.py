@@ -1,0 +1,243 @@
+"""Graphs that really hang, ask for too much memory, or fail every run: what the watchdog makes of each."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.runtime import SessionRun, open_session
+from nightjar_alerts.service.engine import engine as engine_module
+from nightjar_alerts.service.engine.adapter import Arrays, ModelInput, TaskAdapter
+from nightjar_alerts.service.engine.batch import EngineDead, OutOfMemory, RunGraph, is_out_of_memory
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.service.engine.policy import CostModel, LiveCost
+from nightjar_alerts.service.engine.watchdog import HUNG_FACTOR, ErrorKind, FatalEngineError, Watchdog, kind_of
+from support.graphs import EchoGraph, echo_manifest, model_input, poison
+from support.trouble import ENDLESS, GREEDY, trouble_bundle
+
+CHEAP = CostModel(1e-6, 0.0, 0.0)
+FLOOR = 0.2
+ADAPTER = TaskAdapter(echo_manifest())
+
+
+def inputs(*markers: float) -> Arrays:
+    return ADAPTER.assemble([model_input(marker) for marker in markers])
+
+
+def watched(graph: RunGraph, recoveries: list[int] | None = None, cost: CostModel = CHEAP) -> Watchdog:
+    counted = [] if recoveries is None else recoveries
+    return Watchdog(graph, ADAPTER, LiveCost(cost), FLOOR, lambda: counted.append(1))
+
+
+@pytest.fixture(scope="module")
+def trouble(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return trouble_bundle(tmp_path_factory.mktemp("trouble") / "trouble")
+
+
+def asked(bundle: Bundle, **columns: float) -> ModelInput:
+    values = {"flux": 100.0, "flux_err": 1.0} | columns
+    made = {name: np.full(10, value) for name, value in values.items()}
+    curve = LightCurve.from_columns(60_000 + np.arange(10), made["flux"], made["flux_err"], ["r"] * 10)
+    return TaskAdapter(bundle.manifest).prepare(curve)
+
+
+def of(bundle: Bundle, *model_inputs: ModelInput) -> Arrays:
+    return TaskAdapter(bundle.manifest).assemble(model_inputs)
+
+
+def test_watchdog_of_an_ordinary_run_returns_the_outputs() -> None:
+    recoveries: list[int] = []
+    watchdog = watched(EchoGraph(), recoveries)
+    assert watchdog(inputs(5.0, 6.0))["probabilities"][:, 0].tolist() == [5.0, 6.0]
+    assert (watchdog.check(1e9), recoveries) == (None, [])
+
+
+@contextmanager
+def held(watchdog: Watchdog, graph: EchoGraph) -> Iterator[None]:
+    """Keep a run in the graph."""
+    graph.hold()
+    thread = threading.Thread(target=watchdog, args=(inputs(5.0),))
+    thread.start()
+    assert graph.started.acquire(timeout=10)
+    yield
+    graph.release()
+    thread.join(10)
+
+
+def test_check_within_many_times_the_prediction_returns_nothing() -> None:
+    graph = EchoGraph()
+    watchdog = watched(graph, cost=CostModel(1.0, 0.0, 0.0))
+    with held(watchdog, graph):
+        assert watchdog.check(0.9 * HUNG_FACTOR) is None
+        error = watchdog.check(0.2 * HUNG_FACTOR)
+    assert isinstance(error, FatalEngineError)
+    assert (error.kind, str(error)) == (ErrorKind.RUN_HUNG, "an inference run hangs")
+    assert watchdog.check(1e9) is None
+
+
+def test_check_of_a_short_run_allows_the_minimum_time() -> None:
+    graph = EchoGraph()
+    watchdog = watched(graph)
+    with held(watchdog, graph):
+        assert watchdog.check(0.9 * FLOOR) is None
+        assert isinstance(watchdog.check(0.2 * FLOOR), FatalEngineError)
+
+
+def test_check_after_the_process_was_stopped_returns_nothing() -> None:
+    """After SIGSTOP and SIGCONT the clock has gone on and the watchdog has not."""
+    graph = EchoGraph()
+    watchdog = watched(graph)
+    with held(watchdog, graph):
+        assert watchdog.check(0.01) is None
+        time.sleep(1.5 * FLOOR)
+        assert watchdog.check(0.01) is None
+
+
+def test_watchdog_of_a_run_without_enough_memory_raises_out_of_memory(trouble: Bundle) -> None:
+    recoveries: list[int] = []
+    graph, adapter = SessionRun(open_session(trouble.model)), TaskAdapter(trouble.manifest)
+    watchdog = Watchdog(graph, adapter, LiveCost(CHEAP), FLOOR, lambda: recoveries.append(1))
+    with pytest.raises(OutOfMemory) as caught:
+        watchdog(of(trouble, asked(trouble, **GREEDY)))
+    assert is_out_of_memory(caught.value.__cause__ or ValueError())
+    assert recoveries == [1]
+    with pytest.raises(Exception, match="allocate memory"):  # a batch, which its caller bisects
+        watchdog(of(trouble, asked(trouble), asked(trouble, **GREEDY)))
+    assert recoveries == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "so"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 17"), True),
+        (RuntimeError("CUDA failure 2: out of memory ; GPU=0"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("Non-zero status code returned while running Gather node"), False),
+    ],
+)
+def test_missing_memory_is_recognised(error: Exception, so: bool) -> None:
+    assert is_out_of_memory(error) == so
+
+
+def test_numpy_says_it_as_well() -> None:
+    with pytest.raises(MemoryError) as caught:
+        np.empty(2**60, dtype=np.uint8)
+    assert is_out_of_memory(caught.value)
+
+
+def test_watchdog_of_a_curve_that_always_fails_blames_the_curve() -> None:
+    graph = EchoGraph()
+    graph.on_marker[7.0] = poison
+    watchdog = watched(graph)
+    for _ in range(10):  # however often it comes
+        with pytest.raises(ZeroDivisionError):
+            watchdog(inputs(7.0))
+    assert graph.seen.count(7.0) == 10
+    assert len(graph.seen) == 20  # after each failure a made-up light curve has run
+
+
+def test_watchdog_of_a_provider_that_fails_every_run_raises_a_fatal_error() -> None:
+    def lost(_: Arrays) -> Arrays:
+        raise RuntimeError("CUDA error 999")
+
+    watchdog = watched(lost)
+    with pytest.raises(RuntimeError, match="CUDA"):  # a batch, which its caller bisects
+        watchdog(inputs(5.0, 6.0))
+    with pytest.raises(FatalEngineError, match="the execution provider fails every run") as caught:
+        watchdog(inputs(5.0))
+    assert kind_of(caught.value) is ErrorKind.PROVIDER_LOST
+
+
+def test_watchdog_of_a_session_of_another_graph_raises_a_fatal_error(trouble: Bundle, tmp_path: Path) -> None:
+    """onnxruntime refuses every input that it is given."""
+    onnx = pytest.importorskip("onnx")
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["flux"], ["other"])],
+        "other",
+        [info("flux", onnx.TensorProto.DOUBLE, [1])],
+        [info("other", onnx.TensorProto.DOUBLE, [1])],
+    )
+    path = tmp_path / "other.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10), path)
+    adapter = TaskAdapter(trouble.manifest)
+    with pytest.raises(FatalEngineError):
+        Watchdog(SessionRun(open_session(path)), adapter, LiveCost(CHEAP), FLOOR)(of(trouble, asked(trouble)))
+
+
+def test_watchdog_without_memory_for_any_run_raises_a_fatal_error() -> None:
+    def full(_: Arrays) -> Arrays:
+        raise MemoryError
+
+    with pytest.raises(FatalEngineError, match="no memory left"):
+        watched(full)(inputs(5.0))
+
+
+@contextmanager
+def quick_watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(engine_module, "WATCH_SECONDS", 0.02)
+    yield
+
+
+async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], Awaitable[object]]) -> list[BaseException]:
+    """Run ``use`` with an engine; return the errors that the engine died of."""
+    deaths: list[BaseException] = []
+    adapter, options = TaskAdapter(loaded.bundle.manifest), EngineOptions(workers=2, hung_run_seconds=FLOOR)
+    engine = Engine(loaded.run, adapter, loaded.cost, options, on_death=deaths.append)
+    await engine.start()
+    try:
+        await use(engine)
+        await asyncio.sleep(0)
+    finally:
+        await engine.stop()
+    return deaths
+
+
+async def test_engine_with_a_greedy_curve_answers_its_batch_mates(trouble: Bundle) -> None:
+    async def use(engine: Engine) -> None:
+        greedy = engine.enqueue([asked(trouble), asked(trouble, **GREEDY), asked(trouble)])
+        results = await asyncio.gather(*(entry.future for entry in greedy), return_exceptions=True)
+        assert [isinstance(each, OutOfMemory) for each in results] == [False, True, False]
+        assert (await engine.submit(asked(trouble))).outputs["probabilities"].shape == (20,)
+        assert engine.alive
+
+    assert await in_an_engine(load_model(trouble.path), use) == []
+
+
+async def test_engine_with_a_graph_that_loops_forever_dies(trouble: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_model(trouble.path)
+
+    async def use(engine: Engine) -> None:
+        with pytest.raises(EngineDead):
+            await engine.submit(asked(trouble, **ENDLESS))
+
+    with quick_watch(monkeypatch):
+        (death,) = await in_an_engine(loaded, use)
+    assert kind_of(death) is ErrorKind.RUN_HUNG
+
+
+async def test_engine_with_a_hung_run_fails_everything_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = EchoGraph()
+    loaded = LoadedModel(Bundle(Path("echo"), echo_manifest(), "0" * 64), "cpu", graph, CHEAP, 0.0, 0.0)
+
+    async def use(engine: Engine) -> None:
+        graph.hold()
+        entries = engine.enqueue([model_input(float(marker)) for marker in range(40)])
+        results = await asyncio.gather(*(entry.future for entry in entries), return_exceptions=True)
+        assert {type(each) for each in results} == {EngineDead}
+        assert not engine.alive
+        graph.release()
+
+    with quick_watch(monkeypatch):
+        (death,) = await in_an_engine(loaded, use)
+    assert kind_of(death) is ErrorKind.RUN_HUNG
