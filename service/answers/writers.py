@@ -6,7 +6,7 @@ other.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,7 +20,9 @@ from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.registry.names import Role
-from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
+
+if TYPE_CHECKING:  # the model registry needs the settings, which an in-process program does without
+    from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 
 AskedPrior = str | Mapping[str, float] | None
 """Class shares as requests ask for them: a name, weights by class, or none."""
@@ -205,10 +207,10 @@ def each_written(
 
 
 # A writer is made once for a model, a role and the name of a prior, and goes with the model.
-_CLASS_WRITERS: WeakKeyDictionary[ServedModel, dict[tuple[Role, str | None], ClassWriter]] = WeakKeyDictionary()
+_CLASS_WRITERS: "WeakKeyDictionary[ServedModel, dict[tuple[Role, str | None], ClassWriter]]" = WeakKeyDictionary()
 
 
-def class_writer(handle: ModelHandle, prior: AskedPrior = None) -> ClassWriter:
+def class_writer(handle: "ModelHandle", prior: AskedPrior = None) -> ClassWriter:
     """Return the writer of a classifier's results under a prior; raises PriorError as :class:`ClassWriter` does."""
     if prior is not None and not isinstance(prior, str):
         return ClassWriter(handle.bundle, handle.role, prior)
@@ -219,7 +221,7 @@ def class_writer(handle: ModelHandle, prior: AskedPrior = None) -> ClassWriter:
     return writers[key]
 
 
-def usual_writer(handle: ModelHandle, prior: str = "") -> ClassWriter:
+def usual_writer(handle: "ModelHandle", prior: str = "") -> ClassWriter:
     """Return the writer under the operator's prior, or under the model's own where it has none of that name."""
     try:
         return class_writer(handle, prior or None)
