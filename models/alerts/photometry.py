@@ -6,6 +6,7 @@ the columns of one list of observations and returns :class:`Photometry` with NaN
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,6 +28,15 @@ Float64 = NDArray[np.float64]
 Columns = Mapping[str, Sequence[Any]]
 
 
+class Flaw(IntEnum):
+    """Reason for which a survey's row has no usable flux."""
+
+    UPPER_LIMIT = 1  # an exposure without a detection
+    WITHDRAWN = 2
+    FLAGGED = 3  # forced photometry with a warning
+    BAD_SIGN = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Photometry:
     """Observations in columns of shape (n,).
@@ -38,8 +48,7 @@ class Photometry:
     band : index into ``models.photometry.FILTERS``, -1 when unknown.
     detected : whether the row is a detection.
     visit : visit number, 0 when there is none.
-    limit : whether the row is an upper limit: an exposure without a detection.
-    flaw : what is wrong with the row's flux beyond its value: "", "withdrawn", "flagged" or "bad_sign".
+    flaw : why the row has no usable flux although it may have a value, as :class:`Flaw`; 0 when nothing is wrong.
     """
 
     mjd: Float64
@@ -48,8 +57,7 @@ class Photometry:
     band: NDArray[np.int64]
     detected: NDArray[np.bool_]
     visit: NDArray[np.int64]
-    limit: NDArray[np.bool_]
-    flaw: NDArray[np.str_]
+    flaw: NDArray[np.int8]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -84,40 +92,39 @@ def _number(value: Any) -> float:
 
 
 def whole_numbers(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return a column as integers, 0 where a value is missing or is no whole number of 53 bits or an integer."""
+    """Return a column as integers, 0 where a value is missing or is no whole number."""
+    if set(map(type, values)) <= _WHOLE:
+        return np.array([value or 0 for value in values], dtype=np.int64)
     return np.array([_whole(value) for value in values], dtype=np.int64)
+
+
+_WHOLE: Final = frozenset({int, type(None)})
 
 
 def _whole(value: Any) -> int:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
-    return value if isinstance(value, int) and abs(value) < 2**63 else 0
+    return value if isinstance(value, int) else 0
 
 
 def filters_of(values: Sequence[Any], bands: Bands) -> NDArray[np.int64]:
     """Return the filters of a column, unknown where the survey has no such filter."""
-    return np.array([_filter(value, bands) for value in values], dtype=np.int64)
+    found = [bands.get(value, UNKNOWN) for value in values]
+    if UNKNOWN in found:
+        found = [_filter(value, bands) for value in values]
+    return np.array(found, dtype=np.int64)
 
 
 def _filter(value: Any, bands: Bands) -> int:
-    found = bands.get(value)
-    if found is None and isinstance(value, str):
+    if isinstance(value, str):
         name = value.strip()
-        found = bands.get(int(name) if len(name) < 4 and name.isdecimal() else name)
-    return UNKNOWN if found is None else found
+        value = int(name) if len(name) < 4 and name.isdecimal() and name not in bands else name
+    return bands.get(value, UNKNOWN)
 
 
-def no_limits(count: int) -> NDArray[np.bool_]:
-    """Return the column of rows none of which is an upper limit."""
-    return np.zeros(count, dtype=np.bool_)
-
-
-def flaws(count: int, **masks: NDArray[np.bool_]) -> NDArray[np.str_]:
-    """Return the flaw of each row: the name of the first mask that is true for it."""
-    column = np.full(count, "", dtype="<U9")
-    for name, mask in reversed(masks.items()):
-        column[mask] = name
-    return column
+def no_flaws(count: int) -> NDArray[np.int8]:
+    """Return the column of rows with which nothing is wrong."""
+    return np.zeros(count, dtype=np.int8)
 
 
 def in_njy(columns: Columns, detection: bool, bands: Bands, mjd: Float64) -> Photometry:
@@ -129,8 +136,7 @@ def in_njy(columns: Columns, detection: bool, bands: Bands, mjd: Float64) -> Pho
         band=filters_of(columns["band"], bands),
         detected=np.full(len(mjd), detection),
         visit=np.zeros(len(mjd), dtype=np.int64),
-        limit=no_limits(len(mjd)),
-        flaw=flaws(len(mjd)),
+        flaw=no_flaws(len(mjd)),
     )
 
 
@@ -156,12 +162,13 @@ def is_mjd(times: Float64) -> NDArray[np.bool_]:
     return (times >= EARLIEST_MJD) & (times < MAX_ABS_MJD)
 
 
-def why_unusable(rows: Photometry) -> list[str]:
-    """Name what each row lacks to be usable."""
-    flux = np.isfinite(rows.flux)
-    reasons = np.where(is_mjd(rows.mjd), np.where(flux, "no_error", "no_flux"), "no_time")
-    reasons = np.where(rows.flaw != "", rows.flaw, reasons)
-    return [str(reason) for reason in reasons]
+def why_unusable(rows: Photometry, index: int) -> str:
+    """Name what a row lacks to be usable: its flaw, or the first of time, flux and error."""
+    if rows.flaw[index]:
+        return Flaw(rows.flaw[index]).name.lower()
+    if not is_mjd(rows.mjd[index : index + 1])[0]:
+        return "no_time"
+    return "no_error" if np.isfinite(rows.flux[index]) else "no_flux"
 
 
 def concatenate(parts: Sequence[Photometry]) -> Photometry:
@@ -171,13 +178,12 @@ def concatenate(parts: Sequence[Photometry]) -> Photometry:
     )
 
 
-def merge(parts: Sequence[Photometry]) -> Photometry:
-    """One row for each exposure and band, from lists of observations in order of preference.
+def merge(rows: Photometry) -> Photometry:
+    """Return one row for each exposure and band, from rows in order of preference.
 
     The first usable row gives time and flux; the exposure counts as detected when any of its rows is a detection, also
     one without a usable flux. Exposures without a usable row are left out.
     """
-    rows = concatenate(parts)
     rows = rows.at(placed(rows))
     if len(rows) < 2:  # most new objects have one point, and what follows takes as long for one as for a hundred
         return rows.at(usable(rows))

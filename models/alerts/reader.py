@@ -73,15 +73,17 @@ def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet
         moving = match.detail
     if moving:
         return replace(packet, reason=AbstainReason.SOLAR_SYSTEM_OBJECT, detail=moving)
-    points = photometry.merge(rows) if rows else None
-    if points is None or len(points) == 0:
+    every = photometry.concatenate(rows) if rows else None
+    points = every and photometry.merge(every)
+    if every is None or not points:
         return replace(packet, reason=AbstainReason.NO_USABLE_POINTS, detail=_why_empty(rows))
     metadata = _metadata_of(record, plan)
     if match:
         metadata["solar_system_distance"] = match.arcsec
     curve = LightCurve(
         points.mjd, points.flux.astype(np.float32), points.flux_err.astype(np.float32), points.band, points.detected,
-        metadata, object_id, plan.survey.name, unknown_filters=_unknown_filters(parts), dropped=_dropped(parts),
+        metadata, object_id, plan.survey.name, unknown_filters=_unknown_filters(parts),
+        dropped=_dropped(every),
     )  # fmt: skip  # merge() has made sure of every rule of the record
     return replace(packet, curve=curve)
 
@@ -144,14 +146,12 @@ def build_archive_alert(record: Record, plan: PacketPlan, limits: ReadLimits) ->
 
 def _alert_time(record: Record, parts: Sequence[ObservationList]) -> float | None:
     """Mid-exposure of the detection that caused the alert: the one outside of the lists, else the newest."""
-    newest = None
-    for part in parts:
-        times = part.rows.mjd[photometry.is_mjd(part.rows.mjd) & part.rows.detected]
-        if isinstance(record[part.path], dict) and photometry.is_mjd(part.rows.mjd[:1]).any():
-            return float(part.rows.mjd[0])
+    own = [part for part in parts if isinstance(record[part.path], dict)]
+    for part in own or parts:
+        times = part.rows.mjd[photometry.is_mjd(part.rows.mjd) & (part.rows.detected | bool(own))]
         if times.size:
-            newest = max(float(times.max()), newest or 0.0)
-    return newest
+            return float(times.max())
+    return None
 
 
 def observations(record: Record, plan: PacketPlan, limits: ReadLimits) -> list[ObservationList]:
@@ -193,16 +193,10 @@ def _unknown_filters(parts: Sequence[ObservationList]) -> dict[str, int]:
     return dict(counts)
 
 
-def _dropped(parts: Sequence[ObservationList]) -> dict[str, int]:
+def _dropped(rows: photometry.Photometry) -> dict[str, int]:
     """Count the rows of known filters that cannot be used, by reason; upper limits are not counted."""
-    counts: Counter[str] = Counter()
-    for part in parts:
-        unusable = ~photometry.usable(part.rows) & (part.rows.band >= 0) & ~part.rows.limit
-        if not unusable.any():
-            continue
-        reasons = photometry.why_unusable(part.rows)
-        counts.update(reason for reason, bad in zip(reasons, unusable.tolist(), strict=True) if bad)
-    return dict(counts)
+    unusable = ~photometry.usable(rows) & (rows.band >= 0) & (rows.flaw != photometry.Flaw.UPPER_LIMIT)
+    return dict(Counter(photometry.why_unusable(rows, index) for index in np.flatnonzero(unusable).tolist()))
 
 
 def _table(value: Record | ColumnTable | None) -> ColumnTable:

@@ -20,7 +20,7 @@ import numpy as np
 from nightjar_alerts.models.alerts import photometry
 from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
-from nightjar_alerts.models.alerts.photometry import Photometry
+from nightjar_alerts.models.alerts.photometry import Flaw, Photometry
 from nightjar_alerts.models.alerts.reader import ArchiveAlert, ObservationList
 from nightjar_alerts.models.alerts.reader import read_archive_alerts as alerts_of
 from nightjar_alerts.models.alerts.surveys.ztf import MISSING_FLUX, SURVEY
@@ -134,10 +134,10 @@ def _reason(part: ObservationList, index: int) -> str:
     values: Mapping[str, Any] = {role: column[index] for role, column in part.columns.items()}
     if "status" in values:
         whole = None not in (values["flux"], values["flux_err"], values["zero_point"])
-        if not whole or values["flux"] in (0.0, MISSING_FLUX) or part.rows.flaw[index] != "flagged":
+        if not whole or values["flux"] in (0.0, MISSING_FLUX) or part.rows.flaw[index] != Flaw.FLAGGED:
             return "forced photometry without a flux"
         return "forced photometry with a warning"
-    return "no sign of the difference" if part.rows.flaw[index] == "bad_sign" else "upper limit"
+    return "no sign of the difference" if part.rows.flaw[index] == Flaw.BAD_SIGN else "upper limit"
 
 
 def _object(name: str, rows: list[AlertRow], about: About) -> RawObject:

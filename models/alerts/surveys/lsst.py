@@ -13,12 +13,11 @@ from nightjar_alerts.models.alerts.layouts import Aliases, Observations, PacketL
 from nightjar_alerts.models.alerts.photometry import (
     Bands,
     Columns,
+    Flaw,
     Photometry,
     filters_of,
-    flaws,
     in_njy,
     is_mjd,
-    no_limits,
     numbers,
     whole_numbers,
 )
@@ -41,8 +40,7 @@ def rubin(columns: Columns, detection: bool, bands: Bands) -> Photometry:
         band=filters_of(columns["band"], bands),
         detected=standing & detection,
         visit=whole_numbers(columns.get("visit", [0] * len(mjd))),
-        limit=no_limits(len(mjd)),
-        flaw=flaws(len(mjd), withdrawn=~standing),
+        flaw=np.where(standing, 0, Flaw.WITHDRAWN).astype(np.int8),
     )
 
 

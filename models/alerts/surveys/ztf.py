@@ -8,7 +8,7 @@ of flux is told by the magnitudes beside them.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ from nightjar_alerts.models.alerts.layouts import Aliases, Observations, PacketL
 from nightjar_alerts.models.alerts.photometry import (
     Bands,
     Columns,
+    Flaw,
     Float64,
     Photometry,
     filters_of,
-    flaws,
     in_njy,
-    no_limits,
+    no_flaws,
     numbers,
 )
 from nightjar_alerts.models.photometry import mjd_tai_of_jd, njy_of_magnitude, njy_with_error
@@ -40,33 +40,41 @@ LARGEST_MAGNITUDE_ERROR: Final = 5.0
 @np.errstate(over="ignore", invalid="ignore")  # absurd values become infinite or NaN, and are dropped as unusable
 def magnitudes(columns: Columns, detection: bool, bands: Bands) -> Photometry:
     """Convert ZTF candidates; rows without a magnitude are upper limits, which the canonical record does not hold."""
-    sign = np.array([SIGN.get(str(flag).strip().lower()[:1], np.nan) for flag in columns["sign"]])
+    sign = np.array([_sign(flag) for flag in columns["sign"]])
     magnitude, error = numbers(columns["flux"]), numbers(columns["flux_err"])
     magnitude[(magnitude <= MAGNITUDES[0]) | (magnitude > MAGNITUDES[1])] = np.nan
     error[error > LARGEST_MAGNITUDE_ERROR] = np.nan
     limit = np.isnan(magnitude)
     flux, error = njy_with_error(magnitude, error)
     rows = _rows(columns, flux * sign, error, detection & ~limit & np.isfinite(sign), bands)
-    return replace(rows, limit=limit, flaw=flaws(len(flux), bad_sign=np.isnan(sign) & ~limit))
+    flaw = np.where(limit, Flaw.UPPER_LIMIT, np.where(np.isnan(sign), Flaw.BAD_SIGN, 0))
+    return replace(rows, flaw=flaw.astype(np.int8))
+
+
+def _sign(flag: Any) -> float:
+    found = SIGN.get(flag) if isinstance(flag, str) else None
+    return SIGN.get(str(flag).strip().lower()[:1], np.nan) if found is None else found
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def forced(columns: Columns, detection: bool, bands: Bands) -> Photometry:
     """Convert ZTF forced photometry; rows with a warning, no zero point, or the survey's two fillers are dropped."""
     counts = numbers(columns["flux"])
-    clean = np.array([str(status).strip() in NO_WARNING for status in columns["status"]], dtype=np.bool_)
+    clean = np.array(
+        [status == "0" or str(status).strip() in NO_WARNING for status in columns["status"]], dtype=np.bool_
+    )
     filler = (counts == MISSING_FLUX) | (counts == 0.0)
     zero_point = numbers(columns["zero_point"])
     zero_point[(zero_point <= MAGNITUDES[0]) | (zero_point > MAGNITUDES[1])] = np.nan
     scale = njy_of_magnitude(zero_point)
     flux = np.where(clean & ~filler, counts * scale, np.nan)
     rows = _rows(columns, flux, numbers(columns["flux_err"]) * scale, np.full(len(flux), detection), bands)
-    return replace(rows, flaw=flaws(len(flux), flagged=~clean))
+    return replace(rows, flaw=np.where(clean, 0, Flaw.FLAGGED).astype(np.int8))
 
 
 def _rows(columns: Columns, flux: Float64, error: Float64, detected: NDArray[np.bool_], bands: Bands) -> Photometry:
     band, visit = filters_of(columns["band"], bands), np.zeros(len(flux), dtype=np.int64)
-    return Photometry(_middle(columns), flux, error, band, detected, visit, no_limits(len(flux)), flaws(len(flux)))
+    return Photometry(_middle(columns), flux, error, band, detected, visit, no_flaws(len(flux)))
 
 
 def _middle(columns: Columns) -> Float64:

@@ -14,6 +14,10 @@ from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
 DAY = SECONDS_PER_DAY
 
 
+def merge(parts: list[photometry.Photometry]) -> photometry.Photometry:
+    return photometry.merge(photometry.concatenate(parts))
+
+
 def rubin(*rows: tuple[Any, ...], detection: bool = False) -> Photometry:
     """Rows of (mjd, band, flux, error, visit, withdrawn)."""
     roles = ("time", "band", "flux", "flux_err", "visit", "withdrawn")
@@ -125,33 +129,33 @@ UNUSABLE = {
 @pytest.mark.parametrize("row", UNUSABLE.values(), ids=UNUSABLE.keys())
 def test_unusable_rows_are_dropped(row: tuple[Any, ...]) -> None:
     good = (61001.0, "r", 2.0, 1.0, 2, None)
-    assert photometry.merge([rubin(row, good)]).mjd.tolist() == [61001.0]
-    assert len(photometry.merge([rubin(row)])) == 0
+    assert merge([rubin(row, good)]).mjd.tolist() == [61001.0]
+    assert len(merge([rubin(row)])) == 0
 
 
 def test_forced_flux_is_preferred_and_keeps_the_detection() -> None:
     point = (61000.0, "y", 100.0, 5.0, 77, None)
-    merged = photometry.merge([rubin((61000.0, "Y", 90.0, 2.0, 77, None)), rubin(point, detection=True)])
+    merged = merge([rubin((61000.0, "Y", 90.0, 2.0, 77, None)), rubin(point, detection=True)])
     assert (merged.flux.tolist(), merged.flux_err.tolist(), merged.detected.tolist()) == ([90.0], [2.0], [True])
     assert merged.band.tolist() == [5]
 
 
 def test_a_detection_stands_in_for_forced_photometry_without_flux() -> None:
-    merged = photometry.merge(
+    merged = merge(
         [rubin((61000.0, "g", None, 2.0, 77, None)), rubin((61000.0, "g", 100.0, 5.0, 77, None), detection=True)]
     )
     assert (merged.flux.tolist(), merged.detected.tolist()) == ([100.0], [True])
 
 
 def test_a_detection_without_flux_still_marks_the_visit() -> None:
-    merged = photometry.merge(
+    merged = merge(
         [rubin((61000.0, "g", 90.0, 2.0, 77, None)), rubin((61000.0, "g", None, None, 77, None), detection=True)]
     )
     assert (merged.flux.tolist(), merged.detected.tolist()) == ([90.0], [True])
 
 
 def test_a_withdrawn_detection_does_not_mark_the_visit() -> None:
-    merged = photometry.merge(
+    merged = merge(
         [rubin((61000.0, "g", 90.0, 2.0, 77, None)), rubin((61000.0, "g", 99.0, 1.0, 77, 61001.0), detection=True)]
     )
     assert merged.detected.tolist() == [False]
@@ -159,7 +163,7 @@ def test_a_withdrawn_detection_does_not_mark_the_visit() -> None:
 
 def test_the_alerts_own_detection_comes_before_its_history() -> None:
     own, old = (61000.0, "g", 100.0, 5.0, 77, None), (61000.0, "g", 50.0, 5.0, 77, None)
-    assert photometry.merge([rubin(own, detection=True), rubin(old, detection=True)]).flux.tolist() == [100.0]
+    assert merge([rubin(own, detection=True), rubin(old, detection=True)]).flux.tolist() == [100.0]
 
 
 SAME = {
@@ -176,16 +180,16 @@ SAME = {
 @pytest.mark.parametrize(("gap", "first", "second", "points"), SAME.values(), ids=SAME.keys())
 def test_rows_of_one_exposure_are_merged(gap: float, first: int | None, second: int | None, points: int) -> None:
     rows = rubin((61000.0, "g", 1.0, 1.0, first, None), (61000.0 + gap, "g", 2.0, 1.0, second, None))
-    assert len(photometry.merge([rows])) == points
+    assert len(merge([rows])) == points
 
 
 def test_bands_are_never_merged() -> None:
     rows = rubin((61000.0, "g", 1.0, 1.0, 7, None), (61000.0, "r", 2.0, 1.0, 7, None))
-    assert len(photometry.merge([rows])) == 2
+    assert len(merge([rows])) == 2
 
 
 def test_nothing_merges_to_nothing() -> None:
-    assert len(photometry.merge([rubin(), rubin(detection=True)])) == 0
+    assert len(merge([rubin(), rubin(detection=True)])) == 0
 
 
 numbers = st.none() | st.floats() | st.floats(60000, 60003) | st.integers(-(2**63), 2**63 - 1)
@@ -200,7 +204,7 @@ rows_of_anything = st.lists(
 
 @given(rows_of_anything, rows_of_anything)
 def test_merged_rows_are_usable_and_distinct(first: list[tuple[Any, ...]], second: list[tuple[Any, ...]]) -> None:
-    merged = photometry.merge([rubin(*first), rubin(*second, detection=True)])
+    merged = merge([rubin(*first), rubin(*second, detection=True)])
     assert photometry.usable(merged).all()
     assert len(set(zip(merged.mjd.tolist(), merged.band.tolist(), strict=True))) == len(merged)
 
@@ -211,5 +215,5 @@ def test_merged_rows_are_usable_and_distinct(first: list[tuple[Any, ...]], secon
     )
 )
 def test_any_ztf_row_is_converted_without_complaint(rows: list[tuple[Any, ...]]) -> None:
-    merged = photometry.merge([candidates(*rows), forced(*((*row[:4], 26.0, row[4], None) for row in rows))])
+    merged = merge([candidates(*rows), forced(*((*row[:4], 26.0, row[4], None) for row in rows))])
     assert photometry.usable(merged).all()
