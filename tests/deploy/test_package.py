@@ -147,6 +147,42 @@ def test_base_install_reads_packets_without_web_packages(base: Path, tmp_path: P
         assert ("nightjar-alerts[cpu]" if command == "nightjar" else "nightjar-alerts[train]") in told
 
 
+CLASSIFY = """
+import asyncio
+import sys
+from nightjar_alerts import LightCurve
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.service.dataplane import DataPlane
+from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.engine import Engine
+from nightjar_alerts.service.engine.load import load_model
+
+async def classify(curve):
+    model = load_model(DEFAULT_BUNDLE, native="auto")
+    adapter = TaskAdapter(model.bundle.manifest)
+    engine = Engine(model.run, adapter, model.cost)
+    await engine.start()
+    try:
+        (outcome,) = await DataPlane(engine, adapter).infer([curve])
+    finally:
+        await engine.stop()
+    return outcome
+
+days = [60000.0 + 2 * day for day in range(20)]
+curve = LightCurve.from_columns(days, [100.0 + 10 * day for day in range(20)], [5.0] * 20, ["g", "r"] * 10)
+outcome = asyncio.run(classify(curve))
+assert outcome.status == "classified", outcome
+assert abs(outcome.prediction.outputs["probabilities"].sum() - 1) < 1e-5
+loaded = sys.modules.keys() & {"fastapi", "starlette", "uvicorn", "prometheus_client", "redis", "confluent_kafka"}
+assert not loaded, loaded
+"""
+
+
+def test_base_install_with_onnxruntime_classifies_in_process(wheel: Path, tmp_path: Path) -> None:
+    venv = environment(tmp_path / "venv", str(wheel), "onnxruntime")
+    run(venv / "bin/python", "-c", CLASSIFY, cwd=tmp_path)
+
+
 PROVIDED = {
     "serve": "fastapi, uvicorn, prometheus_client, redis",
     "stream": "confluent_kafka",
@@ -176,7 +212,7 @@ def test_requirements_with_hashes_satisfy_the_wheel(wheel: Path, tmp_path: Path)
     """The image and `make demo` install these, and then the package without its dependencies."""
     venv = tmp_path / "venv"
     uv("venv", "--quiet", "--python", sys.executable, venv)
-    python = ["--quiet", "--python", venv / "bin/python"]
+    python: list[str | Path] = ["--quiet", "--python", venv / "bin/python"]
     uv("pip", "install", *python, "--require-hashes", "--requirement", ROOT / "deploy" / "requirements.txt")
     uv("pip", "install", *python, "--no-deps", wheel)
     assert "compatible" in uv("pip", "check", "--python", venv / "bin/python")
@@ -186,7 +222,7 @@ def test_requirements_with_hashes_satisfy_the_wheel(wheel: Path, tmp_path: Path)
 def test_requirements_of_the_build_have_hashes_and_its_requirements(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     uv("venv", "--quiet", "--python", sys.executable, venv)
-    python = ["--python", venv / "bin/python"]
+    python: list[str | Path] = ["--python", venv / "bin/python"]
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     uv("pip", "install", *python, "--require-hashes", "--requirement", ROOT / "deploy" / "build-requirements.txt")
     assert "Would make no changes" in uv("pip", "install", *python, "--dry-run", *build)
