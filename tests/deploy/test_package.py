@@ -44,14 +44,13 @@ def run(*command: str | Path, cwd: Path = ROOT, status: int = 0, **environment: 
 
 
 def uv(*arguments: str | Path) -> str:
-    """Run uv, which finds packages where pip's configuration says."""
-    found = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.find-links"], capture_output=True, text=True, check=False
-    )
-    links = (
-        ["--find-links", *found.stdout.split()] if found.returncode == 0 and arguments[:2] == ("pip", "install") else []
-    )
-    return run(sys.executable, "-m", "uv", *arguments, *links)
+    """Run uv. It takes torch from pip's local wheels where there are any, else the build without CUDA."""
+    options: list[str] = []
+    if arguments[:2] == ("pip", "install"):
+        command = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
+        links = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+        options = ["--find-links", *links] if links else ["--torch-backend", "cpu"]
+    return run(sys.executable, "-m", "uv", *arguments, *options)
 
 
 @pytest.fixture(scope="session")
