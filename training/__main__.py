@@ -260,28 +260,6 @@ class Card(TrainingCommand):
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
 
 
-class Profile(TrainingCommand):
-    """Say what each module of a bundle's network costs in onnxruntime, on one thread."""
-
-    bundle: CliPositionalArg[Path] = Field(description="bundle folder")
-    batch: int = Field(default=1, ge=1, description="light curves in a run")
-    length: int = Field(default=30, ge=1, description="points of each")
-    rounds: int = Field(default=50, ge=1, description="runs, of which the quickest counts")
-    metadata: CliImplicitFlag[bool] = Field(default=False, description="every column; without it none, as in alerts")
-    native: CliImplicitFlag[bool] = Field(default=False, description="with the native kernels")
-
-    def cli_cmd(self) -> None:
-        """Time and print nodes, microseconds and shares as JSON."""
-        from nightjar_alerts.models.native import find
-        from nightjar_alerts.training.export.profile import profile
-
-        kernels = find() if self.native else None
-        costs = profile(
-            self.bundle, self.batch, self.length, metadata=self.metadata, rounds=self.rounds, kernels=kernels
-        )
-        _print(costs)
-
-
 class ExportAgain(TrainingCommand):
     """Copy a classifier's bundle, its weights traced again by the exporter of today, and compare golden vectors."""
 
@@ -295,20 +273,6 @@ class ExportAgain(TrainingCommand):
         _print(export_again(self.bundle, self.out))
 
 
-class QuantizeTrial(TrainingCommand):
-    """Say what 8-bit weights would save of a bundle's time, and what they would cost of its scores."""
-
-    bundle: CliPositionalArg[Path] = Field(description="bundle folder of a classifier")
-    data: Path | None = Field(default=None, description="labelled light curves (Parquet); without it simulated ones")
-    per_class: int = Field(default=25, ge=1, description="light curves of each class that are simulated")
-
-    def cli_cmd(self) -> None:
-        """Score and time dynamic and static 8-bit weights beside single precision; print JSON."""
-        from nightjar_alerts.training.export.quantize import trial
-
-        _print(trial(self.bundle, self.data, self.per_class))
-
-
 class Cuda(TrainingCommand):
     """Copy a bundle with a graph that CUDA can run in it, which the service then takes on a GPU."""
 
@@ -316,23 +280,10 @@ class Cuda(TrainingCommand):
     out: CliPositionalArg[Path] = Field(description="folder to make")
 
     def cli_cmd(self) -> None:
-        """Make it, unless a node has no CUDA kernel; print how many nodes it has, and which of them the CPU keeps."""
+        """Add the graph and print its number of nodes; fail if a node has no CUDA kernel."""
         from nightjar_alerts.training.export.cuda import add_cuda
 
         _print(add_cuda(self.bundle, self.out))
-
-
-class CudaKernels(TrainingCommand):
-    """Make the table of CUDA kernels anew from onnxruntime's documentation."""
-
-    documentation: CliPositionalArg[Path] = Field(description="its docs/OperatorKernels.md")
-    version: CliPositionalArg[str] = Field(description="of onnxruntime that it is of")
-
-    def cli_cmd(self) -> None:
-        """Write the table that graphs are checked against."""
-        from nightjar_alerts.training.export.cuda import write_table
-
-        write_table(self.documentation, self.version)
 
 
 class Training(BaseSettings):
@@ -357,11 +308,8 @@ class Training(BaseSettings):
     baseline: CliSubCommand[Baseline]
     crossvalidate: CliSubCommand[CrossValidate]
     card: CliSubCommand[Card]
-    profile: CliSubCommand[Profile]
     export_again: CliSubCommand[ExportAgain]
-    quantize_trial: CliSubCommand[QuantizeTrial]
     cuda: CliSubCommand[Cuda]
-    cuda_kernels: CliSubCommand[CudaKernels]
     experiment: CliSubCommand[Experiments]
     sky: CliSubCommand[RealSky]
     adapt: CliSubCommand[Adapt]

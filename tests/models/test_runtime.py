@@ -33,7 +33,7 @@ def graph(folder: Path, external: str = "") -> Path:
     [
         "nightjar_alerts.models.runtime",
         "nightjar_alerts.service.engine.load",
-        "nightjar_alerts.training.export.quantize",
+        "nightjar_alerts.training.export.weights",
     ],
 )
 def test_the_runtime_reports_to_nobody(module: str, tmp_path: Path) -> None:

@@ -1,21 +1,11 @@
-"""A graph for CUDA, without operators that onnxruntime has no CUDA kernel for, checked against its table of kernels.
+"""Rewrite a bundle's graph for CUDA and check it against the table of onnxruntime's CUDA kernels.
 
-onnxruntime quietly runs on the CPU what its CUDA provider has no kernel for, which costs two copies and a wait for each
-such node. The table of kernels (``cuda_kernels.json``) is made from onnxruntime's own documentation::
-
-    curl -LO https://raw.githubusercontent.com/microsoft/onnxruntime/v1.22.0/docs/OperatorKernels.md
-    nightjar-train cuda-kernels OperatorKernels.md v1.22.0
-
-so that the claim that a graph runs on CUDA can fail without a GPU. It stays a claim until a GPU has run it.
-
-Notable: lengths of axes are another matter. ``Shape`` has a kernel for CUDA whose answer lies in the memory of the CPU,
-and onnxruntime leaves small arithmetic on it to the CPU, which a session that forbids the fall-back refuses. Where the
-axes are fixed when the session is opened, it folds that away; what depends on the data (how many points there are)
-stays. :func:`shape_arithmetic` lists it.
+onnxruntime runs nodes without a CUDA kernel on the CPU, which costs two copies and a synchronisation for each. The
+table (``cuda_kernels.json``) holds the kernels that onnxruntime documents (``docs/OperatorKernels.md``: opsets and
+element types), so a graph can be checked without a GPU. Arithmetic on shapes stays on the CPU.
 """
 
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +14,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper, shape_inference
-from onnxscript import optimizer
+from onnx import TensorProto, helper, inliner, numpy_helper, shape_inference
 
 from nightjar_alerts.models.bundle import CUDA_MODEL, load_bundle, verify_golden, write_manifest
 from nightjar_alerts.models.runtime import open_session
@@ -34,13 +23,7 @@ from nightjar_alerts.training.export.graph import walk
 
 Numbers = NDArray[Any]
 TABLE: Final = Path(__file__).with_name("cuda_kernels.json")
-ASINH: Final = "asinh"
-COUNT: Final = "count"
-_SECTION: Final = '<a name="cudaexecutionprovider"/>'
-_ROW: Final = re.compile(
-    r"^\|(?P<operator>[^|]*)\|(?P<inputs>[^|]*)\|(?P<opsets>\[\d+, \d+\]|\d+\+?)\|(?P<types>.*)\|$"
-)
-_MAKE_SHAPES: Final = {"Shape", "Size"}
+_DOMAIN: Final = "nightjar.cuda"
 
 
 class Kernel(TypedDict):
@@ -60,13 +43,13 @@ class KernelTable(TypedDict):
 
 
 def kernels() -> KernelTable:
-    """Read the table that is kept."""
+    """Return the table of CUDA kernels."""
     table: KernelTable = json.loads(TABLE.read_text())
     return table
 
 
 def without_kernel(model: onnx.ModelProto) -> list[str]:
-    """Nodes that the CUDA provider has no kernel for, each with the reason; those under conditions as well."""
+    """Return the nodes without a CUDA kernel, each with the reason; those in subgraphs as well."""
     operators = kernels()["operators"]
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
     inferred = shape_inference.infer_shapes(model, data_prop=True)
@@ -128,196 +111,67 @@ def _inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _inner(attribute.g)
 
 
-def shape_arithmetic(model: onnx.ModelProto) -> list[str]:
-    """Nodes that work out lengths of axes from nothing but lengths and constants: those that the CPU keeps."""
-    constant = {tensor.name for tensor in model.graph.initializer}
-    on_cpu: set[str] = set()
-    lines = []
-    for node in model.graph.node:
-        inputs = [name for name in node.input if name]
-        if node.op_type == "Constant":
-            constant.update(node.output)
-        elif node.op_type in _MAKE_SHAPES or (
-            any(name in on_cpu for name in inputs) and all(name in on_cpu or name in constant for name in inputs)
-        ):
-            on_cpu.update(node.output)
-            lines.append(f"{node.name or node.output[0]}: {node.op_type}")
-    return lines
+_REPLACEMENTS: Final = {
+    # asinh(x) = sign(x) log1p(z) with z = |x| + x^2 / (1 + sqrt(x^2 + 1)), which keeps the digits near 0 that
+    # log(|x| + sqrt(x^2 + 1)) loses; log1p(z) = log(1 + z) z / ((1 + z) - 1), and z itself where 1 + z is 1 (Kahan).
+    # Valid for |x| up to 1e19, beyond which the square overflows.
+    "Asinh": """
+        <domain: "nightjar.cuda", opset_import: ["" : 20]>
+        Asinh (x) => (y) {
+            one = Constant <value = float {1.0}> ()
+            zero = Constant <value = float {0.0}> ()
+            size = Abs (x)
+            square = Mul (x, x)
+            raised = Add (square, one)
+            root = Sqrt (raised)
+            below = Add (root, one)
+            more = Div (square, below)
+            z = Add (size, more)
+            beyond = Add (z, one)
+            seen = Sub (beyond, one)
+            tiny = Equal (seen, zero)
+            divisor = Where (tiny, one, seen)
+            log = Log (beyond)
+            product = Mul (log, z)
+            quotient = Div (product, divisor)
+            positive = Where (tiny, z, quotient)
+            sign = Sign (x)
+            y = Mul (sign, positive)
+        }
+    """,
+    # Single precision holds the sums of these products exactly: they stay below 2^24.
+    "MatMulInteger": """
+        <domain: "nightjar.cuda", opset_import: ["" : 20]>
+        MatMulInteger (a, b) => (y) {
+            left = Cast <to = 1> (a)
+            right = Cast <to = 1> (b)
+            product = MatMul (left, right)
+            y = Cast <to = 6> (product)
+        }
+    """,
+}
+"""Operators without a CUDA kernel, written with operators that have one."""
 
 
 def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a graph with what has no CUDA kernel written out: every Asinh, boosted trees (:func:`_trees`), and products
-    of whole numbers, which single precision holds exactly (:func:`_whole_product`).
-
-    Nothing depends on how many points there are any more but by numbers on the device (:func:`_count_there`).
-
-    asinh(x) = sign(x) log1p(z) with z = |x| + x^2 / (1 + sqrt(x^2 + 1)), which loses no digits near 0 as
-    log(|x| + sqrt(x^2 + 1)) does; and log1p(z) = log(1 + z) z / ((1 + z) - 1), z itself where 1 + z is 1 (Kahan). Good
-    for |x| up to 1e19, where the square of a single number ends.
-    """
+    """Copy a graph with boosted trees and the operators of :data:`_REPLACEMENTS` rewritten for CUDA."""
     copy = onnx.ModelProto()
     copy.CopyFrom(inlined(model))
-    _count_there(copy)
     for node in [node for node in copy.graph.node if node.op_type == "TreeEnsemble"]:
-        place = list(copy.graph.node).index(node)
+        index = list(copy.graph.node).index(node)
         copy.graph.node.remove(node)
         steps, tables = _trees(node)
         copy.graph.initializer.extend(tables)
         for offset, step in enumerate(steps):
-            copy.graph.node.insert(place + offset, step)
-    written = False
-    for graph in (copy.graph, *_inner(copy.graph)):
-        for node in [node for node in graph.node if node.op_type == "MatMulInteger"]:
-            place = list(graph.node).index(node)
-            graph.node.remove(node)
-            for offset, step in enumerate(_whole_product(node)):
-                graph.node.insert(place + offset, step)
-        for node in list(graph.node):
-            if node.op_type != "Asinh":
-                continue
-            place = list(graph.node).index(node)
-            graph.node.remove(node)
-            for offset, step in enumerate(_asinh(node.input[0], node.output[0], node.name or node.output[0])):
-                graph.node.insert(place + offset, step)
-            written = True
-    if written:
-        copy.graph.initializer.append(helper.make_tensor(f"{ASINH}/one", TensorProto.FLOAT, [], [1.0]))
-    return copy
-
-
-def _count_there(model: onnx.ModelProto) -> None:
-    """Write out what the CPU would work out from lengths that depend on the data, with as many numbers on the device.
-
-    The number of places that NonZero finds is a sum; numbers from 0 as many as are scattered are a running sum; what is
-    filled with one number in the shape of others is chosen by those; and a part that stands under the condition that
-    there are rows for it always runs, for none if need be.
-    """
-    graph = model.graph
-    for node in [one for one in graph.node if one.op_type == "If" and one.name.startswith("network.told.")]:
-        _unfold(graph, node)
-    producers = {output: node for node in graph.node for output in node.output}
-    graph.initializer.append(numpy_helper.from_array(np.array(0), f"{COUNT}/zero"))
-    graph.initializer.append(numpy_helper.from_array(np.array(1), f"{COUNT}/one"))
-    for node in list(graph.node):
-        steps: list[onnx.NodeProto] = []
-        if node.op_type == "Squeeze" and (nonzero := _counted_nonzero(node, producers)):
-            steps = _sum_of(nonzero, node)
-        elif node.op_type == "ScatterElements" and (last := producers.get(node.input[2])) and last.op_type == "Range":
-            steps = _running(node)
-        elif node.op_type == "Expand" and (last := producers.get(node.input[1])) and last.op_type == "Shape":
-            steps = _filled(node, last, graph)
-        if steps:
-            place = list(graph.node).index(node)
-            if node.op_type != "ScatterElements":
-                graph.node.remove(node)
-            for offset, step in enumerate(steps):
-                graph.node.insert(place + offset, step)
-    optimizer.remove_unused_nodes(model)
-
-
-def _unfold(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
-    """Put the nodes of the branch that is taken where a condition holds in the place of the condition."""
-    branch = next(each.g for each in node.attribute if each.name == "then_branch")
-    place = list(graph.node).index(node)
-    graph.node.remove(node)
-    graph.initializer.extend(branch.initializer)
-    answer = branch.output[0].name
-    for offset, inner in enumerate(branch.node):
-        for names in (inner.input, inner.output):
-            names[:] = [node.output[0] if name == answer else name for name in names]
-        graph.node.insert(place + offset, inner)
-
-
-def _counted_nonzero(node: onnx.NodeProto, producers: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
-    """Return the NonZero whose number of places a node tells, if it does."""
-    shape = producers.get(node.input[0])
-    while shape is not None and shape.op_type in ("Gather", "Slice"):
-        shape = producers.get(shape.input[0])
-    source = producers.get(shape.input[0]) if shape is not None and shape.op_type == "Shape" else None
-    while source is not None and source.op_type in ("Transpose", "Gather", "Squeeze", "Slice", "Split"):
-        source = producers.get(source.input[0])
-    return source if source is not None and source.op_type == "NonZero" else None
-
-
-def _sum_of(nonzero: onnx.NodeProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    name = f"{node.name}/{COUNT}"
-    return [
-        helper.make_node("Cast", [nonzero.input[0]], [f"{name}/each"], name=f"{name}_0", to=TensorProto.INT64),
-        helper.make_node("ReduceSum", [f"{name}/each"], [node.output[0]], name=f"{name}_1", keepdims=0),
-    ]
-
-
-def _running(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    name, place = f"{node.name}/{COUNT}", node.input[1]
-    node.input[2] = f"{name}/numbers"
-    return [
-        helper.make_node("GreaterOrEqual", [place, f"{COUNT}/zero"], [f"{name}/any"], name=f"{name}_0"),
-        helper.make_node("Cast", [f"{name}/any"], [f"{name}/ones"], name=f"{name}_1", to=TensorProto.INT64),
-        helper.make_node("CumSum", [f"{name}/ones", f"{COUNT}/zero"], [f"{name}/until"], name=f"{name}_2"),
-        helper.make_node("Sub", [f"{name}/until", f"{COUNT}/one"], [f"{name}/numbers"], name=f"{name}_3"),
-    ]
-
-
-def _filled(node: onnx.NodeProto, shape: onnx.NodeProto, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Choose between a number and itself, wherever there is a number of the tensor whose shape is meant."""
-    part = [each for each in shape.attribute if each.name == "end" or each.i]
-    kinds = (TensorProto.FLOAT, TensorProto.INT64)
-    filled = [one for one in graph.initializer if one.name == node.input[0] and one.data_type in kinds]
-    if part or not filled or np.prod(filled[0].dims) != 1:
-        return []  # part of a shape, or no number
-    name = f"{node.name}/{COUNT}"
-    return [
-        helper.make_node("Equal", [shape.input[0]] * 2, [f"{name}/same"], name=f"{name}_0"),
-        helper.make_node("Where", [f"{name}/same", node.input[0], node.input[0]], list(node.output), name=f"{name}_1"),
-    ]
-
-
-def _whole_product(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Multiply whole numbers as single ones: exact where sums stay below 2^24, as those of ``whole_sums`` do."""
-    name = node.name or node.output[0]
-    singles = [f"{name}/left", f"{name}/right"]
-    return [
-        *(
-            helper.make_node("Cast", [whole], [single], name=f"{single}_single", to=TensorProto.FLOAT)
-            for whole, single in zip(node.input, singles, strict=True)
-        ),
-        helper.make_node("MatMul", singles, [f"{name}/product"], name=f"{name}/MatMul_whole"),
-        helper.make_node("Cast", [f"{name}/product"], list(node.output), name=f"{name}/whole", to=TensorProto.INT32),
-    ]
-
-
-def _asinh(x: str, y: str, name: str) -> list[onnx.NodeProto]:
-    """Nodes of :func:`cuda_graph`."""
-    one = f"{ASINH}/one"
-    steps = (
-        ("Abs", [x], "size"),
-        ("Mul", [x, x], "square"),
-        ("Add", ["square", one], "raised"),
-        ("Sqrt", ["raised"], "root"),
-        ("Add", ["root", one], "below"),
-        ("Div", ["square", "below"], "more"),
-        ("Add", ["size", "more"], "z"),
-        ("Add", ["z", one], "beyond"),
-        ("Sub", ["beyond", one], "seen"),
-        ("Equal", ["seen", "zero"], "tiny"),
-        ("Where", ["tiny", one, "seen"], "divisor"),
-        ("Log", ["beyond"], "log"),
-        ("Mul", ["log", "z"], "product"),
-        ("Div", ["product", "divisor"], "quotient"),
-        ("Where", ["tiny", "z", "quotient"], "positive"),
-        ("Sign", [x], "sign"),
-        ("Mul", ["sign", "positive"], y),
-    )
-    inner = {output for _, _, output in steps} - {y} | {"zero"}
-
-    def named(value: str) -> str:
-        return f"{name}/{value}" if value in inner else value
-
-    nodes = [helper.make_node("Sub", [one, one], [named("zero")], name=f"{name}/{ASINH}_zero")]
-    for number, (operator, inputs, output) in enumerate(steps):
-        names = [named(value) for value in inputs]
-        nodes.append(helper.make_node(operator, names, [named(output)], name=f"{name}/{ASINH}_{number}"))
-    return nodes
+            copy.graph.node.insert(index + offset, step)
+    replaced = [node for node in walk(copy.graph) if node.op_type in _REPLACEMENTS]
+    if not replaced:
+        return copy
+    for node in replaced:
+        node.domain = _DOMAIN
+    copy.functions.extend(onnx.parser.parse_function(_REPLACEMENTS[name]) for name in {n.op_type for n in replaced})
+    copy.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+    return inliner.inline_local_functions(copy)
 
 
 class _Places(NamedTuple):
@@ -375,7 +229,7 @@ def _places(attributes: Mapping[str, Any]) -> _Places:
 
 
 def _trees(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[TensorProto]]:
-    """Nodes and tables of a TreeEnsemble: all trees one level at a time (tree traversal of Nakandala et al. 2020)."""
+    """Return nodes and tables that evaluate a TreeEnsemble level by level (tree traversal, Nakandala et al. 2020)."""
     tree_attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     forest, name = _places(tree_attributes), node.name or node.output[0]
     share_TC = np.eye(tree_attributes["n_targets"], dtype=np.float32)[forest.class_T]
@@ -425,8 +279,8 @@ def _trees(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[TensorProto
     return nodes, [numpy_helper.from_array(table, named(key)) for key, table in constants.items()]
 
 
-def write_cuda(bundle: Path, out: Path) -> dict[str, Any]:
-    """Write the graph of a bundle as CUDA can run it; how many nodes it has, and which stay on the CPU.
+def write_cuda(bundle: Path, out: Path) -> dict[str, int]:
+    """Write the graph of a bundle as CUDA can run it, and return its number of nodes.
 
     Raises
     ------
@@ -437,13 +291,13 @@ def write_cuda(bundle: Path, out: Path) -> dict[str, Any]:
     if missing := without_kernel(model):
         raise ValueError(f"{bundle} has nodes without a CUDA kernel: {'; '.join(missing)}")
     onnx.save(model, out)
-    return {"nodes": sum(1 for _ in walk(model.graph)), "on_the_cpu": shape_arithmetic(model)}
+    return {"nodes": sum(1 for _ in walk(model.graph))}
 
 
-def add_cuda(bundle: Path, folder: Path) -> dict[str, Any]:
-    """Copy a bundle to a new folder, with its graph for CUDA in it; returns and raises as :func:`write_cuda`.
+def add_cuda(bundle: Path, folder: Path) -> dict[str, int]:
+    """Copy a bundle to a new folder and add its graph for CUDA; returns and raises as :func:`write_cuda`.
 
-    The golden outputs of the bundle have to come back from that graph as well, here on the CPU.
+    The new graph must reproduce the golden outputs of the bundle, on the CPU.
     """
     original = load_bundle(bundle)
     shutil.copytree(bundle, folder)
@@ -451,43 +305,3 @@ def add_cuda(bundle: Path, folder: Path) -> dict[str, Any]:
     copy = write_manifest(folder, original.manifest)
     verify_golden(copy, open_session(folder / CUDA_MODEL))
     return summary
-
-
-def write_table(documentation: Path, version: str) -> None:
-    """Make :data:`TABLE` anew, one operator a line."""
-    table = read_documentation(documentation.read_text(), version)
-    rows = ",\n".join(
-        f"  {json.dumps(name)}: {json.dumps(entries)}" for name, entries in sorted(table["operators"].items())
-    )
-    head = "\n".join(f" {json.dumps(key)}: {json.dumps(table[key])}," for key in ("source", "version"))
-    TABLE.write_text(f'{{\n{head}\n "operators": {{\n{rows}\n }}\n}}\n')
-
-
-def read_documentation(text: str, version: str) -> KernelTable:
-    """Take the standard operators of the CUDA provider out of onnxruntime's ``docs/OperatorKernels.md``."""
-    section = text.partition(_SECTION)[2].partition("<a name=")[0]
-    operators: dict[str, list[Kernel]] = {}
-    operator = inputs = ""
-    for line in section.splitlines():
-        if "Operator Domain" in line and "ai.onnx" not in line:
-            break  # operators of onnxruntime's own
-        row = _ROW.match(line)
-        if row is None:
-            continue
-        operator = row["operator"] or operator
-        inputs = row["inputs"] or inputs
-        opsets = [int(number) for number in re.findall(r"\d+", row["opsets"])]
-        until = None if row["opsets"].endswith("+") else opsets[-1]
-        operators.setdefault(operator, []).append(
-            {"since": opsets[0], "until": until, "types": _types_of(row["types"], inputs)}
-        )
-    source = "onnxruntime docs/OperatorKernels.md, CUDAExecutionProvider"
-    return {"source": source, "version": version, "operators": operators}
-
-
-def _types_of(constraints: str, inputs: str) -> list[str]:
-    """Element types of the constraint called T, the main one, or else of that of the first input."""
-    first = re.search(r"\*in\* \w+:\*\*(\w+)\*\*", inputs)
-    types = dict(re.findall(r"\*\*(\w+)\*\* = ((?:tensor\(\w+\)(?:, )?)+)", constraints))
-    chosen = types.get("T") or types.get(first[1] if first else "", "")
-    return sorted(re.findall(r"tensor\((\w+)\)", chosen))

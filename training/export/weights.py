@@ -34,13 +34,13 @@ from nightjar_alerts.models.bundle import (
     write_manifest,
 )
 from nightjar_alerts.models.common import write_atomic
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.network import Output
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
-from nightjar_alerts.training.export.profile import random_inputs
 from nightjar_alerts.training.export.served import AXES, Ensembled, NoveltyScore, ServedNetwork, StrangerScore
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -269,3 +269,25 @@ def _prove(network: nn.Module, path: Path) -> None:
     furthest = float(np.abs(embedding_BE - outputs["embedding"]).max())
     if not furthest <= TOLERANCE * max(1.0, float(np.abs(outputs["embedding"]).max())):
         raise BundleError(f"{path}: the weights read back give other embeddings, by {furthest:.2e}")
+
+
+QUERIES: Final = 8
+"""Forecast times in random inputs."""
+
+
+def random_inputs(batch: int, length: int, *, metadata: bool = False, seed: int = 0) -> dict[str, Array]:
+    """Return light curves of noise over two years as inputs of a graph, with all metadata columns or none."""
+    rng = np.random.default_rng(seed)
+    shape, query_shape = (batch, length), (batch, QUERIES)
+    time = np.sort(rng.uniform(0, 700, shape), axis=1)
+    columns = rng.uniform(0, 1, (batch, len(METADATA_COLUMNS))) if metadata else np.nan
+    numbers = {
+        "flux": rng.normal(50, 40, shape),
+        "flux_err": rng.uniform(2, 8, shape),
+        "time": time - time[:, :1],
+        "metadata": np.broadcast_to(columns, (batch, len(METADATA_COLUMNS))),
+        "query_time": rng.uniform(700, 760, query_shape),
+    }
+    bands = {"band": rng.integers(0, 6, shape), "query_band": rng.integers(0, 6, query_shape)}
+    masks = {"mask": np.ones(shape, dtype=bool), "query_mask": np.ones(query_shape, dtype=bool)}
+    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in numbers.items()} | bands | masks

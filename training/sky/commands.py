@@ -470,20 +470,17 @@ class ComparePopulation(SurveyCommand):
 
 
 class Page(SkyStep):
-    """Write the page of the table from the JSON file of `measure`, and that of all scores."""
+    """Write the page of the table from the JSON file of `measure`."""
 
     report: CliPositionalArg[Path] = Field(description="JSON file of `measure`")
     out: Path = Field(description="Markdown file to write")
-    sets: Path | None = Field(default=None, description="Markdown file to write all scores to")
 
     def cli_cmd(self) -> None:
         """Read and write."""
-        from nightjar_alerts.training.sky.table_page import write_page, write_sets_page
+        from nightjar_alerts.training.sky.table_page import write_page
 
         report = json.loads(self.report.read_text(encoding="utf-8"))
         self.out.write_text(write_page(report, self.report.name), encoding="utf-8")
-        if self.sets is not None:
-            self.sets.write_text(write_sets_page(report, self.report.name), encoding="utf-8")
 
 
 class Adapt(SkyStep):

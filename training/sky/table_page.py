@@ -26,7 +26,7 @@ INTRODUCTION: Final = """# How right it is on the real sky
 How often the default model names real objects rightly: of surveys that it learned from, and of surveys that nobody
 labelled. Beside it stand boosted trees that learned from the same objects, and version 1.2.0, which had seen
 simulations alone. Read [the table](#the-table) and [what falls short](#what-falls-short-and-why); every figure of every
-model is in [set by set](#set-by-set), each survey and class in [all scores](sky-sets.md).
+model is in [set by set](#set-by-set), each survey and class in [`sky.json`](results/sky.json).
 
 {contents}
 
@@ -54,7 +54,7 @@ that were trained without one of five groups of surveys at a time, and asked abo
 - "{WHOLE}", adapted, is what to expect of the default there. It is the twin below, all of it trained on without
   the group, in 555 steps where the default had 13,800, with trees beside it, as the default has, that do not know the
   group either; one seed. ZTF left out for longer, and what the network says without trees, stand in
-  [experiments](experiments.md#surveys-left-out-of-the-whole-network).
+  [experiments](experiments.md#surveys-left-out).
 - "{TWIN}", the twin: the default's kind of network. Its branches are those of 1.2.0, which saw
   simulations alone; its heads learned from real objects and views without the group (27,000 rows, one seed).
 
@@ -131,29 +131,6 @@ REASONS: Final[Mapping[str, str]] = {
     ),
 }
 """Why a row falls short of what was wanted, by its key; rows that are not here are met where they were asked for."""
-SETS_INTRODUCTION: Final = f"""# All scores on the real sky
-
-What each model scored on every survey, by class, number of detections and brightness: the long tables behind
-[how right it is](sky.md), which says what is measured and how, and which is the page to read first. Written by
-`nightjar-train sky page` from `{{source}}`.
-
-{{contents}}
-
-| column | meaning |
-| --- | --- |
-| `top_1` | the most probable of the 20 classes is right |
-| `balanced` | the same, as the mean over the classes of the set |
-| `broad` | the most probable of the five broad classes is right |
-| `recurring` | right about whether the object recurs, as stars and nuclei do |
-| `macro_f1` | mean F1 of the classes of the set |
-| `ece`, `log_loss` | expected calibration error, log loss |
-| `coverage`, `size` | how often sets of 90 % hold the true class, and of how many classes they are |
-| `withheld` | called unusual, so that there is no set |
-| `sure_and_wrong` | a wrong class with p >= {SURE} |
-
-"Told: redshift" means that the model was given redshift and dust where the source has them. By brightness, a row begins
-at the magnitude that it names and ends at the next.
-"""
 TELLING: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "broad": ("real objects told as SN-like / long-lived / periodic, no redshift", ("SN-like", "Long", "Periodic")),
     "spcc": ("SPCC, first of 20 classes: no redshift / redshift", ("top-1, no z", "top-1, redshift")),
@@ -180,8 +157,6 @@ BESIDE: Final[Sequence[tuple[str, str]]] = (
     ("astro-moe-elasticc 1.2.0", "left out"),
 )
 """Models beside the default in the short table, each in the column that says most."""
-SET_COLUMNS: Final = ("objects", "top_1", "balanced", "broad", "recurring", "macro_f1", "ece", "log_loss", "coverage",
-                      "size", "withheld", "sure_and_wrong")  # fmt: skip
 
 
 def write_page(report: Mapping[str, Any], source: str) -> str:
@@ -198,15 +173,6 @@ def write_page(report: Mapping[str, Any], source: str) -> str:
     parts += [_six_table(report["six"])] if report.get("six") else []
     parts += [seeds_section(report["seeds"])] if report.get("seeds") else []
     parts += [_fingerprint_section(report["fingerprint"])] if report.get("fingerprint") else []
-    return _with_contents("\n".join(parts))
-
-
-def write_sets_page(report: Mapping[str, Any], source: str) -> str:
-    """Return the page of long tables: every set, model by model, Markdown."""
-    parts = [SETS_INTRODUCTION.format(contents="{contents}", source=source)]
-    for name, columns in report["reports"].items():
-        for column, column_report in columns.items():
-            parts.append(f"## {name}, {column}\n\n{_sets(column_report)}")
     return _with_contents("\n".join(parts))
 
 
@@ -333,45 +299,6 @@ def _fingerprint_section(reports: Sequence[Mapping[str, Any]]) -> str:
                 rows.append([report.get("about") or "-", what, str(sources), f"{1 / sources:.3f}", *accuracies])
     head = ["run", "what is shown", "sources", "chance", "forest", "boosted trees"]
     return FINGERPRINT + "\n" + markdown_table(head, rows) + "\n"
-
-
-def _sets(report: Mapping[str, Any]) -> str:
-    parts = []
-    titles = {"sets": "Test part, as the surveys saw it", "patterns": "Test part through each survey's pattern"}
-    for key, title in titles.items():
-        for reveal in ("nothing", "redshift"):
-            rows = {source: scores[reveal] for source, scores in report.get(key, {}).items() if reveal in scores}
-            if rows:
-                parts.append(f"### {title}; told: {reveal}\n\n{_score_table('set', rows)}")
-    sorted_by = (
-        ("By number of detections", "detections", "from", "detections from"),
-        ("By brightness", "brightness", "fainter than", "fainter than, AB mag"),
-    )
-    for title, key, first, heading in sorted_by:
-        rows = {str(row[first] if row[first] is not None else "brighter"): row for row in report.get(key, [])}
-        parts.append(f"### {title}\n\n{_score_table(heading, rows)}")
-    if report.get("priors"):
-        parts.append(_under_priors(report["priors"]))
-    if report.get("novelty"):
-        novelty = "\n".join(f"- {name}: {_number(value)}" for name, value in report["novelty"].items())
-        parts.append(f"### Novelty, AUROC of oddities (and shares withheld)\n\n{novelty}\n")
-    return "\n".join(parts)
-
-
-def _under_priors(priors: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return sets of 90 % where classes have the shares of each named prior among the objects that are counted."""
-    head = ["prior", "objects", "classes", "coverage", "size", "withheld"]
-    lines = [[name, *(_number(scores[key]) for key in head[1:])] for name, scores in priors.items()]
-    about = (
-        "Every object of the test part that shows two detections weighs so that classes have the shares of the prior; "
-        "classes that are not in the test part have none."
-    )
-    return f"### Sets of 90 % under other class shares\n\n{about}\n\n{markdown_table(head, lines)}\n"
-
-
-def _score_table(first: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [[name, *(_number(scores.get(key)) for key in SET_COLUMNS)] for name, scores in rows.items()]
-    return markdown_table([first, *SET_COLUMNS], lines) + "\n"
 
 
 def _number(value: Any) -> str:

@@ -14,7 +14,7 @@ import torch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.network import Output
 from nightjar_alerts.models.networks.parts.transformer import Router, Routing
-from nightjar_alerts.training.export.profile import random_inputs
+from nightjar_alerts.training.export.weights import random_inputs
 from support.bundles import tiny_network
 
 NEAR = 1e-5  # probabilities that count as equal

@@ -22,7 +22,7 @@ from nightjar_alerts.training.sky.scores import (
     summary,
     to_broad,
 )
-from nightjar_alerts.training.sky.table_page import write_page, write_sets_page
+from nightjar_alerts.training.sky.table_page import write_page
 from support.sky import bump, pulsator
 
 pytestmark = pytest.mark.slow
@@ -171,7 +171,6 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     under = report["reports"][DEFAULT_NAME]["seen"]["priors"]
     assert {"uniform", "lsst-alerts"} <= set(under)
     assert all(0 <= scores["coverage"] <= 1 <= scores["size"] for scores in under.values())
-    assert "| uniform |" in write_sets_page(report, "sky.json")
 
 
 def test_nothing_that_serves_measuring_alone_is_scored_with_the_validation_part() -> None:

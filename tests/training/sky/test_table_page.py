@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, MANIFEST
-from nightjar_alerts.training.sky.table_page import write_page, write_sets_page, write_sky_card
+from nightjar_alerts.training.sky.table_page import write_page, write_sky_card
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "docs" / "results" / "sky.json"
@@ -22,7 +22,6 @@ def report() -> Any:
 
 def test_the_pages_are_those_of_the_stored_report(report: Any) -> None:
     assert (ROOT / "docs" / "sky.md").read_text(encoding="utf-8") == write_page(report, RESULTS.name)
-    assert (ROOT / "docs" / "sky-sets.md").read_text(encoding="utf-8") == write_sets_page(report, RESULTS.name)
 
 
 def test_the_page_shows_every_figure_of_the_table(report: Any) -> None:
@@ -36,12 +35,6 @@ def test_the_page_shows_every_figure_of_the_table(report: Any) -> None:
         if isinstance(value, float)
     }
     assert stored - set(re.findall(r"\d\.\d{3}", page)) == set()
-
-
-def test_a_page_begins_with_its_contents(report: Any) -> None:
-    for page in (write_page(report, RESULTS.name), write_sets_page(report, RESULTS.name)):
-        titles = re.findall(r"^## (.+)$", page, re.MULTILINE)
-        assert re.findall(r"\[(.+)\]\(#", page.split("\n\n")[2]) == titles
 
 
 def test_the_card_is_that_of_the_stored_report(report: Any, tmp_path: Path) -> None:
