@@ -27,11 +27,11 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from deploy.bench.http_load import HOST, request, run_in_process, write_plan
-from deploy.bench.report import Numbers, spread
+from deploy.bench.report import Numbers, interval, spread
 from deploy.bench.service_process import ServiceProcess, free_port
 from deploy.bench.stream import feed, milliseconds, redis_server, wait
-from deploy.bench.wire import answered, interval, packed_request
-from deploy.bench.workload import alert_mix, visit
+from deploy.bench.throughput import answered
+from deploy.bench.workload import alert_mix, packed_request, visit
 
 Arm = Literal["lone", "json_64", "msgpack_64", "stream"]
 ARMS: Final[tuple[Arm, ...]] = ("lone", "json_64", "msgpack_64", "stream")

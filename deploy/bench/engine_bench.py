@@ -35,10 +35,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from deploy.bench import wire
 from deploy.bench.bare import Bare, tokens_of
 from deploy.bench.http_load import HOST, request
-from deploy.bench.report import Aim, Numbers, Spread, aims_of, spread
+from deploy.bench.report import Numbers, Spread, spread
 from deploy.bench.simulation.events import (
     Contender,
     Machine,
@@ -51,10 +50,8 @@ from deploy.bench.simulation.events import (
     simulate,
 )
 from deploy.bench.simulation.figures import Figures, figures
-from deploy.bench.throughput import WrongAnswer
-from deploy.bench.wire import patient
+from deploy.bench.throughput import WrongAnswer, patient
 from deploy.bench.workload import LONGEST, Columns, Trace, alert_mix, visits
-from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.runtime import run
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction
@@ -221,16 +218,12 @@ def stages_of(head: str, over_http: float) -> dict[str, float]:
 SEED = 20260102
 
 
-AIMS: Final = aims_of("engine")
-
-
-def measure(bundle: Path, curves: int, rounds: int, burst: int, say: Callable[[str], None]) -> Numbers:
+def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``engine.*``.
 
     Parameters
     ----------
     curves : light curves in a round of every arm.
-    burst : light curves that are posted at once.
     """
     drawn = alert_mix(curves, SEED)
     model = load_model(bundle)
@@ -245,21 +238,7 @@ def measure(bundle: Path, curves: int, rounds: int, burst: int, say: Callable[[s
     numbers |= measure_policies(model, drawn, rounds, say)
     numbers |= measure_agreement(model, curves, rounds, say)
     del model  # its threads' memory is not to be in the way of what follows
-    numbers |= wire.measure(bundle, drawn, rounds, say)
-    numbers |= measure_lone(bundle, drawn, rounds, say)
-    return numbers | wire.burst(bundle, burst, min(rounds, 3), say)
-
-
-def table(numbers: Numbers, aims: Mapping[str, Aim] = AIMS) -> str:
-    """Markdown: each figure, its median and full range over the rounds, and what it should be."""
-    cells = []
-    for key, aim in aims.items():
-        figure = numbers[key]
-        value = figure["median"] if isinstance(figure, dict) else figure
-        text = f"{value:.2f} ± {figure['spread']:.2f}" if isinstance(figure, dict) else f"{value:.2f}"
-        reached = value >= aim.value if aim.bound == "at least" else value <= aim.value
-        cells.append((aim.figure, text, f"{aim.bound} {aim.value:g}", "yes" if reached else "no"))
-    return markdown_table(("figure", "measured", "aim", "reached"), cells) + "\n"
+    return numbers | measure_lone(bundle, drawn, rounds, say)
 
 
 OURS: Final = "nightjar"

@@ -1,8 +1,7 @@
 """The service on a GPU: bare onnxruntime with the CUDA graph of a bundle, and light curves per second through HTTP.
 
 - ``gpu.ms.*``, ``gpu.curves_per_s.*``: batches of one shape;
-- ``gpu.mix_per_s``: the lengths of real alerts, as the service runs them: free axes, page-locked buffers, the inputs
-  of one batch copied while another runs;
+- ``gpu.mix_per_s``: batches of the lengths of real alerts, from two threads, as the service runs them;
 - ``gpu.moe_over_dense.*``: the network of the paper's size over the same network with dense layers;
 - ``gpu.service_per_s``, ``gpu.service_share``: light curves per second through HTTP, and divided by ``gpu.mix_per_s``.
 
@@ -10,11 +9,9 @@ Without a GPU the part measures nothing and says so.
 """
 
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +25,11 @@ from deploy.bench.bare import cut, tokens_of
 from deploy.bench.http_load import run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import running
-from deploy.bench.wire import BATCH, packed_request
-from deploy.bench.workload import Columns, columns
+from deploy.bench.workload import BATCH, Columns, columns, packed_request
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from nightjar_alerts.models.runtime import Cudart, DeviceRun, Provider, open_session
+from nightjar_alerts.models.runtime import Provider, SessionRun, open_session
 from nightjar_alerts.training.export.cuda import add_cuda, cuda_graph
 from nightjar_alerts.training.export.served import ServedNetwork
 from nightjar_alerts.training.export.weights import random_inputs, trace
@@ -43,7 +39,7 @@ ROUNDS: Final = 9
 GPU_SHAPES: Final = {"b256_l390": (256, 390), "b256_l60": (256, 60)}
 GPU_CURVES: Final = 8192
 GPU_BUDGET: Final = 65_536  # padded observations of a batch of the real mix
-GPU_THREADS: Final = 2  # one copies while the other's run computes
+GPU_THREADS: Final = 2  # one copies while the other computes
 
 
 def measure(bundle: Path, say: Callable[[str], None]) -> Numbers:
@@ -73,7 +69,7 @@ def measure(bundle: Path, say: Callable[[str], None]) -> Numbers:
     return numbers
 
 
-def timed_runs(bound: DeviceRun, inputs: Arrays) -> list[float]:
+def timed_runs(bound: SessionRun, inputs: Arrays) -> list[float]:
     """Return the seconds of equal runs, including the copies of inputs and outputs."""
     bound(inputs)
     seconds = []
@@ -84,28 +80,21 @@ def timed_runs(bound: DeviceRun, inputs: Arrays) -> list[float]:
     return seconds
 
 
-def device_run(graph: Path, provider: Provider) -> DeviceRun:
+def device_run(graph: Path, provider: Provider) -> SessionRun:
     """Open a graph as the service does on a device."""
-    opened = partial(open_session, graph, provider)
-    return DeviceRun(opened(), opened, provider, Cudart.of_this_process() if provider == "cuda" else None)
+    return SessionRun(open_session(graph, provider))
 
 
 def real_mix(graph: Path, provider: Provider, drawn: Sequence[Columns], manifest: Manifest) -> list[float]:
-    """Return the light curves per second of each round; threads stage a batch while another one runs."""
+    """Return the light curves per second of each round; two threads run batches."""
     tokens = [tokens_of(one, manifest) for one in drawn]
     batches = [RaggedBatch.collate(some).padded() for some in cut(tokens, GPU_BUDGET)]
-    bound, slot = device_run(graph, provider), threading.Lock()
-
-    def answer(batch: Arrays) -> None:
-        ready = bound.stage(batch)
-        with slot:
-            bound(ready)
-
+    bound = device_run(graph, provider)
     paces = []
     with ThreadPoolExecutor(GPU_THREADS) as threads:
         for number in range(ROUNDS + 1):
             started = time.perf_counter()
-            list(threads.map(answer, batches))
+            list(threads.map(bound, batches))
             if number:  # the first warms up
                 paces.append(len(drawn) / (time.perf_counter() - started))
     return paces

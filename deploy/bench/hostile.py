@@ -13,10 +13,6 @@ Attackers use the same cores as the service. What they cost the good client by t
 the same attack, with as many new connections a second, is aimed at a server that drops everything
 (:mod:`deploy.bench.idle_server`), while the good client goes on asking the service. That is the *floor* of its latency:
 no repair of the service gets below it.
-
-A service of another commit is measured with ``--hostile-root folder/of/its/checkout``, as ``hostile.before.*``: a
-process of its own for each attack, which may not outgrow :data:`MOST_BEFORE_BYTES` and is killed afterwards, since some
-attacks would occupy the service before the repairs for hours.
 """
 
 import argparse
@@ -27,18 +23,17 @@ import resource
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, AttackPace, Target, attacks, lawful, light_curve
 from deploy.bench.http_load import quantile
 from deploy.bench.report import Numbers
-from deploy.bench.service_process import HOST, ServiceDied, ServiceProcess, running, start
+from deploy.bench.service_process import HOST, ServiceDied, ServiceProcess, running
 from nightjar_alerts.models.common import markdown_table
 
 GOOD_ADDRESS: Final = "127.0.0.2"
@@ -47,7 +42,6 @@ QUIET_SECONDS: Final = 1.5  # without an attack, at first and in the end
 REST_SECONDS: Final = 2.5  # after each attack, before memory is read again
 SETTLE_SECONDS: Final = 0.5
 START_SECONDS: Final = 300.0
-MOST_BEFORE_BYTES: Final = 8 << 30  # of address space
 MB: Final = 1e6
 
 
@@ -74,7 +68,7 @@ class AttackRow:
 
 
 def measure(
-    bundle: Path, seconds: float, scale: float, root: Path | None, only: Sequence[str], say: Callable[[str], None]
+    bundle: Path, seconds: float, scale: float, only: Sequence[str], say: Callable[[str], None]
 ) -> Sequence[AttackRow]:
     """Measure every attack in turn, on a service of its own.
 
@@ -82,7 +76,6 @@ def measure(
     ----------
     seconds : that each attack lasts.
     scale : share of the full force, for a trial.
-    root : checkout of another commit whose service is attacked instead, anew for each attack.
     only : names of the attacks to measure; all of them where none is named.
 
     Raises
@@ -96,14 +89,11 @@ def measure(
         raise ValueError(f"no attack is named {', '.join(unknown)}; there are {', '.join(names)}")
     _allow_many_files()
     settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0"}
-    if root is not None:
-        settings |= {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
-    groups = [[each] for each in every] if root is not None else [every[:-1], every[-1:]]
-    for group in groups:
+    for group in (every[:-1], every[-1:]):
         chosen = [attack for attack in group if not only or attack.name in only]
         if not chosen:
             continue
-        with (running if root is None else _doomed)(bundle, settings, START_SECONDS) as service:
+        with running(bundle, settings, START_SECONDS) as service:
             for attack in chosen:
                 rows.append(row := _attacked(service, attack, seconds, scale))
                 say(
@@ -115,37 +105,17 @@ def measure(
     return rows
 
 
-@contextlib.contextmanager
-def _doomed(bundle: Path, settings: Mapping[str, str], seconds: float) -> Iterator[ServiceProcess]:
-    """Run a ready service of limited size that is killed in the end, whatever it is doing then."""
-    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
-        service = start(Path(folder), bundle, settings)
-        try:
-            service.wait_ready(seconds)
-            resource.prlimit(service.process.pid, resource.RLIMIT_AS, (MOST_BEFORE_BYTES, MOST_BEFORE_BYTES))
-            yield service
-        finally:
-            service.process.kill()
-            service.process.wait()
-
-
 OWN_FIGURES: Final = (
     "sent_mb", "worst_stall_ms", "p99_ms", "floor_p99_ms", "quiet_p99_ms", "failures", "memory_mb", "memory_after_mb",
     "loop_busy",
 )  # fmt: skip
 
 
-def numbers(rows: Sequence[AttackRow], before: bool = False) -> Numbers:
-    """Keys ``hostile.*``: the worst of all attacks but the flood of lawful bodies, then each attack's own figures.
-
-    Of another commit (``before``) the latter alone, as ``hostile.before.*``.
-    """
-    group = "before" if before else "attack"
+def numbers(rows: Sequence[AttackRow]) -> Numbers:
+    """Keys ``hostile.*``: the worst of all attacks but the flood of lawful bodies, then each attack's own figures."""
     own: Numbers = {
-        f"hostile.{group}.{row.key}.{name}": float(getattr(row, name)) for row in rows for name in OWN_FIGURES
+        f"hostile.attack.{row.key}.{name}": float(getattr(row, name)) for row in rows for name in OWN_FIGURES
     }
-    if before:
-        return own
     unlawful = [row for row in rows if row.attack != "lawful bodies"] or rows
     return {
         "hostile.worst_stall_ms": max(row.worst_stall_ms for row in unlawful),
@@ -176,11 +146,6 @@ def table(rows: Sequence[AttackRow]) -> str:
         for row in rows
     ]
     return markdown_table(head, cells) + "\n"
-
-
-def as_json(rows: Sequence[AttackRow]) -> list[dict[str, object]]:
-    """Return the rows, ready to be written."""
-    return [asdict(row) for row in rows]
 
 
 def _memory(service: ServiceProcess) -> int:

@@ -27,9 +27,8 @@ import numpy as np
 
 from deploy.bench.brokers import Brokers, brokers, home
 from deploy.bench.kafka_trial import PARTITIONS, Trial, answered, assigned, until
-from deploy.bench.report import Numbers, spread
+from deploy.bench.report import Numbers, interval, spread
 from deploy.bench.service_process import ServiceProcess
-from deploy.bench.wire import interval
 from deploy.bench.workload import visit
 from nightjar_alerts.service.engine.machine import usable_cores
 

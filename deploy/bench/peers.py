@@ -27,8 +27,7 @@ from deploy.bench.bare import Bare
 from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import ROOT, Numbers, spread
 from deploy.bench.service_process import free_port
-from deploy.bench.throughput import WrongAnswer
-from deploy.bench.wire import answered, patient
+from deploy.bench.throughput import WrongAnswer, answered, patient
 from deploy.bench.workload import Columns, alert_mix
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.service.engine.machine import usable_cores

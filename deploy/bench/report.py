@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypedDict
+from typing import TypedDict
+
+import numpy as np
 
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.common import processor_name
@@ -29,51 +31,16 @@ Numbers = dict[str, float | Spread]
 Facts = dict[str, str | float]
 
 
-class Aim(NamedTuple):
-    """Aim of a figure, in the words of the table."""
-
-    figure: str
-    bound: Literal["at least", "at most"]
-    value: float
-
-
-AIMS: Final[dict[str, Aim]] = {
-    "http.ratio_to_bare_all_cores": Aim("service / bare, all cores", "at least", 0.65),
-    "engine.policy_speedup.fifo_count_64": Aim("throughput over FIFO, 64 light curves", "at least", 7),
-    "engine.policy_speedup.fifo_token_budget": Aim("over FIFO, 4,096 padded observations", "at least", 2.5),
-    "engine.policy_speedup.window_5ms": Aim("over a window of 5 ms, 64 light curves", "at least", 5),
-    "engine.policy_speedup.one_by_one": Aim("over one by one", "at least", 1.5),
-    "engine.p99_half_load_vs_one_by_one": Aim("p99 at half load over that of one by one", "at most", 1),
-    "engine.vs_bare.msgpack_64": Aim("service / bare at its best, msgpack by 64", "at least", 0.95),
-    "engine.vs_bare.json_1": Aim("service / bare, JSON one by one, 32 in flight", "at least", 0.8),
-    "engine.vs_bare.json_1_128": Aim("the same, 128 in flight", "at least", 0.85),
-    "engine.lone_p50_overhead_ms": Aim("added to a lone request, median, ms", "at most", 1.5),
-    "engine.burst_10k_vs_ideal": Aim("10,000 at once / bare at its best", "at most", 1.2),
-    "engine.simulation_error": Aim("simulation against engine, largest error", "at most", 0.15),
-    "stream.visit_10k_s": Aim("10,000 alerts in 5 s, all answered after, s", "at most", 15),
-    "stream.visit_40k_s": Aim("40,000 alerts in 5 s, all answered after, s", "at most", 60),
-    "stream.vs_bare": Aim(
-        "alerts per second / light curves per second of bare onnxruntime at its best", "at least", 0.6
-    ),
-    "stream.decode_vs_fastavro": Aim("decoding 60 + 300 points / fastavro", "at most", 0.34),
-    "stream.backlog.late_vs_early": Aim("memory late / early while a backlog waits", "at most", 1.1),
-    "kafka.visit_10k_s": Aim("10,000 alerts in 5 s through Kafka in and out, s", "at most", 15),
-    "kafka.visit_40k_s": Aim("40,000 alerts in 5 s through Kafka in and out, s", "at most", 60),
-    "kafka.standstill_s": Aim("longest standstill of a loaded worker while another joins and leaves, s", "at most", 2),
-    "kafka.repeats_per_rebalance": Aim("alerts answered twice meanwhile", "at most", 256),
-    "kafka.repeats_per_kill": Aim("alerts answered twice for each kill at 270/s", "at most", 64),
-    "kafka.repeats_per_kill_full_load": Aim("the same at full load", "at most", 256),
-}
-
-
-def aims_of(part: str) -> dict[str, Aim]:
-    """Return what is aimed at in a part of the benchmark, by the key of the figure."""
-    return {key: aim for key, aim in AIMS.items() if key.startswith(f"{part}.")}
-
-
 def spread(values: Sequence[float]) -> Spread:
     """Median and full range of repeated measurements."""
     return {"median": statistics.median(values), "spread": max(values) - min(values)}
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median, by resampling."""
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (10_000, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def held_for(bundle: Path) -> Facts:

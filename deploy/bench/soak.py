@@ -44,8 +44,8 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 from deploy.bench.bare import Bare
 from deploy.bench.http_load import DROPPED, HOST, HttpReply, LoadClient, Request, request
 from deploy.bench.service_process import ServiceProcess, free_port, running
-from deploy.bench.wire import MSGPACK, TOLERANCE, packed_request
-from deploy.bench.workload import Columns, alert_mix, broken
+from deploy.bench.throughput import TOLERANCE
+from deploy.bench.workload import MSGPACK, Columns, alert_mix, broken, packed_request
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.posterior import Posterior

@@ -34,9 +34,8 @@ import fastavro
 import numpy as np
 import orjson
 
-from deploy.bench import engine_bench
 from deploy.bench.bare import Bare, Best
-from deploy.bench.report import Numbers, aims_of
+from deploy.bench.report import Numbers
 from deploy.bench.service_process import HOST, ServiceProcess, free_port
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from nightjar_alerts.models.alerts import plans
@@ -44,7 +43,6 @@ from nightjar_alerts.models.alerts.envelopes import read_packet
 from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.alerts.reader import CONFLUENT_HEADER_BYTES
 from nightjar_alerts.models.bundle import load_bundle
-from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.runtime import run
 from nightjar_alerts.service.answers.writers import ClassWriter
 from nightjar_alerts.service.dataplane import Outcome
@@ -228,18 +226,6 @@ def measure(bundle: Path, scale: float, waiting: int, say: Callable[[str], None]
         say(f"{name}: {drained.seconds:.1f}, {drained.peak_mb:.0f} MB at most")
     numbers |= _steady(bundle, max(1.0, STEADY_SECONDS * scale), say)
     return numbers | measure_backlog(bundle, int(waiting * scale), say)
-
-
-def table(numbers: Numbers) -> str:
-    """Markdown: what has an aim, then everything else."""
-    aims = aims_of("stream") | aims_of("kafka")
-    reached = {name: aim for name, aim in aims.items() if name in numbers}
-    rest = {
-        name: value for name, value in numbers.items() if name.startswith(("stream.", "kafka.")) and name not in aims
-    }
-    figures = {name: value for name, value in sorted(rest.items()) if isinstance(value, float)}
-    cells = [(f"`{name}`", f"{value:,.0f}" if value >= 100 else f"{value:.3g}") for name, value in figures.items()]
-    return f"{engine_bench.table(numbers, reached)}\n{markdown_table(('figure', 'measured'), cells)}\n"
 
 
 def _beside_bare(bundle: Path, packets: Sequence[bytes], say: Callable[[str], None]) -> Numbers:

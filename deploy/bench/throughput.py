@@ -1,170 +1,146 @@
-"""The service over HTTP: requests per second, starts, memory, and what becomes of real packets.
+"""Throughput and latency of the service over HTTP, its start and its memory.
 
-**Throughput** stands beside bare onnxruntime on the same curves in the same run. Rounds are interleaved (service, one
-caller, all callers, service, ...), so that whatever else the machine does falls on all three, and the ratios are taken
-within a round. Every arm of every round handles the same curves once. What the load client can do at most is measured
-against a server that does no work: it answers every request with fixed bytes as soon as its last byte is in, and a
-figure of the service near that would be a figure of the client.
+**Throughput.** Four arms: one client with one light curve per request (``lone``), 32 such clients (``json_1``), and 8
+clients with batches of 64 in JSON (``json_64``) and MessagePack (``msgpack_64``). Each is divided by bare onnxruntime
+at its best (:mod:`deploy.bench.bare`) on the same light curves in the same round. The load comes from another process
+on the same cores. Every probability is compared with that of the network alone.
 
-**Starts** are from starting the process to the first 200 of ``/readyz``, which means loaded, verified and warmed up.
-The very first one also finds out what runs cost on this machine; those after it recall that.
+**Starts** last from the start of the process to the first 200 of ``/readyz``: loaded, verified and warmed up.
 
-**Memory** is resident over 10,000 requests of every kind and must stop growing. The first requests fill caches, the
-allocator's pools and onnxruntime's arena; growth is counted from request 2,000 on.
-
-**Packets** are what ``nightjar classify`` finds in a folder, each posted alone as it stands: counts by survey and
-outcome, and no server error.
+**Memory** is resident over 10,000 requests of every kind. The first requests fill caches and allocator pools, so growth
+is counted from request 2,000.
 """
 
-import asyncio
-import json
-import multiprocessing
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
 from itertools import pairwise
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
-import uvloop
 
-from deploy.bench.bare import Bare, BarePace
-from deploy.bench.http_load import HOST, request, run_in_process, write_plan
+from deploy.bench.bare import Bare, Best
+from deploy.bench.http_load import HOST, Request, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import ServiceProcess, running, start
-from deploy.bench.workload import OCTETS, Columns, columns, requests
-from nightjar_alerts.models.alerts.files import read_path
+from deploy.bench.workload import BATCH, MSGPACK, alert_mix, packed_request, requests
 from nightjar_alerts.service.engine.machine import usable_cores
 
-_BODY = b"{}" + b" " * 1022  # about as long as a real answer
-_REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
-
-
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while True:
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]
-            await reader.readexactly(int(length or 0))
-            writer.write(_REPLY)
-    except (OSError, asyncio.IncompleteReadError):
-        writer.close()
-
-
-async def _serve(tell: Connection) -> None:
-    server = await asyncio.start_server(_answer, HOST, 0)
-    tell.send(server.sockets[0].getsockname()[1])
-    await server.serve_forever()
-
-
-def _main(tell: Connection) -> None:
-    uvloop.run(_serve(tell))
-
-
-def client_ceiling(plan: Path, clients: int) -> float:
-    """Return requests per second of the load client against a server that only counts bytes."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    server = context.Process(target=_main, args=(there,), daemon=True)
-    server.start()
-    try:
-        return float(run_in_process(here.recv(), plan, clients)["per_second"])
-    finally:
-        server.terminate()
-        server.join()
-
-
-CLIENTS = 32
-SEED = 20260101
+SEED: Final = 20260101
+LONE_REQUESTS: Final = 200
+TOLERANCE: Final = 1e-4
+"""Largest difference that other light curves in the same batch may make to a probability."""
+PATIENT: Final = {"MAX_QUEUED_SECONDS": "600", "DEFAULT_DEADLINE_MS": "300000", "CACHE_BYTES": "0"}
 
 
 class WrongAnswer(RuntimeError):
-    """The service answered something else than the network alone does; its speed is then of no interest."""
+    """The service answered otherwise than the network alone; its speed is then meaningless."""
 
 
-class ThroughputRound(NamedTuple):
-    """One turn of every arm."""
+class Arm(NamedTuple):
+    """Requests in a file, the number of clients that send them, and of light curves in them."""
 
-    http: dict[str, Any]
-    http_cpu_ms: float
-    one: BarePace
-    every: BarePace
+    plan: Path
+    clients: int
+    curves: int
+
+
+@contextmanager
+def patient(bundle: Path) -> Iterator[ServiceProcess]:
+    """Run a service that rejects no burst and caches nothing."""
+    with running(bundle, {f"NIGHTJAR_{name}": value for name, value in PATIENT.items()}) as service:
+        yield service
+
+
+def answered(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return the outcome of a plan. Raises WrongAnswer unless every status is 200."""
+    if set(outcome["statuses"]) != {"200"}:
+        raise WrongAnswer(f"not every request was answered: {outcome['statuses']}")
+    return outcome
 
 
 def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``http.*`` and ``bare.*``; `curves` light curves a round and arm."""
-    cores = usable_cores()
-    drawn = columns(curves, SEED)
-    bare = Bare.of(bundle, drawn)
-    chosen = {"NIGHTJAR_WORKERS": str(cores), "NIGHTJAR_CACHE_BYTES": "0"}  # the curves come again and again
-    with tempfile.TemporaryDirectory() as folder, running(bundle, chosen) as service:
-        plan = Path(folder, "plan")
-        write_plan(plan, [request("/v1/classify", orjson.dumps(curve)) for curve in drawn])
-        error = check_answers(service, plan, drawn, bare)
-        rounds_done = []
+    """Return the keys ``http.*`` and ``bare.*``; each arm sees ``curves`` light curves per round."""
+    cores, drawn = usable_cores(), alert_mix(curves, SEED)
+    best = Best.of(bundle, drawn, cores)
+    singles = [request("/v1/classify", orjson.dumps(curve)) for curve in drawn]
+    groups = [drawn[first : first + BATCH] for first in range(0, curves, BATCH)]
+    batches = [request("/v1/classify", orjson.dumps({"light_curves": group})) for group in groups]
+    packed = [packed_request(group) for group in groups]
+    lone = singles[:LONE_REQUESTS]
+    rates: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder, patient(bundle) as service:
+        arms = {
+            "lone": _arm(Path(folder, "lone"), lone, 1, len(lone)),
+            "json_1": _arm(Path(folder, "json_1"), singles, 32, curves),
+            "json_64": _arm(Path(folder, "json_64"), batches, 8, curves),
+            "msgpack_64": _arm(Path(folder, "msgpack_64"), packed, 8, curves),
+        }
+        bare = Bare.of(bundle, drawn)
+        error = max(largest_difference(service, plan, bare) for plan in (singles, batches, packed))
         for number in range(rounds):
-            rounds_done.append(_round(service, plan, bare, cores))
-            say(f"round {number + 1}/{rounds}: {_line(rounds_done[-1])}")
-        ceiling = client_ceiling(plan, CLIENTS)
-    return {
-        "http.clients": CLIENTS,
+            ideal = best.run(cores).per_second
+            for name, arm in arms.items():
+                rates.setdefault(name, []).append(_round(service, arm) | {"bare": ideal})
+            line = ", ".join(f"{name} {rates[name][-1]['per_s']:.0f}/s" for name in arms)
+            say(f"round {number + 1}/{rounds}: bare {ideal:.0f}/s, {line}")
+    numbers: Numbers = {
         "http.curves_per_round": curves,
         "http.rounds": rounds,
         "http.max_abs_difference_to_bare": error,
-        "http.client_ceiling_per_s": ceiling,
-        "bare.callers_all_cores": cores,
-        **_figures(rounds_done),
+        "bare.best_budget": best.budget,
+        "bare.best_per_s": spread([one["bare"] for one in rates["json_1"]]),
     }
+    for name, rows in rates.items():
+        for key in ("per_s", "p50_ms", "p99_ms", "cpu_ms_per_curve"):
+            numbers[f"http.{name}.{key}"] = spread([row[key] for row in rows])
+        numbers[f"http.{name}.vs_bare"] = spread([row["per_s"] / row["bare"] for row in rows])
+    return numbers
 
 
-def _round(service: ServiceProcess, plan: Path, bare: Bare, cores: int) -> ThroughputRound:
+def _arm(path: Path, plan: Sequence[Request], clients: int, curves: int) -> Arm:
+    write_plan(path, plan)
+    return Arm(path, clients, curves)
+
+
+def _round(service: ServiceProcess, arm: Arm) -> dict[str, float]:
     before = service.cpu_seconds()
-    http = run_in_process(service.port, plan, CLIENTS)
+    outcome = answered(run_in_process(service.port, arm.plan, arm.clients))
     cpu = service.cpu_seconds() - before
-    if http["statuses"] != {"200": len(bare.inputs)}:
-        raise WrongAnswer(f"not every request was answered: {http['statuses']}")
-    return ThroughputRound(http, 1e3 * cpu / len(bare.inputs), bare.run(1), bare.run(cores))
-
-
-def _figures(rounds: Sequence[ThroughputRound]) -> Numbers:
     return {
-        "http.requests_per_s": spread([r.http["per_second"] for r in rounds]),
-        "http.p50_ms": spread([r.http["p50_ms"] for r in rounds]),
-        "http.p99_ms": spread([r.http["p99_ms"] for r in rounds]),
-        "http.cpu_ms_per_request": spread([r.http_cpu_ms for r in rounds]),
-        "http.ratio_to_bare_one_caller": spread([r.http["per_second"] / r.one.per_second for r in rounds]),
-        "http.ratio_to_bare_all_cores": spread([r.http["per_second"] / r.every.per_second for r in rounds]),
-        "bare.one_caller_per_s": spread([r.one.per_second for r in rounds]),
-        "bare.all_cores_per_s": spread([r.every.per_second for r in rounds]),
-        "bare.cpu_ms_per_curve": spread([r.one.cpu_ms for r in rounds]),
+        "per_s": arm.curves / outcome["seconds"],
+        "p50_ms": outcome["p50_ms"],
+        "p99_ms": outcome["p99_ms"],
+        "cpu_ms_per_curve": 1e3 * cpu / arm.curves,
     }
 
 
-def check_answers(service: ServiceProcess, plan: Path, curves: Sequence[Columns], bare: Bare) -> float:
-    """Largest difference between a probability served under load and the same curve's alone.
+def largest_difference(service: ServiceProcess, plan: Sequence[Request], bare: Bare) -> float:
+    """Return the largest difference between a served probability and the same light curve's alone.
 
-    It is also the warm-up. Raises WrongAnswer beyond what batch mates may change (1e-4), or when a reply is missing.
+    It also warms the service up. Raises WrongAnswer beyond :data:`TOLERANCE`, or when a response is not 200.
     """
-    replies = plan.with_name("replies")
-    run_in_process(service.port, plan, CLIENTS, replies)
-    served = []
-    for curve, (status, body) in zip(curves, json.loads(replies.read_text()), strict=True):
-        if status != 200:
-            raise WrongAnswer(f"{curve['object_id']}: {status} {body[:500]}")
-        served.append(list(json.loads(body)["results"][0]["probabilities"].values()))
+    connection = HTTPConnection(HOST, service.port, timeout=300)
+    served: list[list[float]] = []
+    for one in plan:
+        head, _, body = one.data.partition(b"\r\n\r\n")
+        kind = MSGPACK if MSGPACK.encode() in head else "application/json"
+        connection.request("POST", "/v1/classify", body, {"Content-Type": kind, "Accept": "application/json"})
+        response = connection.getresponse()
+        text = response.read()
+        if response.status != 200:
+            raise WrongAnswer(f"{response.status} {text[:500]!r}")
+        served += [list(result["probabilities"].values()) for result in orjson.loads(text)["results"]]
+    connection.close()
     error = float(np.abs(np.asarray(served) - bare.probabilities()).max())
-    if not error <= 1e-4:
+    if not error <= TOLERANCE:
         raise WrongAnswer(f"probabilities differ by {error:.1e} from those of the network alone")
     return error
-
-
-def _line(r: ThroughputRound) -> str:
-    http, one, every = r.http["per_second"], r.one.per_second, r.every.per_second
-    return f"{http:.0f} requests/s; bare {one:.0f}/s with one caller, {every:.0f}/s on all cores ({http / every:.2f})"
 
 
 def measure_starts(bundle: Path, repeats: int, say: Callable[[str], None]) -> Numbers:
@@ -226,32 +202,3 @@ def measure_memory(bundle: Path, packets: Sequence[bytes], total: int, say: Call
         **{f"memory.replies.{status}": count for status, count in statuses.items()},
         "memory.replies.server_errors": sum(n for status, n in statuses.items() if status.startswith("5")),
     }
-
-
-PACKET_CLIENTS = 4
-
-
-def measure_packets(bundle: Path, folder: Path, say: Callable[[str], None]) -> Numbers:
-    """Keys ``packets.SURVEY.OUTCOME[.REASON]``, ``packets.total`` and ``packets.server_errors``."""
-    packets = [(item.name, item.data) for item in read_path(folder) if item.kind == "packet"]
-    with tempfile.TemporaryDirectory() as scratch, running(bundle) as service:
-        plan, replies = Path(scratch, "plan"), Path(scratch, "replies")
-        write_plan(plan, [request("/v1/alerts", data, OCTETS) for _, data in packets])
-        run_in_process(service.port, plan, PACKET_CLIENTS, replies)
-        answers = json.loads(replies.read_text())
-    counts: Counter[str] = Counter()
-    for (name, _), (status, body) in zip(packets, answers, strict=True):
-        counts.update(_keys(status, body))
-        if status != 200:
-            say(f"{name}: {status} {body[:300]}")
-    errors = sum(status == 0 or status >= 500 for status, _ in answers)
-    return {"packets.total": len(packets), "packets.server_errors": errors, **counts}
-
-
-def _keys(status: int, body: str) -> list[str]:
-    if status != 200:
-        return [f"packets.status_{status}"]
-    return [
-        ".".join(filter(None, ("packets", result.get("survey") or "unknown", result["status"], result.get("reason"))))
-        for result in json.loads(body)["results"]
-    ]

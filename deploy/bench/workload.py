@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import fastavro
+import msgspec
 import numpy as np
 import orjson
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ from nightjar_alerts.models.alerts.avro import bare
 from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.photometry import BANDS, filter_index
 
 MEDIAN_LENGTH = 50
 LOG_SIGMA = 0.745  # mean 66, 95th percentile 170
@@ -282,3 +283,25 @@ def read_trace(path: Path, longest: int) -> Trace:
     if not lengths:
         raise TraceError(f"{path}: holds no light curve")
     return Trace(np.array(arrivals[1:]), np.minimum(lengths, longest).astype(np.int64))
+
+
+MSGPACK: Final = "application/msgpack"
+BATCH: Final = 64
+
+
+def packed_request(curves: Sequence[Columns]) -> Request:
+    """Curves as one msgpack request, their columns in one piece each."""
+    document = {"light_curves": [_packed(curve) for curve in curves]}
+    return request("/v1/classify", msgspec.msgpack.encode(document), MSGPACK)
+
+
+def _packed(curve: Columns) -> dict[str, Any]:
+    packed = {
+        "object_id": curve["object_id"],
+        "mjd": np.asarray(curve["mjd"], "<f8").tobytes(),
+        "flux": np.asarray(curve["flux"], "<f4").tobytes(),
+        "flux_err": np.asarray(curve["flux_err"], "<f4").tobytes(),
+        "band": np.array([filter_index(name) for name in curve["band"]], "u1").tobytes(),
+    }
+    values = [curve["metadata"].get(name, np.nan) for name in METADATA_COLUMNS]
+    return packed | ({"metadata": np.asarray(values, "<f4").tobytes()} if curve["metadata"] else {})

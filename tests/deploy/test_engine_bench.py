@@ -3,17 +3,15 @@
 from itertools import chain
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bench import engine_bench, wire
+from deploy.bench import engine_bench
 from deploy.bench.bare import Best, cut, tokens_of
 from deploy.bench.engine_bench import HttpLine, Lone, lone_numbers, stages_of
 from deploy.bench.http_load import HOST
-from deploy.bench.report import Numbers
 from deploy.bench.service_process import running
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.workload import LONGEST, alert_mix
@@ -52,17 +50,6 @@ def test_the_mix_has_a_tail_of_deep_fields() -> None:
     assert abs(np.median(lengths) - 50) <= 3
     assert 0.003 < np.mean(lengths == LONGEST) < 0.03
     assert alert_mix(5, seed=1) == alert_mix(5, seed=1)
-
-
-def test_a_packed_request_holds_every_column() -> None:
-    curves = alert_mix(3, seed=2)
-    head, _, body = wire.packed_request(curves).data.partition(b"\r\n\r\n")
-    assert b"Content-Type: application/msgpack" in head
-    for curve, packed in zip(curves, msgspec.msgpack.decode(body)["light_curves"], strict=True):
-        assert np.frombuffer(packed["mjd"], "<f8").tolist() == curve["mjd"]
-        assert np.frombuffer(packed["flux"], "<f4") == pytest.approx(curve["flux"])
-        assert len(packed["band"]) == len(curve["band"])
-        assert ("metadata" in packed) == bool(curve["metadata"])
 
 
 async def test_every_policy_answers_everything_after_it_came(tiny_bundle: Path) -> None:
@@ -111,24 +98,12 @@ def test_stages_add_up_to_what_a_client_waited() -> None:
 def test_every_figure_of_the_engine_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "SECONDS_EACH", 0.02)
     monkeypatch.setattr(engine_bench, "CURVES", 10)
-    numbers = engine_bench.measure(tiny_bundle, curves=70, rounds=1, burst=150, say=quiet)
-    assert set(engine_bench.AIMS) <= set(numbers)
-    assert float(str(numbers["engine.max_abs_difference_to_bare"])) <= 1e-4
-    for key in engine_bench.AIMS:
-        figure = numbers[key]
-        assert np.isfinite(figure["median"] if isinstance(figure, dict) else figure), key
-
-
-def test_the_table_says_what_was_reached() -> None:
-    numbers: Numbers = {key: {"median": aim.value, "spread": 0.5} for key, aim in engine_bench.AIMS.items()}
-    assert engine_bench.table(numbers).count("| yes |") == len(engine_bench.AIMS)
-    worse: Numbers = {
-        key: aim.value + (-0.01 if aim.bound == "at least" else 0.01) for key, aim in engine_bench.AIMS.items()
+    numbers = engine_bench.measure(tiny_bundle, curves=70, rounds=1, say=quiet)
+    assert numbers.keys() >= {
+        "engine.policy_speedup.one_by_one",
+        "engine.p99_half_load_vs_one_by_one",
+        "engine.lone_p50_overhead_ms",
+        "engine.simulation_error",
     }
-    assert engine_bench.table(worse).count("| no |") == len(engine_bench.AIMS)
-
-
-def test_requests_that_fail_end_the_measurement() -> None:
-    assert wire.answered({"statuses": {"200": 3}}) == {"statuses": {"200": 3}}
-    with pytest.raises(WrongAnswer, match="429"):
-        wire.answered({"statuses": {"200": 3, "429": 1}})
+    for key, figure in numbers.items():
+        assert np.isfinite(figure["median"] if isinstance(figure, dict) else figure), key

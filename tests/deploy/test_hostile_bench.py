@@ -125,4 +125,4 @@ def test_bombs_are_what_they_say() -> None:
 
 def test_an_attack_that_does_not_exist_is_told_before_anything_starts() -> None:
     with pytest.raises(ValueError, match="no attack is named faulty numbers; there are pipelining, idle"):
-        hostile.measure(Path("nowhere"), 1.0, 1.0, None, ["faulty numbers"], print)
+        hostile.measure(Path("nowhere"), 1.0, 1.0, ["faulty numbers"], print)

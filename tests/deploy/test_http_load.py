@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,6 @@ from deploy.bench.http_load import (
     summary,
     write_plan,
 )
-from deploy.bench.throughput import client_ceiling
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -109,8 +107,3 @@ async def test_a_vanishing_client_does_not_wait() -> None:
 
     outcome = await drive_against(never, [Request(request("/").data, vanish=True)] * 3, clients=2)
     assert outcome.statuses == {"vanished": 3}
-
-
-def test_the_client_has_a_ceiling(tmp_path: Path) -> None:
-    write_plan(tmp_path / "plan", [request("/", b"x" * 1000)] * 200)
-    assert client_ceiling(tmp_path / "plan", clients=4) > 100

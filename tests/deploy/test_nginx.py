@@ -61,7 +61,7 @@ class Proxy:
 def proxy(folder: Path, service_port: int, changes: Mapping[str, str] | None = None) -> Iterator[Proxy]:
     """The shipped configuration with the ports and paths of this test, and further replacements."""
     folder.mkdir()
-    certificate = ["-keyout", folder / "privkey.pem", "-out", folder / "fullchain.pem", "-subj", "/CN=localhost"]
+    certificate = ["-keyout", f"{folder}/privkey.pem", "-out", f"{folder}/fullchain.pem", "-subj", "/CN=localhost"]
     kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     names = ["-addext", "subjectAltName=DNS:localhost"]
     subprocess.run(["openssl", "req", *kind, *certificate, *names], check=True, capture_output=True)
@@ -82,7 +82,7 @@ def proxy(folder: Path, service_port: int, changes: Mapping[str, str] | None = N
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     paths = "".join(f"    {kind}_temp_path {folder / kind};\n" for kind in kinds)
     (folder / "nginx.conf").write_text(text.replace("http {\n", f"http {{\n{paths}", 1))
-    options = ["-e", folder / "error.log", "-c", folder / "nginx.conf", "-p", folder]
+    options = ["-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf", "-p", str(folder)]
     user = "user root;" if os.geteuid() == 0 else ""  # the test's folder is open to its owner only
     directives = ["-g", f"daemon off; pid {folder / 'pid'}; {user}"]
     checked = subprocess.run(["nginx", "-t", *options, *directives], capture_output=True, text=True, check=False)

@@ -37,17 +37,6 @@ def test_a_cost_model_is_enough(tmp_path: Path, cost: str, capsys: pytest.Captur
     assert "window_5ms, 200 every 37 s" in capsys.readouterr().out
 
 
-def test_figures_of_the_pages_are_added_to_a_file_of_results(tmp_path: Path, cost: str) -> None:
-    results = tmp_path / "bench.json"
-    results.write_text('{"bundle": "some 1.0.0", "lean.nodes": 3}')
-    assert run(tmp_path, "--cost", cost, "--workers", "2", "--results", str(results)) == 0
-    figures = json.loads(results.read_text())
-    assert (figures["bundle"], figures["lean.nodes"]) == ("some 1.0.0", 3)
-    policies = ("nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms")
-    keys = ("per_s", "p50_ms", "p99_ms", "visit_p99_ms")
-    assert all(figures[f"simulation.{policy}.{key}"] > 0 for policy in policies for key in keys)
-
-
 def test_a_recorded_trace_is_simulated_and_replayed(
     tmp_path: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

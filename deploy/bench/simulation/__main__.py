@@ -12,9 +12,8 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, SettingsConfigDict
 
-from deploy.bench.report import held_for
 from deploy.bench.simulation.events import Machine, contenders, fitted, occupation, replay, simulate
-from deploy.bench.simulation.figures import LOADS, PolicyResult, Sweep, figures, figures_of_policies, picture, table
+from deploy.bench.simulation.figures import LOADS, PolicyResult, Sweep, figures, picture, table
 from deploy.bench.workload import LONGEST, Trace, TraceError, poisson, read_trace
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.runtime import Provider, ProviderError
@@ -55,7 +54,6 @@ class SimulatePolicies(BaseSettings):
     seed: int = Field(0, description="of arrivals and lengths")
     output: Path = Field(Path("build/simulation.json"), description="JSON file to write")
     picture: Path = Field(Path("build/simulation.svg"), description="SVG file to write")
-    results: Path | None = Field(None, description="file in docs/results to add the figures of the pages to")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -67,14 +65,6 @@ class SimulatePolicies(BaseSettings):
         write(self.picture, picture(loads, bursts))
         write(self.output, json.dumps(self._document(sweep, results) | compared, indent=1) + "\n")
         print(f"\nwritten to {self.output} and {self.picture}")
-        if self.results is not None and saturated:
-            self._add(self.results, figures_of_policies(results, _most(saturated)))
-
-    def _add(self, path: Path, numbers: dict[str, float]) -> None:
-        """Add figures to a file of measurements, of which the pages' tables are made."""
-        stored = json.loads(path.read_text()) if path.exists() else held_for(self.bundle)
-        write(path, json.dumps(stored | numbers, indent=1) + "\n")
-        print(f"added to {path}")
 
     @cached_property
     def _model(self) -> LoadedModel:

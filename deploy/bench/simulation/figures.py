@@ -242,28 +242,6 @@ TOLD_AT: Final = 0.7
 """Load at which latencies are told in the pages: others than ours do not always keep up with it."""
 
 
-def figures_of_policies(results: Sequence[PolicyResult], most: float) -> dict[str, float]:
-    """Keys ``simulation.<policy>.*`` for the pages: light curves a second with all of them waiting, latency under load,
-    and how long the alerts of a visit wait.
-
-    Parameters
-    ----------
-    most : light curves a second that our own policy answers with all of them waiting.
-    """
-    numbers: dict[str, float] = {}
-    loads = {one.traffic: one.figures.offered for one in results if one.traffic.startswith("poisson")}
-    told_at = min(loads, key=lambda traffic: abs(loads[traffic] - TOLD_AT * most), default="")
-    for one in results:
-        row, key = one.figures, f"simulation.{one.policy}"
-        if one.traffic == "saturation":
-            numbers[f"{key}.per_s"] = row.throughput
-        elif one.traffic == told_at:
-            numbers |= {f"{key}.p50_ms": row.p50_ms, f"{key}.p99_ms": row.p99_ms}
-        elif not one.traffic.startswith("poisson"):
-            numbers[f"{key}.visit_p99_ms"] = row.p99_ms
-    return {key: value for key, value in numbers.items() if np.isfinite(value)}
-
-
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """Settings that every traffic of a sweep shares.
