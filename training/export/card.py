@@ -244,7 +244,7 @@ SIMULATED_LIMITS = """## Known limits
 - Trained and scored on simulated objects only; it has not been validated on labelled real alerts.
 - The simulator is honest but simple: analytic light curves and blackbody colours at effective wavelengths, no
   artefacts, no bad subtractions, no variable host centres.
-- Where it was compared with other sets (`population_report`): medians of peak, duration,
+- Where it was compared with other sets: medians of peak, duration,
   redshift, colours and points per band of Ia, II and IIb agree with ELAsTiCC's (0.3 mag, 0.15 mag in colour, a factor
   of 1.4), with r-i of Ia and II 0.1 mag too red, no II beyond redshift 0.6 and more faint objects. At equal redshift
   tidal disruptions are 0.2 to 0.35 mag bluer, stripped-envelope supernovae 0.8 mag fainter and active nuclei 1.5 mag

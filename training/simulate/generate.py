@@ -10,7 +10,7 @@ Notable: work is cut into chunks of `CHUNK` kept objects of one class, each with
 (seed, class, chunk). The output is therefore the same for any number of workers, and a larger set begins with the
 objects of a smaller one, class by class. Inside a chunk everything is vectorised over a flat list of visits.
 What is kept is what a survey would alert on: see `training.simulate.cadence`; saturated points are left out. How the
-populations compare with real ones is measured by `training.simulate.population_report`.
+populations compare with real ones is in docs/populations.md.
 """
 
 import json
