@@ -178,6 +178,11 @@ class Slot:
         """SIGTERM; the exit status."""
         return self.process.stop()
 
+    def end(self) -> None:
+        """Kill the process for good, if it still runs."""
+        if self.process.status is None:
+            self.process.kill()
+
 
 @contextmanager
 def busy_cores(count: int) -> Iterator[None]:
@@ -217,7 +222,8 @@ def run_kills(
         if busy:
             stack.enter_context(busy_cores(os.cpu_count() or 2))
         slots = [Slot(one, number, real, static) for number in range(SLOTS)]
-        stack.callback(lambda: [slot.process.kill() for slot in slots if slot.process.status is None])
+        for slot in slots:
+            stack.callback(slot.end)
         for slot in slots:
             slot.wait_ready()
         results = Results(one)
@@ -233,7 +239,7 @@ def run_kills(
             victim.kill()
             if number % VISITOR_EVERY == 0 and visitor is None:
                 visitor = Slot(one, SLOTS + number, real, static)
-                stack.callback(lambda worker=visitor: worker.process.status is None and worker.process.kill())
+                stack.callback(visitor.end)
             elif visitor is not None and number % VISITOR_EVERY == VISITOR_EVERY - 1:
                 visitor.stop()
                 visitor = None

@@ -1,6 +1,6 @@
 """Where a source starts its partitions, and what it does with a first message that cannot be right."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
 from nightjar_alerts.service.stream.kafka.source import KafkaSource
+from nightjar_alerts.service.stream.messages import Message
 from support.kafka_cluster import KafkaCluster, kafka_cluster
 from support.stream import FAST_GROUP, eventually
 
@@ -54,11 +55,16 @@ def test_source_without_committed_offset_starts_by_auto_offset_reset(
 ) -> None:
     cluster.produce("alerts", [b"before"])
     member = source(cluster, f"&auto.offset.reset={reset}")
-    messages = []
-    eventually(lambda: bool(messages.extend(member.poll(1, 0.1)) or HERE in member._consumed))
-    eventually(lambda: bool(messages.extend(member.poll(1, 0.1)) or messages or member._client_is_empty))
+    messages: list[Message] = []
+
+    def polled_until(done: Callable[[], bool]) -> bool:
+        messages.extend(member.poll(1, 0.1))
+        return done()
+
+    eventually(lambda: polled_until(lambda: HERE in member._consumed))
+    eventually(lambda: polled_until(lambda: bool(messages) or member._client_is_empty))
     cluster.produce("alerts", [b"after"])
-    eventually(lambda: bool(messages.extend(member.poll(1, 0.1)) or len(messages) >= len(expected)))
+    eventually(lambda: polled_until(lambda: len(messages) >= len(expected)))
     assert [message.value for message in messages] == expected
     member.close()
 
