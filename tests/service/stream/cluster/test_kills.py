@@ -23,8 +23,12 @@ KILLS, ALERTS_PER_KILL, MAX_REPEATS_PER_KILL = 20, 300, 24
 def report_of(folder: Path, exactly_once: bool, count: int = 1, busy: bool = False, kills: int = KILLS) -> KillReport:
     """Run a trial, print its report, and check that no alert was lost."""
     options: dict[str, Any] = {
-        "exactly_once": exactly_once, "partitions": PARTITIONS, "replicas": count, "flux": BRIGHT, "transaction_ms": None
-    }  # fmt: skip
+        "exactly_once": exactly_once,
+        "partitions": PARTITIONS,
+        "replicas": count,
+        "flux": BRIGHT,
+        "transaction_ms": None,
+    }
     with (
         brokers(folder, count) as cluster,
         trial(cluster.hosts(), folder, **options) as one,
