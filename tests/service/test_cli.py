@@ -108,13 +108,16 @@ def test_classify_nothing_but_damaged_files_exits_with_1(edge: Live, folder: Pat
     assert run("classify", str(folder / "bad.tar.gz"), "--url", f"http://{HOST}:{edge.port}") == 1
 
 
-@pytest.mark.parametrize("room", ["service", "training"])
-def test_a_package_that_is_not_installed_is_named(room: str) -> None:
-    program = f"import runpy, sys; sys.modules['onnxruntime'] = None; runpy.run_module('{room}', run_name='__main__')"
+@pytest.mark.parametrize(("module", "extra"), [("service", "cpu"), ("training", "train")])
+def test_command_without_onnxruntime_names_the_extra(module: str, extra: str) -> None:
+    program = (
+        "import runpy, sys; sys.modules['onnxruntime'] = None;"
+        f"runpy.run_module('nightjar_alerts.{module}', run_name='__main__')"
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert "onnxruntime" in ended.stderr
-    assert "pip install 'nightjar-alerts[cpu" in ended.stderr
+    assert f"pip install 'nightjar-alerts[{extra}]'" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
