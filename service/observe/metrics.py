@@ -335,6 +335,7 @@ class ModelMetrics(ModelRecorder):
         classes = () if manifest.taxonomy is None else manifest.taxonomy.names
         self._by_class = [metrics.predicted_class.labels(name) for name in classes]
         self._by_band = [metrics.observations.labels(name) for name in manifest.band_map.labels]
+        self._experts: dict[str, list[Counter]] = {}
         self._engine: Engine | None = None
         self._labels: tuple[str, ...] = ()
 
@@ -370,11 +371,15 @@ class ModelMetrics(ModelRecorder):
         self._record_predictions([result for result in report.results if isinstance(result, Prediction)])
 
     def _record_experts(self, report: RunReport) -> None:
-        for output, loads in report.expert_load.items():
-            for layer, load_E in enumerate(loads.tolist()):
-                name = "input" if output == "input_expert_load" else str(layer)
-                for expert, load in enumerate(load_E):
-                    self._metrics.expert_load.labels(name, str(expert)).inc(load)
+        for output, load in report.expert_load.items():
+            load_LE = np.atleast_2d(load)
+            if output not in self._experts:  # looked up once: labels() costs more than an increment
+                layers = ["input"] if output == "input_expert_load" else [str(layer) for layer in range(len(load_LE))]
+                labels = product(layers, range(load_LE.shape[1]))
+                self._experts[output] = [self._metrics.expert_load.labels(layer, str(each)) for layer, each in labels]
+            for counter, count in zip(self._experts[output], load_LE.ravel().tolist(), strict=True):
+                if count:
+                    counter.inc(count)
 
     def _record_inputs(self, entries: Sequence[QueueEntry]) -> None:
         tokens = [entry.input.tokens for entry in entries]
