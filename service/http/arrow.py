@@ -39,7 +39,7 @@ from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
-from nightjar_alerts.service.http.forms import Answers, embedding_bytes
+from nightjar_alerts.service.http.forms import Response, embedding_bytes
 
 _HEADER_TYPE, _HEADER, _ID, _DATA, _IS_DELTA, _COMPRESSION = 1, 2, 0, 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
@@ -91,8 +91,8 @@ MAX_REREAD_BYTES = 256 * 1024 * 1024
 empty. A thousand batches of one row, each of them behind the names of all, come to a tenth of it."""
 
 
-def read_arrow(body: bytes, max_curves: int) -> object:
-    """Return a document of many light curves, as :func:`service.http.curves.read_classify` takes it.
+def read_arrow(body: bytes, max_curves: int) -> list[dict[str, Any]]:
+    """Return a row for each light curve: arrays, or plain objects where an array cannot hold a column.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def read_arrow(body: bytes, max_curves: int) -> object:
         _check_messages(body, max_curves)
         with pa.ipc.open_stream(body) as stream:
             _check_schema(stream.schema)
-            return {"light_curves": [row for batch in _validated(stream, max_curves) for row in _rows(batch)]}
+            return [row for batch in _validated(stream, max_curves) for row in _rows(batch)]
     except _UNREADABLE:
         raise ProblemError(MALFORMED, "the body is not one valid Arrow IPC stream") from None
 
@@ -162,7 +162,7 @@ def _validated(stream: Any, max_curves: int) -> Iterator[Any]:
         yield batch
 
 
-def _rows(batch: Any) -> list[dict[str, object]]:
+def _rows(batch: Any) -> list[dict[str, Any]]:
     names = batch.schema.names
     columns = [_READ[name](column) for name, column in zip(names, batch.columns, strict=True)]
     rows = zip(*columns, strict=True)
@@ -374,20 +374,21 @@ _SIMPLE: dict[str, Any] = {
     "metadata_missing": pa.int64(),
     "duplicates": pa.int64(),
     "other_filters": pa.map_(pa.string(), pa.int64()),
+    "dropped_points": pa.map_(pa.string(), pa.int64()),
 }
 _STRUCTS: dict[str, Any] = {"probabilities": pa.float64(), "hierarchy": pa.float64(), "points_per_band": pa.int64()}
 
 
-def write_arrow(answers: Answers) -> bytes:
+def write_arrow(response: Response) -> bytes:
     """One stream."""
-    results = answers.results
+    results = response.results
     columns = {name: pa.array([_plain(result.get(name)) for result in results], kind) for name, kind in _SIMPLE.items()}
-    members = {"probabilities": answers.classes, "hierarchy": answers.groups, "points_per_band": answers.bands}
+    members = {"probabilities": response.classes, "hierarchy": response.groups, "points_per_band": response.bands}
     for name, kind in _STRUCTS.items():
         columns[name] = _struct([result.get(name) for result in results], members[name], kind)
-    if answers.options.embedding:
-        columns["embedding"] = _embeddings(answers)
-    batch = pa.record_batch(columns).replace_schema_metadata({"model": orjson.dumps(answers.model)})
+    if response.options.embedding:
+        columns["embedding"] = _embeddings(response)
+    batch = pa.record_batch(columns).replace_schema_metadata({"model": orjson.dumps(response.model)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -406,12 +407,12 @@ def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind
     return pa.StructArray.from_arrays(columns, list(names), mask=_absent(rows))
 
 
-def _embeddings(answers: Answers) -> Any:
-    embeddings = [result.get("embedding") for result in answers.results]
-    nothing = np.zeros(answers.embedding_dim, np.float32)
-    data = b"".join(embedding_bytes(nothing if row is None else row, answers.options) for row in embeddings)
-    values = pa.array(np.frombuffer(data, answers.options.embedding_dtype))
-    return pa.FixedSizeListArray.from_arrays(values, answers.embedding_dim, mask=_absent(embeddings))
+def _embeddings(response: Response) -> Any:
+    embeddings = [result.get("embedding") for result in response.results]
+    nothing = np.zeros(response.embedding_dim, np.float32)
+    data = b"".join(embedding_bytes(nothing if row is None else row, response.options) for row in embeddings)
+    values = pa.array(np.frombuffer(data, response.options.embedding_dtype))
+    return pa.FixedSizeListArray.from_arrays(values, response.embedding_dim, mask=_absent(embeddings))
 
 
 def _absent(rows: Sequence[object]) -> Any:

@@ -176,6 +176,10 @@ class Service:
         """
         return await to_thread.run_sync(work, limiter=self._large_decoder if large else self._decoders)
 
+    async def run_maybe_in_thread(self, work: Callable[[], T], thread: bool) -> T:
+        """Run ``work`` in a thread if ``thread``, else on the event loop, where it has to be short."""
+        return await self.run_in_thread(work) if thread else work()
+
     def not_ready(self) -> ProblemError:
         """Return the problem that says where the process is in its life."""
         return ProblemError(UNAVAILABLE, self.unready or None, retry_after=RETRY_AFTER_UNAVAILABLE)

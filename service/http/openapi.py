@@ -1,19 +1,21 @@
-"""The OpenAPI document: what FastAPI cannot see for itself, because bodies are read and replies written by hand."""
+"""The OpenAPI document: schemas of the bodies, which handlers decode themselves, and of the replies."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from nightjar_alerts.service.answers.models import ModelsReply
+from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
 from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW, JSON_TYPE, LINES, MSGPACK, available
-from nightjar_alerts.service.http.forms import LightCurveIn, ManyCurves, OneCurve
+from nightjar_alerts.service.http.forms import ManyCurves, OneCurve
 from nightjar_alerts.service.http.oip import forms as oip
 from nightjar_alerts.service.settings import Settings
 
@@ -22,12 +24,11 @@ Document = dict[str, Any]
 REF = "#/components/schemas/{model}"
 PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary", JSON_TYPE)
 MULTIPART_TYPES = ("multipart/form-data", "multipart/mixed")
-_REQUESTS: tuple[type[BaseModel], ...] = (
-    LightCurveIn, OneCurve, ManyCurves, oip.InferRequest
-)  # fmt: skip
+_REQUESTS: tuple[type[BaseModel], ...] = (oip.InferRequest,)
+_STRUCTS = (OneCurve, ManyCurves)
 _REPLIES: tuple[type[BaseModel], ...] = (
-    ClassifyReply, AlertsReply, ModelsReply, Problem, oip.InferReply, oip.ServerMetadata, oip.ModelMetadata,
-    oip.ModelReady,
+    ClassifyReply, AlertsReply, ClassifierDescription, ModelsReply, Problem, oip.InferReply, oip.ServerMetadata,
+    oip.ModelMetadata, oip.ModelReady,
 )  # fmt: skip
 
 _BYTES = {"type": "string", "format": "binary", "minLength": 1}
@@ -41,7 +42,7 @@ _CURVE = {
 }
 
 
-def _body(one: type[BaseModel], many: type[BaseModel], example: Document) -> Document:
+def _body(one: type[Struct], many: type[Struct], example: Document) -> Document:
     schema = {"anyOf": [{"$ref": REF.format(model=form.__name__)} for form in (one, many)]}
     return {"required": True, "content": {JSON_TYPE: {"schema": schema, "example": example}}}
 
@@ -108,11 +109,16 @@ CLASSIFY_REPLY["content"] |= _other_formats(CLASSIFY_REPLY["content"][JSON_TYPE]
 def document(app: FastAPI, settings: Settings) -> Document:
     """Build the document of an application."""
     built = get_openapi(
-        title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     components = built.setdefault("components", {})
     components["schemas"] = components.get("schemas", {}) | _schemas()
-    _tell_limits(built, settings)
+    _add_limits(built, settings)
     if settings.keys:
         _require_keys(built)
     return built
@@ -121,18 +127,52 @@ def document(app: FastAPI, settings: Settings) -> Document:
 def _schemas() -> Document:
     models = [(model, "validation") for model in _REQUESTS] + [(model, "serialization") for model in _REPLIES]
     schemas: Document = models_json_schema(models, ref_template=REF)[1]["$defs"]  # type: ignore[arg-type]  # pydantic wants the literals, a list widens them
-    return schemas
+    structs = msgspec.json.schema_components(_STRUCTS, ref_template=REF.format(model="{name}"))[1]
+    return schemas | {name: _without_bytes(schema) for name, schema in structs.items()}
 
 
-def _tell_limits(built: Document, settings: Settings) -> None:
+def _without_bytes(schema: Any) -> Any:
+    """Return a schema without base64 text in the place of a list, which msgpack has and JSON does not."""
+    if isinstance(schema, list):
+        return [_without_bytes(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _without_bytes(value) for name, value in schema.items()}
+    if "anyOf" in found:
+        kinds = [kind for kind in found["anyOf"] if "contentEncoding" not in kind]
+        if {"type": "number"} in kinds:  # which integers are as well
+            kinds = [kind for kind in kinds if kind != {"type": "integer"}]
+        found["anyOf"] = kinds
+        if len(kinds) == 1:
+            del found["anyOf"]
+            found = kinds[0] | found if "$ref" not in kinds[0] else found | kinds[0]
+    return found
+
+
+def query_parameters(form: type[Struct]) -> list[Document]:
+    """Describe the fields of a struct as query parameters; a value of several types is text."""
+    schema = _without_bytes(msgspec.json.schema(form))["$defs"][form.__name__]
+    parameters = []
+    for name, field in schema["properties"].items():
+        kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
+        kind = {"type": "string"} if len(kinds) > 1 else dict(kinds[0])
+        description = field.get("description", "")
+        if name == "prior":
+            description += "; weights are the text of a JSON object"
+        kind.pop("description", None)
+        kind.pop("default", None)
+        parameters.append({"name": name, "in": "query", "required": False, "description": description, "schema": kind})
+    return parameters
+
+
+def _add_limits(built: Document, settings: Settings) -> None:
     schemas = built["components"]["schemas"]
     schemas["ManyCurves"]["properties"]["light_curves"]["maxItems"] = settings.max_curves
-    deadlines = [schemas["Options"]["properties"]["deadline_ms"]]
+    schemas["Options"]["properties"]["deadline_ms"]["anyOf"][0]["maximum"] = settings.max_deadline_ms
     for _, _, operation in operations(built):
-        parameters = operation.get("parameters", ())
-        deadlines += [each["schema"] for each in parameters if each["name"] == "deadline_ms"]
-    for deadline in deadlines:
-        deadline["anyOf"][0]["maximum"] = settings.max_deadline_ms
+        for parameter in operation.get("parameters", ()):
+            if parameter["name"] == "deadline_ms":
+                parameter["schema"]["maximum"] = settings.max_deadline_ms
 
 
 def _require_keys(built: Document) -> None:

@@ -73,7 +73,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     for router in (
-        light_curves.classify_router,
+        light_curves.router,
         alerts.router,
         about.models_router,
         oip.router,

@@ -34,13 +34,14 @@ from nightjar_alerts.models.bundle import (
     sha256_of,
 )
 from nightjar_alerts.models.limits import milliseconds, whole_number
-from nightjar_alerts.service.http import arrow, formats
-from nightjar_alerts.service.http.curves import read_classify, read_curves
+from nightjar_alerts.service.http import arrow
+from nightjar_alerts.service.http.curves import light_curves_of, parse_json, parse_lines, parse_msgpack, parse_rows
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.edge.receive import Lines
 from nightjar_alerts.service.http.oip.forms import InferRequest
 from nightjar_alerts.service.http.oip.models import ClassifierTensors
-from nightjar_alerts.service.http.oip.signature import check_inputs, check_texts, choose_outputs
+from nightjar_alerts.service.http.oip.routes import read_json
+from nightjar_alerts.service.http.oip.signature import check_inputs, check_texts, choose_outputs, fitted
 from nightjar_alerts.service.http.oip.tensors import decode, split_body
 from nightjar_alerts.service.http.routes.alerts import split_parts
 from nightjar_alerts.service.settings import ClientSettings, StreamSettings
@@ -65,19 +66,19 @@ def reader() -> MessageReader:
 def json_body(data: bytes) -> None:
     """A body of light curves as JSON."""
     with suppress(ProblemError):
-        read_classify(formats.read_json(data), SETTINGS)
+        light_curves_of(parse_json(data, SETTINGS), SETTINGS)
 
 
 def msgpack_body(data: bytes) -> None:
     """A body of light curves as msgpack."""
     with suppress(ProblemError):
-        read_classify(formats.read_msgpack(data), SETTINGS)
+        light_curves_of(parse_msgpack(data, SETTINGS), SETTINGS)
 
 
 def arrow_body(data: bytes) -> None:
     """A body of light curves as an Arrow stream."""
     with suppress(ProblemError):
-        read_classify(arrow.read_arrow(data, SETTINGS.max_curves), SETTINGS)
+        light_curves_of(parse_rows(arrow.read_arrow(data, SETTINGS.max_curves), SETTINGS), SETTINGS)
 
 
 def lines_body(data: bytes) -> None:
@@ -87,11 +88,7 @@ def lines_body(data: bytes) -> None:
         for start in range(0, len(data), 61):
             found += lines.feed(data[start : start + 61])
         found += lines.rest()
-    documents = []
-    for line in found[:50]:
-        with suppress(ValueError):
-            documents.append(formats.parse(line))
-    read_curves(documents, [""] * len(documents), SETTINGS)
+    parse_lines(found[:50], SETTINGS)
 
 
 def multipart_body(data: bytes) -> None:
@@ -104,7 +101,7 @@ def multipart_body(data: bytes) -> None:
 def _tensors(text: bytes, binary: memoryview) -> None:
     """Read as a request is read."""
     try:
-        request = InferRequest.model_validate(formats.read_json(text))
+        request = InferRequest.model_validate(read_json(text))
     except ValidationError:
         return
     model = ClassifierTensors(MANIFEST_OF_CURVES)
@@ -112,7 +109,7 @@ def _tensors(text: bytes, binary: memoryview) -> None:
         choose_outputs(model.outputs, request.outputs, request.parameters.binary_data_output)
         check_inputs(model.inputs, request.inputs)
         check_texts(request.inputs, SETTINGS.max_curves)
-        model.read(decode(request.inputs, binary), request.parameters.flux_unit, SETTINGS)
+        model.read(fitted(model.inputs, decode(request.inputs, binary)), request.parameters.flux_unit, SETTINGS)
 
 
 def oip_json(data: bytes) -> None:

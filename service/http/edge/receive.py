@@ -17,11 +17,11 @@ import asyncio
 import math
 import zlib
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
 from time import monotonic
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
@@ -166,26 +166,26 @@ def too_large(limit: int) -> ProblemError:
     return ProblemError(TOO_LARGE, f"the body is longer than {limit} bytes", limit=limit)
 
 
-def content_coding(request: Request, accepted: Collection[str] = ()) -> str:
-    """Return the coding of a compressed body in lower case, empty without. Raises ProblemError (415) if refused."""
+def content_coding(request: Request) -> str:
+    """Return the coding of a compressed body in lower case, empty without. Raises ProblemError (415) for others."""
     coding = request.headers.get("content-encoding", "").strip().lower()
     if coding in ("", "identity"):
         return ""
-    if coding not in accepted:
-        instead = f"or with one of: {', '.join(accepted)}" if accepted else "only"
-        raise ProblemError(UNSUPPORTED, f"bodies are read without a Content-Encoding {instead}")
+    coding = "gzip" if coding == "x-gzip" else coding
+    if coding not in CODINGS:
+        raise ProblemError(UNSUPPORTED, f"send the body without Content-Encoding, or as one of: {', '.join(CODINGS)}")
     return coding
 
 
-def media_type(request: Request, accepted: Iterable[str], codings: Collection[str] = ()) -> str:
+def media_type(request: Request, accepted: Iterable[str]) -> str:
     """Media type of the body, without parameters and in lower case; empty when the client sent none.
 
     Raises
     ------
     ProblemError
-        415 for a type that is not accepted, or for a body compressed otherwise than in one of ``codings``.
+        415 for a type that is not accepted, or for a coding that is not read.
     """
-    content_coding(request, codings)
+    content_coding(request)
     name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     accepted = tuple(accepted)
     if name and name not in accepted:
@@ -228,13 +228,16 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # zlib's window sizes; RFC 9110: deflate is zlib
+CODINGS = ("gzip", "deflate", "zstd")
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # zlib's window sizes; RFC 9110: deflate is zlib
 _FED, _MADE = 64 * 1024, 1024 * 1024
+_FED_ZSTD = 128  # each four bytes may become a block of 128 kB
+_LARGEST_WINDOW = 8 * 1024 * 1024  # RFC 9659: what a decoder of the zstd coding has to support
 
-OffLoop = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
+InThread = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
 
 
-async def inflate(data: bytes, coding: str, limit: int, charge: Callable[[int], None], off_loop: OffLoop) -> bytes:
+async def inflate(data: bytes, coding: str, limit: int, charge: Callable[[int], None], in_thread: InThread) -> bytes:
     """Decompress a body.
 
     Parameters
@@ -242,25 +245,32 @@ async def inflate(data: bytes, coding: str, limit: int, charge: Callable[[int], 
     coding : one of :data:`CODINGS`.
     limit : bytes of the decompressed body.
     charge : called with the size of every piece; may raise.
-    off_loop : runs a function in a thread.
+    in_thread : runs a function in a thread.
 
     Raises
     ------
     ProblemError
         413 beyond the limit, 400 when the body is cut short, corrupt or followed by something else.
     """
-    pieces, size, inflated = _inflated(data, coding), 0, list[bytes]()
-    while (piece := await off_loop(partial(next, pieces, None))) is not None:
+    pieces, size, inflated = decompressed(data, coding), 0, list[bytes]()
+    while (piece := await in_thread(partial(next, pieces, None))) is not None:
         size += len(piece)
         if size > limit:
             raise too_large(limit)
         charge(len(piece))
         inflated.append(piece)
+    if not size:
+        raise ProblemError(MALFORMED, "the body is empty")
     return b"".join(inflated)
 
 
-def _inflated(data: bytes, coding: str) -> Iterator[bytes]:
-    inflater = zlib.decompressobj(CODINGS[coding])
+def decompressed(data: bytes, coding: str) -> Iterator[bytes]:
+    """Yield the decompressed data in pieces of a few mebibytes at most. Raises ProblemError (400)."""
+    return _zstd(data) if coding == "zstd" else _zlib(data, coding)
+
+
+def _zlib(data: bytes, coding: str) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(_WINDOWS[coding])
     try:
         for start in range(0, len(data), _FED):
             fed = data[start : start + _FED]
@@ -276,7 +286,33 @@ def _inflated(data: bytes, coding: str) -> Iterator[bytes]:
         raise ProblemError(MALFORMED, f"the {coding} data of the body are cut short")
 
 
+def _zstd(data: bytes) -> Iterator[bytes]:
+    import zstandard
+
+    made, size = list[bytes](), 0
+    inflater: Any = None
+    try:
+        for start in range(0, len(data), _FED_ZSTD):
+            fed = data[start : start + _FED_ZSTD]
+            while fed:
+                if inflater is None:
+                    inflater = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+                made.append(inflater.decompress(fed))
+                size += len(made[-1])
+                fed = inflater.unused_data if inflater.eof else b""  # of the next frame
+                inflater = None if inflater.eof else inflater
+            if size >= _MADE:
+                yield b"".join(made)
+                made, size = [], 0
+    except zstandard.ZstdError:
+        raise ProblemError(MALFORMED, "the body is not valid zstd data") from None
+    if inflater is not None:
+        raise ProblemError(MALFORMED, "the zstd data of the body are cut short")
+    yield b"".join(made)
+
+
 PATIENCE_SECONDS = 60.0
+BOM = b"\xef\xbb\xbf"
 STEP_BYTES = 16 * 1024
 """Bytes of a stream that are cut into lines in one go."""
 
@@ -428,6 +464,8 @@ class LineBody:
             self._patience = min(PATIENCE_SECONDS, self._patience + worth / self._settings.stream_rate)
 
     def _cut_lines(self, step: bytes) -> None:
+        if not self._count and not self._lines.pending:
+            step = step.removeprefix(BOM)
         for line in self._lines.feed(step):
             self._add(line)
         if not self._more and not self._came:

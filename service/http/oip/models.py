@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nightjar_alerts.models.bundle import Bundle, Manifest
-from nightjar_alerts.models.lightcurve import Float32, LightCurve
+from nightjar_alerts.models.lightcurve import Float32
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.service.answers.writers import class_writer
 from nightjar_alerts.service.dataplane import Outcome
@@ -48,14 +48,12 @@ class ClassifierTensors:
             Spec("embedding", ("FP32",), (ANY, self._manifest.embedding_dim), optional=True),
         )
 
-    def read(self, tensors: Mapping[str, Tensor], flux_unit: FluxUnit, settings: Settings) -> Received[LightCurve]:
+    def read(self, tensors: Mapping[str, Tensor], flux_unit: FluxUnit, settings: Settings) -> Received:
         """Light curves of a request."""
         curves = read_curves(tensors, self._manifest, flux_unit, settings)
         return Received(curves.records(), curves.object_ids)
 
-    def write(
-        self, names: Collection[str], received: Received[LightCurve], outcomes: Sequence[Outcome]
-    ) -> dict[str, Array]:
+    def write(self, names: Collection[str], received: Received, outcomes: Sequence[Outcome]) -> dict[str, Array]:
         """Return outputs of these names, a row for each light curve, NaN where the network did not answer."""
         arrays: dict[str, Array] = dict(write_outcomes(names, received, outcomes))
         widths = {spec.name: spec.shape[1] for spec in self.outputs if len(spec.shape) == 2}
@@ -87,11 +85,6 @@ class ModelOfTensors:
     def provenance(self) -> dict[str, str]:
         """Provenance of the answers, as a reply says it."""
         return class_writer(self.handle).provenance
-
-
-def all_models(service: Service) -> list[ModelOfTensors]:
-    """Every model that is served. Raises ProblemError (503) while there is none."""
-    return [_model(service, ModelHandle(served)) for served in service.served]
 
 
 def _model(service: Service, handle: ModelHandle) -> ModelOfTensors:

@@ -1,33 +1,38 @@
 """Routes of the Open Inference Protocol below ``/v2``; :mod:`service.http.oip` says how light curves become tensors.
 
-Every address of a model exists twice, with a version and without one, which then means the one that is served. An
-inference request is received, inflated, decoded, asked of the data plane, and encoded.
+Every address of a model exists twice, with a version and without one, which then means the one that is served.
+:func:`parse` and :func:`infer_parsed` know nothing of HTTP.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from nightjar_alerts.service.answers.replies import field_errors
 from nightjar_alerts.service.answers.writers import ClassWriter
-from nightjar_alerts.service.dataplane import Outcome
-from nightjar_alerts.service.http import formats, openapi
-from nightjar_alerts.service.http.curves import checked_prior
+from nightjar_alerts.service.dataplane import InferOptions, Outcome
+from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.curves import FORGIVEN_BYTES, MOST_PARTS, check_deadline, checked_prior
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
-from nightjar_alerts.service.http.edge.receive import CODINGS, media_type
+from nightjar_alerts.service.http.edge.receive import BOM, cancel_on_disconnect, media_type
 from nightjar_alerts.service.http.endpoint import (
+    INLINE_ITEMS,
     LARGE_BYTES,
-    Call,
-    EncodedReply,
-    Endpoint,
-    Inquiry,
-    Stopwatch,
-    check_deadline,
+    Timings,
+    charge,
+    client_of,
+    described,
+    infer_options,
+    read_body,
+    reply,
     routing_key,
 )
 from nightjar_alerts.service.http.formats import JSON_TYPE
@@ -41,18 +46,14 @@ from nightjar_alerts.service.http.oip.forms import (
     RequestParameters,
     ServerMetadata,
 )
-from nightjar_alerts.service.http.oip.models import (
-    EXTENSIONS,
-    ModelOfTensors,
-    find_model,
-    metadata,
-)
+from nightjar_alerts.service.http.oip.models import EXTENSIONS, ModelOfTensors, find_model, metadata
 from nightjar_alerts.service.http.oip.signature import (
     OutputForm,
     Received,
     check_inputs,
     check_texts,
     choose_outputs,
+    fitted,
     most_probable,
 )
 from nightjar_alerts.service.http.oip.tensors import Array, decode, encode, fault, split_body
@@ -64,36 +65,86 @@ INLINE_BYTES = 4096  # at worst a hundred light curves of one observation, a few
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TensorRequest:
-    """A checked request: its time, its light curves, and which outputs go back and how."""
+class Parsed:
+    """A parsed request: its light curves, and which outputs go back and how."""
 
     request: InferRequest
     milliseconds: float | None
-    received: Received[Any]
+    received: Received
     outputs: Mapping[str, OutputForm]
 
 
-INFER = Endpoint("/infer", "Infer", openapi.INFER_BODY, openapi.INFER_REPLY)
+def parse(
+    request: InferRequest, binary: memoryview, model: ModelOfTensors, names: Sequence[str], settings: Settings
+) -> Parsed:
+    """Check a request against a model and build its light curves; of no transport.
+
+    Parameters
+    ----------
+    binary : bytes of the tensors that follow the JSON part; empty where there are none.
+    names : under which the request addresses the model, besides its own name and version.
+
+    Raises
+    ------
+    ProblemError
+        422, 413 or 400 for tensors that do not fit the model or each other.
+    """
+    manifest = model.bundle.manifest
+    for member, value in (("model_name", request.model_name), ("model_version", request.model_version)):
+        if value and value not in (manifest.name, manifest.version, *names):
+            raise fault(f"/{member}", "not_one_of", f"the model is {manifest.name}, version {manifest.version}")
+    milliseconds = _milliseconds(request.parameters, settings)
+    outputs = choose_outputs(model.tensors.outputs, request.outputs, request.parameters.binary_data_output)
+    check_inputs(model.tensors.inputs, request.inputs)
+    check_texts(request.inputs, settings.max_curves)
+    tensors = fitted(model.tensors.inputs, decode(request.inputs, binary))
+    received = model.tensors.read(tensors, request.parameters.flux_unit, settings)
+    return Parsed(request, milliseconds, received, outputs)
 
 
-async def _answer(request: Request, model: ModelOfTensors) -> Response:
-    """Answer one request."""
-    media_type(request, (JSON_TYPE, BINARY_TYPE), CODINGS)
-    header_length, settings = _header_length(request), service_of(request).settings
-    limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
+async def infer_parsed(
+    parsed: Parsed, model: ModelOfTensors, writer: ClassWriter, options: InferOptions
+) -> tuple[dict[str, Array], list[Outcome]]:
+    """Classify the light curves of a request; returns the outputs, in their order, and outcomes; of no transport."""
+    outcomes = await model.handle.infer(parsed.received.items, options)
+    arrays = model.tensors.write(parsed.outputs, parsed.received, list(map(writer.concluded, outcomes)))
+    labels = {spec.name: spec.labels for spec in model.tensors.outputs}
+    outputs = {
+        name: most_probable(arrays[name], labels[name], form.top) if form.top else arrays[name]
+        for name, form in parsed.outputs.items()
+    }
+    return outputs, outcomes
 
-    async def understand(call: Call, data: bytes) -> Inquiry:
-        read = partial(_understand, data, header_length, model, settings, call.stopwatch)
-        there, large = len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
-        tensor_request = await call.run_maybe_in_thread(read, there, large)
-        terms = call.terms(tensor_request.milliseconds)
-        prior = tensor_request.request.parameters.prior
-        writer = checked_prior(model.handle, prior, settings.prior, "/parameters/prior")
-        items = tensor_request.received.items
-        return Inquiry([model.handle] * len(items), items, terms, partial(_respond, tensor_request, model, writer))
 
-    with model.handle:
-        return await INFER.answer(Call(request), understand, CODINGS, limit)
+def read_json(text: bytes) -> object:
+    """Parse a JSON document; NaN, which some encoders write, counts as null. Raises ProblemError (400)."""
+    text = text.removeprefix(BOM)
+    if len(text) > MOST_PARTS and sum(map(text.count, (b"[", b"{", b":"))) > MOST_PARTS:
+        raise ProblemError(MALFORMED, f"the document has more than {MOST_PARTS} lists, objects and names")
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        if len(text) <= FORGIVEN_BYTES and b"NaN" in text:
+            with suppress(ValueError, RecursionError):
+                return json.loads(text.decode())
+    raise ProblemError(MALFORMED, f"the body is not one valid UTF-8 JSON document: {where}")
+
+
+def _read(
+    data: bytes, header_length: str | None, model: ModelOfTensors, names: Sequence[str], settings: Settings
+) -> Parsed:
+    """Decode a body and parse its request. Raises ProblemError."""
+    text, binary = split_body(data, header_length)
+    if len(text) > settings.max_json_bytes:
+        limit = settings.max_json_bytes
+        raise ProblemError(TOO_LARGE, f"the JSON part is longer than {limit} bytes", limit=limit)
+    try:
+        request = InferRequest.model_validate(read_json(text))
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        raise ProblemError(INVALID, errors=field_errors(details)) from None
+    return parse(request, binary, model, names, settings)
 
 
 def _header_length(request: Request) -> str | None:
@@ -103,74 +154,14 @@ def _header_length(request: Request) -> str | None:
     return values[0].strip() if values else None
 
 
-def _understand(
-    data: bytes, header_length: str | None, model: ModelOfTensors, settings: Settings, stopwatch: Stopwatch
-) -> TensorRequest:
-    text, binary = split_body(data, header_length)
-    if len(text) > settings.max_json_bytes:
-        limit = settings.max_json_bytes
-        raise ProblemError(TOO_LARGE, f"the JSON part is longer than {limit} bytes", limit=limit)
-    request = _request(formats.read_json(text), model)
-    milliseconds = _milliseconds(request.parameters, settings)
-    outputs = choose_outputs(model.tensors.outputs, request.outputs, request.parameters.binary_data_output)
-    check_inputs(model.tensors.inputs, request.inputs)
-    check_texts(request.inputs, settings.max_curves)
-    tensors = decode(request.inputs, binary)
-    stopwatch.lap("decode")
-    received = model.tensors.read(tensors, request.parameters.flux_unit, settings)
-    stopwatch.lap("validate")
-    return TensorRequest(request, milliseconds, received, outputs)
-
-
-def _request(document: object, model: ModelOfTensors) -> InferRequest:
-    try:
-        request = InferRequest.model_validate(document)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        raise ProblemError(INVALID, errors=field_errors(details)) from None
-    manifest = model.bundle.manifest
-    for name, value, own in (
-        ("model_name", request.model_name, manifest.name),
-        ("model_version", request.model_version, manifest.version),
-    ):
-        if value not in (None, own):
-            raise fault(f"/{name}", "not_one_of", f"the address leads to {own}")
-    return request
-
-
 def _milliseconds(parameters: RequestParameters, settings: Settings) -> float | None:
-    """Time that a request asks for, the shorter of two that it may name. Raises ProblemError (422) when too long."""
+    """Deadline of a request. Raises ProblemError (422) when it is too long, or given twice."""
     timeout, deadline_ms = parameters.timeout or 0, parameters.deadline_ms or 0
+    if timeout and deadline_ms:
+        raise fault("/parameters/deadline_ms", "duplicate", "timeout gives the deadline already, in microseconds")
     check_deadline(-(-timeout // 1000), "/parameters/timeout", settings)  # rounded up, and never a float too large
     check_deadline(deadline_ms, "/parameters/deadline_ms", settings)
-    named = filter(None, (timeout / 1000, deadline_ms))
-    return min(named, default=None)
-
-
-def _respond(
-    tensor_request: TensorRequest, model: ModelOfTensors, writer: ClassWriter, outcomes: Sequence[Outcome]
-) -> EncodedReply:
-    arrays = _outputs(tensor_request, model, list(map(writer.concluded, outcomes)))
-    provenance = model.provenance
-    head: dict[str, object] = {"model_name": provenance["name"], "model_version": provenance["version"]}
-    if tensor_request.request.id:
-        head["id"] = tensor_request.request.id
-    head["parameters"] = {name: value for name, value in provenance.items() if name not in ("name", "version")}
-    binary = {name for name, form in tensor_request.outputs.items() if form.binary}
-    content, header_length = encode(head, arrays, binary)
-    if header_length is None:
-        return EncodedReply(content)
-    return EncodedReply(content, BINARY_TYPE, {HEADER_LENGTH: str(header_length)})
-
-
-def _outputs(tensor_request: TensorRequest, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> dict[str, Array]:
-    """Return the outputs that were asked for, in that order."""
-    arrays = model.tensors.write(tensor_request.outputs, tensor_request.received, outcomes)
-    labels = {spec.name: spec.labels for spec in model.tensors.outputs}
-    return {
-        name: most_probable(arrays[name], labels[name], form.top) if form.top else arrays[name]
-        for name, form in tensor_request.outputs.items()
-    }
+    return timeout / 1000 or deadline_ms or None
 
 
 router = APIRouter()
@@ -198,9 +189,8 @@ def _of_model(method: str, suffix: str, **described: Any) -> Callable[[Handler],
                 handler,
                 methods=[method],
                 name=name,
-                response_class=Response,
                 openapi_extra=extra | {"parameters": parameters},
-                **described,
+                **({"response_class": Response} | described),
             )
         return handler
 
@@ -270,14 +260,48 @@ async def model_metadata(request: Request) -> Response:
     return _json(metadata(_model(request)))
 
 
-@_of_model("POST", "/infer", **INFER.described)
+@_of_model("POST", "/infer", **described("Infer", openapi.INFER_BODY, openapi.INFER_REPLY))
 async def infer(request: Request) -> Response:
     """Send light curves as tensors: observations one after the other, and `offsets` that divide them.
 
     Inputs are `mjd`, `flux`, `flux_err`, `band` and, if there is more than one light curve, `offsets`; `detected`,
-    `metadata` and `object_id` are optional. A
-    light curve that breaks a rule is answered alone, with NaN and its `status` and `reason`, while the others go on.
-    `embedding`, `detail` and `object_id` are given when asked for by name. With the binary tensor extension
-    `Inference-Header-Content-Length` is the length of the JSON part; `gzip` and `deflate` are read.
+    `metadata` and `object_id` are optional. A light curve that breaks a rule is answered alone, with NaN and its
+    `status` and `reason`, while the others are classified. `embedding`, `detail` and `object_id` are given when they
+    are requested by name. With the binary tensor extension `Inference-Header-Content-Length` is the length of the JSON
+    part. Custom parameters are ignored.
     """
-    return await _answer(request, _model(request))
+    service, settings = service_of(request), service_of(request).settings
+    timings = Timings(service.metrics)
+    model = _model(request)
+    media_type(request, (JSON_TYPE, BINARY_TYPE))
+    header_length = _header_length(request)
+    limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
+    with model.handle, service.budget.reserve(client_of(request)) as reservation:
+        data = await read_body(request, reservation, limit)
+        timings.stage("receive")
+        read = partial(_read, data, header_length, model, list(request.path_params.values()), settings)
+        if len(data) > INLINE_BYTES:
+            parsed = await service.run_in_thread(read, len(data) > LARGE_BYTES)
+        else:
+            parsed = read()
+        del data, read
+        timings.stage("decode")
+        writer = checked_prior(model.handle, parsed.request.parameters.prior, settings.prior, "/parameters/prior")
+        options = infer_options(request, settings, timings.started, parsed.milliseconds)
+        timings.stage("validate")
+        await charge(request, service, len(parsed.received.items))
+        outputs, outcomes = await cancel_on_disconnect(request, infer_parsed(parsed, model, writer, options))
+    timings.start()
+    provenance = model.provenance
+    head: dict[str, object] = {"model_name": provenance["name"], "model_version": provenance["version"]}
+    if parsed.request.id:
+        head["id"] = parsed.request.id
+    head["parameters"] = {name: value for name, value in provenance.items() if name not in ("name", "version")}
+    binary = {name for name, form in parsed.outputs.items() if form.binary}
+    encode_reply = partial(encode, head, outputs, binary)
+    content, length = await service.run_maybe_in_thread(encode_reply, len(outcomes) > INLINE_ITEMS)
+    timings.stage("encode")
+    handles = [model.handle] * len(outcomes)
+    if length is None:
+        return reply(request, content, JSON_TYPE, handles, outcomes, timings)
+    return reply(request, content, BINARY_TYPE, handles, outcomes, timings, {HEADER_LENGTH: str(length)})

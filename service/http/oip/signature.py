@@ -6,7 +6,8 @@ other routes; only tensors that do not fit each other make the whole request unr
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,6 @@ from nightjar_alerts.service.http.oip.tensors import Array, Tensor, fault
 from nightjar_alerts.service.settings import Settings
 
 ANY = -1
-
-ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +56,15 @@ class OutputForm(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Received(Generic[ItemT]):
+class Received:
     """The items of a request, in order, a good one or why it is not; and what its reply has to know of the request."""
 
-    items: Sequence[ItemT | LightCurveError]
+    items: Sequence[LightCurve | LightCurveError]
     object_ids: Sequence[bytes]
 
 
 def check_inputs(specs: Sequence[Spec], inputs: Sequence[InputTensor]) -> None:
-    """Refuse inputs that the model does not take, by their descriptions. Raises ProblemError (422) with every fault."""
+    """Reject inputs that the model does not take, by their descriptions. Raises ProblemError (422) with every error."""
     spec_by_name = {spec.name: spec for spec in specs}
     faults = [
         error
@@ -89,13 +88,31 @@ def _input_fault(spec: Spec | None, described: InputTensor, pointer: str) -> Fie
     if described.datatype not in spec.datatypes:
         detail = f"{spec.name} must be {' or '.join(spec.datatypes)}{spec.why}"
         return FieldError(pointer=f"{pointer}/datatype", reason="wrong_datatype", detail=detail)
-    fits = len(described.shape) == len(spec.shape) and all(
-        spec_size in (ANY, size) for spec_size, size in zip(spec.shape, described.shape, strict=True)
+    shape = fitted_shape(described.shape, len(spec.shape))
+    fits = len(shape) == len(spec.shape) and all(
+        spec_size in (ANY, size) for spec_size, size in zip(spec.shape, shape, strict=True)
     )
     if not fits:
         detail = f"the shape of {spec.name} must be {list(spec.shape)}, where -1 stands for any size"
         return FieldError(pointer=f"{pointer}/shape", reason="wrong_shape", detail=detail)
     return None
+
+
+def fitted_shape(shape: Sequence[int], rank: int) -> list[int]:
+    """Return a shape without dimensions of 1 beyond ``rank``: codecs write a list of n values as [n, 1] or [1, n]."""
+    sizes = list(shape)
+    while len(sizes) > rank and 1 in sizes:
+        del sizes[len(sizes) - 1 - sizes[::-1].index(1)]
+    return sizes
+
+
+def fitted(specs: Sequence[Spec], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return checked tensors in the shapes of the model's inputs."""
+    rank_by_name = {spec.name: len(spec.shape) for spec in specs}
+    return {
+        name: Tensor(tensor.values.reshape(fitted_shape(tensor.values.shape, rank_by_name[name])), tensor.pointer)
+        for name, tensor in tensors.items()
+    }
 
 
 def check_texts(inputs: Sequence[InputTensor], max_curves: int) -> None:
@@ -104,10 +121,10 @@ def check_texts(inputs: Sequence[InputTensor], max_curves: int) -> None:
     Raises ProblemError (422) where an input of texts, whose description was checked, has more rows than there are
     observations or light curves in a request.
     """
-    most = max(max_curves, *(each.shape[0] for each in inputs if each.name == "mjd"))
+    most = max(max_curves, *(prod(each.shape) for each in inputs if each.name == "mjd"))
     for place, described in enumerate(inputs):
-        if described.datatype == "BYTES" and described.shape[0] > most:
-            detail = f"{described.name} has {described.shape[0]} rows, and nothing else has more than {most}"
+        if described.datatype == "BYTES" and prod(described.shape) > most:
+            detail = f"{described.name} has {prod(described.shape)} rows, and nothing else has more than {most}"
             raise fault(f"/inputs/{place}/shape/0", "length_mismatch", detail)
 
 
@@ -325,7 +342,7 @@ OUTCOME_OUTPUTS = (
 )
 
 
-def write_outcomes(names: Collection[str], received: Received[Any], outcomes: Sequence[Outcome]) -> dict[str, Array]:
+def write_outcomes(names: Collection[str], received: Received, outcomes: Sequence[Outcome]) -> dict[str, Array]:
     """Return those of :data:`OUTCOME_OUTPUTS` that are among ``names``, each of shape (light curves,)."""
     writers: dict[str, Callable[[], Sequence[bytes]]] = {
         "status": lambda: [outcome.status.encode() for outcome in outcomes],

@@ -18,12 +18,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from nightjar_alerts.service.answers.models import ModelsReply, describe
+from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply, describe
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import KINDS, NOT_FOUND, ProblemError
 from nightjar_alerts.service.http.formats import JSON_TYPE
-from nightjar_alerts.service.http.lifecycle import service_of
+from nightjar_alerts.service.http.lifecycle import Service, service_of
+from nightjar_alerts.service.registry.serving import ServedModel
 
 pages = APIRouter(include_in_schema=False)
 problems = APIRouter(include_in_schema=False)
@@ -43,9 +44,9 @@ summary{cursor:pointer}
 
 
 @pages.get("/")
-async def home() -> Response:
-    """Lead to the description of the interface."""
-    return RedirectResponse("/docs")
+async def home(request: Request) -> Response:
+    """Redirect to the API docs."""
+    return RedirectResponse(request.scope.get("root_path", "") + "/docs")
 
 
 @pages.get("/docs")
@@ -102,7 +103,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
         f"<p><b>{escape(operation['summary'])}.</b> {_text(operation['description'])}</p>",
     ]
     if parameters := operation.get("parameters"):
-        parts.append(_table((f"?{item['name']}", item["schema"].get("description", "")) for item in parameters))
+        parts.append(_table((item["name"], item.get("description", "")) for item in parameters))
     for media_type, body in operation.get("requestBody", {}).get("content", {}).items():
         parts.append(f"<p>Body: <code>{escape(media_type)}</code></p>")
         if example := body.get("example"):
@@ -144,10 +145,40 @@ models_router = APIRouter()
 async def models(request: Request) -> Response:
     """Task, name, version, hash, classes with their ids, bands, limits, metadata columns, quality, calibration."""
     service = service_of(request)
-    routes = service.models.router
-    described = [describe(model.bundle, model.provider, routes.aliases_of(model.reference)) for model in service.served]
-    content = ModelsReply(models=described)
+    content = ModelsReply(models=[_describe(service, model) for model in service.served])
     return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)
+
+
+@models_router.get(
+    "/v1/models/{model}",
+    summary="Describe one model",
+    response_class=Response,
+    responses={
+        200: openapi.reply(ClassifierDescription, "The model that answers for the name."),
+        **openapi.problems(errors.NOT_FOUND, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
+    },
+    openapi_extra={
+        "parameters": [
+            {
+                "name": "model",
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "minLength": 1},
+                "description": "`name`, `name@1.2.3` or an alias",
+            }
+        ]
+    },
+)
+async def model(request: Request) -> Response:
+    """Describe the model that answers for a name, an exact version or an alias."""
+    service = service_of(request)
+    content = _describe(service, service.select_model(request.path_params["model"]).model)
+    return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)
+
+
+def _describe(service: Service, served: ServedModel) -> ClassifierDescription:
+    aliases = service.models.router.aliases_of(served.reference)
+    return describe(served.bundle, served.provider, aliases)
 
 
 probes = APIRouter()

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Request, Response
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
@@ -21,21 +19,29 @@ from nightjar_alerts.models.alerts.envelopes import MessageReader, TopicRule, ru
 from nightjar_alerts.models.alerts.packet import Packet, PacketError, ReadLimits
 from nightjar_alerts.models.alerts.plans import NewSchemas
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
-from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.answers.replies import AlertsReply, FieldError
 from nightjar_alerts.service.answers.writers import each_written
 from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
 from nightjar_alerts.service.http import openapi
-from nightjar_alerts.service.http.curves import class_writers
+from nightjar_alerts.service.http.curves import check_deadline, class_writers, read_query
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
 from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, media_type
-from nightjar_alerts.service.http.endpoint import Call, EncodedReply, Endpoint, Inquiry, check_deadline
-from nightjar_alerts.service.http.forms import PRIOR_TEXT, AskedPrior
+from nightjar_alerts.service.http.endpoint import (
+    INLINE_ITEMS,
+    Timings,
+    charge,
+    client_of,
+    described,
+    infer_options,
+    read_body,
+    reply,
+)
+from nightjar_alerts.service.http.formats import JSON_TYPE
+from nightjar_alerts.service.http.forms import AlertQuery
 from nightjar_alerts.service.http.lifecycle import Service, service_of
-from nightjar_alerts.service.registry.names import MOST_CHARACTERS
-from nightjar_alerts.service.registry.serving import ModelHandle
+from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings
 
 MAX_BOUNDARY = 70  # RFC 2046
@@ -111,82 +117,68 @@ Read = Packet | PacketError
 router = APIRouter()
 
 
-class AlertQuery(BaseModel):
-    """Parameters of a request for packets."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    schema_name: str | None = Field(
-        None,
-        alias="schema",
-        max_length=40,
-        description=f"schema of every packet, when they are bare records: {', '.join(schema_names())}",
-    )
-    model: str = Field(
-        "",
-        max_length=MOST_CHARACTERS,
-        description="model to ask: `name`, `name@1.2.3` or an alias; where none is named, the alias of a packet's "
-        f"survey ({', '.join(f'`{name}`' for name in sorted(SURVEY_BY_NAME))}) if there is one, else `default`; a "
-        "light curve that it was not measured on goes to a model that was, or to none",
-    )
-    prior: AskedPrior = Field(None, description=PRIOR_TEXT)
-    embedding: bool = Field(False, description="return the network's embedding of each light curve")
-    deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
-
-
-ENDPOINT = Endpoint(
+@router.post(
     "/v1/alerts",
-    "Classify alert packets",
-    openapi.ALERTS_BODY,
-    openapi.reply(AlertsReply, "One result per alert, in order; a container of several gives as many."),
-    limit=lambda settings: settings.max_alert_bytes,
+    **described(
+        "Classify alert packets",
+        openapi.ALERTS_BODY,
+        openapi.reply(AlertsReply, "One result per alert, in order; a container of several gives as many."),
+        AlertQuery,
+    ),
 )
-
-
-@ENDPOINT.on(router)
-async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Response:
+async def alerts(request: Request) -> Response:
     """Send LSST, ELAsTiCC or ZTF packets: Avro containers, Confluent-framed or bare records, JSON; as they came.
 
     An alert that cannot be classified comes back `abstained` (sound, but a moving object, or without a usable point) or
     `rejected` (unreadable), each with a reason code; the request itself succeeds.
     """
-    service = service_of(request)
-    default, settings = service.select_model(query.model), service.settings
+    service, settings = service_of(request), service_of(request).settings
+    timings = Timings(service.metrics)
+    query = read_query(request, AlertQuery)
+    default = service.select_model(query.model)
     _check(query, settings)
     kind = media_type(request, (*openapi.PACKET_TYPES, *openapi.MULTIPART_TYPES))
-
-    async def understand(call: Call, data: bytes) -> Inquiry:
-        terms, packets = call.terms(query.deadline_ms), [data]
+    options = infer_options(request, settings, timings.started, query.deadline_ms)
+    with service.budget.reserve(client_of(request)) as reservation:
+        data = await read_body(request, reservation, settings.max_alert_bytes)
+        timings.stage("receive")
+        packets = [data]
         if kind in openapi.MULTIPART_TYPES:
             header = request.headers["content-type"]
-            packets = await call.service.run_in_thread(partial(split_parts, data, header, settings.max_packets))
-        read = await cancel_on_disconnect(request, _decode(packets, query.schema_name, call, terms))
-        call.stopwatch.lap("decode")
-        terms = replace(terms, surveys=[_survey(item) for item in read])
-        handles, items = _choose(service, query, read)
-        write = partial(_write, handles or [default], read, query, settings.prior)
-        return Inquiry(handles, items, terms, write)
-
-    return await ENDPOINT.answer(Call(request), understand)
+            packets = await service.run_in_thread(partial(split_parts, data, header, settings.max_packets))
+        del data
+        alerts = await cancel_on_disconnect(request, _decode(packets, query.schema, service, options))
+        timings.stage("decode")
+        options = replace(options, surveys=[_survey(alert) for alert in alerts])
+        handles, items = _choose(service, query, alerts)
+        await charge(request, service, len(items))
+        with acquired(dict.fromkeys(handles)):
+            outcomes = await cancel_on_disconnect(request, infer_many(handles, items, options)) if items else []
+    timings.start()
+    encode = partial(_encode, handles or [default], alerts, query, settings.prior, outcomes)
+    content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS)
+    timings.stage("encode")
+    return reply(request, content, JSON_TYPE, handles, outcomes, timings)
 
 
 def _check(query: AlertQuery, settings: Settings) -> None:
     check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
-    if query.schema_name is not None and not exists(query.schema_name, settings.schemas):
+    if query.schema is not None and not exists(query.schema, settings.schemas):
         detail = f"must be one of: {', '.join(schema_names())}"
-        fault = FieldError(pointer="/query/schema", reason="unknown_schema", detail=detail)
-        raise ProblemError(errors.INVALID, errors=[fault])
+        raise ProblemError(
+            errors.INVALID, errors=[FieldError(pointer="/query/schema", reason="unknown_schema", detail=detail)]
+        )
 
 
-async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, terms: InferOptions) -> list[Read]:
+async def _decode(packets: Sequence[bytes], schema: str | None, service: Service, options: InferOptions) -> list[Read]:
     """Read packets in threads, chunk by chunk. Raises ProblemError: 504 past the deadline, 413 for too many records."""
-    settings = call.settings
+    settings = service.settings
     limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
     reader = MessageReader(SchemaRegistry(extra=settings.schemas), limits, settings.schemas)
     new, rule = NewSchemas(), rule_of(schema)
     read: list[Read] = []
     for chunk in _chunks(packets):
-        records = await call.service.run_in_thread(partial(_read_all, chunk, reader, rule, new, terms))
+        records = await service.run_in_thread(partial(_read_all, chunk, reader, rule, new, options))
         read += records
         if len(read) > settings.max_packets:
             limit = settings.max_packets
@@ -195,11 +187,11 @@ async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, term
 
 
 def _read_all(
-    packets: Sequence[bytes], reader: MessageReader, rule: TopicRule, new: NewSchemas, terms: InferOptions
+    packets: Sequence[bytes], reader: MessageReader, rule: TopicRule, new: NewSchemas, options: InferOptions
 ) -> list[Read]:
     read: list[Read] = []
     for data in packets:
-        if terms.deadline is not None and monotonic() > terms.deadline:  # each packet may be costly
+        if options.deadline is not None and monotonic() > options.deadline:  # each packet may be costly
             raise ProblemError(errors.DEADLINE)
         read += reader.read(data, rule=rule, new=new)
     return read
@@ -236,9 +228,7 @@ def _choose(
     """Choose the model for each packet, by its survey and, where a canary has a share, its object; and the item."""
     choices = [service.route(_item(item), query.model, survey=_survey(item), routing_key=_key(item)) for item in read]
     handles = [handle for handle, _ in choices]
-    class_writers(
-        handles, query.prior, service.settings.prior, PRIOR
-    )  # class shares that a model has not are told before it is asked
+    class_writers(handles, query.prior, service.settings.prior, PRIOR)  # raises before anything is classified
     return handles, [item for _, item in choices]
 
 
@@ -246,18 +236,18 @@ def _key(read: Read) -> str:
     return read.object_id if isinstance(read, Packet) else ""
 
 
-def _write(
+def _encode(
     handles: Sequence[ModelHandle],
-    read: Sequence[Read],
+    alerts: Sequence[Read],
     query: AlertQuery,
-    usual: str,
+    prior: str,
     outcomes: Sequence[Outcome],
-) -> EncodedReply:
-    """Write the reply in the name of the model of the first packet; what another answered says so itself."""
-    writers = class_writers(handles, query.prior, usual, PRIOR)
-    identities, no_errors = [_identity(item) for item in read], [None] * len(read)
-    results = each_written(writers[: len(read)], outcomes, identities, no_errors, query.embedding)
-    return EncodedReply(writers[0].write(results))
+) -> bytes:
+    """Encode the reply in the name of the model of the first packet; results of others name theirs."""
+    writers = class_writers(handles, query.prior, prior, PRIOR)
+    identities, no_errors = [_identity(alert) for alert in alerts], [None] * len(alerts)
+    results = each_written(writers[: len(alerts)], outcomes, identities, no_errors, query.embedding)
+    return writers[0].write(results)
 
 
 def _identity(read: Read) -> dict[str, str]:

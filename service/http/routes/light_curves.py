@@ -22,43 +22,53 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.dataplane import FAILURE_REASONS, InferOptions, Outcome, Skipped
 from nightjar_alerts.service.engine.batch import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.curves import (
     InvalidCurve,
+    Item,
+    NotWhole,
     ParsedBody,
     check_bare,
+    check_deadline,
     checked_prior,
     class_writers,
     classified,
-    parsed,
-    read_classify,
-    read_curves,
+    light_curves_of,
+    merged_options,
+    parse_lines,
+    read_query,
 )
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, problem_of
-from nightjar_alerts.service.http.edge.receive import ClientDisconnected, LineBody, Reservation, media_type
+from nightjar_alerts.service.http.edge.receive import (
+    ClientDisconnected,
+    LineBody,
+    Reservation,
+    cancel_on_disconnect,
+    content_coding,
+    media_type,
+)
 from nightjar_alerts.service.http.endpoint import (
     INLINE_BYTES,
-    Call,
-    EncodedReply,
-    Endpoint,
-    Inquiry,
-    Stopwatch,
+    INLINE_ITEMS,
+    LARGE_BYTES,
+    Timings,
     charge,
-    check_deadline,
     client_of,
+    described,
+    infer_options,
     key_of,
+    read_body,
+    reply,
     routing_key,
-    terms_of,
 )
 from nightjar_alerts.service.http.formats import (
     FORMATS,
@@ -66,16 +76,107 @@ from nightjar_alerts.service.http.formats import (
     Format,
     body_format,
     dump,
-    parse,
     reply_format,
     write_lines,
 )
 from nightjar_alerts.service.http.forms import ClassifyQuery, Options
-from nightjar_alerts.service.http.lifecycle import service_of
+from nightjar_alerts.service.http.lifecycle import Service, service_of
 from nightjar_alerts.service.registry.router import outside_domain
-from nightjar_alerts.service.registry.serving import ModelHandle
+from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 
-Item = LightCurve | InvalidCurve
+router = APIRouter()
+
+
+@router.post(
+    "/v1/classify",
+    **described(
+        "Classify light curves",
+        openapi.CLASSIFY_BODY,
+        openapi.CLASSIFY_REPLY,
+        ClassifyQuery,
+        more=(errors.NOT_ACCEPTABLE, errors.UNAVAILABLE),
+    ),
+)
+async def classify(request: Request) -> Response:
+    """Send one light curve, or many under `light_curves`.
+
+    A single curve that breaks a rule is a problem (422) whose `errors` point at the values at fault. Among many, it is
+    answered alone with status `rejected` while the others are classified. A curve without an observation in a band that
+    the model knows is `abstained`. Times may come in any order.
+
+    The same in msgpack (`application/msgpack`), where a column may be the bytes of its little-endian values: `mjd`
+    float64, `flux`, `flux_err` and `metadata` float32, `band` and `detected` one byte each; as an Arrow IPC stream with
+    a row for each light curve; or as lines of JSON (`application/x-ndjson`), a light curve in each, answered line by
+    line while more are sent. `Accept` chooses the format of the reply, which else is that of the request. Options go
+    into the body or, where it has no place for them, into the address. Where a JSON object repeats a name, the last
+    value counts.
+    """
+    service, settings = service_of(request), service_of(request).settings
+    timings = Timings(service.metrics)
+    query = read_query(request, ClassifyQuery)
+    if query.model or not service.models.started:
+        service.select_model(query.model)  # an unknown model is an error before anything is read
+    body_form = body_format(media_type(request, FORMATS))
+    reply_form = reply_format(request.headers.get("accept", ""), body_form)
+    check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
+    if body_form.read is None:
+        return CurveStream(request, query)
+    with service.budget.reserve(client_of(request)) as reservation:
+        data = await read_body(request, reservation, settings.max_json_bytes)
+        timings.stage("receive")
+        body = await _decode(data, body_form, service)
+        del data  # what was made of it stays charged, and is smaller
+        timings.stage("decode")
+        build = partial(light_curves_of, body, settings)
+        curves = await service.run_maybe_in_thread(build, len(body.forms) > INLINE_ITEMS)
+        timings.stage("validate")
+        options = merged_options(body, query)
+        handles, items = _choose_models(request, service, query.model, curves, one_model=reply_form.one_model)
+        if options.prior is not None:  # unknown class shares are an error before anything is classified
+            class_writers(handles, options.prior, settings.prior)
+        terms = infer_options(request, settings, timings.started, options.deadline_ms)
+        await charge(request, service, len(items))
+        with acquired(dict.fromkeys(handles)):
+            outcomes = await cancel_on_disconnect(request, infer_many(handles, items, terms))
+    timings.start()
+    check_bare(body, outcomes)
+    encode = partial(_encode, reply_form, handles, settings.prior, curves, outcomes, options)
+    content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS or reply_form.slow_start)
+    timings.stage("encode")
+    return reply(request, content, reply_form.media_type, handles, outcomes, timings)
+
+
+async def _decode(data: bytes, form: Format, service: Service) -> ParsedBody:
+    """Decode a body, on the event loop if it is small and valid."""
+    assert form.read is not None
+    if len(data) <= INLINE_BYTES and not form.slow_start:
+        try:
+            return form.read(data, service.settings, True)
+        except NotWhole:
+            pass
+    return await service.run_in_thread(partial(form.read, data, service.settings, False), len(data) > LARGE_BYTES)
+
+
+def _choose_models(
+    request: Request, service: Service, model: str, curves: Sequence[Item], one_model: bool
+) -> tuple[list[ModelHandle], list[Any]]:
+    """Choose the model of each light curve; returns those and the items for them."""
+    key = ""
+    if service.models.router.canaries:  # else no key is needed
+        key = routing_key(request, (curve.object_id for curve in curves))
+    choices = [service.route(curve, model, routing_key=key, substitute=not one_model) for curve in curves]
+    return [handle for handle, _ in choices], [item for _, item in choices]
+
+
+def _encode(
+    form: Format,
+    handles: Sequence[ModelHandle],
+    prior: str,
+    curves: Sequence[Item],
+    outcomes: Sequence[Outcome],
+    options: Options,
+) -> bytes:
+    return form.write(classified(class_writers(handles, options.prior, prior), curves, outcomes, options))
 
 
 class LineAnswerer:
@@ -85,7 +186,7 @@ class LineAnswerer:
         self._request, self._service = request, service_of(request)
         self._handle, self._options = handle, options
         self._replies = checked_prior(handle, options.prior, self._service.settings.prior)
-        self._terms()  # a deadline in a header may be none
+        self._terms()  # raises for a wrong deadline in a header
 
     @property
     def model_name(self) -> str:
@@ -104,28 +205,19 @@ class LineAnswerer:
             await self._service.quotas.throttle(key_of(self._request))
         await charge(self._request, self._service, len(lines))
         terms = self._terms()
-        stopwatch = Stopwatch(self._service.metrics)
-        read = partial(self._read, lines, stopwatch)
-        small = sum(map(len, lines)) <= INLINE_BYTES
-        items = read() if small else await self._service.run_in_thread(read)
+        timings = Timings(self._service.metrics)
+        parse = partial(parse_lines, lines, self._service.settings)
+        items = await self._service.run_maybe_in_thread(parse, sum(map(len, lines)) > INLINE_BYTES)
+        timings.stage("decode")
         outcomes = await self._ask(items, terms, patient)
-        stopwatch.restart()
+        timings.start()
         written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
-        stopwatch.lap("encode")
+        timings.stage("encode")
         return written
 
     def _terms(self) -> InferOptions:
         """Terms of light curves that come now."""
-        return terms_of(self._request, self._service.settings, monotonic(), self._options.deadline_ms)
-
-    def _read(self, lines: Sequence[bytes], stopwatch: Stopwatch) -> list[Item]:
-        documents = [_parsed(line) for line in lines]
-        stopwatch.lap("decode")
-        sound = [document for document in documents if not isinstance(document, InvalidCurve)]
-        curves = iter(read_curves(sound, [""] * len(sound), self._service.settings))
-        items = [document if isinstance(document, InvalidCurve) else next(curves) for document in documents]
-        stopwatch.lap("validate")
-        return items
+        return infer_options(self._request, self._service.settings, monotonic(), self._options.deadline_ms)
 
     async def _ask(self, items: Sequence[Item], terms: InferOptions, patient: bool) -> list[Outcome]:
         while True:
@@ -153,13 +245,6 @@ class LineAnswerer:
         return [next(bad) if isinstance(item, InvalidCurve) else failed for item in items]
 
 
-def _parsed(line: bytes) -> object:
-    try:
-        return parse(line)
-    except ValueError as error:
-        return InvalidCurve([FieldError(pointer="", reason="malformed", detail=f"the line is {error}")])
-
-
 GROUP_LINES = 64  # answered together: enough for the engine to choose among, few enough that the first is soon out
 GROUP_BYTES = 256 * 1024
 MOST_WAITING = 512
@@ -177,7 +262,7 @@ class CurveStream(Response):
     def __init__(self, request: Request, query: ClassifyQuery) -> None:
         self._request, self._service = request, service_of(request)
         self._query, self._key = query, routing_key(request)
-        super().__init__(media_type=LINES_TYPE)
+        super().__init__(media_type=LINES_TYPE, headers={"X-Accel-Buffering": "no"})  # nginx would hold results back
         del self.headers["content-length"]  # 0 for a Response without content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -194,9 +279,11 @@ class CurveStream(Response):
         self.headers[MODEL_HEADER] = answerer.model_name
         settings, head = self._service.settings, {"status": self.status_code, "headers": self.raw_headers}
         output = _Output(send, {"type": "http.response.start", **head})
-        conversation = _Conversation(LineBody(receive, settings), output, answerer, settings.max_json_bytes)
         try:
             with self._service.budget.reserve(client_of(self._request)) as share:
+                if content_coding(self._request):  # a compressed stream is read as a whole, within its limit
+                    receive = _received(await read_body(self._request, share, settings.max_json_bytes), receive)
+                conversation = _Conversation(LineBody(receive, settings), output, answerer, settings.max_json_bytes)
                 await conversation.run(share)
         except ClientDisconnected:
             raise
@@ -205,6 +292,16 @@ class CurveStream(Response):
                 problem = problem_document(problem_of(error), scope["path"], scope["state"]["request_id"])
                 await send(_part(dump({"problem": problem}) + b"\n", more=False))
             raise
+
+
+def _received(body: bytes, receive: Receive) -> Receive:
+    """Return a function that receives a body that is there already, and then what the connection says."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_next() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_next
 
 
 class _Output:
@@ -334,73 +431,3 @@ class _Conversation:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-classify_router = APIRouter()
-
-
-CLASSIFY = Endpoint(
-    "/v1/classify",
-    "Classify light curves",
-    openapi.CLASSIFY_BODY,
-    openapi.CLASSIFY_REPLY,
-    more=(errors.NOT_ACCEPTABLE,),
-)
-
-
-@CLASSIFY.on(classify_router)
-async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -> Response:
-    """Send one light curve, or many under `light_curves`.
-
-    A single curve that breaks a rule is a problem (422) whose `errors` point at the values at fault. Among many, it is
-    answered alone with status `rejected` while the others are classified. A curve without an observation in a band that
-    the model knows is `abstained`. Times may come in any order.
-
-    The same in msgpack (`application/msgpack`), where a column may be the bytes of its little-endian values: `mjd`
-    float64, `flux`, `flux_err` and `metadata` float32, `band` and `detected` one byte each; as an Arrow IPC stream with
-    a row for each light curve; or as lines of JSON (`application/x-ndjson`), a light curve in each, answered line by
-    line while more are sent. `Accept` chooses the format of the reply, which else is that of the request. Options go
-    into the body or, where it has no place for them, into the address.
-    """
-    call = Call(request)
-    service, settings = call.service, call.settings
-    if query.model or not service.models.started:
-        service.select_model(query.model)  # an unknown model is told before anything is read
-    sent = body_format(media_type(request, FORMATS))
-    reply_form = reply_format(request.headers.get("accept", ""), sent)
-    check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
-    if sent.read is None:
-        return CurveStream(request, query)
-    defaults = query.model_dump(exclude_unset=True, exclude={"model"}) if query.model_fields_set else {}
-    read = partial(read_classify, settings=settings, defaults=defaults)
-
-    async def understand(call: Call, data: bytes) -> Inquiry:
-        body = await parsed(call, data, read, sent)
-        key = ""
-        if service.models.router.canaries:  # else no key is needed
-            key = routing_key(request, (item.object_id for item in body.items))
-        substitute = not reply_form.one_model
-        choices = [service.route(item, query.model, routing_key=key, substitute=substitute) for item in body.items]
-        handles = [handle for handle, _ in choices]
-        if body.options.prior is not None:
-            class_writers(handles, body.options.prior, settings.prior)  # unknown shares are told before asking
-        write = partial(_write_classes, reply_form, handles, settings.prior, body)
-        terms = call.terms(body.options.deadline_ms)
-        return Inquiry(handles, [item for _, item in choices], terms, write, reply_form.slow_start)
-
-    return await CLASSIFY.answer(call, understand)
-
-
-def _write_classes(
-    reply_form: Format,
-    handles: Sequence[ModelHandle],
-    usual: str,
-    body: ParsedBody[LightCurve, Options],
-    outcomes: Sequence[Outcome],
-) -> EncodedReply:
-    """Write the reply in the name of the models that answered."""
-    check_bare(body, outcomes)
-    writers = class_writers(handles, body.options.prior, usual)
-    return EncodedReply(
-        reply_form.write(classified(writers, body.items, outcomes, body.options)), reply_form.media_type
-    )

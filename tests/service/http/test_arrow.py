@@ -2,6 +2,7 @@
 
 import struct
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.service.answers.replies import CurveFailure, CurveResult
 from nightjar_alerts.service.http import arrow
 from nightjar_alerts.service.http.arrow import is_compressed
-from nightjar_alerts.service.http.curves import InvalidCurve, read_classify
+from nightjar_alerts.service.http.curves import InvalidCurve, Item, parse_rows
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.forms import Answers, Options
+from nightjar_alerts.service.http.forms import Options, Response
+from support.bodies import built, read_json
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table
 
@@ -33,8 +35,8 @@ NAMED = pa.struct([("mwebv", pa.float32()), ("z_final", pa.float64())])
 F4, F8 = pa.float32(), pa.float64()
 
 
-def read(body: bytes) -> tuple[LightCurve | InvalidCurve, ...]:
-    return read_classify(arrow.read_arrow(body, SETTINGS.max_curves), SETTINGS).items
+def read(body: bytes) -> Sequence[Item]:
+    return built(parse_rows(arrow.read_arrow(body, SETTINGS.max_curves), SETTINGS), SETTINGS).items
 
 
 def refusal(body: bytes) -> ProblemError:
@@ -62,7 +64,7 @@ def stream(**types: Any) -> bytes:
     ids=lambda types: str(list(types)),
 )
 def test_every_type_is_the_same_light_curve(types: dict[str, Any]) -> None:
-    expected = read_classify({"light_curves": CURVES}, SETTINGS).items
+    expected = read_json({"light_curves": CURVES}, SETTINGS).items
     for ours, theirs in zip(read(stream(**types)), expected, strict=True):
         assert isinstance(ours, LightCurve)
         assert isinstance(theirs, LightCurve)
@@ -239,7 +241,7 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
     fields -= {"model"}  # such a reply has the columns of one model, which its schema names
     options = Options(embedding=True)
-    table = pa.ipc.open_stream(arrow.write_arrow(Answers({}, ("x", "y"), ("all",), BANDS, 3, [REJECTED], options)))
+    table = pa.ipc.open_stream(arrow.write_arrow(Response({}, ("x", "y"), ("all",), BANDS, 3, [REJECTED], options)))
     assert set(table.schema.names) == fields
 
 
@@ -248,7 +250,7 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
 def test_answers(results: list[dict[str, Any]], dtype: Any) -> None:
     options = Options(embedding=True, embedding_dtype=dtype)
     table = pa.ipc.open_stream(
-        arrow.write_arrow(Answers({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
+        arrow.write_arrow(Response({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
     ).read_all()
     assert orjson.loads(table.schema.metadata[b"model"]) == {"name": "m"}
     assert table.schema.field("embedding").type == pa.list_(pa.from_numpy_dtype(dtype), 3)
@@ -290,8 +292,7 @@ def test_a_text_that_many_rows_share_must_be_short(name: str, kind: str, null: b
 def test_a_text_of_a_dictionary_is_made_once() -> None:
     ids = pa.array(["a" * 200] * 2).dictionary_encode()
     table = arrow_table([curve(1) for _ in range(2)]).drop_columns(["object_id"]).append_column("object_id", ids)
-    document: Any = arrow.read_arrow(arrow_stream(table), 1000)
-    first, second = document["light_curves"]
+    first, second = arrow.read_arrow(arrow_stream(table), 1000)
     assert first["object_id"] is second["object_id"]
 
 

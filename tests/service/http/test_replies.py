@@ -15,7 +15,7 @@ from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, 
 from nightjar_alerts.service.answers.writers import ClassWriter
 from nightjar_alerts.service.dataplane import Outcome, Status
 from nightjar_alerts.service.engine.batch import Prediction
-from nightjar_alerts.service.http.endpoint import Stopwatch
+from nightjar_alerts.service.http.endpoint import Timings
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.edge import CLASSES
 from support.graphs import echo_manifest
@@ -75,9 +75,9 @@ def test_the_model_is_named_in_full() -> None:
 
 
 def test_server_timing_names_the_stages_in_their_order() -> None:
-    stopwatch = Stopwatch(Metrics())
+    stopwatch = Timings(Metrics())
     for stage in ("decode", "validate", "encode"):
-        stopwatch.lap(stage)
+        stopwatch.stage(stage)
     header = stopwatch.header([classified([1.0] * CLASSES, 0.001), classified([1.0] * CLASSES, 0.002)])
     stages = dict(part.split(";dur=") for part in header.split(", "))
     assert list(stages) == ["decode", "validate", "featurise", "queue", "assemble", "run", "encode", "total"]

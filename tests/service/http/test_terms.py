@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.endpoint import DEADLINE_HEADER, terms_of
+from nightjar_alerts.service.http.endpoint import DEADLINE_HEADER, infer_options
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 
 SETTINGS = settings(default_deadline_ms=5000, max_deadline_ms=20_000)
@@ -37,13 +37,13 @@ def request(**headers: str) -> Request:
 )
 def test_the_soonest_deadline_counts(option: float | None, header: str | None, expected: float) -> None:
     asked = request(**({} if header is None else {DEADLINE_HEADER: header}))
-    assert terms_of(asked, SETTINGS, 100.0, option).deadline == pytest.approx(100 + expected)
+    assert infer_options(asked, SETTINGS, 100.0, option).deadline == pytest.approx(100 + expected)
 
 
 @pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "1e3", "soon", "99999999999", "20001", "\u0661"])
 def test_a_header_that_names_no_good_deadline_is_refused(value: str) -> None:
     with pytest.raises(ProblemError) as refusal:
-        terms_of(request(**{DEADLINE_HEADER: value}), SETTINGS, 0.0)
+        infer_options(request(**{DEADLINE_HEADER: value}), SETTINGS, 0.0)
     assert refusal.value.kind.status == 422
     assert refusal.value.errors[0].pointer == "/headers/nightjar-deadline-ms"
 
