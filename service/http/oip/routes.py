@@ -5,6 +5,7 @@ Every address of a model exists twice, with a version and without one, which the
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -116,8 +117,11 @@ async def infer_parsed(
     return outputs, outcomes
 
 
+_BEYOND_JSON = re.compile(rb"NaN|Infinity|(?<![0-9])[0-9]{309}")
+
+
 def read_json(text: bytes) -> object:
-    """Parse a JSON document; NaN, which some encoders write, counts as null. Raises ProblemError (400)."""
+    """Parse a JSON document, with NaN, which some encoders write for null. Raises ProblemError (400)."""
     text = text.removeprefix(BOM)
     if len(text) > MOST_PARTS and sum(map(text.count, (b"[", b"{", b":"))) > MOST_PARTS:
         raise ProblemError(MALFORMED, f"the document has more than {MOST_PARTS} lists, objects and names")
@@ -125,7 +129,7 @@ def read_json(text: bytes) -> object:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        if len(text) <= FORGIVEN_BYTES and b"NaN" in text:
+        if len(text) <= FORGIVEN_BYTES and _BEYOND_JSON.search(text):
             with suppress(ValueError, RecursionError):
                 return json.loads(text.decode())
     raise ProblemError(MALFORMED, f"the body is not one valid UTF-8 JSON document: {where}")

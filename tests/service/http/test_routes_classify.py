@@ -94,7 +94,8 @@ def test_a_big_request_is_parsed_off_the_event_loop(edge: Live) -> None:
         ({"Content-Type": "Application/JSON"}, 200),
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
-        ({**JSON, "Content-Encoding": "gzip"}, 415),
+        ({**JSON, "Content-Encoding": "gzip"}, 400),
+        ({**JSON, "Content-Encoding": "br"}, 415),
         ({**JSON, "Content-Encoding": "identity"}, 200),
     ],
 )
