@@ -64,7 +64,6 @@ def create_app(service: Service) -> FastAPI:
         summary="Real-time classification of astronomical alerts",
         description=DESCRIPTION,
         lifespan=_lifespan,
-        root_path=settings.root_path,
         generate_unique_id_function=lambda route: route.name,
         openapi_url=None,  # served with the pages, as bytes
         docs_url=None,
@@ -107,7 +106,7 @@ def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
             allow_headers=("*",),
             expose_headers=("*",),
         )
-    return RequestMiddleware(wrapped, metrics=service.metrics)
+    return RequestMiddleware(wrapped, metrics=service.metrics, root_path=settings.root_path)
 
 
 @asynccontextmanager

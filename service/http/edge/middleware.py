@@ -46,10 +46,15 @@ log = structlog.get_logger(__name__)
 
 
 class RequestMiddleware:
-    """Names, counts, times and logs a request, and turns exceptions of the application into problem documents."""
+    """Names, counts, times and logs a request, and turns exceptions of the application into problem documents.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    Parameters
+    ----------
+    root_path : prefix under which a proxy serves the service, whether the proxy strips it from the path or not.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, root_path: str = "") -> None:
+        self.app, self.metrics, self.root_path = app, metrics, root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; anything else (the lifespan) passes through."""
@@ -59,6 +64,8 @@ class RequestMiddleware:
         method, state = scope["method"], scope.setdefault("state", {})
         if method == "HEAD":  # routes know GET only; uvicorn leaves the body out
             scope = {**scope, "method": "GET"}
+        if self.root_path:
+            scope["root_path"] = self.root_path
         started, status = monotonic(), 0
         request_id, path = _request_id(scope), route_path(scope)
         trace = self.metrics.tracing.start_request(method, scope["headers"], started, record=is_guarded(path))

@@ -11,7 +11,7 @@ from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge.errors import KINDS, MEDIA_TYPE, Problem
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.server import create_app
-from support.edge import Live, Network, live, loader, settings
+from support.edge import Live, Network, curve, live, loader, settings
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +30,57 @@ def problem(text: bytes) -> Problem:
     return Problem.model_validate_json(text, strict=True)
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/v1/classify/", "/problems/nowhere", "//", "/%00", "/v1"])
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/problems/nowhere", "//", "/%00", "/v1"])
 def test_an_unknown_address(edge: Live, path: str) -> None:
     status, headers, body = edge.ask("GET", path)
     assert (status, headers["content-type"], problem(body).type) == (404, MEDIA_TYPE, "/problems/not-found")
 
 
+GETS = "GET, HEAD, OPTIONS"
+
+
 @pytest.mark.parametrize(
-    ("method", "path", "allow"), [("GET", "/v1/classify", "POST"), ("POST", "/healthz", "GET"), ("PUT", "/", "GET")]
+    ("method", "path", "allow"),
+    [("GET", "/v1/classify", "OPTIONS, POST"), ("POST", "/healthz", GETS), ("PUT", "/", GETS)],
 )
 def test_a_method_that_an_address_has_not(edge: Live, method: str, path: str, allow: str) -> None:
     status, headers, body = edge.ask(method, path)
     assert (status, headers["allow"], problem(body).instance) == (405, allow, path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/models", "/v2"]
+)
+def test_head_is_answered_like_get_without_a_body(edge: Live, path: str) -> None:
+    (got, headers, body), (status, head, nothing) = edge.ask("GET", path), edge.ask("HEAD", path)
+    assert (status, nothing) == (got, b"")
+    assert head["content-type"] == headers["content-type"] if body else True
+    status, headers, _ = edge.ask("OPTIONS", path)
+    assert (status, headers["allow"]) == (204, GETS)
+
+
+def test_address_with_a_slash_at_its_end_redirects(edge: Live) -> None:
+    status, headers, _ = edge.ask("POST", "/v1/classify/", b"{}")
+    assert (status, headers["location"].endswith("/v1/classify")) == (307, True)
+
+
+def test_each_model_has_a_description(edge: Live) -> None:
+    models = json.loads(edge.ask("GET", "/v1/models")[2])["models"]
+    for name in ("default", models[0]["name"], f"{models[0]['name']}@{models[0]['version']}"):
+        assert json.loads(edge.ask("GET", f"/v1/models/{name}")[2]) == models[0]
+    assert edge.ask("GET", "/v1/models/nobody")[0] == 404
+
+
+def test_prefix_of_a_proxy_is_in_every_address() -> None:
+    with live(loader(Network()), root_path="/nightjar", cors_origins=("https://broker.example",)) as edge:
+        assert edge.ask("GET", "/")[1]["location"] == "/nightjar/docs"
+        assert json.loads(edge.ask("GET", "/nowhere")[2])["type"] == "/nightjar/problems/not-found"
+        assert json.loads(edge.ask("GET", "/openapi.json")[2])["servers"] == [{"url": "/nightjar"}]
+        for prefix in ("", "/nightjar"):  # whether the proxy strips it or not
+            assert edge.post(f"{prefix}/v1/classify", curve())[0] == 200
+        origin = {"Origin": "https://broker.example", "Access-Control-Request-Method": "POST"}
+        status, headers, _ = edge.ask("OPTIONS", "/v1/classify", headers=origin)
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://broker.example")
 
 
 def test_the_root_leads_to_a_page_that_needs_nothing_from_elsewhere(edge: Live, document: dict[str, Any]) -> None:
