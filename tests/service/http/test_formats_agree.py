@@ -122,6 +122,8 @@ def test_arrow_gives_the_same_verdict_where_its_types_can_hold_the_curve() -> No
             table = arrow_table([value])
         except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError, TypeError, OverflowError, AttributeError, ValueError):
             continue
+        if not table.num_rows:
+            continue  # no column, no row
         sent = {name: member for name, member in table.to_pylist()[0].items() if member is not None}
         if json.dumps(sent, sort_keys=True) != json.dumps(value, sort_keys=True):
             continue  # a type of the table has changed a value
