@@ -274,6 +274,29 @@ class Measure(SurveyCommand):
         return views_of(sky, self.part, self.view_number, data=self.data)
 
 
+class Partial(SurveyCommand):
+    """Score bundles by bands, by detections and days, by metadata, and on surveys that trained nothing."""
+
+    bundles: CliPositionalArg[list[Path]] = Field(description="bundle folders")
+    out: Path = Field(description="JSON file to write; bundles that it holds already are kept")
+    surveys: Path | None = Field(default=None, description="folder of sets, as real/, that no bundle learned from")
+    part: Literal["valid", "test"] = Field(default="test", description="valid: for choices")
+    page: Path | None = Field(default=None, description="markdown page to write from the JSON file")
+
+    def cli_cmd(self) -> None:
+        """Measure, and write."""
+        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.partial import measure_partial, partial_page
+
+        sky = load_sky(self.data, self.cache)
+        reports = json.loads(self.out.read_text(encoding="utf-8")) if self.out.exists() else {}
+        for path in self.bundles:
+            name, report = measure_partial(path, sky, self.surveys, self.part)
+            _write(self.out, reports := {**reports, name: report})
+        if self.page is not None:
+            self.page.write_text(partial_page(reports), encoding="utf-8")
+
+
 class TrainTrees(SurveyCommand):
     """Train boosted trees on features of real objects and views: seen, surveys left out in groups, and adapted."""
 
@@ -526,6 +549,7 @@ class RealSky(SkyStep):
     ship: CliSubCommand[Ship]
     card: CliSubCommand[SkyCard]
     measure: CliSubCommand[Measure]
+    partial: CliSubCommand[Partial]
     trees: CliSubCommand[TrainTrees]
     apart: CliSubCommand[MeasureApart]
     population: CliSubCommand[ComparePopulation]
