@@ -12,17 +12,19 @@ Legend: N light curves, F numbers of each, M nodes and leaves, T trees, C classe
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import lightgbm
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 from torch.nn.functional import cross_entropy, log_softmax
 
-from nightjar_alerts.models.bundle import Ensemble
+from nightjar_alerts.models.bundle import MODEL, Ensemble
 from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
 from nightjar_alerts.training.score.calibrate import softmax
@@ -46,10 +48,12 @@ def boost(
     seed: int,
     rounds: int,
     weight_N: Float32 | Float64 | None = None,
+    start_NC: Float32 | None = None,
 ) -> lightgbm.Booster:
-    """Boost trees on numbers, NaN where one is missing."""
-    data = lightgbm.Dataset(value_NF, label_N, weight=weight_N)
-    return lightgbm.train({**parameters, "seed": seed}, data, num_boost_round=rounds)
+    """Boost trees on numbers, NaN where one is missing; from the logits ``start_NC`` on where there are some."""
+    data = lightgbm.Dataset(value_NF, label_N, weight=weight_N, init_score=start_NC)
+    parameters = {**parameters, "seed": seed, "boost_from_average": start_NC is None}
+    return lightgbm.train(parameters, data, num_boost_round=rounds)
 
 
 def fit_forest(
@@ -60,13 +64,68 @@ def fit_forest(
     seed: int,
     rounds: int = ROUNDS,
     weight_N: Float32 | None = None,
+    start: Forest | None = None,
     **changes: Any,
 ) -> Forest:
-    """Fit boosted trees to numbers, NaN where one is missing; ``changes`` are parameters of LightGBM."""
+    """Fit boosted trees to numbers, NaN where one is missing; ``changes`` are parameters of LightGBM.
+
+    With ``start`` the rounds come after those of that forest, and both together come back.
+    """
     fewest = min(PARAMETERS["min_data_in_leaf"], max(1, len(label_N) // 40))  # few rows would make no tree at all
     parameters = {**PARAMETERS, "min_data_in_leaf": fewest, **changes, "num_class": classes}
-    booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight_N)
-    return forest_of(booster, value_NF.shape[1], classes)
+    start_NC = None if start is None else tree_logits(start, value_NF)
+    booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight_N, start_NC=start_NC)
+    forest = forest_of(booster, value_NF.shape[1], classes)
+    return forest if start is None else _one_after_the_other(start, forest)
+
+
+def _one_after_the_other(first: Forest, second: Forest) -> Forest:
+    nodes = len(first.left_M)
+    return Forest(
+        np.concatenate([first.look_M, second.look_M]),
+        np.concatenate([first.threshold_M, second.threshold_M]),
+        np.concatenate([first.left_M, second.left_M + nodes]),
+        np.concatenate([first.value_M, second.value_M]),
+        np.concatenate([first.root_T, second.root_T + nodes]),
+        first.numbers,
+        first.classes,
+        max(first.depth, second.depth),
+    )
+
+
+def bundled_forest(bundle: Path, numbers: int, rounds: int) -> Forest:
+    """Trees of a bundle's graph, the first ``rounds`` of boosting; ``numbers`` of a row are what they look at.
+
+    Raises
+    ------
+    ValueError
+        When the graph has no trees.
+    """
+    nodes = [node for node in onnx.load(bundle / MODEL).graph.node if node.op_type == "TreeEnsemble"]
+    if not nodes:
+        raise ValueError(f"{bundle} has no trees")
+    tables = {attribute.name: helper.get_attribute_value(attribute) for attribute in nodes[0].attribute}
+    split, value = (numpy_helper.to_array(tables[name]) for name in ("nodes_splits", "leaf_weights"))
+    rows: list[tuple[int, float, int, float]] = []  # look, threshold, left, value
+    roots, deepest = [], 1
+    for root in tables["tree_roots"][: rounds * tables["n_targets"]]:
+        roots.append(len(rows))
+        waiting, free = deque([(root, False, 0)]), len(rows) + 1
+        while waiting:
+            node, is_leaf, depth = waiting.popleft()
+            deepest = max(deepest, depth)
+            if is_leaf:
+                rows.append((0, np.inf, len(rows), float(value[node])))
+                continue
+            goes_left = tables["nodes_missing_value_tracks_true"][node]
+            rows.append(
+                (tables["nodes_featureids"][node] + (0 if goes_left else numbers), float(split[node]), free, 0.0)
+            )
+            for side in ("true", "false"):
+                child, leaf = (tables[f"nodes_{side}{what}"][node] for what in ("nodeids", "leafs"))
+                waiting.append((child, bool(leaf), depth + 1))
+            free += 2
+    return _forest(rows, roots, numbers, tables["n_targets"], deepest)
 
 
 def forest_of(booster: lightgbm.Booster, numbers: int, classes: int) -> Forest:
@@ -88,6 +147,12 @@ def forest_of(booster: lightgbm.Booster, numbers: int, classes: int) -> Forest:
         depth, table = _laid(top, len(rows), numbers)
         rows += table
         deepest = max(deepest, depth)
+    return _forest(rows, roots, numbers, classes, deepest)
+
+
+def _forest(
+    rows: Sequence[tuple[int, float, int, float]], roots: Sequence[int], numbers: int, classes: int, depth: int
+) -> Forest:
     look, threshold, left, value = zip(*rows, strict=True)
     return Forest(
         np.array(look, dtype=np.int64),
@@ -97,7 +162,7 @@ def forest_of(booster: lightgbm.Booster, numbers: int, classes: int) -> Forest:
         np.array(roots, dtype=np.int64),
         numbers,
         classes,
-        deepest,
+        depth,
     )
 
 

@@ -163,6 +163,8 @@ class Boost(SkyStep):
     rows: float = Field(default=0.7, gt=0, le=1, description="share of the light curves that each round looks at")
     weights: list[float] = Field(default=[], description="of a light curve of each folder, in order; default: 1")
     statistics: CliImplicitFlag[bool] = Field(default=False, description="look at the statistics alone, no embedding")
+    start: Path | None = Field(default=None, description="bundle whose trees come first; `rounds` are further ones")
+    kept: int = Field(default=170, ge=1, description="rounds of the bundle's trees that come first")
     seed: int = Field(default=0, ge=0, description="of draws")
 
     def cli_cmd(self) -> None:
@@ -179,6 +181,7 @@ class Boost(SkyStep):
             rounds=self.rounds,
             weights=self.weights,
             statistics=self.statistics,
+            start=None if self.start is None else (self.start, self.kept),
             **changes,
         )
         _print(scores)

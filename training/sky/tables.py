@@ -22,7 +22,7 @@ from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.augment import AugmentationConfig
 from nightjar_alerts.training.data.mixture import read_mixture, sky_dataset
-from nightjar_alerts.training.fit.boosting import fit_forest, out_of_fold, save_forest, tree_logits
+from nightjar_alerts.training.fit.boosting import bundled_forest, fit_forest, out_of_fold, save_forest, tree_logits
 from nightjar_alerts.training.fit.train import with_classes
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import softmax
@@ -185,6 +185,7 @@ def fit_trees(
     rounds: int,
     weights: Sequence[float] = (),
     statistics: bool = False,
+    start: tuple[Path, int] | None = None,
     **changes: Any,
 ) -> dict[str, float]:
     """Fit boosted trees on folders and write them; scores of the validation light curves come back.
@@ -193,11 +194,12 @@ def fit_trees(
     ----------
     weights : of a light curve of each folder; default: 1.
     statistics : look at the statistics alone: a body that learned from the same light curves remembers their classes.
+    start : a bundle whose trees come first, and how many of their rounds.
 
     Raises
     ------
     ValueError
-        When there are weights, but not one for each folder.
+        When there are weights, but not one for each folder, or when the bundle has no trees.
     """
     if weights and len(weights) != len(folders):
         raise ValueError(f"{len(folders)} folders and {len(weights)} weights")
@@ -211,8 +213,10 @@ def fit_trees(
         train_inputs = replace(
             train_inputs, embedding=np.zeros_like(train_inputs.embedding)
         )  # what is constant decides nothing
+    columns_NF = train_inputs.columns
+    first = None if start is None else bundled_forest(start[0], columns_NF.shape[1], start[1])
     forest = fit_forest(
-        train_inputs.columns, training.label, classes, seed=seed, rounds=rounds, weight_N=weight_N, **changes
+        columns_NF, training.label, classes, seed=seed, rounds=rounds, weight_N=weight_N, start=first, **changes
     )
     save_forest(forest, out)
     return scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)

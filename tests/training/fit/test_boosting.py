@@ -4,11 +4,16 @@ from pathlib import Path
 
 import lightgbm
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import helper
 
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MODEL
 from nightjar_alerts.models.lightcurve import Float32, Int64
 from nightjar_alerts.training.fit.boosting import (
     PARAMETERS,
+    bundled_forest,
     fit_ensemble,
     fit_forest,
     forest_of,
@@ -54,6 +59,38 @@ def test_trees_come_back_from_their_file(tmp_path: Path) -> None:
     read = read_forest(tmp_path / "trees.npz")
     assert read[5:] == forest[5:]
     np.testing.assert_array_equal(tree_logits(read, value), tree_logits(forest, value))
+
+
+def test_fit_forest_from_a_start_goes_on_where_it_ends() -> None:
+    value, label = table(900, 6)
+    start = fit_forest(value, label, CLASSES, seed=0, rounds=3)
+    longer = fit_forest(value, label, CLASSES, seed=0, rounds=4, start=start)
+    assert len(longer.root_T) == 7 * CLASSES
+    assert longer.root_T[: 3 * CLASSES].tolist() == start.root_T.tolist()
+    losses = [log_loss(softmax(tree_logits(forest, value)), label) for forest in (start, longer)]
+    assert losses[1] < losses[0] - 0.02
+
+
+def test_bundled_forest_answers_as_the_graph_does() -> None:
+    (node,) = [node for node in onnx.load(DEFAULT_BUNDLE / MODEL).graph.node if node.op_type == "TreeEnsemble"]
+    numbers = 1 + max(helper.get_attribute_value(next(a for a in node.attribute if a.name == "nodes_featureids")))
+    rows = np.random.default_rng(0).normal(size=(64, numbers)).astype(np.float32)
+    rows[np.random.default_rng(1).random(rows.shape) < 0.3] = np.nan
+    forest = bundled_forest(DEFAULT_BUNDLE, numbers, rounds=10_000)
+    np.testing.assert_allclose(tree_logits(forest, rows), _answers_of(node, rows, forest.classes), atol=1e-4)
+    assert len(bundled_forest(DEFAULT_BUNDLE, numbers, rounds=2).root_T) == 2 * forest.classes
+
+
+def _answers_of(node: onnx.NodeProto, rows: Float32, classes: int) -> Float32:
+    """Run one node of a graph on its own."""
+    value, answer = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", width])
+        for name, width in ((node.input[0], rows.shape[1]), (node.output[0], classes))
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(node.domain, 5)]
+    model = helper.make_model(helper.make_graph([node], "trees", [value], [answer]), opset_imports=opsets, ir_version=9)
+    (logits,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {node.input[0]: rows})
+    return np.asarray(logits, dtype=np.float32)
 
 
 def test_out_of_fold_is_no_memory() -> None:
