@@ -154,9 +154,13 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen at the service's address and at that of the admin interface."""
-        await super().startup(sockets)
-        if self.should_exit:
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # uvicorn cannot listen, and has logged why
             sys.exit(1)
+        if self.exit_status:  # the model failed to load before the port was open
+            await self.shutdown()
+            return
         for server in self.servers:
             for listening in server.sockets:
                 host, port = listening.getsockname()[:2]

@@ -14,7 +14,6 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.service.http.lifecycle import Service, State
@@ -120,13 +119,13 @@ def test_a_model_that_cannot_be_served_ends_the_process(error: Exception) -> Non
     assert (server.exit_status, server.service.state) == (1, State.FAILED)
 
 
-def test_a_port_that_is_taken_ends_the_process_with_1() -> None:
+def test_a_port_that_is_taken_ends_the_process_with_1(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server((HOST, 0)) as taken:
         server = Server(Service(settings(host=HOST, port=taken.getsockname()[1]), loader(Network())))
-        with capture_logs() as logs, pytest.raises(SystemExit) as end:
+        with pytest.raises(SystemExit) as end:
             server.run()
     assert end.value.code == 1
-    assert "in use" in next(line["reason"] for line in logs if line["log_level"] == "critical")
+    assert "in use" in caplog.text
 
 
 def test_an_inference_thread_that_dies_ends_the_process() -> None:
