@@ -25,7 +25,7 @@ ENDED = {"half closed", "giant headers", "garbage"} | POSTED
 
 @pytest.fixture(scope="module")
 def edge() -> Iterator[Live]:
-    limits = {"max_connections": 60, "header_timeout": 1, "body_timeout": 1, "stall_timeout": 1, "keep_alive": 2}
+    limits = {"header_timeout": 1, "body_timeout": 1, "stall_timeout": 1, "keep_alive": 2}
     with live(loader(Network()), **limits) as edge:
         yield edge
 
