@@ -155,7 +155,7 @@ def _items(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
     elif data.startswith(containers.MAGIC):
         yield from _parts(name, _split_container(data))
     elif data[:HEAD_BYTES].removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"["):
-        yield from _documents(name, data, named)
+        yield from _documents(name, data, named or name.lower().endswith(".avro"))
     elif named or data[:1] == b"\0" or name.lower().removesuffix(".gz").endswith(_SUFFIXES):
         yield FileItem(name, data)
     else:
