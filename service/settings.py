@@ -31,7 +31,9 @@ from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.registry.names import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"
-DEVELOPERS = frozenset(ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "SOAK"))
+DEVELOPERS = frozenset(
+    ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "TEST_WORKER", "SOAK", "BUILD_MACHINE")
+)
 """Variables that tests and benchmarks read and the service does not; they are not reported as typing mistakes."""
 NAMELESS_CHARACTERS = 16
 MIB = 1024 * 1024

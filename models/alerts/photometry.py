@@ -5,6 +5,7 @@ the columns of one list of observations and returns :class:`Photometry` with NaN
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -94,7 +95,8 @@ def _number(value: Any) -> float:
 def whole_numbers(values: Sequence[Any]) -> NDArray[np.int64]:
     """Return a column as integers, 0 where a value is missing or is no whole number."""
     if set(map(type, values)) <= _WHOLE:
-        return np.array([value or 0 for value in values], dtype=np.int64)
+        with suppress(OverflowError):  # integers of more than 64 bits
+            return np.array([value or 0 for value in values], dtype=np.int64)
     return np.array([_whole(value) for value in values], dtype=np.int64)
 
 
@@ -104,7 +106,7 @@ _WHOLE: Final = frozenset({int, type(None)})
 def _whole(value: Any) -> int:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and abs(value) < 2**63 else 0
 
 
 def filters_of(values: Sequence[Any], bands: Bands) -> NDArray[np.int64]:

@@ -62,15 +62,3 @@ def test_a_file_without_a_cost_model_is_refused(tmp_path: Path, text: str, capsy
 def test_a_file_without_a_trace_is_refused(tmp_path: Path, cost: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--cost", cost, "--trace", str(tmp_path / "nowhere.txt")) == 1
     assert "nowhere.txt" in capsys.readouterr().err
-
-
-def test_a_policy_that_waits_for_more_is_replayed_too(tmp_path: Path, tiny_bundle: Path) -> None:
-    trace = tmp_path / "night.txt"
-    trace.write_text("".join(f"{0.01 * number:.2f} 30\n" for number in range(40)))
-    options = ("--bundle", str(tiny_bundle), "--trace", str(trace), "--replay", "--max-delay-ms", "50")
-    assert run(tmp_path, *options) == 0
-    document = json.loads((tmp_path / "new" / "out.json").read_text())
-    assert document["replay"]["measured"]["mean_batch"] > 2
-    assert document["replay"]["measured"]["mean_batch"] == pytest.approx(
-        document["replay"]["simulated"]["mean_batch"], rel=0.3
-    )

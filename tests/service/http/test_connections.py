@@ -184,7 +184,7 @@ def test_uvicorn_class_has_what_the_subclass_uses() -> None:
 
 
 def test_uvicorn_version_is_bounded() -> None:
-    (wanted,) = [each for each in map(Requirement, requires("nightjar-alerts") or ()) if each.name == "uvicorn"]
+    wanted, *_ = [each for each in map(Requirement, requires("nightjar-alerts") or ()) if each.name == "uvicorn"]
     assert version("uvicorn") in wanted.specifier
     major, minor = Version(version("uvicorn")).release[:2]
     assert f"{major}.{minor + 1}.0" not in wanted.specifier

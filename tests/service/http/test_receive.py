@@ -134,7 +134,6 @@ def test_media_type_is_checked_without_its_parameters() -> None:
     for headers in (
         {"content_type": "text/y"},
         {"content_encoding": "br"},
-        {"content_type": "text/x;", "content_encoding": "gzip"},
     ):
         with pytest.raises(ProblemError) as caught:
             media_type(request([], **headers), ["text/x"])

@@ -12,7 +12,6 @@ import pytest
 
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.engine.policy import CostModel
-from nightjar_alerts.service.http.edge import protocol
 from nightjar_alerts.service.http.formats import LINES_TYPE
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 from support.graphs import poison
@@ -148,7 +147,6 @@ def test_bad_lines_are_answered_alone(edge: Live) -> None:
         ("rejected", "unknown_field", ["/options"]), ("failed", "inference_failed", []),
         ("classified", "", []), ("classified", "", []),
     ]  # fmt: skip
-    assert "line 1, column 2" in found[1]["detail"]
 
 
 def test_options_are_in_the_address(edge: Live) -> None:
@@ -293,11 +291,8 @@ def test_a_service_that_stops_says_so_in_the_last_line() -> None:
     assert last["problem"]["status"] == 503
 
 
-def test_a_client_that_reads_late_and_never_leaves_keeps_no_service_from_ending(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_client_that_reads_late_and_never_leaves_keeps_no_service_from_ending() -> None:
     """Closing the loop could fail while its connection was open."""
-    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.2)
     with ExitStack() as stack:
         with live(loader(Network()), drain_timeout=1) as edge:
             talk = stack.enter_context(Talk(edge))

@@ -6,7 +6,7 @@ from nightjar_alerts.service.http import formats
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.formats import ARROW, FORMATS, JSON, LINES, MSGPACK, body_format, reply_format
 
-PACK, VENDOR_PACK = MSGPACK
+PACK, VENDOR_PACK, *_ = MSGPACK
 
 
 @pytest.mark.parametrize(
