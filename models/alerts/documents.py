@@ -92,6 +92,8 @@ def _parse(data: bytes) -> Document:
 def _holds(document: Json, path: FieldPath) -> bool:
     value: Json = document
     for name in path:
+        if isinstance(value, list):  # a list of observations has what any of its rows has
+            value = next((row for row in value if isinstance(row, dict) and name in row), None)
         if not isinstance(value, dict) or name not in value:
             return False
         value = value[name]
