@@ -239,7 +239,8 @@ class RedisSource:
             "list[bytes]",
             self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending), justid=True),
         )
-        return [replace(message_of(stream, entry, {}, pending[entry]), unread=True) for entry in ids]
+        found = [message_of(stream, entry, {}, pending[entry]) for entry in ids]
+        return [replace(message, unread=True, tombstone=False) for message in found]
 
     def keep_alive(self, seconds: float) -> None:
         """Sleep: Redis wants nothing of a consumer that is busy."""
