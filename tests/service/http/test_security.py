@@ -68,7 +68,7 @@ def test_bytes_beside_headers_and_body_are_bounded(edge: Live, kind: str) -> Non
 
 def test_headers_of_a_second_request_are_bounded_while_the_first_is_answered() -> None:
     network = Network()
-    with live(loader(network)) as edge:
+    with live(loader(network), hung_run_seconds=300) as edge:  # the run is held for as long as the flood lasts
         network.hold()
         first = raw_post("/v1/classify", BODY)
         assert flood(edge, first + b"GET / HTTP/1.1\r\nX-Filler: ", b"a" * 8192, most=200_000_000) < 50_000_000
