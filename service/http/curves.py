@@ -663,7 +663,11 @@ class _Texts(Decoded):
 
     def typed(self, value: Any, kind: Any) -> Any:
         """Read a text as the value that it stands for."""
-        return msgspec.convert(value, kind, strict=False)
+        read = msgspec.convert(value, kind, strict=False)
+        if read is None:  # msgspec takes the text "null" for null, which no query parameter can be
+            msgspec.convert("none", kind, strict=False)  # raises, unless the kind allows text
+            return value
+        return read
 
 
 _QUERY_READER = _Texts()

@@ -45,6 +45,7 @@ class ProgressMonitor:
         self._outside = outside
         self._clock = clock
         self._taken_at = self._moved_at = self._trouble_at = self._member_at = clock()
+        self._lagging: set[tuple[str, str]] = set()  # labels of the metric of lag
         self.status = SourceStatus()
 
     def note_taken(self) -> None:
@@ -72,9 +73,11 @@ class ProgressMonitor:
         if self._outside() or status.trouble or status.member:
             self._member_at = now
         metrics = self._metrics
-        metrics.stream_lag.clear()
-        for (topic, partition), lag in status.lag.items():
-            metrics.stream_lag.labels(topic, partition).set(lag)
+        for labels, lag in status.lag.items():
+            metrics.stream_lag.labels(*labels).set(lag)
+        for labels in self._lagging - status.lag.keys():
+            metrics.stream_lag.remove(*labels)
+        self._lagging = set(status.lag)
         metrics.stream_assigned.set(status.assigned or 0)
         metrics.stream_untaken.set(now - self._taken_at)
         metrics.stream_not_ready.set(bool(self._outside() or self.unready()))

@@ -118,6 +118,7 @@ def test_a_schema_can_be_named(edge: Live) -> None:
         ("?schema=" + "x" * 50, "/query/schema", "too_long"),
         ("?embedding=perhaps", "/query/embedding", "not_a_boolean"),
         ("?deadline_ms=soon", "/query/deadline_ms", "not_an_integer"),
+        ("?deadline_ms=null", "/query/deadline_ms", "not_an_integer"),
         ("?deadline_ms=0", "/query/deadline_ms", "too_small"),
         ("?deadline_ms=999999999", "/query/deadline_ms", "deadline_too_long"),
         ("?shema=x", "/query/shema", "unknown_field"),

@@ -123,7 +123,15 @@ def test_the_body_decides_over_the_address(edge: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["?embedding=perhaps", "?embedding_dtype=float8", "?deadline_ms=0", "?deadline_ms=9e9"]
+    "query",
+    [
+        "?embedding=perhaps",
+        "?embedding_dtype=float8",
+        "?deadline_ms=0",
+        "?deadline_ms=9e9",
+        "?deadline_ms=null",
+        "?coverage=null",
+    ],
 )
 def test_a_bad_option_in_the_address(edge: Live, query: str) -> None:
     status, _, reply = ask(edge, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]), query=query)

@@ -18,7 +18,7 @@ from support.contract.cases import Case
 from support.contract.inputs import PACKETS
 from support.contract.masks import Masks, avro, masked, response
 from support.contract.processes import HOST, Tree, free_port
-from support.contract.servers import send, wait_until_ready
+from support.contract.servers import send, send_until, wait_until_ready
 from support.graph_bundles import classifier_bundle
 from support.kafka_cluster import KafkaCluster, kafka_cluster
 from support.redis import redis_server
@@ -164,6 +164,7 @@ def probes(tree: Tree, folder: Path) -> Records:
             deadline = time.monotonic() + 60
             while client.xlen("results") + client.xlen("dead") < 2 and time.monotonic() < deadline:
                 time.sleep(0.05)
+            send_until(Case("", "GET", "/metrics", until="lag_messages{"), port)  # asked for every few seconds
             paths = ("/healthz", "/readyz", "/metrics", "/nowhere")
             pages = {path: [response(*send(Case("", "GET", path), port), {})] for path in paths}
         finally:
