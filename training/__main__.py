@@ -28,7 +28,7 @@ if missing := [
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand, SettingsConfigDict
 
-from nightjar_alerts.training.experiments.commands import Experiments
+from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.importers.commands import Import
 from nightjar_alerts.training.sky.commands import Adapt, RealSky
 
@@ -286,6 +286,16 @@ class Cuda(TrainingCommand):
         _print(add_cuda(self.bundle, self.out))
 
 
+class Experiment(TrainingCommand):
+    """Run a published experiment, or print its records with `table`; `experiment NAME --help` lists the options."""
+
+    name: CliPositionalArg[str] = Field(description=f"{', '.join(EXPERIMENTS)} or table")
+
+    def cli_cmd(self) -> None:
+        """Fail: :func:`main` runs every name that exists."""
+        raise SystemExit(f"unknown experiment {self.name!r}; there are {', '.join(EXPERIMENTS)} and table")
+
+
 class Training(BaseSettings):
     """Train light-curve classifiers and export them as bundles."""
 
@@ -310,7 +320,7 @@ class Training(BaseSettings):
     card: CliSubCommand[Card]
     export_again: CliSubCommand[ExportAgain]
     cuda: CliSubCommand[Cuda]
-    experiment: CliSubCommand[Experiments]
+    experiment: CliSubCommand[Experiment]
     sky: CliSubCommand[RealSky]
     adapt: CliSubCommand[Adapt]
 
@@ -341,8 +351,15 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and run; problems with files are one line on stderr and exit status 1."""
     from nightjar_alerts.models.bundle import BundleError
 
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        CliApp.run(Training, cli_args=sys.argv[1:] if arguments is None else arguments)
+        match arguments:
+            case ["experiment", name, *options] if name in (*EXPERIMENTS, "table"):
+                from nightjar_alerts.training.experiments import runner  # its options are declared beside torch code
+
+                runner.main(name, options)
+            case _:
+                CliApp.run(Training, cli_args=arguments)
     except ValidationError as error:
         lines = [f"error: {' '.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors()]
         raise SystemExit("\n".join(lines)) from error

@@ -13,6 +13,7 @@ from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.experiments import EXPERIMENTS
 from support.pipeline import PER_CLASS, Pipeline
 from support.toy_dataset import write_toy_dataset
 
@@ -56,7 +57,7 @@ def test_describe_prints_the_papers_sizes(
 
 
 def test_help_names_every_command_without_loading_torch() -> None:
-    code = "import sys; sys.argv = ['training', '--help']; from training.__main__ import main\ntry: main()\n"
+    code = "import sys\nfrom nightjar_alerts.training.__main__ import main\ntry: main(['--help'])\n"
     code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert all(command in text for command in COMMANDS)
@@ -66,6 +67,16 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["simulate", "--out", str(tmp_path / "x.parquet"), "--per-class", "0"])
     assert stopped.value.code == "error: simulate per_class: Input should be greater than or equal to 1"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_help_lists_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["experiment", name, "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert f"usage: nightjar-train experiment {name}" in text
+    assert "--seed int" in text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -83,6 +94,7 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
     ("arguments", "message"),
     [
         ("describe nonsense", "unknown recipe 'nonsense'"),
+        ("experiment nonsense", "unknown experiment 'nonsense'"),
         ("train debug --data {tmp}/absent.parquet", "absent.parquet"),
         ("train debug --data {tmp}/text.parquet", "not a Parquet file"),
         ("export {tmp} {tmp}/out --data {tmp}/toy.parquet", "not a run folder"),

@@ -27,11 +27,13 @@ import statistics
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -40,7 +42,7 @@ from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig, SelfAttention
 from nightjar_alerts.models.networks.parts.attention_kernels import SELF
 from nightjar_alerts.models.networks.parts.packing import Packing
-from nightjar_alerts.training.experiments.options import AttentionExperiment, RunRecord, machine, number, write_record
+from nightjar_alerts.training.experiments.runner import RECORDS, RunRecord, machine, number, write_record
 
 COLUMNS = {  # metric -> its column
     "error_1": "error, s.d. 1",
@@ -66,6 +68,35 @@ WHAT = ("forward", "step")
 
 Metrics = dict[str, float]
 Runs = dict[str, Callable[[], None]]
+
+
+class AttentionExperiment(BaseModel):
+    """Measure error, time and memory of every kind of attention by length."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lengths: list[int] = Field(default=[65, 128, 256, 512, 1024, 2048, 4096], description="tokens of a row")
+    tokens: int = Field(default=16384, ge=1, description="tokens of a batch")
+    width: int = Field(default=192, description="of the layer")
+    n_heads: int = Field(default=4, description="of the layer")
+    rounds: int = Field(default=5, ge=1, description="timings of each kind; medians are reported")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to run")
+    bfloat16: bool = Field(default=False, description="time under automatic mixed precision; errors stay float32")
+    threads: int = Field(default=1, ge=1, description="torch threads")
+    seed: int = Field(default=0, ge=0, description="of weights, draws and tokens")
+    records: Path = Field(default=RECORDS, description="folder of the JSON records")
+
+    def command(self) -> str:
+        """Shell command that repeats the measurement: the options that differ from their defaults."""
+        changed = self.model_dump(mode="json", exclude={"records"}, exclude_defaults=True)
+        if "lengths" in changed:
+            changed["lengths"] = ",".join(map(str, self.lengths))
+        options = [f"--{name.replace('_', '-')} {str(value).lower()}" for name, value in changed.items()]
+        return " ".join(["nightjar-train experiment attention", *options])
+
+    def cli_cmd(self) -> None:
+        """Measure, record and print."""
+        report(self)
 
 
 def report(command: AttentionExperiment) -> None:

@@ -22,17 +22,22 @@ Run::
 
     nightjar-train experiment interpolation --seed 0
 
-Legend: N curves, L points of the grid, Z = 10 normal numbers.
+Legend: N curves, B batch, L points of the grid, K values of a point, A = 1 axis of position, Z = 10 normal numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor, nn
 
-from nightjar_alerts.training.experiments.options import ExperimentOptions
+from nightjar_alerts.models.networks.romae import TINY, TINY_SHALLOW, MaskedAutoencoder, masked_mse
+from nightjar_alerts.training.experiments.runner import ExperimentOptions, ExperimentPlan, epochs, fit_config
+from nightjar_alerts.training.fit.loop import StepLoss, Task
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -138,6 +143,76 @@ def train_curves(grid: Grid, n: int = N_TRAIN) -> Float64:
     return draw_curves(n, grid, np.random.default_rng((0, 0)))
 
 
+DECODERS = {"tiny": TINY, "tiny-shallow": TINY_SHALLOW}
+AT_ONCE = 100  # curves of an evaluation batch
+
+
+class NoisyCurves(NamedTuple):
+    """A batch: noisy curves and what is hidden of them."""
+
+    values_BLK: Tensor
+    hidden_BL: Tensor
+
+
+class CurveReconstruction(Task):
+    """Mean squared error of the hidden points.
+
+    Parameters
+    ----------
+    curve_NLK : noisy training curves.
+    position_L : of the points, in the unit that the rotation is to see.
+    draw_shown : from a number of curves and a generator to the points shown, [N, L].
+    check : errors of a network's predictions, for the log; the score is minus the first of them.
+    """
+
+    def __init__(
+        self,
+        curve_NLK: NDArray[np.float64],
+        position_L: NDArray[np.float64],
+        draw_shown: Callable[[int, np.random.Generator], Mask],
+        check: Callable[[Predict], dict[str, float]],
+        *,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self.curve_NLK = torch.from_numpy(curve_NLK).float()
+        self.position_LA = torch.from_numpy(position_L).float()[:, None]
+        self.draw_shown, self.check, self.batch_size, self.seed = draw_shown, check, batch_size, seed
+
+    def batches(self, step: int) -> Generator[NoisyCurves, None, None]:
+        """Epochs over all training curves, shuffled, masked by (seed, step)."""
+        indices = epochs(len(self.curve_NLK), self.batch_size, self.seed, step)
+        for number, index in enumerate(indices, start=step):
+            visible_BL = self.draw_shown(len(index), np.random.default_rng((self.seed, 1, number)))
+            yield NoisyCurves(self.curve_NLK[index], torch.from_numpy(~visible_BL))
+
+    def loss(self, network: nn.Module, batch: NoisyCurves) -> StepLoss:
+        """Error of the hidden points."""
+        return StepLoss(masked_mse(self._reconstruct(network, batch), *batch), {})
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        """Errors on held-out curves."""
+        errors = self.check(partial(self.predict, network))
+        return {"score": -next(iter(errors.values())), **errors}
+
+    def predict(self, network: nn.Module, curve_NLK: NDArray[np.float64], visible_NL: Mask) -> NDArray[np.float64]:
+        """Values [N, L, K] of all points; only those of hidden points mean anything."""
+        device = next(network.parameters()).device
+        batch = NoisyCurves(torch.from_numpy(curve_NLK).float(), torch.from_numpy(~visible_NL))
+        predictions = []
+        for start in range(0, len(curve_NLK), AT_ONCE):
+            part = NoisyCurves(*(tensor[start : start + AT_ONCE].to(device) for tensor in batch))
+            predictions.append(self._reconstruct(network, part))
+        return torch.cat(predictions).double().cpu().numpy()
+
+    def _reconstruct(self, network: nn.Module, batch: NoisyCurves) -> Tensor:
+        position_BLA = self.position_LA.to(batch.values_BLK.device).expand(len(batch.values_BLK), -1, -1)
+        prediction_BLK: Tensor = network(
+            batch.values_BLK, position_BLA, torch.ones_like(batch.hidden_BL), batch.hidden_BL
+        )
+        return prediction_BLK
+
+
 class Interpolation(ExperimentOptions):
     """Interpolate sparse synthetic curves; MSE over the Bayes MSE of the same curves and masks."""
 
@@ -156,3 +231,32 @@ class Interpolation(ExperimentOptions):
         others = self.model_dump(include=set(names), exclude_defaults=True)
         parts = (f"{names[name]}{value}" for name, value in others.items())
         return "-".join((self.grid, f"x{self.position_scale:g}", *parts))
+
+    def plan(self) -> ExperimentPlan:
+        """Network, task and measure."""
+        torch.manual_seed(self.seed)
+        grid = GRIDS[self.grid]
+        cases = held_out_cases(grid)
+
+        def draw_shown(n: int, rng: np.random.Generator) -> Mask:
+            count_N = rng.integers(FEWEST, self.most_observed + 1, n)
+            return draw_observed(count_N, len(grid.time_L), rng)
+
+        task = CurveReconstruction(
+            train_curves(grid)[..., None],
+            grid.time_L * self.position_scale,
+            draw_shown,
+            lambda predict: over_bayes(predict, grid, cases[-1:]),
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
+        return ExperimentPlan(
+            variant=self.variant(),
+            network=MaskedAutoencoder(1, 1, TINY, DECODERS[self.decoder]),
+            task=task,
+            fit=fit_config(self, steps=STEPS, warmup=WARMUP, lr=self.lr, clip_norm=1.0),
+            published_steps=STEPS,
+            measure=lambda network: over_bayes(partial(task.predict, network), grid, cases),
+            paper={f"MSE, {cases[-1].name}": PAPER},
+            floor=floors(grid, cases) | {f"MSE / Bayes, {case.name}": 1.0 for case in cases},
+        )

@@ -25,13 +25,17 @@ Run::
 Legend: N spirals, L points, 2 coordinates.
 """
 
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nightjar_alerts.training.experiments.options import ExperimentOptions
+from nightjar_alerts.models.networks.romae import TINY, MaskedAutoencoder
+from nightjar_alerts.training.experiments.interpolation import DECODERS, CurveReconstruction, Predict
+from nightjar_alerts.training.experiments.runner import ExperimentOptions, ExperimentPlan, fit_config
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -110,3 +114,32 @@ class SpiralsExperiment(ExperimentOptions):
     lr: float = Field(default=3e-4, gt=0, description="peak learning rate")
     batch_size: int = Field(default=32, ge=1, description="spirals a step")
     decoder: Literal["tiny", "tiny-shallow"] = Field(default="tiny", description="12 blocks (published) or 2")
+
+    def plan(self) -> ExperimentPlan:
+        """Network, task and measure."""
+        torch.manual_seed(self.seed)
+        train, test = draw_spirals(self.protocol)
+        visible_NL = draw_shown(N_TEST, self.protocol, np.random.default_rng((0, 1)))
+
+        def check(predict: Predict) -> dict[str, float]:
+            return errors(predict(test.noisy_NL2, visible_NL), test, visible_NL, self.protocol)
+
+        task = CurveReconstruction(
+            train.noisy_NL2,
+            THETA_L[: visible_NL.shape[1]],
+            lambda n, rng: draw_shown(n, self.protocol, rng),
+            check,
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
+        steps = EPOCHS * -(-N_TRAIN // self.batch_size)
+        return ExperimentPlan(
+            variant=f"{self.protocol}-{self.decoder}",
+            network=MaskedAutoencoder(2, 1, TINY, DECODERS[self.decoder]),
+            task=task,
+            fit=fit_config(self, steps=steps, warmup=WARMUP, lr=self.lr, clip_norm=1.0),
+            published_steps=steps,
+            measure=lambda network: check(partial(task.predict, network)),
+            paper=PAPER[self.protocol],
+            floor=FLOOR[self.protocol],
+        )

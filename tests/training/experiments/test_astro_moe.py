@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.training.experiments import arms
-from nightjar_alerts.training.experiments.arms import CHANGES, mallorn, recipe_of, run_arm
-from nightjar_alerts.training.experiments.options import AstroMoEArm, RunRecord
+from nightjar_alerts.training.experiments import astro_moe
+from nightjar_alerts.training.experiments.astro_moe import CHANGES, AstroMoEArm, mallorn, recipe_of, run_arm
+from nightjar_alerts.training.experiments.runner import RunRecord
 from nightjar_alerts.training.fit.tasks import ClassificationTask
 from nightjar_alerts.training.importers.surveys import MALLORN_CLASSES, read_mallorn, to_dataset
 from support.mallorn import write_mallorn
@@ -91,7 +91,7 @@ def test_pretraining_is_shared_by_the_seeds(tmp_path: Path) -> None:
 
 
 def test_trees_are_the_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arms, "FOREST_TREES", 20)
+    monkeypatch.setattr(astro_moe, "FOREST_TREES", 20)
     folder = write_mallorn(tmp_path / "mallorn", objects=60)
     forest = run(tmp_path, dataset="mallorn", data=folder, arm="trees")
     assert forest.metrics["macro-F1"] > 0.5  # flux alone gives the object away

@@ -7,16 +7,15 @@ import torch
 
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig
 from nightjar_alerts.training.experiments import attention
-from nightjar_alerts.training.experiments.attention import COLUMNS, KINDS, LiveTensors
-from nightjar_alerts.training.experiments.commands import run_experiment
-from nightjar_alerts.training.experiments.options import AttentionExperiment, read_records
+from nightjar_alerts.training.experiments.attention import COLUMNS, KINDS, AttentionExperiment, LiveTensors
+from nightjar_alerts.training.experiments.runner import read_records
 
 TINY = {"tokens": 60, "width": 16, "rounds": 1}
 
 
 def test_a_run_prints_a_row_and_records_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = AttentionExperiment.model_validate(TINY | {"lengths": [20, 30], "records": tmp_path, "bfloat16": True})
-    run_experiment(command)
+    command.cli_cmd()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 2 * len(KINDS)
     assert [cell.strip() for cell in lines[2].split("|")[1:3]] == ["20", "exact"]

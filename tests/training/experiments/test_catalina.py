@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar_alerts.training.experiments.encoding_runs import (
+from nightjar_alerts.training.experiments.encodings import (
     Catalina,
     CatalinaError,
     draw_sample,

@@ -10,8 +10,10 @@ import torch
 from nightjar_alerts.models.networks.astromer import Astromer, AstromerPretraining
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingName
 from nightjar_alerts.models.networks.zoo import transfer
-from nightjar_alerts.training.experiments.encoding_runs import (
+from nightjar_alerts.training.experiments.encodings import (
     Catalina,
+    EncodingName,
+    Encodings,
     MagnitudeReconstruction,
     Parts,
     Vectors,
@@ -26,7 +28,7 @@ from nightjar_alerts.training.experiments.encoding_runs import (
     thinned_windows,
     to_batch,
 )
-from nightjar_alerts.training.experiments.options import EncodingName, Encodings, read_records
+from nightjar_alerts.training.experiments.runner import read_records
 from support.catalina import days, write_catalina
 
 pytestmark = pytest.mark.slow

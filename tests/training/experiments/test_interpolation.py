@@ -129,9 +129,7 @@ def test_the_optimum_has_ratio_one_and_zero_is_far_from_it() -> None:
 
 
 def test_the_plan_is_the_published_run() -> None:
-    from nightjar_alerts.training.experiments.reconstruction import interpolation_plan
-
-    plan = interpolation_plan(Interpolation(seed=3))
+    plan = Interpolation(seed=3).plan()
     assert (plan.variant, plan.published_steps, plan.fit.seed) == ("romae-x50", 10_000, 3)
     assert (plan.fit.schedule.warmup_steps, plan.fit.optimiser.clip_norm) == (200, 1.0)
     batch = next(plan.task.batches(0))
@@ -146,9 +144,7 @@ def test_variants_name_what_was_changed() -> None:
 
 
 def test_batches_are_a_function_of_the_step() -> None:
-    from nightjar_alerts.training.experiments.reconstruction import interpolation_plan
-
-    task = interpolation_plan(Interpolation()).task
+    task = Interpolation().plan().task
     batches = task.batches(198)
     for _ in range(4):  # over the end of an epoch of 200
         expected = next(batches)

@@ -5,9 +5,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from nightjar_alerts.training.experiments import regression
-from nightjar_alerts.training.experiments.options import Pendulum, PendulumHead, Scale
-from nightjar_alerts.training.experiments.regression import (
+from nightjar_alerts.training.experiments import pendulum
+from nightjar_alerts.training.experiments.pendulum import (
+    Pendulum,
+    PendulumHead,
+    Scale,
     advance,
     draw,
     kept_frames,
@@ -17,6 +19,7 @@ from nightjar_alerts.training.experiments.regression import (
     swing,
     visibility,
 )
+from nightjar_alerts.training.experiments.position import Regression
 from support.shared import needs_shared, shared
 
 Float64 = NDArray[np.float64]
@@ -101,7 +104,7 @@ def test_the_kept_frames_are_the_published_ones() -> None:
         frame_NK = kept_frames(split)
         expected = np.sort(np.random.default_rng(first + 7).choice(100, 50, replace=False))
         np.testing.assert_array_equal(frame_NK[7], expected)
-        assert frame_NK.shape == (regression.SIZES[split], 50)
+        assert frame_NK.shape == (pendulum.SIZES[split], 50)
 
 
 def test_targets_belong_to_the_kept_frames() -> None:
@@ -116,7 +119,7 @@ def test_targets_belong_to_the_kept_frames() -> None:
 @pytest.fixture
 def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of few sequences."""
-    monkeypatch.setattr(regression, "SIZES", {"train": 20, "test": 6, "validation": 6})
+    monkeypatch.setattr(pendulum, "SIZES", {"train": 20, "test": 6, "validation": 6})
     read_pendulums("train", tmp_path)
     return tmp_path
 
@@ -131,9 +134,7 @@ def test_the_cache_is_written_once(few: Path) -> None:
 
 @pytest.mark.parametrize(("head", "parameters"), [("cls", 77_080), ("frames", 71_102)])
 def test_networks_train_and_have_the_published_size(head: PendulumHead, parameters: int, few: Path) -> None:
-    from nightjar_alerts.training.experiments.regression import pendulum_plan
-
-    plan = pendulum_plan(Pendulum(head=head, cache=few))
+    plan = Pendulum(head=head, cache=few).plan()
     assert sum(p.numel() for p in plan.network.parameters()) == parameters
     assert (plan.published_steps, plan.fit.schedule.warmup_steps) == (6_250, 1_000)
     batch = next(plan.task.batches(0))
@@ -144,9 +145,7 @@ def test_networks_train_and_have_the_published_size(head: PendulumHead, paramete
 
 @pytest.mark.parametrize(("scale", "largest"), [("published", 476.0), ("measured", 4.0)])
 def test_inputs_are_standardised_as_asked(scale: Scale, largest: float, few: Path) -> None:
-    from nightjar_alerts.training.experiments.regression import Regression, pendulum_plan
-
-    task = pendulum_plan(Pendulum(scale=scale, cache=few)).task
+    task = Pendulum(scale=scale, cache=few).plan().task
     assert isinstance(task, Regression)
     image = task.prepare(task.train.values_NLK)
     assert largest / 2 < image.max().item() < largest

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from nightjar_alerts.models.networks.romae import RoMAEEncoderConfig, SequenceModel
-from nightjar_alerts.training.experiments.options import VARIANCE, Position, draw_positions, read_records
-from nightjar_alerts.training.experiments.regression import Examples, Regression, position_plan
-from nightjar_alerts.training.experiments.runs import ExperimentPlan, epochs, fit_config, run
+from nightjar_alerts.training.experiments.position import VARIANCE, Examples, Position, Regression, draw_positions
+from nightjar_alerts.training.experiments.runner import ExperimentPlan, epochs, fit_config, read_records, run
 
 SMALL = RoMAEEncoderConfig(d_model=24, n_heads=2, depth=2, d_ff=24)
 
@@ -32,7 +31,7 @@ def test_the_draws_are_fixed_and_disjoint() -> None:
 
 @pytest.mark.parametrize(("width", "millions"), [(180, 4.67), (432, 16.4), (720, 37.3)])
 def test_networks_have_the_published_sizes(width: Literal[180, 432, 720], millions: float) -> None:
-    plan = position_plan(Position(width=width))
+    plan = Position(width=width).plan()
     assert isinstance(plan.network, SequenceModel)
     parameters = sum(parameter.numel() for parameter in plan.network.encoder.parameters())
     assert parameters / 1e6 == pytest.approx(millions, rel=3e-3)

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from nightjar_alerts.training.__main__ import main
-from nightjar_alerts.training.experiments.options import (
+from nightjar_alerts.training.experiments.position import Position
+from nightjar_alerts.training.experiments.runner import (
     ExperimentOptions,
-    Position,
     RunRecord,
     mean_and_spread,
     number,

@@ -89,9 +89,7 @@ def test_contiformers_unit_is_a_distance_in_hundredths_of_the_range() -> None:
 
 
 def test_the_plan_is_the_published_table() -> None:
-    from nightjar_alerts.training.experiments.reconstruction import spirals_plan
-
-    plan = spirals_plan(SpiralsExperiment(steps=70))
+    plan = SpiralsExperiment(steps=70).plan()
     assert (plan.variant, plan.published_steps, plan.fit.schedule.steps) == ("romae-tiny", 3_500, 70)
     assert plan.fit.schedule.warmup_steps == 4
     assert plan.floor["noisy RMSE"] == 0.1

@@ -7,17 +7,18 @@ import pytest
 import torch
 
 from nightjar_alerts.models.networks.romae import RoMAEEncoderConfig
-from nightjar_alerts.training.experiments import series
-from nightjar_alerts.training.experiments.commands import run_experiment
-from nightjar_alerts.training.experiments.options import SETS, UEA, Setting, read_records
-from nightjar_alerts.training.experiments.series import (
+from nightjar_alerts.training.experiments import uea
+from nightjar_alerts.training.experiments.runner import read_records
+from nightjar_alerts.training.experiments.uea import (
+    SETS,
+    UEA,
     ObservedSteps,
     SeriesReconstruction,
+    Setting,
     accuracy,
     collate,
     drop_steps,
     read_set,
-    series_plan,
     standardise,
 )
 
@@ -40,7 +41,7 @@ def write_set(folder: Path, name: str = "BasicMotions", series: int = 24) -> Pat
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(series.SIZES, "tiny", RoMAEEncoderConfig(d_model=16, n_heads=2, depth=1))
+    monkeypatch.setitem(uea.SIZES, "tiny", RoMAEEncoderConfig(d_model=16, n_heads=2, depth=1))
     monkeypatch.setitem(SETS, "BasicMotions", Setting(epochs=20, batch=8, smoothing=0.0, dropout=0.0))
 
 
@@ -77,7 +78,7 @@ def test_pretraining_hides_three_quarters_and_repeats_itself(tmp_path: Path) -> 
 @pytest.mark.usefixtures("small")
 def test_a_run_learns_and_is_recorded(tmp_path: Path) -> None:
     chosen = options(tmp_path)
-    run_experiment(chosen)
+    chosen.cli_cmd()
     record = read_records("uea", chosen.records)[0]
     assert record.variant == "BasicMotions-tiny"
     assert record.metrics["test accuracy"] > 0.9
@@ -88,7 +89,7 @@ def test_a_run_learns_and_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_pretrained_weights_reach_the_classifier(tmp_path: Path) -> None:
     chosen = options(tmp_path, pretrain_epochs=2)
-    plan, scratch = series_plan(chosen), series_plan(options(tmp_path))
+    plan, scratch = chosen.plan(), options(tmp_path).plan()
     assert plan.variant == "BasicMotions-tiny-pretrained2"
     same = {
         name: torch.equal(weight, scratch.network.state_dict()[name])

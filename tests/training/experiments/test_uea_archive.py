@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.training.experiments.series import (
+from nightjar_alerts.training.experiments.uea import (
     NPZ_TRAINING,
     ArchiveError,
     drop_steps,

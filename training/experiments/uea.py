@@ -36,10 +36,11 @@ Legend: B series, L steps of the longest, K channels, C classes.
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -56,8 +57,13 @@ from nightjar_alerts.models.networks.romae import (
 )
 from nightjar_alerts.models.networks.zoo import transfer
 from nightjar_alerts.training.data.targets import MaskingConfig, draw_masking
-from nightjar_alerts.training.experiments.options import UEA
-from nightjar_alerts.training.experiments.runs import ExperimentPlan, RunIdentity, epochs, fit_config
+from nightjar_alerts.training.experiments.runner import (
+    ExperimentOptions,
+    ExperimentPlan,
+    RunIdentity,
+    epochs,
+    fit_config,
+)
 from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
 
 NPZ_TRAINING = {"Epilepsy": 137, "RacketSports": 151}
@@ -281,26 +287,61 @@ def accuracy(network: nn.Module, series: Series) -> float:
     return hits / len(series)
 
 
-def series_plan(options: UEA) -> ExperimentPlan:
-    """Read and thin the set, build the classifier, pretrain its encoder where asked to."""
-    setting = options.setting
-    data = standardise(drop_steps(read_set(options.data, options.name), options.dropped, options.seed))
-    torch.manual_seed(options.seed)
-    rates = {"hidden_dropout": setting.dropout, "attention_dropout": setting.dropout, "drop_path": setting.dropout}
-    encoder = SIZES[options.size].model_copy(update=rates)
-    network = SequenceModel(data.channels, len(data.classes), 1, encoder, "cls")
-    if options.pretrain_epochs:
-        transfer(_pretrained(options, data, SIZES[options.size]), network)
-    steps = setting.epochs * -(-len(data.train) // setting.batch)
-    pretrained = f"-pretrained{options.pretrain_epochs}" if options.pretrain_epochs else ""
-    return ExperimentPlan(
-        variant=f"{options.name}-{options.size}{pretrained}",
-        network=network,
-        task=SeriesClassification(data, setting.batch, setting.smoothing, options.seed),
-        fit=fit_config(options, steps=steps, warmup=steps // 10, lr=options.lr, clip_norm=1.0),
-        published_steps=steps,
-        measure=lambda trained: {"test accuracy": accuracy(trained, data.test)},
-    )
+class Setting(NamedTuple):
+    """Fine-tuning of a set."""
+
+    epochs: int
+    batch: int
+    smoothing: float
+    dropout: float
+
+
+SETS = {
+    "BasicMotions": Setting(50, 8, 0.0, 0.0),
+    "Epilepsy": Setting(150, 16, 0.2, 0.2),
+    "JapaneseVowels": Setting(100, 16, 0.1, 0.1),
+    "RacketSports": Setting(100, 16, 0.1, 0.1),
+}
+
+
+class UEA(ExperimentOptions):
+    """Classify multivariate series of which three in ten time steps are missing; test accuracy."""
+
+    experiment: ClassVar[str] = "uea"
+
+    seed: int = Field(default=69, ge=0, description="of the dropped steps, the weights and the batches")
+    data: Path = Field(description="folder with the sets")
+    name: Literal["BasicMotions", "Epilepsy", "JapaneseVowels", "RacketSports"] = Field(description="which set")
+    size: Literal["tiny-shallow", "tiny", "small", "base"] = Field(default="tiny", description="of the encoder")
+    dropped: float = Field(default=0.3, ge=0, lt=1, description="share of the time steps of every series")
+    lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
+    pretrain_epochs: int = Field(default=0, ge=0, description="masked pretraining on the training side; published: 400")
+
+    @property
+    def setting(self) -> Setting:
+        """Fine-tuning of the chosen set."""
+        return SETS[self.name]
+
+    def plan(self) -> ExperimentPlan:
+        """Read and thin the set, build the classifier, and pretrain its encoder if configured."""
+        setting = self.setting
+        data = standardise(drop_steps(read_set(self.data, self.name), self.dropped, self.seed))
+        torch.manual_seed(self.seed)
+        rates = {"hidden_dropout": setting.dropout, "attention_dropout": setting.dropout, "drop_path": setting.dropout}
+        encoder = SIZES[self.size].model_copy(update=rates)
+        network = SequenceModel(data.channels, len(data.classes), 1, encoder, "cls")
+        if self.pretrain_epochs:
+            transfer(_pretrained(self, data, SIZES[self.size]), network)
+        steps = setting.epochs * -(-len(data.train) // setting.batch)
+        pretrained = f"-pretrained{self.pretrain_epochs}" if self.pretrain_epochs else ""
+        return ExperimentPlan(
+            variant=f"{self.name}-{self.size}{pretrained}",
+            network=network,
+            task=SeriesClassification(data, setting.batch, setting.smoothing, self.seed),
+            fit=fit_config(self, steps=steps, warmup=steps // 10, lr=self.lr, clip_norm=1.0),
+            published_steps=steps,
+            measure=lambda trained: {"test accuracy": accuracy(trained, data.test)},
+        )
 
 
 def _pretrained(options: UEA, data: SeriesSet, encoder: RoMAEEncoderConfig) -> dict[str, Tensor]:

@@ -34,10 +34,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import StratifiedKFold, train_test_split
 from torch import Tensor
@@ -49,16 +50,14 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.augment import LSST, AugmentationConfig, View
 from nightjar_alerts.training.data.batches import Example, draw_examples, view_examples
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
-from nightjar_alerts.training.experiments.options import (
-    ARM_FOLDS,
-    ARM_PUBLISHED_STEPS,
-    ARM_STEPS,
-    AstroMoEArm,
+from nightjar_alerts.training.experiments.runner import (
+    ExperimentOptions,
+    RunIdentity,
     RunRecord,
     machine,
+    minutes,
     write_record,
 )
-from nightjar_alerts.training.experiments.runs import RunIdentity, minutes
 from nightjar_alerts.training.fit.checkpoints import load_best
 from nightjar_alerts.training.fit.loop import fit
 from nightjar_alerts.training.fit.tasks import ClassificationTask, MaskedReconstruction, predict
@@ -73,6 +72,11 @@ from nightjar_alerts.training.recipes.schema import BatchConfig, DataConfig, Rec
 from nightjar_alerts.training.score.baseline import fit_trees, matrix, train_trees
 from nightjar_alerts.training.score.metrics import confusion, macro_f1
 from nightjar_alerts.training.score.predictions import labels
+
+Arm = Literal["tm", "pe", "pe-band", "dense", "pe-dense", "pretrained", "trees"]
+ARM_FOLDS = 5
+ARM_STEPS = {"simulated": 1_500, "mallorn": 1_000}
+ARM_PUBLISHED_STEPS = 400_000
 
 CHANGES: dict[str, dict[str, object]] = {
     "tm": {},
@@ -93,6 +97,27 @@ MALLORN_LIMITS = Limits(max_points_per_band=65, pre_trigger_days=None)
 FOREST_TREES = 400
 
 Split = dict[str, Int64]
+
+
+class AstroMoEArm(ExperimentOptions):
+    """Train one arm of Astro-MoE's comparisons; macro-F1 on untouched objects."""
+
+    experiment: ClassVar[str] = "astro-moe"
+
+    seed: int = Field(default=0, ge=0, description="of weights, draws and, for MALLORN, which fold is held out")
+    dataset: Literal["simulated", "mallorn"] = Field(description="which data")
+    data: Path = Field(description="Parquet file of `simulate`, or the folder of MALLORN")
+    arm: Arm = Field(description="what is compared")
+    width: int = Field(default=64, ge=8, multiple_of=8, description="of the light-curve branch; the paper's is 192")
+    batch: int = Field(default=16, ge=2, description="curves of a step")
+    lr: float = Field(default=1e-3, gt=0, description="peak learning rate")
+    pretrain_steps: int = Field(default=1_000, ge=1, description="steps of masked reconstruction, for `pretrained`")
+    objects: int = Field(default=2_000, ge=1, description="test objects of the simulated set")
+    examples: int = Field(default=10_000, ge=100, description="training draws of the boosted trees")
+
+    def cli_cmd(self) -> None:
+        """Train, score and record."""
+        run_arm(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

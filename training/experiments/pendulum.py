@@ -1,30 +1,4 @@
-"""Two regressions with RoMAE: positions of tokens, and angles of a pendulum in images.
-
-**Position reconstruction** (RoMAE, section 4, table 1): does a network with relative positions know absolute ones?
-
-Ten tokens, each with the value 1, at positions drawn from U(1, 50); the target of each token is its own position. The
-learned [CLS] token sits at position 0 and gives the network an origin.
-
-Notable:
-
-- *without* [CLS] nothing can be learned, and the best prediction is the mean: its MSE is 49^2 / 12 = 200.08. The
-  reason is stronger than shift invariance, from which alone one could do better (ten positions that span almost the
-  whole range give the shift away; about 9 is possible): attention mixes values, all tokens have the same one, so every
-  token stays equal to every other whatever the positions. A result below 200 by more than sampling (of 0.9 in the
-  variance of the test draws) is a leak of position past the rotation;
-- the text says positions from 0 to 50; the code draws from U(1, 50), and the printed 200.33 agrees with that and not
-  with U(0, 50), whose variance is 208.33;
-- the three widths share a feed-forward width of 720 and 3 heads: heads of 60, 144 and 240 channels, encoders of
-  4.67, 16.4 and 37.3 million parameters.
-
-AdamW (decay 0.01), peak 5e-4, batch 64, ten epochs of 20,000 fixed draws, 625 steps of warm-up, no clipping.
-
-Run::
-
-    nightjar-train experiment position --width 180 --seed 40
-    nightjar-train experiment position --width 180 --cls false --seed 40
-
-**Pendulum regression** (RKN, CRU, S5; RoMAE, table 5): the angle in irregular, noisy images.
+"""Pendulum regression (RKN, CRU, S5; RoMAE, table 5): the angle in irregular, noisy images.
 
 50 of 100 frames of 24 x 24 pixels; predict (sin, cos) of the angle at each. Reported: ``MSE`` per element.
 
@@ -59,43 +33,32 @@ The images:
 published sets; the order in which numbers are drawn is not theirs (all sequences move together here), the kept frames
 are exactly theirs. Writing the sets takes about half a minute; they are cached.
 
-Legend: N examples or sequences, B batch, L tokens, K values of a token or kept frames, A = 1 axis of position, O
-numbers of a token, T frames, P side of an image in pixels.
+Legend: N sequences, K kept frames, T frames, P side of an image in pixels.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
-from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from pydantic import Field
+from torch import Tensor
 
 from nightjar_alerts.models.common import replacing
 from nightjar_alerts.models.lightcurve import Int64
-from nightjar_alerts.models.networks.romae import TINY, Readout, RoMAEEncoderConfig, SequenceModel
-from nightjar_alerts.training.experiments.options import (
-    PENDULUM_BATCH,
-    PENDULUM_EPOCHS,
-    PENDULUM_PAPER,
-    PENDULUM_TRAIN,
-    PENDULUM_WARMUP,
-    POSITION_PAPER,
-    POSITION_PAPER_WITHOUT_CLS,
-    POSITION_TRAIN,
-    PUBLISHED_MEAN,
-    PUBLISHED_STD,
-    VARIANCE,
-    Pendulum,
-    Position,
-    Scale,
-    draw_positions,
-)
-from nightjar_alerts.training.experiments.runs import ExperimentPlan, epochs, fit_config
-from nightjar_alerts.training.fit.loop import StepLoss, Task
+from nightjar_alerts.models.networks.romae import Readout, RoMAEEncoderConfig, SequenceModel
+from nightjar_alerts.training.experiments.position import VALIDATED, Examples, Regression
+from nightjar_alerts.training.experiments.runner import ExperimentOptions, ExperimentPlan, fit_config
+
+PENDULUM_TRAIN, PENDULUM_BATCH, PENDULUM_EPOCHS, PENDULUM_WARMUP = 2_000, 16, 50, 1_000
+PUBLISHED_MEAN, PUBLISHED_STD = 0.002, 0.0021
+PENDULUM_PAPER = {"cls": "3.32e-3 as printed; S5: 3.41e-3", "frames": "S5: 3.41e-3"}
+
+PendulumHead = Literal["cls", "frames"]
+Scale = Literal["published", "measured"]
 
 N_FRAMES, N_KEPT, SIDE = 100, 50, 24
 SIZES = {"train": 2_000, "test": 1_000, "validation": 1_000}
@@ -207,127 +170,46 @@ def _write_all(cache: Path) -> None:
             np.savez(partial, allow_pickle=False, **draw(SIZES[split], kept_frames(split), rng)._asdict())
 
 
-AT_ONCE = 250  # examples of an evaluation batch
-VALIDATED = 500  # examples that the log is about; the record is about all
+class Pendulum(ExperimentOptions):
+    """Regress the angle of a pendulum from noisy images; MSE per element."""
 
+    experiment: ClassVar[str] = "pendulum"
 
-class Examples(NamedTuple):
-    """Tokens and what to say about them; also the batch."""
-
-    values_NLK: Tensor
-    position_NLA: Tensor
-    target_NLO: Tensor
-
-    def take(self, index: "np.typing.NDArray[np.int64] | slice") -> "Examples":
-        """Return some of the examples."""
-        return Examples(*(part[index] for part in self))
-
-
-class Regression(Task):
-    """Squared error of every number; its sum over the batch where ``summed``, else its mean.
-
-    Parameters
-    ----------
-    prepare : from stored values to the network's inputs, on the network's device.
-    """
-
-    def __init__(
-        self,
-        train: Examples,
-        validation: Examples,
-        *,
-        batch_size: int,
-        seed: int,
-        prepare: Callable[[Tensor], Tensor] = Tensor.float,
-        summed: bool = False,
-    ) -> None:
-        self.train, self.validation, self.batch_size, self.seed = train, validation, batch_size, seed
-        self.prepare, self.summed = prepare, summed
-
-    def batches(self, step: int) -> Generator[Examples, None, None]:
-        """Epochs over all training examples, shuffled."""
-        for index in epochs(len(self.train.target_NLO), self.batch_size, self.seed, step):
-            yield self.train.take(index)
-
-    def predict(self, network: nn.Module, batch: Examples) -> Tensor:
-        """Numbers [B, L, O] of a batch."""
-        mask_BL = torch.ones_like(batch.position_NLA[..., 0], dtype=torch.bool)
-        out: Tensor = network(self.prepare(batch.values_NLK), batch.position_NLA, mask_BL)
-        return out.view(batch.target_NLO.shape)  # a [CLS] readout gives the numbers of all tokens in one row
-
-    def loss(self, network: nn.Module, batch: Examples) -> StepLoss:
-        """Sum or mean of the squared errors; the log has the mean."""
-        prediction_BLO = self.predict(network, batch)
-        mean = mse_loss(prediction_BLO, batch.target_NLO)
-        return StepLoss(mean * prediction_BLO.numel() if self.summed else mean, {"mse": mean})
-
-    def score(self, network: nn.Module) -> dict[str, float]:
-        """MSE of the validation examples; the score is minus that."""
-        mse = self.mse(network, self.validation)
-        return {"score": -mse, "mse": mse}
-
-    def mse(self, network: nn.Module, examples: Examples) -> float:
-        """Mean squared error per number."""
-        device, total = next(network.parameters()).device, 0.0
-        for start in range(0, len(examples.target_NLO), AT_ONCE):
-            part = Examples(*(tensor.to(device) for tensor in examples.take(slice(start, start + AT_ONCE))))
-            total += ((self.predict(network, part) - part.target_NLO).double() ** 2).sum().item()
-        return total / examples.target_NLO.numel()
-
-
-def position_plan(options: Position) -> ExperimentPlan:
-    """Network, task and measure of position reconstruction."""
-    torch.manual_seed(options.seed)
-    encoder = RoMAEEncoderConfig(d_model=options.width, n_heads=TINY.n_heads, depth=TINY.depth, d_ff=720)
-    network = SequenceModel(1, 1, 1, encoder, "token", cls=options.cls)
-    train, test = (_position_examples(draw_positions(split)) for split in ("train", "test"))
-    task = Regression(train, test.take(slice(VALIDATED)), batch_size=64, seed=options.seed)
-    steps = 10 * -(-POSITION_TRAIN // task.batch_size)
-    return ExperimentPlan(
-        variant=f"{'cls' if options.cls else 'no-cls'}-{options.width}",
-        network=network,
-        task=task,
-        fit=fit_config(options, steps=steps, warmup=625, lr=5e-4, clip_norm=None),
-        published_steps=steps,
-        measure=lambda trained: {"MSE": task.mse(trained, test)},
-        paper={"MSE": POSITION_PAPER.get(options.width, "none") if options.cls else POSITION_PAPER_WITHOUT_CLS},
-        floor={"MSE": 0.0 if options.cls else VARIANCE},
+    seed: int = Field(default=42, ge=0, description="of the weights and of the order of the batches; published: 42..61")
+    head: PendulumHead = Field(
+        default="cls", description="cls: 100 numbers from [CLS] (published); frames: 2 from each token"
     )
+    scale: Scale = Field(default="published", description="constants that standardise the pixels")
+    cache: Path = Field(default=Path("build/experiments/pendulum-data"), description="folder of the drawn images")
 
-
-def _position_examples(position_NL: "np.typing.NDArray[np.float32]") -> Examples:
-    position_NL1 = torch.from_numpy(position_NL)[..., None]
-    return Examples(torch.ones_like(position_NL1), position_NL1, position_NL1)
-
-
-def pendulum_plan(options: Pendulum) -> ExperimentPlan:
-    """Network, task and measure of pendulum regression."""
-    torch.manual_seed(options.seed)
-    encoder = RoMAEEncoderConfig(d_model=60, n_heads=2, depth=2, d_ff=30)
-    readout: Readout = "cls" if options.head == "cls" else "token"
-    n_outputs = 2 * N_KEPT if options.head == "cls" else 2
-    network = SequenceModel(SIDE * SIDE, n_outputs, 1, encoder, readout, cls=True)
-    train, validation, test = (
-        _pendulum_examples(read_pendulums(split, options.cache)) for split in ("train", "validation", "test")
-    )
-    task = Regression(
-        train,
-        validation.take(slice(VALIDATED)),
-        batch_size=PENDULUM_BATCH,
-        seed=options.seed,
-        prepare=_standardise(options.scale, train.values_NLK),
-        summed=True,
-    )
-    steps = PENDULUM_EPOCHS * -(-PENDULUM_TRAIN // PENDULUM_BATCH)
-    return ExperimentPlan(
-        variant=f"{options.head}-{options.scale}",
-        network=network,
-        task=task,
-        fit=fit_config(options, steps=steps, warmup=PENDULUM_WARMUP, lr=3e-4, clip_norm=None),
-        published_steps=steps,
-        measure=lambda trained: {"MSE": task.mse(trained, test)},
-        paper={"MSE": PENDULUM_PAPER[options.head]},
-    )
+    def plan(self) -> ExperimentPlan:
+        """Network, task and measure."""
+        torch.manual_seed(self.seed)
+        encoder = RoMAEEncoderConfig(d_model=60, n_heads=2, depth=2, d_ff=30)
+        readout: Readout = "cls" if self.head == "cls" else "token"
+        n_outputs = 2 * N_KEPT if self.head == "cls" else 2
+        network = SequenceModel(SIDE * SIDE, n_outputs, 1, encoder, readout, cls=True)
+        train, validation, test = (
+            _pendulum_examples(read_pendulums(split, self.cache)) for split in ("train", "validation", "test")
+        )
+        task = Regression(
+            train,
+            validation.take(slice(VALIDATED)),
+            batch_size=PENDULUM_BATCH,
+            seed=self.seed,
+            prepare=_standardise(self.scale, train.values_NLK),
+            summed=True,
+        )
+        steps = PENDULUM_EPOCHS * -(-PENDULUM_TRAIN // PENDULUM_BATCH)
+        return ExperimentPlan(
+            variant=f"{self.head}-{self.scale}",
+            network=network,
+            task=task,
+            fit=fit_config(self, steps=steps, warmup=PENDULUM_WARMUP, lr=3e-4, clip_norm=None),
+            published_steps=steps,
+            measure=lambda trained: {"MSE": task.mse(trained, test)},
+            paper={"MSE": PENDULUM_PAPER[self.head]},
+        )
 
 
 def _pendulum_examples(sequences: Sequences) -> Examples:

@@ -44,12 +44,13 @@ import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -58,22 +59,60 @@ from nightjar_alerts.models.networks.astromer import AstromerConfig, AstromerPre
 from nightjar_alerts.models.networks.network import Reconstruction
 from nightjar_alerts.training.data.batches import TrainingBatch, draw_indices
 from nightjar_alerts.training.data.targets import MaskingConfig, draw_masking
-from nightjar_alerts.training.experiments.options import (
-    CADENCES,
-    ENCODING_FOLDS,
-    ENCODING_STEPS,
-    EncodingHead,
-    Encodings,
+from nightjar_alerts.training.experiments.runner import (
+    ExperimentOptions,
+    RunIdentity,
     RunRecord,
+    epochs,
     machine,
+    minutes,
     write_record,
 )
-from nightjar_alerts.training.experiments.runs import RunIdentity, epochs, minutes
 from nightjar_alerts.training.fit.checkpoints import load_best, read_log
 from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
 from nightjar_alerts.training.fit.tasks import MaskedBatch, reconstruction_loss, reconstruction_scores
 from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
 from nightjar_alerts.training.score.metrics import confusion, macro_f1
+
+CADENCES = {"full": 1.0, "3/4": 0.75, "1/2": 0.5, "1/4": 0.25}
+PER_CLASS, ENCODING_FOLDS, ENCODING_STEPS = 500, 3, 20_000
+EncodingHead = Literal["lstm", "pool"]
+EncodingName = Literal["baseline", "trainable", "fourier", "recurrent", "tupe", "concat", "pea", "rotary", "modulation"]
+
+
+class Encodings(ExperimentOptions):
+    """Pretrain ASTROMER with one positional encoding, then classify with its frozen encoder."""
+
+    experiment: ClassVar[str] = "encodings"
+
+    data: Path = Field(description="Parquet file of Catalina light curves")
+    encoding: EncodingName = Field(description="how time enters")
+    window: int = Field(default=128, ge=2, description="observations the network sees")
+    d_model: int = Field(default=64, ge=2, description="width of the encoder")
+    n_heads: int = Field(default=4, ge=1, description="attention heads")
+    n_blocks: int = Field(default=2, ge=1, description="encoder blocks")
+    d_ff: int = Field(default=64, ge=1, description="hidden width of the feed-forward part")
+    batch: int = Field(default=32, ge=1, description="windows of a pretraining step")
+    lr: float = Field(default=3e-3, gt=0, description="peak learning rate, constant after the warm-up")
+    every: int = Field(default=250, ge=1, description="pretraining steps between validations")
+    patience: int = Field(default=8, ge=1, description="validations without a better RMSE that end the pretraining")
+    head: Literal["lstm", "pool", "both"] = Field(default="both", description="classifiers")
+    lstm_width: int = Field(default=64, ge=1, description="of both LSTMs")
+    head_steps: int = Field(
+        default=250, ge=1, description="most steps of an LSTM head; of a pooled one four times that"
+    )
+    per_class: int = Field(default=PER_CLASS, ge=1, description="labelled objects of a class to train on")
+
+    @property
+    def heads(self) -> tuple[EncodingHead, ...]:
+        """The classifiers to train."""
+        return ("lstm", "pool") if self.head == "both" else (self.head,)
+
+    def cli_cmd(self) -> None:
+        """Pretrain, then train the classifiers."""
+        if (pretrained := pretrain(self)) is not None:
+            classify(self, pretrained)
+
 
 EARLIEST_MJD = 50_000.0  # the survey began at 53,550
 FEWEST_POINTS = 5  # ASTROMER drops shorter curves
