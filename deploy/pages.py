@@ -1,18 +1,29 @@
-"""Write the tables of docs/ that follow from the code: settings, metrics and the errors of the HTTP API.
+"""Write what follows from the code: tables of docs/ (settings, metrics, HTTP errors) and the JSON Schemas of results.
 
 python -m deploy.pages            write them
 python -m deploy.pages --check    write nothing; exit with 1 and name the pages that are stale
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.service.answers.replies import (
+    CurveFailure,
+    CurveResult,
+    PacketFailure,
+    PacketResult,
+    StreamFailure,
+    StreamResult,
+)
 from nightjar_alerts.service.http.edge.errors import KINDS
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import ClientSettings, CommonSettings, Settings, StreamSettings, settings_table
@@ -72,14 +83,37 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
+SCHEMAS = DOCS.parent / "service" / "answers" / "schemas"
+RESULT_TYPES: Mapping[str, tuple[str, Any]] = {
+    "result-1": (
+        "Result of one light curve or alert packet",
+        CurveResult | CurveFailure | PacketResult | PacketFailure,
+    ),
+    "stream-result-1": ("Result of one alert from a stream", StreamResult | StreamFailure),
+}
+
+
+def result_schema(name: str) -> str:
+    """Return the published JSON Schema of a document."""
+    title, kind = RESULT_TYPES[name]
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:nightjar:{name}", "title": title}
+    schema = TypeAdapter(kind).json_schema()
+    for definition in schema["$defs"].values():
+        definition.pop("additionalProperties", None)  # later releases may add optional members to this version
+    return json.dumps(head | schema, indent=2) + "\n"
+
+
 def main() -> None:
-    """Write each stale page, or name it and exit with 1."""
+    """Write each stale page and schema, or name it and exit with 1."""
     check = "--check" in sys.argv[1:]
     stale = False
+    contents = {SCHEMAS / f"{name}.schema.json": result_schema(name) for name in RESULT_TYPES}
     for path in (DOCS / "settings.md", DOCS / "metrics.md", DOCS / "api.md"):
-        before = path.read_text()
-        after = TABLE.sub(lambda slot: f"{slot[1]}\n{TABLES[slot['name']]().strip()}\n\n{slot[3]}", before)
-        if after != before:
+        contents[path] = TABLE.sub(
+            lambda slot: f"{slot[1]}\n{TABLES[slot['name']]().strip()}\n\n{slot[3]}", path.read_text()
+        )
+    for path, after in contents.items():
+        if not path.exists() or after != path.read_text():
             stale = True
             sys.stdout.write(f"{path.name}: {'stale, run python -m deploy.pages' if check else 'written'}\n")
             if not check:

@@ -60,7 +60,7 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
 ]
-SinkFormat = Literal["nightjar", "elasticc", "alerce-avro", "alerce-json", "lasair"]
+SinkFormat = Literal["nightjar", "nightjar-avro", "elasticc", "alerce-avro", "alerce-json", "lasair"]
 
 
 class KeyLimits(BaseModel):
@@ -301,8 +301,13 @@ class StreamSettings(CommonSettings):
     sink: str = Field("", description="where a worker publishes: `kafka://...`, `redis://...`, `file:results.jsonl`")
     sink_format: SinkFormat = Field(
         "nightjar",
-        description="format of published results: `nightjar` (JSON), `elasticc`, `alerce-avro`, "
+        description="format of published results: `nightjar` (JSON), `nightjar-avro`, `elasticc`, `alerce-avro`, "
         "`alerce-json` or `lasair`",
+    )
+    sink_embedding: bool = Field(
+        True,
+        description="if true, results in the formats `nightjar` and `nightjar-avro` contain the embedding, "
+        "about three quarters of a JSON record",
     )
     dead_letters: str = Field(
         "file:dead-letters/", description="address for messages that a stream worker gives up: topic, stream or folder"

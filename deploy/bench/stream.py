@@ -32,7 +32,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import fastavro
 import numpy as np
-import orjson
 
 from deploy.bench.bare import Bare, Best
 from deploy.bench.report import Numbers
@@ -44,7 +43,7 @@ from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.alerts.reader import CONFLUENT_HEADER_BYTES
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.runtime import run
-from nightjar_alerts.service.answers.writers import ClassWriter
+from nightjar_alerts.service.answers.serializer import ResultSerializer, encode_json
 from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction
@@ -164,8 +163,6 @@ def _memory_at(client: Any, process: ServiceProcess, count: int) -> tuple[int, i
 
 ItemT = TypeVar("ItemT")
 
-NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
-
 
 def measure_shares(folder: Path, packets: Sequence[bytes]) -> Numbers:
     """Keys ``stream.cpu_us.STAGE`` and ``stream.cpu_share.STAGE``; runs are of one light curve, without batching."""
@@ -177,8 +174,8 @@ def measure_shares(folder: Path, packets: Sequence[bytes]) -> Numbers:
     _, featurise = _timed(lambda: [program.prepare(curve) for curve in curves])
     bare = Bare.of(folder, [columns_of(curve) for curve in curves])
     runs = bare.run(callers=1).cpu_ms / 1000 * len(curves)
-    outcomes, writer = _outcomes(bare), ClassWriter(bundle)
-    _, encode = _timed(lambda: [orjson.dumps(writer.result(one, {}, embedding=True), option=NUMPY) for one in outcomes])
+    outcomes, serializer = _outcomes(bare), ResultSerializer(bundle)
+    _, encode = _timed(lambda: [encode_json(serializer.result(one, {}, embedding=True)) for one in outcomes])
     seconds = {"decode": decode, "featurise": featurise, "run": runs, "encode": encode}
     each: Numbers = {f"stream.cpu_us.{stage}": 1e6 * spent / len(curves) for stage, spent in seconds.items()}
     return each | {f"stream.cpu_share.{stage}": spent / sum(seconds.values()) for stage, spent in seconds.items()}

@@ -10,7 +10,7 @@ from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.models.posterior import Domain, Novelty, Posterior, PredictionSets
 from nightjar_alerts.service.answers.replies import ClassifierProvenance, Provenance, Reply
-from nightjar_alerts.service.answers.writers import classifier_provenance
+from nightjar_alerts.service.answers.serializer import classifier_provenance
 
 
 class ClassName(Reply):

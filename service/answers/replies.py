@@ -1,7 +1,7 @@
-"""Replies about light curves and packets, as models; :mod:`service.answers.writers` writes them.
+"""Declaration of results: HTTP replies and records of a stream. :mod:`service.answers.serializer` writes them.
 
-Every reply names the model it comes from; every item has a status of its own. Faults of values are pydantic's findings
-in the words of this interface.
+Every reply names the model that it comes from, and every item has a status of its own. The OpenAPI document and the
+JSON Schemas in ``service/answers/schemas`` are made from these models.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ _SHOWN_NAME = 60
 
 
 class FieldError(BaseModel):
-    """One value at fault."""
+    """An invalid value of a request."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -23,7 +23,7 @@ class FieldError(BaseModel):
     detail: str = Field(description="the rule that is broken, for people")
 
 
-# pydantic's error types: our reason, and the rule in our words where pydantic's are not plain.
+# pydantic's error types: our reason, and our text where pydantic's is not plain.
 _REASONS: dict[str, tuple[str, str]] = {
     "missing": ("missing", "this field is required"),
     "extra_forbidden": ("unknown_field", "there is no field of this name"),
@@ -46,23 +46,23 @@ _REASONS: dict[str, tuple[str, str]] = {
 
 
 def field_errors(errors: Iterable[Mapping[str, Any]], parent: str = "") -> list[FieldError]:
-    """Translate pydantic's errors, with JSON pointers that start at ``parent``."""
+    """Convert pydantic's errors, with JSON pointers that start at ``parent``."""
     return [field_error(parent + pointer(error["loc"]), error["type"], error["msg"]) for error in errors]
 
 
 def pointer(steps: Iterable[object]) -> str:
-    """JSON pointer (RFC 6901); a name too long to repeat is cut short."""
+    """Return a JSON pointer (RFC 6901), with long names cut."""
     return "".join("/" + str(step)[:_SHOWN_NAME].replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 def field_error(pointer: str, kind: str, message: str = "") -> FieldError:
-    """Translate an error of one of pydantic's types."""
+    """Convert an error of one of pydantic's types."""
     reason, detail = _REASONS.get(kind, (kind, ""))
     return FieldError(pointer=pointer, reason=reason, detail=detail or message)
 
 
 class Reply(BaseModel):
-    """Base of every JSON reply: it has the fields that are declared, and no others."""
+    """Base of every JSON reply: it has the declared fields and no others."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -186,6 +186,25 @@ class PacketFailure(_PacketIdentity, _Unclassified):
     """An alert without an answer: ``abstained`` (sound, but not for us), ``rejected`` (unreadable) or ``failed``."""
 
     status: Literal["abstained", "rejected", "failed"]
+
+
+class _StreamRecord(Reply):
+    key: str = Field(description="topic, alert id, and model name and version: the same for every delivery of an alert")
+    topic: str = Field(description="topic, stream or file that the alert came from")
+    mjd: float | None = Field(description="MJD (TAI) of the detection that caused the alert; null if not in the packet")
+
+
+class StreamResult(PacketResult, _StreamRecord):
+    """Record of an alert from a stream that was classified."""
+
+    model: ClassifierProvenance = Field(description="model that classified the alert")
+
+
+class StreamFailure(PacketFailure, _StreamRecord):
+    """Record of an alert from a stream that the model does not classify."""
+
+    status: Literal["abstained"]
+    model: ClassifierProvenance = Field(description="model that was asked")
 
 
 class ClassifyReply(Reply):

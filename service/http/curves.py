@@ -26,7 +26,12 @@ from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveErr
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, pointer
-from nightjar_alerts.service.answers.writers import ClassWriter, class_writer, each_written, usual_writer
+from nightjar_alerts.service.answers.serializer import (
+    ResultSerializer,
+    default_serializer,
+    result_serializer,
+    serialize_all,
+)
 from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
@@ -699,17 +704,17 @@ def check_bare(body: ParsedBody, outcomes: Sequence[Outcome]) -> None:
 
 
 def classified(
-    writers: Sequence[ClassWriter], items: Sequence[Item], outcomes: Sequence[Outcome], options: Options
+    serializers: Sequence[ResultSerializer], items: Sequence[Item], outcomes: Sequence[Outcome], options: Options
 ) -> Response:
     """Return the results of light curves, ready to be encoded in any format.
 
     Parameters
     ----------
-    writers : of the model of each; the reply is in the name of the first, and results of others name theirs.
+    serializers : one for each light curve. The reply names the model of the first; results of other models name theirs.
     """
-    replies = writers[0]
-    results = each_written(
-        writers,
+    replies = serializers[0]
+    results = serialize_all(
+        serializers,
         outcomes,
         [{"object_id": item.object_id} for item in items],
         [item.errors if isinstance(item, InvalidCurve) else () for item in items],
@@ -721,8 +726,8 @@ def classified(
     )
 
 
-def checked_prior(handle: ModelHandle, prior: Any, default: str, where: str = "/options/prior") -> ClassWriter:
-    """Return the writer of a classifier's results under a prior.
+def serializer_for(handle: ModelHandle, prior: Any, default: str, where: str = "/options/prior") -> ResultSerializer:
+    """Return the serializer of a model's results under a prior.
 
     Parameters
     ----------
@@ -736,17 +741,17 @@ def checked_prior(handle: ModelHandle, prior: Any, default: str, where: str = "/
         422 where the model cannot use the prior of the request.
     """
     try:
-        return usual_writer(handle, default) if prior is None else class_writer(handle, prior)
+        return default_serializer(handle, default) if prior is None else result_serializer(handle, prior)
     except PriorError as error:
         raise _wrong(where + error.pointer, error.reason, str(error)) from None
 
 
-def class_writers(
+def result_serializers(
     handles: Sequence[ModelHandle], prior: Any, default: str, where: str = "/options/prior"
-) -> list[ClassWriter]:
-    """Return the writer for each light curve, one object for all of a model; raises as :func:`checked_prior`."""
-    writers = {handle: checked_prior(handle, prior, default, where) for handle in dict.fromkeys(handles)}
-    return [writers[handle] for handle in handles]
+) -> list[ResultSerializer]:
+    """Return the serializer for each light curve, the same for all of a model. Raises as :func:`serializer_for`."""
+    serializers = {handle: serializer_for(handle, prior, default, where) for handle in dict.fromkeys(handles)}
+    return [serializers[handle] for handle in handles]
 
 
 Parse = Callable[[bytes, Settings, bool], ParsedBody]

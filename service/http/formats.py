@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import msgspec
-import orjson
 
+from nightjar_alerts.service.answers.serializer import encode_json
 from nightjar_alerts.service.http.curves import Parse, ParsedBody, parse_json, parse_msgpack, parse_rows
 from nightjar_alerts.service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
 from nightjar_alerts.service.http.forms import Options, Response, embedding_bytes, embedding_text
@@ -30,17 +30,12 @@ LINES_TYPE = "application/x-ndjson"
 def write_json(response: Response) -> bytes:
     """One document."""
     results = [_plain(result, response.options) for result in response.results]
-    return dump({"model": response.model, "results": results})
+    return encode_json({"model": response.model, "results": results})
 
 
 def write_lines(response: Response) -> bytes:
     """One line for each result; which network answered is said elsewhere, once."""
-    return b"".join(dump(_plain(result, response.options)) + b"\n" for result in response.results)
-
-
-def dump(document: object) -> bytes:
-    """JSON text of a document that may hold arrays."""
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    return b"".join(encode_json(_plain(result, response.options)) + b"\n" for result in response.results)
 
 
 def _plain(result: Mapping[str, Any], options: Options) -> Mapping[str, Any]:

@@ -1,26 +1,28 @@
-"""Results in the formats that brokers and their users read.
+"""Formats of published results.
 
-- ``nightjar``: JSON with everything the HTTP service says, embedding included;
+- ``nightjar``: JSON with the members of an HTTP result, embedding included (``stream-result-1.schema.json``);
+- ``nightjar-avro``: the same as a bare Avro record (``stream-result-1.avsc``);
 - ``elasticc``: the ELAsTiCC ``brokerClassification`` 0.9.1, a bare Avro record;
-- ``alerce-avro``, ``alerce-json``: the shape of ALeRCE's ``lc_classification`` step, an Avro container of one record;
+- ``alerce-avro``, ``alerce-json``: ALeRCE's ``lc_classification`` step, the former as an Avro container of one record;
 - ``lasair``: the payload of a Lasair annotation, whose REST client takes these names as arguments.
 
-ALeRCE's and Lasair's formats have no way to say that an alert was not classified: nothing is published then. Class ids
-and names are those of the bundle that answered.
+ALeRCE's and Lasair's formats cannot express an abstention, so nothing is published for one. Class ids and names are
+those of the model that classified the alert.
 """
 
 import io
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import fastavro
 import numpy as np
 import orjson
 
-from nightjar_alerts.service.answers.writers import usual_writer
+from nightjar_alerts.service.answers.serializer import default_serializer, encode_json
 from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.settings import SinkFormat
-from nightjar_alerts.service.stream.messages import PermanentError, Record, Result
+from nightjar_alerts.service.stream.messages import Headers, PermanentError, Record, Result
 
 BROKER: Final = "Nightjar"
 RESIDUAL, NOT_CLASSIFIED = 200, 300  # of the ELAsTiCC taxonomy; no bundle has classes of these ids
@@ -43,6 +45,10 @@ ELASTICC_REPLY: Final = fastavro.parse_schema({
         }}},
     ],
 })  # fmt: skip
+SCHEMAS: Final = Path(__file__).resolve().parents[1] / "answers" / "schemas"
+STREAM_RESULT_NAME: Final = "stream-result-1"
+STREAM_RESULT: Final = fastavro.parse_schema(orjson.loads((SCHEMAS / f"{STREAM_RESULT_NAME}.avsc").read_bytes()))
+"""Published Avro schema of ``nightjar-avro``. A version is never changed: a new member makes ``stream-result-2``."""
 _FLOATS: Final = {"type": "map", "values": "float"}
 ALERCE_OUTPUT: Final = fastavro.parse_schema({
     "type": "record", "name": "probabilities_and_features",
@@ -58,38 +64,43 @@ ALERCE_OUTPUT: Final = fastavro.parse_schema({
 })  # fmt: skip
 
 
-def record_of(result: Result, form: SinkFormat) -> Record | None:
-    """Return the record to publish, None when the format cannot say it.
+def record_of(result: Result, form: SinkFormat, embedding: bool = True) -> Record | None:
+    """Return the record to publish; None if the format cannot express the result.
+
+    Parameters
+    ----------
+    embedding : include the embedding in Nightjar's own formats.
 
     Raises
     ------
     PermanentError
         When the format needs an id that the alert does not have.
     """
-    value = _WRITERS[form](result)
+    if form == "nightjar":
+        value: bytes | None = encode_json(_stream_result(result, embedding))
+    elif form == "nightjar-avro":
+        value = _encode_avro(_stream_result(result, embedding))
+    else:
+        value = _BROKER_FORMATS[form](result)
     if value is None:
         return None
-    headers = (("nightjar-status", result.outcome.status.encode()), ("nightjar-format", form.encode()))
+    headers: Headers = (("nightjar-status", result.outcome.status.encode()), ("nightjar-format", form.encode()))
+    if form == "nightjar-avro":
+        headers = (*headers, ("nightjar-schema", STREAM_RESULT_NAME.encode()))
     return Record(result.key.encode(), value, headers)
 
 
-def _nightjar(result: Result) -> bytes:
-    packet, writer = result.packet, usual_writer(result.handle, result.prior)
-    identity = {
-        "survey": packet.survey,
-        "schema_version": packet.schema_version,
-        "alert_id": packet.alert_id,
-        "object_id": packet.object_id,
-    }
-    result_fields = writer.result(result.outcome, identity, embedding=True)
-    document = {
-        "key": result.key,
-        "topic": result.message.topic,
-        "mjd": packet.mjd,
-        "model": writer.provenance,
-        **result_fields,
-    }
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+def _stream_result(result: Result, embedding: bool) -> dict[str, Any]:
+    serializer = default_serializer(result.handle, result.prior)
+    return serializer.stream_result(result.outcome, result.packet, result.key, result.message.topic, embedding)
+
+
+def _encode_avro(document: dict[str, Any]) -> bytes:
+    if "embedding" in document:
+        document["embedding"] = document["embedding"].tolist()
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, STREAM_RESULT, document)
+    return stream.getvalue()
 
 
 def _elasticc(result: Result) -> bytes:
@@ -189,7 +200,7 @@ def _lasair(result: Result) -> bytes | None:
 
 def _probabilities(result: Result) -> dict[str, float] | None:
     """Return probabilities by class name, summing to 1 in double precision; None where nothing was classified."""
-    values = usual_writer(result.handle, result.prior).probabilities(result.outcome)
+    values = default_serializer(result.handle, result.prior).probabilities(result.outcome)
     return None if values is None else dict(zip(result.bundle.manifest.classes.names, values.tolist(), strict=True))
 
 
@@ -199,8 +210,7 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-_WRITERS: Final[Mapping[SinkFormat, Callable[[Result], bytes | None]]] = {
-    "nightjar": _nightjar,
+_BROKER_FORMATS: Final[Mapping[SinkFormat, Callable[[Result], bytes | None]]] = {
     "elasticc": _elasticc,
     "alerce-avro": _alerce_avro,
     "alerce-json": _alerce_json,

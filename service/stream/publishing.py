@@ -14,9 +14,7 @@ from typing import Final
 import structlog
 
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.settings import SinkFormat
 from nightjar_alerts.service.stream.batches import Batch, identity
-from nightjar_alerts.service.stream.formats import record_of
 from nightjar_alerts.service.stream.messages import (
     PART_MESSAGES,
     DeadLetterCause,
@@ -38,6 +36,7 @@ from nightjar_alerts.service.stream.messages import (
 log = structlog.get_logger(__name__)
 
 
+RecordEncoder = Callable[[Result], Record | None]
 EncodedRecords = Mapping[Result, Record | DeadLetterCause | None]
 """Record of each result; a cause where it cannot be encoded, None where the format has no way to say it."""
 
@@ -46,9 +45,15 @@ class PublishStage:
     """Last stage: results to the sink, what was given up to the dead letters."""
 
     def __init__(
-        self, sink: Sink, dead_letters: Sink, form: SinkFormat, executor: Executor, troubles: Troubles, metrics: Metrics
+        self,
+        sink: Sink,
+        dead_letters: Sink,
+        encode: RecordEncoder,
+        executor: Executor,
+        troubles: Troubles,
+        metrics: Metrics,
     ) -> None:
-        self._sink, self._dead_letters, self._form = sink, dead_letters, form
+        self._sink, self._dead_letters, self._encode_result = sink, dead_letters, encode
         self._executor, self._troubles, self._metrics = executor, troubles, metrics
 
     async def encode(self, results: Sequence[Result]) -> EncodedRecords:
@@ -87,7 +92,7 @@ class PublishStage:
 
     def _encode(self, result: Result) -> Record | DeadLetterCause | None:
         try:
-            return record_of(result, self._form)
+            return self._encode_result(result)
         except PermanentError as error:
             return DeadLetterCause("encode", "not_expressible", str(error))
         except Exception as error:  # a bug of ours must cost this alert alone

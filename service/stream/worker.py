@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic
 from typing import Final, TypeVar
 
@@ -40,6 +41,7 @@ from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
 from nightjar_alerts.service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
 from nightjar_alerts.service.stream.exactly_once import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce
 from nightjar_alerts.service.stream.files import FileSource
+from nightjar_alerts.service.stream.formats import record_of
 from nightjar_alerts.service.stream.messages import (
     FatalError,
     Message,
@@ -162,7 +164,7 @@ class Worker:
         publishing = PublishStage(
             connectors.sink,
             connectors.dead_letters,
-            settings.sink_format,
+            partial(record_of, form=settings.sink_format, embedding=settings.sink_embedding),
             self._threads[1],
             self._troubles,
             self.metrics,

@@ -20,7 +20,7 @@ import numpy as np
 
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.writers import ClassWriter
+from nightjar_alerts.service.answers.serializer import ResultSerializer
 from nightjar_alerts.service.dataplane import DataPlane
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options
@@ -35,7 +35,7 @@ async def classify():
     curve = LightCurve.from_columns(60_000 + np.arange(20), np.full(20, 900.0), np.full(20, 30.0), ["g", "r"] * 10)
     [outcome] = await DataPlane(engine, adapter).infer([curve])
     await engine.stop()
-    return ClassWriter(model.bundle).result(outcome, {{"object_id": "mine"}})
+    return ResultSerializer(model.bundle).result(outcome, {{"object_id": "mine"}})
 
 
 result = asyncio.run(classify())

@@ -8,7 +8,7 @@ import numpy as np
 from nightjar_alerts.models.bundle import Bundle, Manifest
 from nightjar_alerts.models.lightcurve import Float32
 from nightjar_alerts.models.photometry import FluxUnit
-from nightjar_alerts.service.answers.writers import class_writer
+from nightjar_alerts.service.answers.serializer import result_serializer
 from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip.forms import ModelMetadata, TensorMetadata
@@ -84,7 +84,7 @@ class ModelOfTensors:
     @property
     def provenance(self) -> dict[str, str]:
         """Provenance of the answers, as a reply says it."""
-        return class_writer(self.handle).provenance
+        return result_serializer(self.handle).provenance
 
 
 def _model(service: Service, handle: ModelHandle) -> ModelOfTensors:

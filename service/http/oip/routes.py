@@ -17,10 +17,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from nightjar_alerts.service.answers.replies import field_errors
-from nightjar_alerts.service.answers.writers import ClassWriter
+from nightjar_alerts.service.answers.serializer import ResultSerializer
 from nightjar_alerts.service.dataplane import InferOptions, Outcome
 from nightjar_alerts.service.http import openapi
-from nightjar_alerts.service.http.curves import FORGIVEN_BYTES, MOST_PARTS, check_deadline, checked_prior
+from nightjar_alerts.service.http.curves import FORGIVEN_BYTES, MOST_PARTS, check_deadline, serializer_for
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from nightjar_alerts.service.http.edge.receive import BOM, cancel_on_disconnect, media_type
@@ -104,11 +104,11 @@ def parse(
 
 
 async def infer_parsed(
-    parsed: Parsed, model: ModelOfTensors, writer: ClassWriter, options: InferOptions
+    parsed: Parsed, model: ModelOfTensors, serializer: ResultSerializer, options: InferOptions
 ) -> tuple[dict[str, Array], list[Outcome]]:
     """Classify the light curves of a request; returns the outputs, in their order, and outcomes; of no transport."""
     outcomes = await model.handle.infer(parsed.received.items, options)
-    arrays = model.tensors.write(parsed.outputs, parsed.received, list(map(writer.concluded, outcomes)))
+    arrays = model.tensors.write(parsed.outputs, parsed.received, list(map(serializer.apply_prior, outcomes)))
     labels = {spec.name: spec.labels for spec in model.tensors.outputs}
     outputs = {
         name: most_probable(arrays[name], labels[name], form.top) if form.top else arrays[name]
@@ -290,11 +290,11 @@ async def infer(request: Request) -> Response:
             parsed = read()
         del data, read
         timings.stage("decode")
-        writer = checked_prior(model.handle, parsed.request.parameters.prior, settings.prior, "/parameters/prior")
+        serializer = serializer_for(model.handle, parsed.request.parameters.prior, settings.prior, "/parameters/prior")
         options = infer_options(request, settings, timings.started, parsed.milliseconds)
         timings.stage("validate")
         await charge(request, service, len(parsed.received.items))
-        outputs, outcomes = await cancel_on_disconnect(request, infer_parsed(parsed, model, writer, options))
+        outputs, outcomes = await cancel_on_disconnect(request, infer_parsed(parsed, model, serializer, options))
     timings.start()
     provenance = model.provenance
     head: dict[str, object] = {"model_name": provenance["name"], "model_version": provenance["version"]}

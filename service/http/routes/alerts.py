@@ -21,10 +21,10 @@ from nightjar_alerts.models.alerts.plans import NewSchemas
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.answers.replies import AlertsReply, FieldError
-from nightjar_alerts.service.answers.writers import each_written
+from nightjar_alerts.service.answers.serializer import packet_identity, serialize_all
 from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
 from nightjar_alerts.service.http import openapi
-from nightjar_alerts.service.http.curves import check_deadline, class_writers, read_query
+from nightjar_alerts.service.http.curves import check_deadline, read_query, result_serializers
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
 from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, media_type
@@ -228,7 +228,7 @@ def _choose(
     """Choose the model for each packet, by its survey and, where a canary has a share, its object; and the item."""
     choices = [service.route(_item(item), query.model, survey=_survey(item), routing_key=_key(item)) for item in read]
     handles = [handle for handle, _ in choices]
-    class_writers(handles, query.prior, service.settings.prior, PRIOR)  # raises before anything is classified
+    result_serializers(handles, query.prior, service.settings.prior, PRIOR)  # raises before anything is classified
     return handles, [item for _, item in choices]
 
 
@@ -244,18 +244,13 @@ def _encode(
     outcomes: Sequence[Outcome],
 ) -> bytes:
     """Encode the reply in the name of the model of the first packet; results of others name theirs."""
-    writers = class_writers(handles, query.prior, prior, PRIOR)
+    serializers = result_serializers(handles, query.prior, prior, PRIOR)
     identities, no_errors = [_identity(alert) for alert in alerts], [None] * len(alerts)
-    results = each_written(writers[: len(alerts)], outcomes, identities, no_errors, query.embedding)
-    return writers[0].write(results)
+    results = serialize_all(serializers[: len(alerts)], outcomes, identities, no_errors, query.embedding)
+    return serializers[0].write(results)
 
 
 def _identity(read: Read) -> dict[str, str]:
     if isinstance(read, PacketError):
         return {"survey": _survey(read), "schema_version": "unknown", "alert_id": "", "object_id": ""}
-    return {
-        "survey": read.survey,
-        "schema_version": read.schema_version,
-        "alert_id": read.alert_id,
-        "object_id": read.object_id,
-    }
+    return packet_identity(read)

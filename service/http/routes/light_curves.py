@@ -28,6 +28,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.answers.serializer import encode_json
 from nightjar_alerts.service.dataplane import FAILURE_REASONS, InferOptions, Outcome, Skipped
 from nightjar_alerts.service.engine.batch import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http import openapi
@@ -38,13 +39,13 @@ from nightjar_alerts.service.http.curves import (
     ParsedBody,
     check_bare,
     check_deadline,
-    checked_prior,
-    class_writers,
     classified,
     light_curves_of,
     merged_options,
     parse_lines,
     read_query,
+    result_serializers,
+    serializer_for,
 )
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, problem_of
@@ -75,7 +76,6 @@ from nightjar_alerts.service.http.formats import (
     LINES_TYPE,
     Format,
     body_format,
-    dump,
     reply_format,
     write_lines,
 )
@@ -133,7 +133,7 @@ async def classify(request: Request) -> Response:
         options = merged_options(body, query)
         handles, items = _choose_models(request, service, query.model, curves, one_model=reply_form.one_model)
         if options.prior is not None:  # unknown class shares are an error before anything is classified
-            class_writers(handles, options.prior, settings.prior)
+            result_serializers(handles, options.prior, settings.prior)
         terms = infer_options(request, settings, timings.started, options.deadline_ms)
         await charge(request, service, len(items))
         with acquired(dict.fromkeys(handles)):
@@ -176,7 +176,7 @@ def _encode(
     outcomes: Sequence[Outcome],
     options: Options,
 ) -> bytes:
-    return form.write(classified(class_writers(handles, options.prior, prior), curves, outcomes, options))
+    return form.write(classified(result_serializers(handles, options.prior, prior), curves, outcomes, options))
 
 
 class LineAnswerer:
@@ -185,13 +185,13 @@ class LineAnswerer:
     def __init__(self, request: Request, handle: ModelHandle, options: ClassifyQuery) -> None:
         self._request, self._service = request, service_of(request)
         self._handle, self._options = handle, options
-        self._replies = checked_prior(handle, options.prior, self._service.settings.prior)
+        self._serializer = serializer_for(handle, options.prior, self._service.settings.prior)
         self._terms()  # raises for a wrong deadline in a header
 
     @property
     def model_name(self) -> str:
         """Name, version and hash of the network that answers, as a header says them."""
-        network = "{name}/{version}; sha256={sha256}".format_map(self._replies.provenance)
+        network = "{name}/{version}; sha256={sha256}".format_map(self._serializer.provenance)
         return f"{network}; role={self._handle.role}" if self._handle.role else network
 
     async def answer(self, lines: Sequence[bytes], patient: bool) -> bytes:
@@ -211,7 +211,7 @@ class LineAnswerer:
         timings.stage("decode")
         outcomes = await self._ask(items, terms, patient)
         timings.start()
-        written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
+        written = write_lines(classified([self._serializer] * len(items), items, outcomes, self._options))
         timings.stage("encode")
         return written
 
@@ -290,7 +290,7 @@ class CurveStream(Response):
         except (Exception, asyncio.CancelledError) as error:
             if output.started:
                 problem = problem_document(problem_of(error), scope["path"], scope["state"]["request_id"])
-                await send(_part(dump({"problem": problem}) + b"\n", more=False))
+                await send(_part(encode_json({"problem": problem}) + b"\n", more=False))
             raise
 
 

@@ -12,7 +12,7 @@ from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.models import ClassifierDescription, describe
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, FieldError
-from nightjar_alerts.service.answers.writers import ClassWriter
+from nightjar_alerts.service.answers.serializer import ResultSerializer
 from nightjar_alerts.service.dataplane import Outcome, Status
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.http.endpoint import Timings
@@ -21,7 +21,7 @@ from support.edge import CLASSES
 from support.graphs import echo_manifest
 
 BUNDLE = Bundle(Path("echo"), echo_manifest(), "f" * 64)
-WRITER = ClassWriter(BUNDLE)
+SERIALIZER = ResultSerializer(BUNDLE)
 PACKET = {"survey": "lsst", "schema_version": "10.0", "alert_id": str(2**63 - 1), "object_id": str(2**62 + 1)}
 
 
@@ -33,8 +33,8 @@ def classified(weights: list[float], seconds: float = 0.001) -> Outcome:
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=CLASSES, max_size=CLASSES).filter(lambda w: sum(w) > 1e-3))
 def test_probabilities_sum_to_one_and_roll_up(weights: list[float]) -> None:
-    result = WRITER.result(classified(weights), {"object_id": "x"}, ())
-    document = ClassifyReply.model_validate_json(WRITER.write([result])).results[0]
+    result = SERIALIZER.result(classified(weights), {"object_id": "x"}, ())
+    document = ClassifyReply.model_validate_json(SERIALIZER.write([result])).results[0]
     assert document.status == "classified"
     values = document.probabilities
     assert abs(sum(values.values()) - 1) < 1e-9
@@ -45,15 +45,15 @@ def test_probabilities_sum_to_one_and_roll_up(weights: list[float]) -> None:
 
 def test_an_embedding_only_when_asked_for() -> None:
     outcome = classified([1.0] * CLASSES)
-    assert "embedding" not in WRITER.result(outcome, {"object_id": ""})
-    text = WRITER.write([WRITER.result(outcome, PACKET, embedding=True)])
+    assert "embedding" not in SERIALIZER.result(outcome, {"object_id": ""})
+    text = SERIALIZER.write([SERIALIZER.result(outcome, PACKET, embedding=True)])
     assert orjson.loads(text)["results"][0]["embedding"] == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("status", ["abstained", "rejected", "failed"])
 def test_a_packet_without_an_answer(status: Status) -> None:
     outcome = Outcome(status, reason="empty", detail="there are no bytes")
-    reply = AlertsReply.model_validate_json(WRITER.write([WRITER.result(outcome, PACKET)]), strict=True)
+    reply = AlertsReply.model_validate_json(SERIALIZER.write([SERIALIZER.result(outcome, PACKET)]), strict=True)
     (result,) = reply.results
     assert (result.status, result.object_id, result.alert_id) == (status, PACKET["object_id"], PACKET["alert_id"])
 
@@ -61,7 +61,9 @@ def test_a_packet_without_an_answer(status: Status) -> None:
 def test_a_light_curve_without_an_answer() -> None:
     fault = FieldError(pointer="/light_curves/3/flux/1", reason="not_finite", detail="must be finite")
     outcome = Outcome("rejected", reason=fault.reason, detail=fault.detail)
-    reply = ClassifyReply.model_validate_json(WRITER.write([WRITER.result(outcome, {"object_id": "x"}, [fault])]))
+    reply = ClassifyReply.model_validate_json(
+        SERIALIZER.write([SERIALIZER.result(outcome, {"object_id": "x"}, [fault])])
+    )
     (result,) = reply.results
     assert result.status == "rejected"
     assert result.errors == [fault]
@@ -70,16 +72,16 @@ def test_a_light_curve_without_an_answer() -> None:
 def test_the_model_is_named_in_full() -> None:
     description = describe(BUNDLE, "cpu")
     assert isinstance(description, ClassifierDescription)
-    assert description.model_dump().items() >= WRITER.provenance.items()
+    assert description.model_dump().items() >= SERIALIZER.provenance.items()
     assert [leaf.id for leaf in description.classes] == list(ELASTICC.ids)
 
 
 def test_server_timing_names_the_stages_in_their_order() -> None:
-    stopwatch = Timings(Metrics())
+    timings = Timings(Metrics())
     for stage in ("decode", "validate", "encode"):
-        stopwatch.stage(stage)
-    header = stopwatch.header([classified([1.0] * CLASSES, 0.001), classified([1.0] * CLASSES, 0.002)])
+        timings.stage(stage)
+    header = timings.header([classified([1.0] * CLASSES, 0.001), classified([1.0] * CLASSES, 0.002)])
     stages = dict(part.split(";dur=") for part in header.split(", "))
     assert list(stages) == ["decode", "validate", "featurise", "queue", "assemble", "run", "encode", "total"]
     assert [float(stages[name]) for name in ("featurise", "queue", "assemble", "run")] == [1000, 2, 4, 6]
-    assert "queue" not in stopwatch.header([Outcome("rejected")])
+    assert "queue" not in timings.header([Outcome("rejected")])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -19,6 +20,7 @@ from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import worker as worker_room
 from nightjar_alerts.service.stream.batches import Accounts, Batch
 from nightjar_alerts.service.stream.connectors import Connectors, reads_dead_letters
+from nightjar_alerts.service.stream.formats import record_of
 from nightjar_alerts.service.stream.kafka.buffer import message_of as of_kafka
 from nightjar_alerts.service.stream.messages import (
     PREFIX,
@@ -210,7 +212,9 @@ async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
         for number in range(3):
             batch.give_up(message, number, DeadLetterCause("decode", f"reason {number}"))
     with ThreadPoolExecutor(1) as executor:
-        publishing = PublishStage(script, script, "nightjar", executor, Troubles(metrics), metrics)
+        publishing = PublishStage(
+            script, script, partial(record_of, form="nightjar"), executor, Troubles(metrics), metrics
+        )
         batch.settle_dead_letters(await publishing.write_dead_letters(batch, "echo@1"))
     batch.check()
     reasons = [dict(record.headers)[PREFIX + "reason"] for record in script.records]
@@ -223,7 +227,9 @@ async def test_a_dead_letter_that_is_too_large_is_cut_short_and_counted() -> Non
     batch = Batch([message], Accounts(metrics), 0)
     batch.give_up(message, 0, DeadLetterCause("decode", "record_too_large"))
     with ThreadPoolExecutor(1) as executor:
-        publishing = PublishStage(script, script, "nightjar", executor, Troubles(metrics), metrics)
+        publishing = PublishStage(
+            script, script, partial(record_of, form="nightjar"), executor, Troubles(metrics), metrics
+        )
         assert await publishing.write_dead_letters(batch, "echo@1") == [message]
     assert [len(record.value) for record in script.records] == [SHORT_BYTES]
     assert metrics.registry.get_sample_value("nightjar_stream_dead_letters_shortened_total") == 1
@@ -258,7 +264,9 @@ async def test_a_dead_letter_that_names_a_topic_of_a_megabyte_is_taken(believed:
     batch = Batch([message], Accounts(metrics), 0)
     batch.give_up(message, 0, DeadLetterCause("decode", "unknown_envelope"))
     with ThreadPoolExecutor(1) as executor:
-        publishing = PublishStage(mailbox, mailbox, "nightjar", executor, Impatient(metrics), metrics)
+        publishing = PublishStage(
+            mailbox, mailbox, partial(record_of, form="nightjar"), executor, Impatient(metrics), metrics
+        )
         assert await publishing.write_dead_letters(batch, "echo@1") == [message]
 
 

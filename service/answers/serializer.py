@@ -1,0 +1,291 @@
+"""The serializer of results: JSON documents for HTTP replies, NDJSON lines and records of a stream.
+
+:mod:`service.answers.replies` declares the documents, and the published schemas in ``service/answers/schemas`` are made
+from that declaration. Documents are written without going through the declared models, which would cost several times
+as much; tests validate what is written.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import orjson
+
+from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import Float64
+from nightjar_alerts.models.posterior import Conclusion, CurveSummary, Posterior, Prior, PriorError
+from nightjar_alerts.models.taxonomy import Taxonomy
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.engine.batch import Prediction
+from nightjar_alerts.service.registry.names import Role
+
+if TYPE_CHECKING:  # the model registry needs the settings, which an in-process program does without
+    from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
+
+RequestedPrior = str | Mapping[str, float] | None
+"""Prior (class shares) of a request: a name, weights by class, or None for the default."""
+
+
+def provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
+    """Return the fields of :class:`service.answers.replies.Provenance`."""
+    members = {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.sha256}
+    return members | {"role": role} if role else members
+
+
+def classifier_provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
+    """Return the fields of :class:`service.answers.replies.ClassifierProvenance`."""
+    taxonomy = bundle.manifest.classes
+    return provenance(bundle, role) | {
+        "taxonomy": f"{taxonomy.name}/{taxonomy.version}",
+        "calibration": bundle.manifest.calibration.method,
+    }
+
+
+class ResultSerializer:
+    """Serializer of the results of one model under one prior.
+
+    Parameters
+    ----------
+    prior : class shares, a name or weights by class; those of the calibration by default.
+
+    Raises
+    ------
+    PriorError
+        When the model cannot use the prior.
+    """
+
+    def __init__(self, bundle: Bundle, role: Role = "", prior: RequestedPrior = None) -> None:
+        taxonomy = bundle.manifest.classes
+        self.classes, self._ids = taxonomy.names, taxonomy.ids
+        self._members_of_group = _members_of_groups(taxonomy)
+        self.groups = tuple(self._members_of_group)
+        self.bands = bundle.manifest.band_map.labels
+        self.embedding_dim = bundle.manifest.embedding_dim
+        self._posterior = Posterior(bundle.manifest)
+        self._prior = self._posterior.prior(prior)
+        self.provenance = classifier_provenance(bundle, role) | _prior_members(self._prior)
+
+    def result(
+        self,
+        outcome: Outcome,
+        identity: Mapping[str, object],
+        errors: Sequence[FieldError] | None = None,
+        embedding: bool = False,
+        coverage: float | None = None,
+    ) -> dict[str, Any]:
+        """Return the document of one result.
+
+        Parameters
+        ----------
+        identity : members that identify the item: ``object_id``, or those of :func:`packet_identity`.
+        errors : invalid values of a light curve; None for a packet, whose result has no such list.
+        coverage : of the prediction set; the model's default if None.
+        """
+        return self.results([outcome], [identity], [errors], embedding, coverage)[0]
+
+    def results(
+        self,
+        outcomes: Sequence[Outcome],
+        identities: Iterable[Mapping[str, object]],
+        errors: Iterable[Sequence[FieldError] | None],
+        embedding: bool = False,
+        coverage: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the documents of several results; see :meth:`result`."""
+        posteriors = iter(
+            self._posteriors([outcome for outcome in outcomes if outcome.prediction is not None], coverage)
+        )
+        return [
+            _failure(outcome, identity, item_errors)
+            if outcome.prediction is None
+            else self._result(outcome, identity, next(posteriors), embedding)
+            for outcome, identity, item_errors in zip(outcomes, identities, errors, strict=True)
+        ]
+
+    def _result(
+        self,
+        outcome: Outcome,
+        identity: Mapping[str, object],
+        posterior: Conclusion,
+        embedding: bool,
+    ) -> dict[str, Any]:
+        assert outcome.prediction is not None
+        values = posterior.values
+        top = values.index(max(values))
+        groups = {name: sum([values[index] for index in members]) for name, members in self._members_of_group.items()}
+        result = {
+            "status": outcome.status,
+            **identity,
+            "class": self.classes[top],
+            "class_id": self._ids[top],
+            "confidence": values[top],
+            "probabilities": dict(zip(self.classes, values, strict=True)),
+            "hierarchy": groups,
+            **self._confidence(outcome.prediction, posterior),
+            **_input_members(outcome, self.bands),
+        }
+        if embedding:
+            result["embedding"] = outcome.prediction.outputs["embedding"]
+        return result
+
+    def probabilities(self, outcome: Outcome) -> Float64 | None:
+        """Return the probability of every class, shape (classes,); None for an outcome without a prediction."""
+        return None if outcome.prediction is None else self._posteriors([outcome])[0].probabilities
+
+    def apply_prior(self, outcome: Outcome) -> Outcome:
+        """Replace the network's probabilities by those under the prior, float32."""
+        if outcome.prediction is None:
+            return outcome
+        posterior = self._posteriors([outcome])[0]
+        if self._prior is self._posterior.default and not posterior.evidence:
+            return outcome  # bit for bit the network's output
+        outputs = {**outcome.prediction.outputs, "probabilities": posterior.probabilities.astype(np.float32)}
+        return replace(outcome, prediction=replace(outcome.prediction, outputs=outputs))
+
+    def _posteriors(self, outcomes: Sequence[Outcome], coverage: float | None = None) -> list[Conclusion]:
+        """Return the posteriors of outcomes that have a prediction."""
+        predictions = [outcome.prediction.outputs for outcome in outcomes if outcome.prediction is not None]
+        if not predictions:
+            return []
+        curves = [
+            CurveSummary(
+                outcome.detections,
+                len(outcome.points_per_band) - outcome.points_per_band.count(0),
+                float(outputs["novelty"]) if "novelty" in outputs else None,
+                outcome.metadata,
+            )
+            for outcome, outputs in zip(outcomes, predictions, strict=True)
+        ]
+        rows = [outputs["probabilities"].tolist() for outputs in predictions]
+        return self._posterior.conclude_each(rows, curves, self._prior, coverage)
+
+    def _confidence(self, prediction: Prediction, posterior: Conclusion) -> dict[str, Any]:
+        """Return novelty, prediction set and evidence, each if the model and the object have it."""
+        members: dict[str, Any] = {}
+        if "novelty" in prediction.outputs:
+            members["novelty"] = float(prediction.outputs["novelty"])
+        if posterior.unusual is not None:
+            members["unusual"] = posterior.unusual
+        if posterior.classes is not None:
+            members["prediction_set"] = [self.classes[index] for index in posterior.classes]
+            members["coverage"] = posterior.coverage
+        if posterior.evidence:
+            members["evidence"] = list(posterior.evidence)
+        return members
+
+    def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
+        """Encode a JSON reply."""
+        return encode_json({"model": self.provenance, "results": results})
+
+    def stream_result(
+        self, outcome: Outcome, packet: Packet, key: str, topic: str, embedding: bool = True
+    ) -> dict[str, Any]:
+        """Return the document of an alert from a stream: its result, with the record's key, topic, time and model."""
+        result = self.result(outcome, packet_identity(packet), embedding=embedding)
+        return {"key": key, "topic": topic, "mjd": packet.mjd, "model": self.provenance, **result}
+
+
+def packet_identity(packet: Packet) -> dict[str, str]:
+    """Return the members of a result that identify its alert."""
+    return {
+        "survey": packet.survey,
+        "schema_version": packet.schema_version,
+        "alert_id": packet.alert_id,
+        "object_id": packet.object_id,
+    }
+
+
+def encode_json(document: object) -> bytes:
+    """Return a document, which may hold numpy arrays, as JSON."""
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def serialize_all(
+    serializers: Sequence[ResultSerializer],
+    outcomes: Sequence[Outcome],
+    identities: Sequence[Mapping[str, object]],
+    errors: Sequence[Sequence[FieldError] | None],
+    embedding: bool = False,
+    coverage: float | None = None,
+) -> list[dict[str, Any]]:
+    """Return the document of each result, by the serializer of its model.
+
+    A reply names the model of its first result; results of other models have a member ``model``.
+    """
+    distinct = dict.fromkeys(serializers)
+    if len(distinct) == 1:
+        return serializers[0].results(outcomes, identities, errors, embedding, coverage)
+    documents: dict[int, dict[str, Any]] = {}
+    for serializer in distinct:
+        indices = [index for index, other in enumerate(serializers) if other is serializer]
+        results = serializer.results(
+            [outcomes[index] for index in indices],
+            [identities[index] for index in indices],
+            [errors[index] for index in indices],
+            embedding,
+            coverage,
+        )
+        if serializer is not serializers[0]:
+            results = [result | {"model": serializer.provenance} for result in results]
+        documents |= zip(indices, results, strict=True)
+    return [documents[index] for index in range(len(outcomes))]
+
+
+# One serializer for each model, role and name of a prior; dropped with the model.
+_SERIALIZERS: "WeakKeyDictionary[ServedModel, dict[tuple[Role, str | None], ResultSerializer]]" = WeakKeyDictionary()
+
+
+def result_serializer(handle: "ModelHandle", prior: RequestedPrior = None) -> ResultSerializer:
+    """Return the serializer of a model's results under a prior. Raises PriorError as :class:`ResultSerializer`."""
+    if prior is not None and not isinstance(prior, str):
+        return ResultSerializer(handle.bundle, handle.role, prior)
+    serializers = _SERIALIZERS.setdefault(handle.model, {})
+    key = (handle.role, prior)
+    if key not in serializers:  # few: a name that the model does not have raises
+        serializers[key] = ResultSerializer(handle.bundle, handle.role, prior)
+    return serializers[key]
+
+
+def default_serializer(handle: "ModelHandle", prior: str = "") -> ResultSerializer:
+    """Return the serializer under the prior of the settings, or under the model's own if it has none of that name."""
+    try:
+        return result_serializer(handle, prior or None)
+    except PriorError:
+        return result_serializer(handle)
+
+
+def _failure(outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None) -> dict[str, Any]:
+    failure = {"status": outcome.status, **identity, "reason": outcome.reason, "detail": outcome.detail}
+    return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
+
+
+def _input_members(outcome: Outcome, bands: Sequence[str]) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "points_per_band": dict(zip(bands, outcome.points_per_band, strict=True)),
+        "truncated": outcome.truncated,
+        "metadata_missing": outcome.missing_metadata,
+    }
+    if outcome.duplicates:
+        members["duplicates"] = outcome.duplicates
+    if outcome.other_filters:
+        members["other_filters"] = dict(outcome.other_filters)
+    if outcome.dropped_points:
+        members["dropped_points"] = dict(outcome.dropped_points)
+    return members
+
+
+def _prior_members(prior: Prior) -> dict[str, str]:
+    members = {"prior": prior.name, "coverage_measured_on": prior.measured_on}
+    return {name: text for name, text in members.items() if text}
+
+
+def _members_of_groups(taxonomy: Taxonomy) -> dict[str, list[int]]:
+    """Return the indices of the classes in each group, whose probability is their sum (``Taxonomy.rollup``)."""
+    in_each_class = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
+    return {
+        group: [index for index, of_class in enumerate(in_each_class) if of_class[group]] for group in in_each_class[0]
+    }

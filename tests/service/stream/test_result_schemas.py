@@ -1,0 +1,128 @@
+"""The published schemas of results against what the HTTP service and the stream worker write."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from jsonschema import Draft202012Validator
+
+from deploy.pages import RESULT_TYPES, SCHEMAS, result_schema
+from nightjar_alerts.service.answers.replies import StreamFailure, StreamResult
+from nightjar_alerts.service.settings import SinkFormat
+from nightjar_alerts.service.stream.files import read_record
+from support import alerts
+from support.edge import Live, Network, live, loader
+from support.stream import alert, chosen, results, running
+
+AVRO: Any = fastavro.schema.load_schema(str(SCHEMAS / "stream-result-1.avsc"))
+CURVE = {"object_id": "a", "mjd": [60310.0, 60311.0], "band": ["g", "r"], "flux": [9.0, 11.0], "flux_err": [1.0, 1.0]}
+
+
+def validator(name: str) -> Draft202012Validator:
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def solar_system_alert() -> bytes:
+    record = alerts.lsst_alert("lsst/10.0")
+    record["diaObject"] = None
+    record["diaSource"] |= {"diaObjectId": 0, "ssObjectId": 77, "diaSourceId": 9}
+    return alerts.confluent(1000, record | {"diaSourceId": 9})
+
+
+def classify_stream(folder: Path, form: SinkFormat, **changes: Any) -> None:
+    """Run a worker over two classified alerts, one abstained and one unreadable."""
+    packets = folder / "alerts"
+    packets.mkdir()
+    for number, data in enumerate([alert(1), alert(2), solar_system_alert(), b"junk"]):
+        (packets / f"{number}.avro").write_bytes(data)
+    with running(chosen(folder, source=f"file:{packets}", sink_format=form, **changes)) as worker:
+        assert worker.join() == 3
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(loader(Network())) as edge:
+        yield edge
+
+
+def ask(edge: Live, path: str, body: bytes, content_type: str) -> bytes:
+    status, _, text = edge.ask("POST", path, body, {"Content-Type": content_type})
+    assert status == 200, text
+    return bytes(text)
+
+
+@pytest.mark.parametrize("name", RESULT_TYPES)
+def test_json_schema_file_equals_declaration(name: str) -> None:
+    assert (SCHEMAS / f"{name}.schema.json").read_text() == result_schema(name), "run python -m deploy.pages"
+
+
+def test_avro_schema_has_the_members_of_the_declaration() -> None:
+    declared = {
+        field.alias or name for kind in (StreamResult, StreamFailure) for name, field in kind.model_fields.items()
+    }
+    assert {field["name"] for field in AVRO["fields"]} == declared
+
+
+def test_http_results_are_valid_under_the_schema(edge: Live) -> None:
+    curves = [CURVE, CURVE | {"flux_err": [-1.0, 1.0]}, CURVE | {"band": ["w", "w"]}]
+    body = json.dumps({"light_curves": curves, "options": {"embedding": True}}).encode()
+    found = json.loads(ask(edge, "/v1/classify", body, "application/json"))["results"]
+    lines = b"\n".join(json.dumps(curve).encode() for curve in curves)
+    found += map(json.loads, ask(edge, "/v1/classify", lines, "application/x-ndjson").splitlines())
+    for packet in (alert(1), solar_system_alert(), b"junk"):
+        found += json.loads(ask(edge, "/v1/alerts?embedding=true", packet, "application/octet-stream"))["results"]
+    curve_statuses, packet_statuses = ["classified", "rejected", "abstained"], ["classified", "abstained", "rejected"]
+    assert [one["status"] for one in found] == [*curve_statuses, *curve_statuses, *packet_statuses]
+    for result in found:
+        validator("result-1").validate(result)
+
+
+def test_stream_json_records_are_valid_under_the_schema(tmp_path: Path) -> None:
+    classify_stream(tmp_path, "nightjar")
+    records = results(tmp_path)
+    assert sorted(one["status"] for one in records) == ["abstained", "classified", "classified"]
+    for record in records:
+        validator("stream-result-1").validate(record)
+        (StreamResult if record["status"] == "classified" else StreamFailure).model_validate(record, strict=True)
+
+
+def test_stream_avro_records_equal_json_records(tmp_path: Path) -> None:
+    (tmp_path / "json").mkdir()
+    (tmp_path / "avro").mkdir()
+    classify_stream(tmp_path / "json", "nightjar")
+    classify_stream(tmp_path / "avro", "nightjar-avro", sink=f"file:{tmp_path}/avro/results/")
+    decoded = {}
+    for path in (tmp_path / "avro" / "results").iterdir():
+        message = read_record(path)
+        assert dict(message.headers)["nightjar-schema"] == b"stream-result-1"
+        stream = io.BytesIO(message.value)
+        record: Any = fastavro.schemaless_reader(stream, AVRO, None)
+        assert not stream.read()
+        record["model"] = {name: value for name, value in record["model"].items() if value is not None}
+        decoded[record["key"]] = {name: value for name, value in record.items() if value is not None or name == "mjd"}
+    expected = {one["key"]: one for one in results(tmp_path / "json")}
+    assert len(decoded) == 3
+    for key, record in decoded.items():
+        assert record.keys() == expected[key].keys()
+        for name, value in expected[key].items():
+            assert record[name] == (pytest.approx(value, rel=1e-6) if name == "embedding" else value)
+
+
+@pytest.mark.parametrize("form", ["nightjar", "nightjar-avro"])
+def test_sink_embedding_false_leaves_only_the_embedding_out(tmp_path: Path, form: SinkFormat) -> None:
+    classify_stream(tmp_path, form, sink=f"file:{tmp_path}/results/", sink_embedding=False)
+    for path in (tmp_path / "results").iterdir():
+        value = read_record(path).value
+        record: Any = (
+            json.loads(value) if form == "nightjar" else fastavro.schemaless_reader(io.BytesIO(value), AVRO, None)
+        )
+        assert record.get("embedding") is None
+        if form == "nightjar":
+            validator("stream-result-1").validate(record)
+        assert record["status"] == "abstained" or record["probabilities"]
