@@ -1,18 +1,16 @@
-"""Clients that mean harm against a real service, and what a well-behaved one notices meanwhile.
+"""Attacks on the HTTP port of a real service, and the latency of a well-behaved client during each of them.
 
     python -m deploy.bench --parts '["hostile"]'
     python -m deploy.bench.hostile ADDRESS PORT      the well-behaved client alone
 
-For every attack: bytes sent, the longest that a good client waited, its 99th percentile beside that without an attack,
-replies that were no answer, memory gained at the peak and a while after the end, and how much of the time the service's
-event loop computed: the one figure that other work on the machine does not change. The good client is a process of its
-own, opens a new connection for each light curve and comes from another loopback address. All attacks are bounded in
-connections, bytes and time, and go to loopback only.
+Attacks are connections that are idle, slow or many, and bodies that cost more than their size. Each is measured for a
+few seconds: bytes sent, the longest wait of the well-behaved client, its 99th percentile during the attack and without
+one, requests without an answer, memory at the peak and after the end, and the share of the time in which the service's
+event loop computed, which is the one figure that other work on the machine does not change. The client is a process of
+its own, opens a connection for each request and comes from another loopback address. Attackers use the same cores as
+the service, so its latency contains their cost, too.
 
-Attackers use the same cores as the service. What they cost the good client by that alone is measured right afterwards:
-the same attack, with as many new connections a second, is aimed at a server that drops everything
-(:mod:`deploy.bench.idle_server`), while the good client goes on asking the service. That is the *floor* of its latency:
-no repair of the service gets below it.
+All attacks are bounded in connections, bytes and time, and go to loopback only.
 """
 
 import argparse
@@ -21,39 +19,404 @@ import contextlib
 import json
 import resource
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, AttackPace, Target, attacks, lawful, light_curve
+import numpy as np
+
 from deploy.bench.http_load import quantile
 from deploy.bench.report import Numbers
 from deploy.bench.service_process import HOST, ServiceDied, ServiceProcess, running
 from nightjar_alerts.models.common import markdown_table
 
 GOOD_ADDRESS: Final = "127.0.0.2"
-PAUSE_SECONDS: Final = 0.02  # between two requests of the good client
-QUIET_SECONDS: Final = 1.5  # without an attack, at first and in the end
-REST_SECONDS: Final = 2.5  # after each attack, before memory is read again
+PATIENCE_SECONDS: Final = 60.0  # client timeout of a request
+PAUSE_SECONDS: Final = 0.02  # between two requests of the well-behaved client
+QUIET_SECONDS: Final = 1.5  # without an attack, before and after it
+REST_SECONDS: Final = 2.5  # after an attack, before memory is read again
 SETTLE_SECONDS: Final = 0.5
 START_SECONDS: Final = 300.0
 MB: Final = 1e6
+HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n"
+CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
+GET: Final = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Target(NamedTuple):
+    """Port to attack, share of the full force, and end of the attack (``time.monotonic()``)."""
+
+    port: int
+    scale: float
+    until: float
+
+    def many(self, count: int) -> int:
+        """Scale a number of connections."""
+        return max(2, int(count * self.scale))
+
+    @property
+    def active(self) -> bool:
+        """Whether there is time left."""
+        return time.monotonic() < self.until
+
+
+class Attack(NamedTuple):
+    """An attack by name; ``run`` returns the bytes sent."""
+
+    name: str
+    run: Callable[[Target], Coroutine[Any, Any, int]]
+
+
+class AttackConnection:
+    """Connection of an attacker; errors on it end it and are not reported."""
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.sent = target, 0
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+
+    async def __aenter__(self) -> "AttackConnection":
+        """Connect."""
+        try:
+            await asyncio.get_running_loop().sock_connect(self._socket, (HOST, self.target.port))
+        except OSError:
+            pass
+        except asyncio.CancelledError:
+            self._socket.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def small_window(self) -> None:
+        """Shrink the receive buffer; call before connecting."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+
+    async def send(self, data: bytes, seconds: float = 10.0) -> bool:
+        """Send data; return whether all of it was sent."""
+        try:
+            async with asyncio.timeout(min(seconds, max(0.0, self.target.until - time.monotonic()))):
+                await asyncio.get_running_loop().sock_sendall(self._socket, data)
+        except (OSError, TimeoutError):
+            return False
+        self.sent += len(data)
+        return True
+
+    async def receive(self, seconds: float = 60.0) -> bytes:
+        """Receive some bytes; empty at the end of the stream, on errors and on timeouts."""
+        try:
+            async with asyncio.timeout(min(seconds, max(0.0, self.target.until - time.monotonic()))):
+                return await asyncio.get_running_loop().sock_recv(self._socket, 65536)
+        except (OSError, TimeoutError):
+            return b""
+
+    async def receive_all(self) -> None:
+        """Receive until the peer closes the connection."""
+        while await self.receive():
+            pass
+
+    def half_close(self) -> None:
+        """Close the sending side only."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Send RST instead of FIN on close."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async def until_the_end(self) -> None:
+        """Sleep until the attack ends."""
+        await asyncio.sleep(max(0.0, self.target.until - time.monotonic()))
+
+
+async def crowd(
+    target: Target, count: int, behave: Callable[[AttackConnection], Awaitable[None]], again: bool = False
+) -> int:
+    """Run ``count`` peers at a time, each repeatedly if ``again``, and return the bytes sent."""
+
+    async def one() -> int:
+        sent = 0
+        while True:
+            async with AttackConnection(target) as peer:
+                await behave(peer)
+                sent += peer.sent
+            if not again or not target.active:
+                return sent
+            await asyncio.sleep(0.01)
+
+    return sum(await asyncio.gather(*(one() for _ in range(count))))
+
+
+async def pipelining(target: Target) -> int:
+    """Pipeline thousands of requests and read no reply."""
+
+    async def behave(peer: AttackConnection) -> None:
+        peer.small_window()
+        await peer.send(GET % b"/docs" * 12 + GET % b"/" * 3000)
+        await peer.until_the_end()
+
+    return await crowd(target, target.many(300), behave)
+
+
+async def idle(target: Target) -> int:
+    """Open connections and send nothing."""
+
+    async def behave(peer: AttackConnection) -> None:
+        await peer.until_the_end()
+
+    return await crowd(target, target.many(10_000), behave)
+
+
+def dripping(start: bytes, drop: bytes, pause: float = 1.0) -> Callable[[AttackConnection], Awaitable[None]]:
+    """Send ``start`` at once and ``drop`` at intervals."""
+
+    async def behave(peer: AttackConnection) -> None:
+        if await peer.send(start):
+            while peer.target.active and await peer.send(drop):
+                await asyncio.sleep(pause)
+
+    return behave
+
+
+async def slow_headers(target: Target) -> int:
+    """Send one header byte per second."""
+    return await crowd(target, target.many(1000), dripping(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"x"), again=True)
+
+
+async def slow_bodies(target: Target) -> int:
+    """Send one body byte per second."""
+    start = HEAD % b"application/json" + CHUNKED + b"1\r\n{\r\n"
+    return await crowd(target, target.many(1000), dripping(start, b"1\r\n \r\n"), again=True)
+
+
+async def slow_streams(target: Target) -> int:
+    """Send one NDJSON byte per second."""
+    start = HEAD % b"application/x-ndjson" + CHUNKED
+    return await crowd(target, target.many(1000), dripping(start, b"2\r\n1\n\r\n"), again=True)
+
+
+async def slow_readers(target: Target) -> int:
+    """Request long replies and read a few bytes per second."""
+
+    async def behave(peer: AttackConnection) -> None:
+        peer.small_window()
+        if await peer.send(GET % b"/openapi.json" * 8):
+            while peer.target.active and await peer.receive(1.0):
+                await asyncio.sleep(1.0)
+            await peer.until_the_end()
+
+    return await crowd(target, target.many(500), behave)
+
+
+async def resets(target: Target) -> int:
+    """Send half a request, then reset the connection."""
+    whole = HEAD % b"application/json" + b"Content-Length: 500\r\n\r\n" + b" " * 200
+
+    async def behave(peer: AttackConnection) -> None:
+        await peer.send(whole)
+        peer.reset()
+
+    return await crowd(target, target.many(200), behave, again=True)
+
+
+async def half_closed(target: Target) -> int:
+    """Send half a request, close the sending side and wait for the reply."""
+    whole = HEAD % b"application/json" + b"Content-Length: 500\r\n\r\n{"
+
+    async def behave(peer: AttackConnection) -> None:
+        await peer.send(whole)
+        peer.half_close()
+        await peer.receive_all()
+
+    return await crowd(target, target.many(200), behave, again=True)
+
+
+async def giant_headers(target: Target) -> int:
+    """Send endless headers: few long ones, or many short ones."""
+
+    async def behave(peer: AttackConnection) -> None:
+        line = b"a:\r\n" if id(peer) % 32 else b"X-Filler: " + b"x" * 8000 + b"\r\n"
+        await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + line * (200_000 // len(line)))
+        await peer.receive_all()
+
+    return await crowd(target, target.many(100), behave, again=True)
+
+
+async def garbage(target: Target) -> int:
+    """Send a request followed by bytes that are not HTTP."""
+
+    async def behave(peer: AttackConnection) -> None:
+        await peer.send(GET % b"/healthz" + b"\0\xff" * 500)
+        await peer.receive_all()
+
+    return await crowd(target, target.many(100), behave, again=True)
+
+
+def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Target], Coroutine[Any, Any, int]]:
+    """Send one body repeatedly from ``count`` clients."""
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+    request = head % (path, kind, len(body)) + body
+
+    async def behave(peer: AttackConnection) -> None:
+        await peer.send(request, PATIENCE_SECONDS)
+        await peer.receive_all()
+
+    return lambda target: crowd(target, max(1, int(count * target.scale) or 1), behave, again=True)
+
+
+def faulty_number() -> bytes:
+    """Make a JSON text of long numbers that ends in a syntax error."""
+    return b"[" + (b"1" * 308 + b",") * ((8 << 20) // 309) + b"x"
+
+
+def not_finite() -> bytes:
+    """Make light curves with NaN, which strict JSON parsers reject."""
+    return b'{"light_curves":[{"flux":[NaN' + b",1.5" * (2 << 20) + b"]}]}"
+
+
+def schema_bomb() -> bytes:
+    """Make a packet whose schema expands to a million types (15 kB)."""
+    fields: list[dict[str, Any]] = []
+    for level in "ABCDE":
+        below = [f"{chr(ord(level) - 1)}{i}" for i in range(16)]
+        for i in range(16):
+            leaf = {"type": "enum", "name": f"Leaf{i}", "symbols": ["x"]}
+            kind: Any = leaf if level == "A" else below
+            inner = {"type": "record", "name": f"{level}{i}", "fields": [{"name": "f", "type": kind}]}
+            fields.append({"name": f"{level.lower()}{i}", "type": inner})
+    return container({"type": "record", "name": "top", "fields": [*survey_fields(), *fields]})
+
+
+def survey_fields() -> list[dict[str, Any]]:
+    """Make the smallest set of fields by which a packet is recognised."""
+    names = ("midpointMjdTai", "psfFlux", "psfFluxErr")
+    row = [{"name": "band", "type": "string"}, *({"name": name, "type": "double"} for name in names)]
+    return [{"name": "diaSource", "type": {"type": "record", "name": "diaSource", "fields": row}}]
+
+
+def container(schema: Any, body: bytes = b"\2" * 64) -> bytes:
+    """Make an Avro object container with one block of arbitrary bytes."""
+    text = json.dumps(schema).encode()
+
+    def long(value: int) -> bytes:
+        value, out = value << 1, bytearray()
+        while value > 0x7F:
+            out.append(value & 0x7F | 0x80)
+            value >>= 7
+        return bytes([*out, value])
+
+    metadata = long(1) + long(11) + b"avro.schema" + long(len(text)) + text + b"\0"
+    sync = b"S" * 16
+    return b"Obj\x01" + metadata + sync + long(1) + long(len(body)) + body + sync
+
+
+def many_schemas() -> bytes:
+    """Make a multipart body of a thousand packets with different schemas."""
+    parts = []
+    for number in range(1000):
+        texts = [{"name": f"t{number}_{i}", "type": "string"} for i in range(45)]
+        schema = {"type": "record", "name": "top", "fields": [*survey_fields(), *texts]}
+        parts.append(b"--b\r\nContent-Disposition: form-data; name=p\r\n\r\n" + container(schema) + b"\r\n")
+    return b"".join(parts) + b"--b--\r\n"
+
+
+def wide_json() -> bytes:
+    """Make a JSON alert with one row of many fields and many empty rows (246 kB)."""
+    first = ",".join(f'"n{i}":1' for i in range(12_000))
+    return f'{{"diaSource":[{{{first}}}{",{}" * 40_000}]}}'.encode()
+
+
+def deflate_bomb() -> bytes:
+    """Make a container whose blocks inflate a thousandfold."""
+    squeeze = zlib.compressobj(9, wbits=-15)
+    data = squeeze.compress(b"\0" * (256 << 20)) + squeeze.flush()
+    return container({"type": "record", "name": "top", "fields": survey_fields()}, data).replace(
+        b"\x02\x16avro.schema", b"\x04\x14avro.codec\x0edeflate\x16avro.schema"
+    )
+
+
+def arrow_texts() -> bytes:
+    """Make a thousand Arrow rows that share a text of 1 MB; a dash where pyarrow is not installed."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        return b"-"
+    rows = 1000
+    ids = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * 1_000_000]))
+    numbers = pa.array([[60_000.0]] * rows, pa.list_(pa.float64()))
+    bands = pa.array([["r"]] * rows, pa.list_(pa.string()))
+    batch = pa.record_batch({"object_id": ids, "mjd": numbers, "flux": numbers, "flux_err": numbers, "band": bands})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def large_curves() -> bytes:
+    """Make a valid body near the size limit: light curves of many observations."""
+    return json.dumps({"light_curves": [light_curve(2000) for _ in range(85)]}).encode()
+
+
+def light_curve(points: int) -> dict[str, object]:
+    """Make a valid light curve."""
+    rng = np.random.default_rng(points)
+    return {
+        "mjd": (60_000 + np.sort(rng.uniform(0, 300, points))).round(5).tolist(),
+        "flux": (5000 + rng.normal(0, 300, points)).round(2).tolist(),
+        "flux_err": [300.0] * points,
+        "band": ["ugrizY"[place % 6] for place in range(points)],
+    }
+
+
+def attacks() -> list[Attack]:
+    """Return all attacks but the flood of valid bodies."""
+    octets, parts = b"application/octet-stream", b"multipart/form-data; boundary=b"
+    text, arrow = b"application/json", b"application/vnd.apache.arrow.stream"
+    return [
+        Attack("pipelining", pipelining),
+        Attack("idle", idle),
+        Attack("slow headers", slow_headers),
+        Attack("slow bodies", slow_bodies),
+        Attack("slow streams", slow_streams),
+        Attack("slow readers", slow_readers),
+        Attack("resets", resets),
+        Attack("half closed", half_closed),
+        Attack("giant headers", giant_headers),
+        Attack("garbage", garbage),
+        Attack("faulty number", posting(b"/v1/classify", text, faulty_number(), 2)),
+        Attack("not finite", posting(b"/v1/classify", text, not_finite(), 2)),
+        Attack("schema bomb", posting(b"/v1/alerts", octets, schema_bomb(), 4)),
+        Attack("many schemas", posting(b"/v1/alerts", parts, many_schemas(), 2)),
+        Attack("wide JSON", posting(b"/v1/alerts", octets, wide_json(), 4)),
+        Attack("deflate bomb", posting(b"/v1/alerts", octets, deflate_bomb(), 8)),
+        Attack("Arrow texts", posting(b"/v1/classify", arrow, arrow_texts(), 2)),
+    ]
+
+
+def lawful() -> Attack:
+    """Return the flood of large valid bodies, which ``max_held_bytes`` bounds."""
+    return Attack("lawful bodies", posting(b"/v1/classify", b"application/json", large_curves(), 32))
 
 
 @dataclass(frozen=True, slots=True)
 class AttackRow:
-    """Harm done by one attack, in milliseconds and megabytes (10**6 bytes); ``loop_busy`` is a share of the time."""
+    """Effect of one attack, in milliseconds and megabytes (10**6 bytes); ``loop_busy`` is a share of the time."""
 
     attack: str
     sent_mb: float
     worst_stall_ms: float
     p99_ms: float
-    floor_p99_ms: float
     quiet_p99_ms: float
     answers: int
     failures: int
@@ -70,18 +433,18 @@ class AttackRow:
 def measure(
     bundle: Path, seconds: float, scale: float, only: Sequence[str], say: Callable[[str], None]
 ) -> Sequence[AttackRow]:
-    """Measure every attack in turn, on a service of its own.
+    """Measure the attacks in turn, on one service, and the flood of valid bodies on another.
 
     Parameters
     ----------
-    seconds : that each attack lasts.
+    seconds : duration of each attack.
     scale : share of the full force, for a trial.
-    only : names of the attacks to measure; all of them where none is named.
+    only : names of the attacks to measure; all if empty.
 
     Raises
     ------
     ValueError
-        For a name that no attack has.
+        For an unknown name.
     """
     every, rows = [*attacks(), lawful()], list[AttackRow]()
     names = [attack.name for attack in every]
@@ -98,7 +461,7 @@ def measure(
                 rows.append(row := _attacked(service, attack, seconds, scale))
                 say(
                     f"{attack.name}: {row.sent_mb:.1f} MB, worst {row.worst_stall_ms:.0f} ms, p99 {row.p99_ms:.0f} "
-                    f"(floor {row.floor_p99_ms:.0f}, quiet {row.quiet_p99_ms:.0f}), "
+                    f"(quiet {row.quiet_p99_ms:.0f}), "
                     f"{row.failures} of {row.answers + row.failures} failed, "
                     f"memory +{row.memory_mb:.0f} MB, after {row.memory_after_mb:+.0f}, loop busy {row.loop_busy:.0%}"
                 )
@@ -106,13 +469,13 @@ def measure(
 
 
 OWN_FIGURES: Final = (
-    "sent_mb", "worst_stall_ms", "p99_ms", "floor_p99_ms", "quiet_p99_ms", "failures", "memory_mb", "memory_after_mb",
+    "sent_mb", "worst_stall_ms", "p99_ms", "quiet_p99_ms", "failures", "memory_mb", "memory_after_mb",
     "loop_busy",
 )  # fmt: skip
 
 
 def numbers(rows: Sequence[AttackRow]) -> Numbers:
-    """Keys ``hostile.*``: the worst of all attacks but the flood of lawful bodies, then each attack's own figures."""
+    """Return keys ``hostile.*``: the worst of all attacks but the flood of valid bodies, then each attack's figures."""
     own: Numbers = {
         f"hostile.attack.{row.key}.{name}": float(getattr(row, name)) for row in rows for name in OWN_FIGURES
     }
@@ -121,8 +484,6 @@ def numbers(rows: Sequence[AttackRow]) -> Numbers:
         "hostile.worst_stall_ms": max(row.worst_stall_ms for row in unlawful),
         "hostile.worst_memory_mb": max(row.memory_mb for row in unlawful),
         "hostile.worst_p99_ratio": max(row.p99_ms / row.quiet_p99_ms for row in unlawful),
-        "hostile.worst_p99_over_floor": max(row.p99_ms / row.floor_p99_ms for row in unlawful),
-        "hostile.worst_floor_ratio": max(row.floor_p99_ms / row.quiet_p99_ms for row in unlawful),
         "hostile.failures": float(sum(row.failures for row in unlawful)),
         **own,
     }
@@ -130,14 +491,14 @@ def numbers(rows: Sequence[AttackRow]) -> Numbers:
 
 def table(rows: Sequence[AttackRow]) -> str:
     """Format the rows as Markdown."""
-    waits = ("longest wait ms", "p99 ms (floor, quiet)", "not answered")
+    waits = ("longest wait ms", "p99 ms (quiet)", "not answered")
     head = ("attack", "sent MB", *waits, "memory MB", "after", "loop busy")
     cells = [
         (
             row.attack,
             f"{row.sent_mb:.1f}",
             f"{row.worst_stall_ms:.0f}",
-            f"{row.p99_ms:.0f} ({row.floor_p99_ms:.0f}, {row.quiet_p99_ms:.0f})",
+            f"{row.p99_ms:.0f} ({row.quiet_p99_ms:.0f})",
             f"{row.failures} of {row.answers + row.failures}",
             f"{row.memory_mb:+.0f}",
             f"{row.memory_after_mb:+.0f}",
@@ -149,7 +510,7 @@ def table(rows: Sequence[AttackRow]) -> str:
 
 
 def _memory(service: ServiceProcess) -> int:
-    """Resident bytes; 0 once the service has died, whose clients notice by themselves."""
+    """Return the resident bytes; 0 if the service has died, which its clients report."""
     try:
         return service.memory()
     except (OSError, ServiceDied):
@@ -164,11 +525,11 @@ def _loop_seconds(service: ServiceProcess) -> float:
 
 
 def _attacked(service: ServiceProcess, attack: Attack, seconds: float, scale: float) -> AttackRow:
-    """Attack the service, then the sink, while a good client asks the service from before until after."""
-    with _sink() as sink, _good_client(service.port) as good:
+    """Attack the service while a well-behaved client uses it, from before the attack until after it."""
+    with _good_client(service.port) as good:
         quiet = [_passing(QUIET_SECONDS)]
         before, computed, started = _memory(service), _loop_seconds(service), time.monotonic()
-        target = Target(service.port, scale, started + seconds, AttackPace())
+        target = Target(service.port, scale, started + seconds)
         sent, peak = asyncio.run(_watched(service, attack, target))
         peak = max(peak, _memory(service))
         lasted = time.monotonic() - started
@@ -176,23 +537,19 @@ def _attacked(service: ServiceProcess, attack: Attack, seconds: float, scale: fl
         attacked = (started, time.monotonic() + SETTLE_SECONDS)
         time.sleep(REST_SECONDS)
         after = _memory(service)
-        begun = time.monotonic()
-        asyncio.run(attack.run(Target(sink, scale, begun + lasted, AttackPace(target.pace.begun / lasted))))
-        floor = (begun, time.monotonic())
-        time.sleep(SETTLE_SECONDS)
         quiet.append(_passing(QUIET_SECONDS))
         replies = good.stop()
     hit = _between(replies, attacked)
     return AttackRow(
         attack.name, sent / MB, 1e3 * max((reply.seconds for reply in hit), default=PATIENCE_SECONDS),
-        _p99_ms(hit), _p99_ms(_between(replies, floor)), _p99_ms(_between(replies, *quiet)),
+        _p99_ms(hit), _p99_ms(_between(replies, *quiet)),
         sum(reply.status == 200 for reply in hit), sum(reply.status != 200 for reply in hit),
         (peak - before) / MB, (after - before) / MB, busy,
     )  # fmt: skip
 
 
 class TimedReply(NamedTuple):
-    """One request of the good client: when it began (``time.monotonic()``), how long it took, status (0 for none)."""
+    """Request of the well-behaved client: start (``time.monotonic()``), duration and status (0 for none)."""
 
     began: float
     seconds: float
@@ -200,7 +557,7 @@ class TimedReply(NamedTuple):
 
 
 def _passing(seconds: float) -> tuple[float, float]:
-    """Wait, and return the times at which the wait began and ended."""
+    """Wait, and return the start and end of the wait."""
     began = time.monotonic()
     time.sleep(seconds)
     return began, time.monotonic()
@@ -211,13 +568,13 @@ def _between(replies: Sequence[TimedReply], *spans: tuple[float, float]) -> list
 
 
 def _p99_ms(replies: Sequence[TimedReply]) -> float:
-    """Return the 99th percentile of those that were answered, of all where none was."""
+    """Return the 99th percentile of answered requests, or of all if none was answered."""
     answered = [reply.seconds for reply in replies if reply.status == 200] or [reply.seconds for reply in replies]
     return 1e3 * quantile(sorted(answered) or [PATIENCE_SECONDS], 0.99)
 
 
 async def _watched(service: ServiceProcess, attack: Attack, target: Target) -> tuple[int, int]:
-    """Bytes sent and the most memory meanwhile."""
+    """Return the bytes sent and the peak memory."""
     peak = _memory(service)
     task = asyncio.ensure_future(attack.run(target))
     while not task.done():
@@ -226,54 +583,39 @@ async def _watched(service: ServiceProcess, attack: Attack, target: Target) -> t
     return task.result(), peak
 
 
-class _Good:
-    """The well-behaved client, in a process of its own."""
+class _GoodClient:
+    """The well-behaved client, a process of its own."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
 
     def stop(self) -> list[TimedReply]:
-        """Return its requests, in order."""
+        """Stop it and return its requests in order."""
         out, _ = self._process.communicate()
         return [TimedReply(*one) for one in json.loads(out)]
 
 
 @contextlib.contextmanager
-def _good_client(port: int) -> Iterator[_Good]:
-    with _started("deploy.bench.hostile", GOOD_ADDRESS, str(port)) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # it has begun
-        yield _Good(process)
-
-
-@contextlib.contextmanager
-def _sink() -> Iterator[int]:
-    """Run a server that drops everything; its port."""
-    with _started("deploy.bench.idle_server") as process:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-
-
-@contextlib.contextmanager
-def _started(module: str, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run a module of ours that ends when its input does."""
+def _good_client(port: int) -> Iterator[_GoodClient]:
     root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", module, *arguments]
+    command = [sys.executable, "-m", "deploy.bench.hostile", GOOD_ADDRESS, str(port)]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
-            yield process
+            assert process.stdout is not None
+            process.stdout.readline()  # it has started
+            yield _GoodClient(process)
         finally:
             process.kill()
 
 
 def _allow_many_files() -> None:
-    """Allow as many connections as attacks need, where the system lets us."""
+    """Raise the limit of open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def ask(address: str, port: int, request: bytes) -> tuple[float, int]:
-    """Seconds and status of one request on a connection of its own, from an address; status 0 where none came."""
+def send(address: str, port: int, request: bytes) -> tuple[float, int]:
+    """Send a request on a new connection from ``address``; return seconds and status, 0 for no reply."""
     started, status = time.perf_counter(), 0
     try:
         with socket.create_connection((HOST, port), PATIENCE_SECONDS, (address, 0)) as connection:
@@ -287,23 +629,23 @@ def ask(address: str, port: int, request: bytes) -> tuple[float, int]:
     return time.perf_counter() - started, status
 
 
-def good_requests(address: str, port: int, enough: Callable[[], bool]) -> Iterator[TimedReply]:
-    """Ask about one light curve after another, with a pause between them."""
+def good_requests(address: str, port: int, stopped: Callable[[], bool]) -> Iterator[TimedReply]:
+    """Classify one light curve after another, with a pause between them."""
     body = json.dumps(light_curve(30)).encode()
     head = HEAD % b"application/json" + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-    while not enough():
+    while not stopped():
         began = time.monotonic()
-        yield TimedReply(began, *ask(address, port, head + body))
+        yield TimedReply(began, *send(address, port, head + body))
         time.sleep(PAUSE_SECONDS)
 
 
 def main() -> None:
-    """Be the well-behaved client until the input ends, and print what it met."""
+    """Run the well-behaved client until standard input ends, and print its requests."""
     parser = argparse.ArgumentParser(prog="python -m deploy.bench.hostile", description="the well-behaved client")
     parser.add_argument("address")
     parser.add_argument("port", type=int)
     options = parser.parse_args()
-    print("begun", flush=True)
+    print("started", flush=True)
     ended = threading.Event()
 
     def wait() -> None:

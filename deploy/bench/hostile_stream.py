@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from deploy.bench.attacks import container, deflate_bomb, schema_bomb, survey_fields, wide_json
 from deploy.bench.brokers import brokers, home
+from deploy.bench.hostile import container, deflate_bomb, schema_bomb, survey_fields, wide_json
 from deploy.bench.kafka_trial import PARTITIONS, AnswerTopic, Trial, assigned, metric, until
 from deploy.bench.report import Numbers
 from deploy.bench.service_process import ServiceProcess

@@ -314,6 +314,6 @@ def main(name: str, arguments: list[str]) -> None:
     options: Any = RecordsTable
     if name != "table":
         options = getattr(import_module(f"{__package__}.{name.replace('-', '_')}"), EXPERIMENTS[name])
-    annotation = CliSubCommand[options]  # type: ignore[misc]  # the class is chosen at run time
+    annotation = CliSubCommand[options]
     fields: dict[str, Any] = {name.replace("-", "_"): (annotation, ...)}
     CliApp.run(create_model("Experiment", __base__=ExperimentSettings, **fields), cli_args=[name, *arguments])
