@@ -221,11 +221,11 @@ class SkyCard(SkyStep):
     """Write the model card of a bundle of `ship`, with the table of `measure` when there is one."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is hashed anew")
-    report: Path | None = Field(default=None, description="JSON file of `measure` or `six`")
+    report: Path | None = Field(default=None, description="JSON file of `measure`, or of `fit-six --folds`")
 
     def cli_cmd(self) -> None:
         """Write the card and print the bundle's new hash."""
-        from nightjar_alerts.training.sky.table_page import write_sky_card
+        from nightjar_alerts.training.sky.card import write_sky_card
 
         report = None if self.report is None else json.loads(self.report.read_text(encoding="utf-8"))
         _print({"bundle": str(self.bundle), "sha256": write_sky_card(self.bundle, report).sha256})
@@ -239,11 +239,8 @@ class Measure(SurveyCommand):
     views: Path | None = Field(default=None, description="npz of `sky views` of the part; without it they are drawn")
     view_number: int = Field(default=6000, ge=0, description="views to draw where there is no file; 0: none")
     unseen: list[Path] = Field(default=[], description="bundles that saw none of the surveys: column `left out`")
-    reports: list[Path] = Field(
-        default=[], description="JSON files of `sky trees`, `sky fingerprint` and of an earlier `sky measure`"
-    )
+    reports: list[Path] = Field(default=[], description="JSON files of `sky trees` and of an earlier `sky measure`")
     simulated: list[Path] = Field(default=[], description="JSON files of `evaluate`: the simulated test set")
-    six: Path | None = Field(default=None, description="JSON file of `sky six`")
     part: Literal["valid", "test"] = Field(default="test", description="valid: for choices, and the spread of seeds")
     seeds: list[Path] = Field(
         default=[], description="files of `sky measure --part valid`, each of a bundle of another seed: their spread"
@@ -264,7 +261,6 @@ class Measure(SurveyCommand):
             views=views if views is not None or not self.view_number else self._draw(sky),
             report_files=self.reports,
             simulated=self.simulated,
-            six=self.six,
             seeds=self.seeds,
             looks=self.looks,
             part=self.part,
@@ -314,14 +310,10 @@ class TrainTrees(SurveyCommand):
         default=["ztf", "des", "ps1", "near", "rest"], description="groups to leave out in turn"
     )
     inner: CliImplicitFlag[bool] = Field(default=False, description="score the valid part, for choices")
-    twin: Path | None = Field(
-        default=None, description="run folder of branches that saw no survey (1.2.0 unpacked): heads on them, not trees"
-    )
     most: int = Field(default=1500, ge=1, description="raw objects of a class and survey that are learned from")
 
     def cli_cmd(self) -> None:
         """Work out features, train, score, and write."""
-        from nightjar_alerts.training.sky.left_out import TWIN, train_twin
         from nightjar_alerts.training.sky.load import load_sky
         from nightjar_alerts.training.sky.record import PARTS, join, read_sky
         from nightjar_alerts.training.sky.trees import trees_report
@@ -331,14 +323,12 @@ class TrainTrees(SurveyCommand):
             "train": join([read_sky(path) for path in self.train_views]),
             "valid": join([read_sky(path) for path in self.valid_views]),
         }
-        features = self._twin_features()
-        parts = {part: self._rows(sky, part, views[part], features) for part in views}
+        parts = {part: self._rows(sky, part, views[part]) for part in views}
         scored, scored_views = sky, join([read_sky(path) for path in self.test_views])
         if self.inner:
             scored, scored_views = sky.take(sky.part == PARTS.index("valid")), views["valid"]
             scored.part[:] = PARTS.index("test")
         say = partial(print, file=sys.stderr, flush=True)
-        twin = {"name": TWIN, "features": features, "learn": partial(train_twin, features)}
         report = trees_report(
             parts,
             scored,
@@ -348,98 +338,18 @@ class TrainTrees(SurveyCommand):
             rounds=self.rounds,
             say=say,
             keep=partial(_write, self.out),
-            **(twin if features is not None else {}),
         )
         _write(self.out, report)
 
-    def _twin_features(self) -> Any:
-        """Return what works out the rows of a twin, None for trees."""
-        from nightjar_alerts.training.recipes.astro_moe import sky_heads
-        from nightjar_alerts.training.sky.heads import load_body
-        from nightjar_alerts.training.sky.left_out import TwinFeatures
-
-        return None if self.twin is None else TwinFeatures(load_body(self.twin)[0], sky_heads())
-
-    def _rows(self, sky: Any, part: str, views: Any, features: Any) -> Any:
+    def _rows(self, sky: Any, part: str, views: Any) -> Any:
         from nightjar_alerts.training.sky.record import PARTS
-        from nightjar_alerts.training.sky.trees import features_of, read_rows, rows_of
+        from nightjar_alerts.training.sky.trees import read_rows, rows_of
 
-        path = self.rows / f"rows-{part}-{len(views)}{'-twin' if features else ''}.npz"
+        path = self.rows / f"rows-{part}-{len(views)}.npz"
         if not path.exists():
             raw = sky.take(sky.part == PARTS.index(part))
-            rows_of(raw, views, most=self.most, features=features or features_of).save(path)
+            rows_of(raw, views, most=self.most).save(path)
         return read_rows(path)
-
-
-class MeasureApart(SurveyCommand):
-    """Measure networks that were trained without a group of surveys, each on its group: a column for `measure`."""
-
-    out: Path = Field(description="JSON file to write, for `measure --reports`")
-    networks: dict[str, Path] = Field(description="run folder of a network by the group that it does not know")
-    trees: dict[str, Path] = Field(default={}, description="file of `sky boost` by group: trees beside the network")
-    column: Literal["left out", "adapted"] = Field(description="whether the group's patterns were trained on")
-    train_views: list[Path] = Field(description="npz files of `sky views --part train`: what is not unusual")
-    valid_views: list[Path] = Field(description="npz files of `sky views --part valid`, to calibrate on")
-    test_views: list[Path] = Field(description="npz files of `sky views --part test`")
-    strangers: int = Field(default=3000, ge=100, description="light curves of no known class, for novelty")
-    seed: int = Field(default=0, ge=0, description="of novelty")
-
-    def cli_cmd(self) -> None:
-        """Calibrate, ask, score and write."""
-        from nightjar_alerts.training.recipes.astro_moe import sky_heads
-        from nightjar_alerts.training.sky.left_out import WHOLE, Fitting, Part, asker_of_left_out, shower
-        from nightjar_alerts.training.sky.load import load_sky
-        from nightjar_alerts.training.sky.measure import measure
-        from nightjar_alerts.training.sky.record import join, read_sky
-        from nightjar_alerts.training.sky.scores import rounded
-
-        sky, recipe = load_sky(self.data, self.cache), sky_heads()
-        train, valid, test = (
-            join([read_sky(path) for path in paths]) for paths in (self.train_views, self.valid_views, self.test_views)
-        )
-        show = shower(recipe)
-        views: dict[Part, Any] = {"train": train, "valid": valid}
-        fitting = Fitting(sky, views, self.column, recipe, show, self.strangers, self.seed)
-        models = {group: fitting(group, run, self.trees.get(group)) for group, run in self.networks.items()}
-        report = measure(WHOLE, asker_of_left_out(models, show), sky, test)
-        _write(self.out, {"reports": {WHOLE: {self.column: rounded(report)}}})
-
-
-class Fingerprint(SurveyCommand):
-    """Tell the source of SNe Ia by a forest and by boosted trees, before re-observation and after."""
-
-    out: Path = Field(description="JSON file to write")
-    views: list[Path] = Field(description="npz files of `sky views`, of the training and the valid part")
-    about: str = Field(default="", description="what the page says of this run: its commit, its views")
-
-    def cli_cmd(self) -> None:
-        """Tell, and write."""
-        import numpy as np
-
-        from nightjar_alerts.training.sky.load import load_sky
-        from nightjar_alerts.training.sky.record import join, read_sky
-        from nightjar_alerts.training.sky.scores import rounded
-        from nightjar_alerts.training.sky.trees import fingerprint
-
-        sky = load_sky(self.data, self.cache)
-        objects = sky.take(np.isin(sky.part, (0, 1)) & (sky.label >= 0))
-        accuracies = rounded(fingerprint(objects, join([read_sky(path) for path in self.views])))
-        _write(self.out, {"fingerprint": {"about": self.about, **accuracies}})
-
-
-class Six(SurveyCommand):
-    """Score bundles of ZTF's six supernova classes and trees on the same objects, paired."""
-
-    bundles: CliPositionalArg[list[Path]] = Field(description="bundle folders")
-    out: Path = Field(description="JSON file to write")
-
-    def cli_cmd(self) -> None:
-        """Train the trees, ask everybody, and write."""
-        from nightjar_alerts.training.sky.load import load_sky
-        from nightjar_alerts.training.sky.scores import rounded
-        from nightjar_alerts.training.sky.six import six_report
-
-        _write(self.out, rounded(six_report(load_sky(self.data, self.cache), self.bundles)))
 
 
 class FitSix(SurveyCommand):
@@ -463,50 +373,6 @@ class FitSix(SurveyCommand):
         prepare(sky, drawn, self.run, recipe, self.out, seed=0)
         if self.folds is not None:
             _write(self.folds, rounded(folds(drawn)))
-
-
-class ComparePopulation(SurveyCommand):
-    """Compare views, and simulated objects, with the real ones; tell which inputs each survey lacks."""
-
-    out: Path = Field(description="folder for population.json and a figure of every class")
-    views: list[Path] = Field(default=[], description="npz files of `sky views`")
-    simulated: list[Path] = Field(default=[], description="Parquet files of `simulate`")
-    figures: CliImplicitFlag[bool] = Field(default=True, description="draw them")
-
-    def cli_cmd(self) -> None:
-        """Compare, draw and write."""
-        from nightjar_alerts.training.sky.load import as_sent, load_sky
-        from nightjar_alerts.training.sky.population import compare, compare_classes, draw, missing, read_simulated
-        from nightjar_alerts.training.sky.record import join, read_sky
-        from nightjar_alerts.training.sky.scores import rounded
-
-        sky = load_sky(self.data, self.cache)
-        report: dict[str, Any] = {"inputs": missing(sky)}
-        real = as_sent(sky.take((sky.label >= 0) & (sky.part < 2)))
-        others: dict[str, Any] = {}
-        if self.views:
-            others["views"] = as_sent(join([read_sky(path) for path in self.views]))
-            report["views"] = compare(real, others["views"])
-        for path in self.simulated:
-            others[path.stem] = as_sent(read_simulated(path))
-        report["classes"] = {name: compare_classes(real, other) for name, other in others.items()}
-        if self.figures and others:
-            draw(real, others, self.out)
-        _write(self.out / "population.json", rounded(report))
-
-
-class Page(SkyStep):
-    """Write the page of the table from the JSON file of `measure`."""
-
-    report: CliPositionalArg[Path] = Field(description="JSON file of `measure`")
-    out: Path = Field(description="Markdown file to write")
-
-    def cli_cmd(self) -> None:
-        """Read and write."""
-        from nightjar_alerts.training.sky.table_page import write_page
-
-        report = json.loads(self.report.read_text(encoding="utf-8"))
-        self.out.write_text(write_page(report, self.report.name), encoding="utf-8")
 
 
 class Adapt(SkyStep):
@@ -554,12 +420,7 @@ class RealSky(SkyStep):
     measure: CliSubCommand[Measure]
     partial: CliSubCommand[Partial]
     trees: CliSubCommand[TrainTrees]
-    apart: CliSubCommand[MeasureApart]
-    population: CliSubCommand[ComparePopulation]
-    six: CliSubCommand[Six]
     fit_six: CliSubCommand[FitSix]
-    fingerprint: CliSubCommand[Fingerprint]
-    page: CliSubCommand[Page]
 
     def cli_cmd(self) -> None:
         """Run the chosen subcommand."""

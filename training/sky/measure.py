@@ -218,20 +218,20 @@ def measure_all(
     views: Sky | None,
     report_files: Sequence[Path] = (),
     simulated: Sequence[Path] = (),
-    six: Path | None = None,
     seeds: Sequence[Path] = (),
     looks: str = "once",
     part: Part = "test",
 ) -> dict[str, Any]:
-    """Everything that the page shows.
+    """Return the scores of all models on all sets.
 
     Parameters
     ----------
-    bundles : bundle folders by column. views : views of ``part``, which is scored. report_files : reports of
-    ``sky trees``, of ``sky fingerprint`` and of an earlier measurement: their models are taken over.
-    simulated : reports of ``evaluate``. six : report of ``sky six``. seeds : measurements of the validation part,
-    each of one bundle, which differ in seeds alone.
-    looks : how often the test part has been looked at, in words.
+    bundles : bundle folders by column.
+    views : re-observations of ``part``, which are scored too.
+    report_files : reports of ``sky trees`` and of an earlier measurement, whose models are added.
+    simulated : reports of ``evaluate``.
+    seeds : measurements of the validation part, each of one bundle, which differ in seeds alone.
+    looks : how often the test part has been used, in words.
 
     Raises
     ------
@@ -254,8 +254,6 @@ def measure_all(
     return {
         "prior": PRIOR,
         "looks": looks,
-        "fingerprint": [row for one in earlier for row in _listed(one.get("fingerprint"))],
-        "six": None if six is None else json.loads(six.read_text(encoding="utf-8")),
         "seeds": spread([json.loads(path.read_text(encoding="utf-8")) for path in seeds]),
         "table": table(reports),
         "reports": reports,
@@ -283,11 +281,6 @@ def spread(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         rows.append({"key": places[0]["key"], "title": places[0]["title"], "seeds": len(each), "figures": statistics})
     spreads: list[dict[str, Any]] = rounded(rows)
     return spreads
-
-
-def _listed(fingerprints: Any) -> list[Any]:
-    """Return a fingerprint, or the list of them that an earlier measurement has."""
-    return fingerprints if isinstance(fingerprints, list) else [fingerprints] if fingerprints else []
 
 
 def _add_simulated(reports: Mapping[str, Mapping[str, Any]], evaluated: Sequence[Mapping[str, Any]]) -> None:

@@ -30,10 +30,10 @@ from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, load_n
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
 from nightjar_alerts.training.score.confidence import Strata, coverage_and_size, fit_strata, reweighted
+from nightjar_alerts.training.sky.card import write_sky_card
 from nightjar_alerts.training.sky.heads import HeadInputs, answers, scores, shares
 from nightjar_alerts.training.sky.novelty import CurveSet, StrangerFit, fit_strangers, joined, judge, read_curve_set
 from nightjar_alerts.training.sky.readers import STAND_INS
-from nightjar_alerts.training.sky.table_page import write_sky_card
 from nightjar_alerts.training.sky.tables import classes_of, read_head_inputs, read_part
 
 PARITY_CURVES: Final = 500

@@ -21,7 +21,6 @@ Legend: N light curves, O objects, H copies of the heads, F numbers, C classes o
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import log_softmax, nll_loss
 
-from nightjar_alerts.models.bundle import Ensemble, Manifest, load_bundle
+from nightjar_alerts.models.bundle import Ensemble
 from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
@@ -55,10 +54,7 @@ from nightjar_alerts.training.sky.novelty import (
     statistics_of,
 )
 from nightjar_alerts.training.sky.record import PARTS, Sky
-from nightjar_alerts.training.sky.scores import ask_bundle
-from nightjar_alerts.training.sky.table_page import EVERY_PART
 from nightjar_alerts.training.sky.tables import CLASSES, IMPOSSIBLE, real_strangers
-from nightjar_alerts.training.sky.trees import features_of
 
 Int = NDArray[np.int64]
 
@@ -74,47 +70,11 @@ POWER: Final = 0.4
 """Of class size in a class's weight: macro-F1 asks for rare classes as much as for Ia, but not at any price."""
 
 
-def six_report(sky: Sky, bundles: Sequence[Path], *, seeds: Sequence[int] = (0, 1, 2)) -> dict[str, Any]:
-    """Macro-F1 of trees and bundles, and the paired differences.
-
-    Raises
-    ------
-    ValueError
-        For a bundle of other classes.
-    """
-    six, label = typed(sky)
-    learns, in_test = six.part == PARTS.index("train"), six.part == PARTS.index("test")
-    named = _trees(six, label, learns, in_test, seeds)
-    truth, test = label[in_test], six.take(in_test)
-    scores = [_score(truth, row) for row in named]
-    report: dict[str, Any] = {
-        "objects": len(truth),
-        "trees": {"macro-F1": float(np.mean(scores)), "spread": float(np.std(scores)), "seeds": len(scores)},
-        "bundles": {},
-    }
-    for path in bundles:
-        manifest = load_bundle(path).manifest
-        if manifest.task != "classification" or manifest.classes.names != ZTF_SUPERNOVAE.names:
-            raise ValueError(f"{path} does not tell the six classes of ZTF's supernovae apart")
-        report["bundles"][f"{manifest.name} {manifest.version}"] = _of_bundle(path, manifest, test, truth, named)
-    return report
-
-
 def typed(sky: Sky) -> tuple[Sky, Int]:
     """Supernovae of ZTF with one of the six types, and its number (O,)."""
     six = as_sent(sky.take(sky.source == "ztf_sn"))
     label = np.array([NUMBER.get(ZTF_CLASSES.get(str(kind), ""), -1) for kind in six.raw_label], dtype=np.int64)
     return six.take(label >= 0), label[label >= 0]
-
-
-def _trees(
-    six: Sky, label: Int, learns: NDArray[np.bool_], in_test: NDArray[np.bool_], seeds: Sequence[int]
-) -> list[Int]:
-    """Return the classes that trees of every seed name for the asked objects."""
-    value_NF, rows = features_of(six)
-    if len(rows) != len(six):
-        raise ValueError("every object has a point, so every one has features")
-    return _boosted(value_NF[learns], label[learns], value_NF[in_test], seeds)
 
 
 def _boosted(
@@ -128,41 +88,6 @@ def _boosted(
         booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
         named.append(np.asarray(booster.predict(other_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
     return named
-
-
-def _of_bundle(path: Path, manifest: Manifest, test: Sky, truth: Int, named: Sequence[Int]) -> dict[str, Any]:
-    """Macro-F1 of a bundle and of the trees on the objects that neither has seen, and the paired difference."""
-    unseen = np.flatnonzero(left_for_testing(manifest, test.object_id))
-    if not len(unseen):
-        raise ValueError(f"{path} has learned from every object; `sky folds` scores what is fitted like it")
-    answers = ask_bundle(path, test.take(unseen), "nothing")
-    rows = unseen[answers.rows_N]
-    top = answers.probabilities_NC.argmax(axis=1).astype(np.int64)
-    differences = [paired(truth[rows], top, trees[rows], seed) for seed, trees in enumerate(named)]
-    middle = np.mean(differences, axis=0)
-    return {
-        "objects": len(rows),
-        "macro-F1": _score(truth[rows], top),
-        "trees": float(np.mean([_score(truth[rows], trees[rows]) for trees in named])),
-        "difference": float(middle[0]),
-        "interval": [float(middle[1]), float(middle[2])],
-    }
-
-
-def left_for_testing(manifest: Manifest, names: NDArray[np.str_]) -> NDArray[np.bool_]:
-    """Objects that a bundle's own split left for testing; all where its recipe names no fractions.
-
-    None of a bundle of ``fit_six``, which has learned from all parts.
-    """
-    if manifest.data.get("learned_from") == EVERY_PART:
-        return np.zeros(len(names), dtype=np.bool_)
-    data = manifest.recipe.get("data", {})
-    if "fractions" not in data:
-        return np.ones(len(names), dtype=np.bool_)
-    turn = float(data.get("turn", 0.0))
-    place = [int.from_bytes(sha256(str(name).encode()).digest()[:8], "big") / 2.0**64 for name in names]
-    before = float(np.cumsum(data["fractions"])[1])
-    return np.asarray((np.array(place) + turn) % 1.0 >= before)
 
 
 def paired(truth: Int, one: Int, other: Int, seed: int = 0) -> tuple[float, float, float]:

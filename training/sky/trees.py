@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import lightgbm
 import numpy as np
@@ -44,13 +44,10 @@ from nightjar_alerts.training.score.confidence import conformal_quantile
 from nightjar_alerts.training.sky.load import as_sent
 from nightjar_alerts.training.sky.measure import Column, measure
 from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
-from nightjar_alerts.training.sky.record import PARTS, Reveal, Sky, join
+from nightjar_alerts.training.sky.record import Reveal, Sky, join
 from nightjar_alerts.training.sky.scores import COVERAGE, SkyAnswers
 
 Float32 = NDArray[np.float32]
-FeaturesOf = Callable[[Sky, Reveal], tuple[Float32, NDArray[np.intp]]]
-"""Numbers of objects by what is revealed of them, and the rows of the record that have some."""
-
 LIMITS: Final = Limits()
 BATCH: Final = 64
 COLUMNS: Final = ("z_final", "z_final_err")
@@ -153,9 +150,7 @@ def read_rows(path: Path) -> FeatureRows:
         return FeatureRows(**{name: arrays[name] for name in FeatureRows.__slots__})
 
 
-def rows_of(
-    raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0, features: FeaturesOf = features_of
-) -> FeatureRows:
+def rows_of(raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0) -> FeatureRows:
     """Rows of one part: raw objects with a class and views; every second one is told its redshift, by chance.
 
     Parameters
@@ -172,7 +167,7 @@ def rows_of(
     blocks, order = [], []
     shares: dict[Reveal, NDArray[np.bool_]] = {"nothing": ~has_redshift, "redshift": has_redshift}
     for reveal, chosen in shares.items():
-        values, rows = features(both.take(chosen), reveal)
+        values, rows = features_of(both.take(chosen), reveal)
         blocks.append(values)
         order.append(np.flatnonzero(chosen)[rows])
     place = np.concatenate(order)
@@ -227,33 +222,21 @@ def threshold_of(p_NC: NDArray[np.float64], label_N: NDArray[np.int64]) -> float
     return min(conformal_quantile(score, 1.0 - COVERAGE), 1.0)
 
 
-class FittedModel(Protocol):
-    """A model fitted to rows of features, with the threshold of its prediction sets."""
-
-    @property
-    def threshold(self) -> float:
-        """Largest 1 - p within a 0.9 set."""
-
-    def probabilities(self, value_NF: Float32) -> NDArray[np.float64]:
-        """Shape (N, C)."""
-
-
 @dataclass(slots=True)
 class FeatureCache:
     """Features of the objects that are asked about, worked out once for all models."""
 
-    of: FeaturesOf = features_of
     features_by_key: dict[tuple[str, str], tuple[Float32, NDArray[np.intp]]] = field(default_factory=dict)
 
     def features(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
         """Return features of the objects of a sky, and which objects they are, as `features_of` does."""
         digest = sha256(sky.object_id.tobytes() + sky.source.tobytes() + sky.offsets.tobytes()).hexdigest()
         if (digest, reveal) not in self.features_by_key:
-            self.features_by_key[digest, reveal] = self.of(sky, reveal)
+            self.features_by_key[digest, reveal] = features_of(sky, reveal)
         return self.features_by_key[digest, reveal]
 
 
-def asker(models: Mapping[str, FittedModel], cache: FeatureCache) -> Callable[[Sky, Reveal], SkyAnswers]:
+def asker(models: Mapping[str, CalibratedTrees], cache: FeatureCache) -> Callable[[Sky, Reveal], SkyAnswers]:
     """Ask the model that is responsible for the source of an object.
 
     Parameters
@@ -294,8 +277,6 @@ def trees_report(
     say: Callable[[str], None] = lambda _: None,
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
     name: str = "boosted trees",
-    learn: Callable[[FeatureRows, FeatureRows, int], FittedModel] | None = None,
-    features: FeaturesOf = features_of,
 ) -> dict[str, Any]:
     """Train and score every column; the report that ``measure --reports`` reads.
 
@@ -305,19 +286,12 @@ def trees_report(
     seeds : of the column ``seen``, which is left out without one.
     keep : called with the report so far when a column is done.
     name : of the model, in the report.
-    learn : fits a model to rows, its sets to other rows, by a seed; by default boosted trees.
-    features : makes rows of objects.
     """
-
-    def boosted(rows: FeatureRows, calibration: FeatureRows, seed: int) -> FittedModel:
-        return train(rows, calibration, seed=seed, rounds=rounds)
-
-    learn = learn or boosted
-    cache, reports = FeatureCache(features), dict[str, Any]({name: {}})
+    cache, reports = FeatureCache(), dict[str, Any]({name: {}})
     report = {"reports": reports, "rows": {part: len(rows.label_N) for part, rows in parts.items()}, "rounds": rounds}
     for seed in seeds:
         say(f"seen, seed {seed}")
-        learned = learn(parts["train"], parts["valid"], seed)
+        learned = train(parts["train"], parts["valid"], seed=seed, rounds=rounds)
         mine = name if seed == seeds[0] else f"{name}, seed {seed}"
         reports[mine] = {"seen": measure(mine, asker({"": learned}, cache), sky, views)}
         keep(report)
@@ -328,42 +302,7 @@ def trees_report(
             say(f"{column}, {group}")
             allowed = {part: rows.allowed(column, GROUPS[group]) for part, rows in parts.items()}
             some = {part: rows.take(allowed[part]) for part, rows in parts.items()}
-            models[group] = learn(some["train"], some["valid"], seeds[0] if seeds else 0)
+            models[group] = train(some["train"], some["valid"], seed=seeds[0] if seeds else 0, rounds=rounds)
         reports[name][column] = measure(name, asker(models, cache), sky, views)
         keep(report)
     return report
-
-
-def fingerprint(raw: Sky, views: Sky, *, most: int = 250, seed: int = 0) -> dict[str, float]:
-    """Balanced accuracy of telling the source within SNe Ia, before and after re-observation, by two kinds of trees.
-
-    Objects of the training part teach, those of the valid part are told. Before: the source of raw objects; after: the
-    source of a view's *origin*. ``most`` objects of a source are looked at.
-    """
-    from sklearn.ensemble import RandomForestClassifier
-
-    label = ELASTICC.names.index("Ia")
-    accuracies: dict[str, float] = {}
-    for name, sky in (("before", as_sent(raw)), ("after", as_sent(views))):
-        source = sky.source if name == "before" else sky.raw_label
-        counts = {str(key): int(((source == key) & (sky.label == label)).sum()) for key in np.unique(source)}
-        samples = [
-            np.random.default_rng(seed).permutation(np.flatnonzero((source == key) & (sky.label == label)))[:most]
-            for key, number in counts.items()
-            if number >= 80
-        ]
-        chosen = sky.take(np.concatenate(samples))
-        value_NF, rows = features_of(chosen, "nothing")
-        answer = (chosen.source if name == "before" else chosen.raw_label)[rows]
-        learns = chosen.part[rows] == PARTS.index("train")
-        forest = RandomForestClassifier(200, min_samples_leaf=3, class_weight="balanced", random_state=seed)
-        boosted = lightgbm.LGBMClassifier(
-            n_estimators=80, num_leaves=15, class_weight="balanced", random_state=seed, n_jobs=1, verbosity=-1
-        )
-        filled = np.nan_to_num(value_NF, nan=-9.0)
-        for kind, trees in (("forest", forest), ("boosted trees", boosted)):
-            named = trees.fit(filled[learns], answer[learns]).predict(filled[~learns])
-            recalls = [float((named[answer[~learns] == k] == k).mean()) for k in np.unique(answer[~learns])]
-            accuracies[f"{name}, {kind}"] = float(np.mean(recalls))
-        accuracies[f"{name}, sources"] = len(np.unique(answer))
-    return accuracies

@@ -14,7 +14,6 @@ from nightjar_alerts.training.sky.trees import (
     FeatureRows,
     asker,
     features_of,
-    fingerprint,
     read_rows,
     rows_of,
     trees_report,
@@ -110,19 +109,3 @@ def test_features_are_worked_out_once() -> None:
     cache, sky = FeatureCache(), part(3, "spcc", "css")
     assert cache.features(sky, "nothing") is cache.features(sky, "nothing")
     assert len(asker({}, cache)(sky, "nothing")) == 0
-
-
-def test_the_source_of_supernovae_is_told_before_and_after() -> None:
-    def many(source: str, width: float, origin: str) -> Sky:
-        rows = [bump(f"{source}{i}", source=source, seed=i, width=width, points=25) for i in range(90)]
-        for row in rows:
-            row.raw_label = origin
-        return collect(rows, [row.object_id for row in rows], [i % 2 for i in range(90)])
-
-    from nightjar_alerts.training.sky.record import join
-
-    raw = join([many("spcc", 8.0, "spcc"), many("snls", 25.0, "snls")])
-    accuracies = fingerprint(raw, as_views(raw, "spcc"))
-    assert accuracies["before, sources"] == 2
-    assert accuracies["before, forest"] > 0.8
-    assert accuracies["after, sources"] == 1

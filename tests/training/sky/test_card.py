@@ -1,0 +1,70 @@
+"""Cards of bundles trained on real surveys, and the rows of README that show their scores."""
+
+import csv
+import re
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle
+from nightjar_alerts.training.sky.card import write_sky_card
+
+ROOT = Path(__file__).resolve().parents[3]
+Figures = dict[str, dict[tuple[str, str], dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    """Scores of docs/results/sky.csv by row, by model and column, and by name."""
+    figures: Figures = defaultdict(lambda: defaultdict(dict))
+    with (ROOT / "docs" / "results" / "sky.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["value"]:
+                figures[row["key"]][row["model"], row["column"]][row["figure"]] = float(row["value"])
+    return figures
+
+
+def test_write_sky_card_shows_the_scores_of_the_report(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(DEFAULT_BUNDLE, tmp_path / "bundle"))
+    model = f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}"
+    scores = {model: {"seen": {"top-1": 0.8871, "objects": 42}}, "boosted trees": {"left out": {"top-1": 0.35}}}
+    row = {"key": "spcc", "title": "SPCC", "wanted": "0.84", "figures": scores}
+    seeds = [{"title": "SPCC", "seeds": 3, "figures": {"top-1": [0.88, 0.004]}}]
+    report: dict[str, Any] = {"prior": "p", "looks": "once", "reports": {model: {}}, "table": [row], "seeds": seeds}
+    write_sky_card(copy, report)
+    card = (copy / CARD).read_text(encoding="utf-8")
+    assert re.search(r"\| SPCC +\| 0.84 +\| seen: top-1 0.887, objects 42 +\| left out: top-1 0.350 +\|", card)
+    assert "top-1 0.880 ± 0.004" in card
+    load_bundle(copy)  # the manifest has the hash of the new card
+
+
+@pytest.mark.parametrize("bundle", [DEFAULT_BUNDLE, SURVEY_BUNDLES["ztf"]])
+def test_write_sky_card_without_a_report_says_so(bundle: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(bundle, tmp_path / "bundle"))
+    write_sky_card(copy)
+    assert "Not measured." in (copy / CARD).read_text(encoding="utf-8")
+
+
+def test_readme_shows_the_measured_scores(figures: Figures) -> None:
+    columns = (
+        (f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}", "seen"),
+        ("astro-moe-elasticc 1.2.0", "left out"),
+        ("boosted trees", "seen"),
+        ("the whole network", "adapted"),
+    )
+    rows = (
+        ("real supernovae", "broad", ("SN-like", "Long", "Periodic")),
+        ("Ia / II of the Young Supernova", "yse", ("Ia (42)", "II (16)")),
+        ("ELAsTiCC, another", "elasticc", ("top-1, no z",)),
+        ("sets of 90 %", "coverage", ("coverage, raw",)),
+        ("active galaxies of Rubin", "rubin", ("AGN named",)),
+    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for title, key, names in rows:
+        (row,) = re.findall(rf"^\| {re.escape(title)}[^|]*\|(.*)\|$", readme, re.MULTILINE)
+        stored = [[figures[key][column].get(name) for name in names] for column in columns]
+        expected = [" / ".join("" if value is None else f"{value:.2f}" for value in values) for values in stored]
+        assert [cell.strip() for cell in row.split("|")] == expected, title
