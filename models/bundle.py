@@ -5,14 +5,10 @@
 its golden outputs come back from the execution provider in use. No pickle, no data outside the folder.
 ``model.cuda.onnx``, where there is one, computes the same with operators that all have CUDA kernels.
 
-The manifest's ``task`` says what the graph answers, whatever the architecture. Every graph takes some of the inputs
-that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly when the manifest names metadata columns.
-
-- ``classification``: ``probabilities`` [batch, classes], calibrated, and ``embedding`` [batch, embedding_dim]; with a
-  ``novelty`` in the manifest also ``novelty`` [batch]; a mixture of experts also tells its loads;
-- ``forecast``: it takes the inputs of ``training.data.queries.pad_queries`` as well and answers ``forecast_flux`` and
-  ``forecast_flux_err`` [batch, queries] in the manifest's flux unit (in ONNX no output may be called ``flux``, since an
-  input is).
+A graph takes some of the inputs that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly when the
+manifest names metadata columns. Its outputs are ``probabilities`` [batch, classes], calibrated, and ``embedding``
+[batch, embedding_dim]; with a ``novelty`` in the manifest also ``novelty`` [batch]; and the expert loads of a mixture
+of experts.
 """
 
 import hashlib
@@ -59,7 +55,7 @@ MAX_GOLDEN_BYTES = 256 << 20
 GOLDEN_SECONDS = 30.0
 """Seconds after which a run on a few light curves is interrupted, for it might have no end."""
 
-Task = Literal["classification", "forecast"]
+Task = Literal["classification"]
 CalibrationMethod = Literal["none", "temperature", "temperature_by_length"]
 
 LARGEST_TEMPERATURE = 20.0  # a temperature by length is held between its inverse and it, as it was when it was fitted
@@ -180,9 +176,6 @@ class MeasuredPrior(_Frozen):
 class Manifest(_Frozen):
     """Manifest of a bundle: what it is and how to feed it.
 
-    ``taxonomy``, ``embedding_dim`` and ``calibration`` describe a classifier; ``novelty``, ``prediction_sets``,
-    ``prior``, ``priors`` and ``context`` what it may tell besides; a forecaster has none of them.
-
     Attributes
     ----------
     bands, band_indices, band_groups : bands that the network knows, the integer that it gets for each, and the filters
@@ -198,7 +191,7 @@ class Manifest(_Frozen):
     version: str = Field(pattern=r"^\d+\.\d+\.\d+$")
     architecture: str
     task: Task = "classification"
-    taxonomy: Taxonomy | None = None
+    taxonomy: Taxonomy
     bands: tuple[str, ...] = Field(default=BANDS, min_length=1)
     band_indices: tuple[int, ...] | None = None
     band_groups: dict[str, str] = {}
@@ -211,7 +204,7 @@ class Manifest(_Frozen):
     metadata_columns: tuple[str, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    embedding_dim: int = Field(default=0, ge=0)
+    embedding_dim: int = Field(ge=1)
     parameters: Parameters
     ensemble: Ensemble | None = None
     calibration: Calibration = Calibration(method="none", temperature=1.0)
@@ -233,7 +226,7 @@ class Manifest(_Frozen):
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:
-        names = set(self.taxonomy.names) if self.taxonomy else set()
+        names = set(self.taxonomy.names)
         if self.prior is not None and self.prior.shares.keys() != names:
             raise ValueError("the prior needs a share for every class, and for nothing else")
         for name, prior in self.priors.items():
@@ -241,19 +234,6 @@ class Manifest(_Frozen):
                 raise ValueError(f"the prior {name} needs shares of known classes, one of them above zero")
         if self.context is not None and not set(self.context.galactic or ()) <= names:
             raise ValueError("galactic classes must be classes of the taxonomy")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_the_task(self) -> Self:
-        if self.task == "classification" and (self.taxonomy is None or not self.embedding_dim):
-            raise ValueError("a classifier needs a taxonomy and the width of its embedding")
-        if self.task == "forecast" and (self.taxonomy is not None or self.embedding_dim):
-            raise ValueError("a forecaster has neither a taxonomy nor an embedding")
-        classifier_parts = (self.novelty, self.prediction_sets, self.ensemble)
-        if self.task == "forecast" and any(part is not None for part in classifier_parts):
-            raise ValueError("a forecaster has neither a novelty nor prediction sets nor trees beside it")
-        if self.task == "forecast" and (self.prior is not None or self.priors or self.context is not None):
-            raise ValueError("a forecaster has neither class shares nor a context")
         return self
 
     @cached_property
@@ -283,9 +263,7 @@ class Manifest(_Frozen):
 
     @property
     def classes(self) -> Taxonomy:
-        """The taxonomy of a classifier. Raises ValueError for a forecaster."""
-        if self.taxonomy is None:
-            raise ValueError(f"{self.name} does not classify")
+        """The taxonomy."""
         return self.taxonomy
 
 

@@ -109,8 +109,6 @@ def open_model(path: Path, provider: Provider = "cpu", native: Native = "off") -
     except NativeError as error:
         raise ProviderError(str(error)) from error
     bundle = load_bundle(path)
-    if bundle.manifest.task != "classification":
-        raise BundleError(f"{path}: made for {bundle.manifest.task}; only classifiers are served")
     session = _open(bundle, provider, library)
     golden_error = verify_golden(bundle, session)
     adapter = TaskAdapter(bundle.manifest)

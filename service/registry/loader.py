@@ -269,8 +269,6 @@ class ModelDirectory:
     async def load(self, bundle: BundleOnDisk) -> LoadedModel:
         """Load, verify and warm up a bundle, off the event loop. Raises LoadFailed."""
         try:
-            if bundle.task != "classification":
-                raise BundleError(f"made for {bundle.task}; only classifiers are served")
             loaded = await self._loader.load(bundle.path)
             manifest = loaded.bundle.manifest
             if (manifest.name, manifest.version) != bundle.reference:

@@ -1,8 +1,7 @@
 """Real bundles around graphs of a few nodes whose answers a test can work out: any inputs, bands, limits, outputs.
 
 A classifier's embedding begins with what it saw of each curve: number of points, mean flux, mean time, mean band; a
-metadata graph adds the number of columns present. A forecaster answers mean flux + query time + 1000 * query band, with
-an error of the mean flux error + the query's time squared.
+metadata graph adds the number of columns present.
 """
 
 from collections.abc import Sequence
@@ -125,10 +124,3 @@ def classifier_bundle(
     manifest = echo_manifest().model_copy(update=defaults | changes)
     nodes = _classifier(inputs, embedding_dim, trouble or [])
     return _bundle(folder, nodes, inputs, ("probabilities", "embedding"), manifest)
-
-
-def forecaster_bundle(folder: Path, **changes: Any) -> Bundle:
-    """A bundle whose manifest names a task that the service does not serve."""
-    defaults = {"name": "ruler", "task": "forecast", "taxonomy": None, "embedding_dim": 0, "metadata_columns": ()}
-    manifest = echo_manifest().model_copy(update=defaults | changes)
-    return _bundle(folder, _classifier(HISTORY, 7, []), HISTORY, ("probabilities", "embedding"), manifest)

@@ -2,7 +2,7 @@
 
 Notable:
 
-- the graph is what ``training.export.served`` puts around the network; batch, length and queries are dynamic;
+- the graph is what ``training.export.served`` puts around the network; batch and length are dynamic;
 - only chosen feed-forward experts are computed: ``parts.grouping`` exports to one Split and a Gemm pair per expert, in
   standard operators (``training.export.graph`` traces);
 - equality is proved, not assumed: torch and onnxruntime must agree within 1e-4 on ragged batches that send tokens
@@ -48,7 +48,7 @@ from nightjar_alerts.models.bundle import (
 from nightjar_alerts.models.lightcurve import LightCurve, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts, Router
-from nightjar_alerts.models.networks.zoo import NetworkTask, count_parameters
+from nightjar_alerts.models.networks.zoo import count_parameters
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import PredictionSets
 from nightjar_alerts.models.runtime import open_session, run
@@ -60,11 +60,9 @@ from nightjar_alerts.training.export.graph import OPSET, write_graph
 from nightjar_alerts.training.export.served import (
     AXES,
     LOADS,
-    UNCALIBRATED,
     Arrays,
     Ensembled,
     Scored,
-    ServedForecaster,
     ServedNetwork,
     parity_batches,
 )
@@ -73,9 +71,8 @@ from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import ask_as_served, calibrated, fit_calibration
 from nightjar_alerts.training.score.confidence import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty, fit_sets
 
-DTYPES = {"band": "int64", "mask": "bool", "query_band": "int64", "query_mask": "bool"}
+DTYPES = {"band": "int64", "mask": "bool"}
 NEVER_TAKEN = -1e4  # what is added to the logit of an expert that no token shall take
-SERVED: dict[NetworkTask, type[ServedNetwork]] = {"classify": ServedNetwork, "forecast": ServedForecaster}
 
 
 class ExportError(Exception):
@@ -91,7 +88,7 @@ class Release:
     calibration: Calibration
     data: dict[str, Any]
     metrics: dict[str, Any]
-    taxonomy: Taxonomy | None = ELASTICC
+    taxonomy: Taxonomy = ELASTICC
     novelty: NoveltyFit | Scored | None = None
     prediction_sets: PredictionSets | None = None
     ensemble: Ensembled | None = None
@@ -127,12 +124,9 @@ def export_bundle(
         When they differ by more than 1e-4, or an expert was never reached.
     """
     out.mkdir(parents=True, exist_ok=True)
-    if config.recipe.task not in SERVED:
-        raise ExportError(
-            f"a network trained to {config.recipe.task} is not served: train a classifier from its weights"
-        )
-    answered = SERVED[config.recipe.task]
-    served = answered(network.eval(), release.calibration, release.novelty, release.ensemble).eval()
+    if config.recipe.task != "classify":
+        raise ExportError(f"only classifiers are exported: the task of {config.recipe.name} is {config.recipe.task}")
+    served = ServedNetwork(network.eval(), release.calibration, release.novelty, release.ensemble).eval()
     batches = parity_batches(tokens)
     with torch.no_grad():
         example = served.outputs(*served.arguments(batches[0]).values())
@@ -218,15 +212,14 @@ def _manifest(served: ServedNetwork, example: dict[str, Tensor], config: RunConf
         name=release.name,
         version=release.version,
         architecture=config.recipe.network.architecture,
-        task=served.task,
-        taxonomy=release.taxonomy if served.task == "classification" else None,
+        taxonomy=release.taxonomy,
         bands=config.recipe.data.bands,
         flux_unit=config.recipe.data.flux_unit,
         limits=config.recipe.data.limits,
         metadata_columns=METADATA_COLUMNS if "metadata" in names else (),
         inputs=tuple(_input_spec(name) for name in names),
         outputs=tuple(_output_spec(name, value) for name, value in example.items()),
-        embedding_dim=example["embedding"].shape[1] if "embedding" in example else 0,
+        embedding_dim=example["embedding"].shape[1],
         parameters=Parameters(total=counts["total"], active=counts["active"]),
         ensemble=None if release.ensemble is None else release.ensemble.described,
         calibration=release.calibration,
@@ -250,8 +243,6 @@ def _output_spec(name: str, value: Tensor) -> TensorSpec:
     shape: tuple[int | str, ...] = ("batch", *value.shape[1:])
     if name in LOADS:
         shape = tuple(value.shape)
-    elif name.startswith("forecast"):
-        shape = ("batch", "queries")
     return TensorSpec(name=name, dtype="int64" if name in LOADS else "float32", shape=shape)
 
 
@@ -271,7 +262,7 @@ class Confidence(NamedTuple):
 def release(
     run: Path, data: Path, out: Path, *, name: str, version: str, say: Callable[[str], None] = _silent
 ) -> Bundle:
-    """Export the best weights of a run as a bundle with a card; a classifier is calibrated.
+    """Calibrate the best weights of a classifier's run and export them as a bundle with a card.
 
     Parameters
     ----------
@@ -288,20 +279,22 @@ def release(
     if out.exists() and any(out.iterdir()):
         raise RunError(f"{out} is not empty; remove it or name another folder")
     network, config = load_network(run)
+    if config.recipe.task != "classify":
+        raise RunError(f"only classifiers are exported: the task of {run} is {config.recipe.task}")
     dataset = read_dataset(data)
     if fingerprint(data, len(dataset)).sha256 != config.data.sha256:
         raise RunError(f"{run} was trained on other data than {data}")
     say(f"asking the network about {len(dataset)} light curves")
-    fit = fit_confidence(network, dataset, config.recipe) if config.recipe.task == "classify" else None
+    fit = fit_confidence(network, dataset, config.recipe)
     described = Release(
         name=name,
         version=version,
-        calibration=fit.calibration if fit else UNCALIBRATED,
+        calibration=fit.calibration,
         data=_provenance(dataset, config) | origin_of(data),
-        metrics={"validation": _validation(run)} | (fit.metrics if fit else {}),
-        taxonomy=taxonomy_of(dataset.classes) if fit else None,
-        novelty=fit.novelty if fit else None,
-        prediction_sets=fit.prediction_sets if fit else None,
+        metrics={"validation": _validation(run)} | fit.metrics,
+        taxonomy=taxonomy_of(dataset.classes),
+        novelty=fit.novelty,
+        prediction_sets=fit.prediction_sets,
     )
     export_bundle(network, config, _parity_tokens(dataset, config), out, described, say)
     return write_card(out)

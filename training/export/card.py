@@ -2,8 +2,7 @@
 
 A classifier's card is written from the bundle's manifest and the reports of ``evaluate`` and ``baseline``, never by
 hand, so that its numbers are those that were measured; the scores go into the manifest, which is hashed anew. Sections
-on calibration, prediction sets and novelty stand where the bundle has them. A forecaster's card is written from the
-manifest, whose scores are those of the validation that chose the weights.
+on calibration, prediction sets and novelty are written if the bundle has them.
 """
 
 import json
@@ -148,68 +147,6 @@ def draw_confusion(path: Path, confusion_CC: Int64, classes: Sequence[str], titl
     confusion_figure(percent_CC, classes, support_C1[:, 0].tolist(), title).savefig(path)
 
 
-FORECAST_SCORES = {
-    "median_sigma": "median error, in units of the observation's own error",
-    "rmse_sigma": "root mean square of the same",
-}
-
-FORECAST_USE = """## Intended use
-
-Planning of follow-up: how bright a transient or variable is likely to be at a given night and band, and how sure that
-is. It interpolates as well as it extrapolates.
-
-## What it must not be used for
-
-- as photometry, or to fill gaps in data that are then analysed as if they had been observed
-- for the noise of another instrument: the error is that of one visit of the simulated survey, source and noise together
-- far beyond the horizon it was trained on (`recipe` in `manifest.json`)
-
-## Known limits
-
-- Trained and scored on simulated objects only.
-- Queries are answered one by one: errors at neighbouring times are correlated, and the forecast does not say how."""
-
-
-def forecast_sections(manifest: Manifest) -> list[str]:
-    """Sections of the card that differ from a classifier's: before and after its training data."""
-    return [_forecast_identity(manifest), _forecast_scores(manifest), FORECAST_USE]
-
-
-def _forecast_identity(manifest: Manifest) -> str:
-    return f"""# {manifest.name} {manifest.version}
-
-A forecaster of multiband light curves: the flux to expect at requested times and bands, and the standard deviation of
-an observation there.
-
-- network: {manifest.architecture}, {manifest.parameters.total:,} parameters
-- input: difference flux and its error in any of {", ".join(manifest.bands)}, at most the newest
-  {manifest.limits.max_points_per_band} observations of each band; times and bands of the queries
-- output: `forecast_flux` and `forecast_flux_err` in {manifest.flux_unit}
-- recipe: `{manifest.recipe.get("name")}`, seed {manifest.recipe.get("seed")}, resolved in `manifest.json`
-- created: {manifest.created}"""
-
-
-def _forecast_scores(manifest: Manifest) -> str:
-    scores = manifest.metrics.get("validation", {})
-    who = {"": "this network", "persistence_": "last flux in the band", "mean_": "mean flux of the band"}
-    rows = [
-        [label, *(f"{scores[f'validation_{key}{name}']:.2f}" for name in FORECAST_SCORES)] for key, label in who.items()
-    ]
-    coverage = [f"{100 * scores[f'validation_coverage_{level}']:.1f} %" for level in (68, 95)]
-    return "\n".join(
-        [
-            "## Scores",
-            "",
-            "On validation objects, light curves cut where an alert was sent, the survey's later visits asked for:",
-            "",
-            markdown_table(["", *FORECAST_SCORES.values()], rows, numbers=True),
-            "",
-            f"Negative log likelihood {scores['validation_nll']:.3f} nats a query; {coverage[0]} of the observations",
-            f"lie inside the central 68.3 % interval and {coverage[1]} inside the 95 % one.",
-        ]
-    )
-
-
 PICTURE = "confusion.png"
 SCORES = {
     "macro_f1": "macro-F1",
@@ -280,13 +217,9 @@ def write_card(path: Path, report: Report | None = None, baseline: Report | None
         draw_confusion(path / PICTURE, np.array(report["confusion"]), report["classes"], title)
         summary = {key: report[key] for key in ("data", "models", "views", "detections", "days", "f1")}
         manifest = manifest.model_copy(update={"metrics": {**manifest.metrics, report["data"]["split"]: summary}})
-    if manifest.task == "forecast":
-        who, *rest = forecast_sections(manifest)
-        sections = [who, _data(manifest), *rest]
-    else:
-        scores = _scores(manifest, report, baseline)
-        limits = IMPORTED_LIMITS if "import" in manifest.data else SIMULATED_LIMITS
-        sections = [identity(manifest), _data(manifest), *scores, *confidence_sections(manifest), USE, limits]
+    scores = _scores(manifest, report, baseline)
+    limits = IMPORTED_LIMITS if "import" in manifest.data else SIMULATED_LIMITS
+    sections = [identity(manifest), _data(manifest), *scores, *confidence_sections(manifest), USE, limits]
     (path / CARD).write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return write_manifest(path, manifest)
 

@@ -1,20 +1,19 @@
-"""Modules that are exported: a network and what its graph computes around it; batches that prove the two equal.
+"""The module that is exported: a classifier with calibration, trees and novelty; batches for the parity test.
 
-- a classifier: softmax(logits / temperature), the logits of the network or of it and boosted trees, the embedding,
-  perhaps how unusual that is, and the expert loads of a network with mixtures;
-- a forecaster: expected flux and its standard deviation at the queries.
+Outputs: softmax(logits / temperature), where the logits are those of the network or of its ensemble with boosted trees,
+the embedding, optionally a novelty score, and the expert loads of a network with mixtures.
 
 Trees, temperature and novelty follow the formulas of ``models.bundle``, ``models.posterior`` and
-``training.score.confidence`` in float32, with nothing in temperature and novelty but elementwise arithmetic, one
-product and reductions, so torch and onnxruntime agree to rounding. Trees agree, too, except where rounding leads a
-number to the other side of a threshold.
+``training.score.confidence`` in float32. Temperature and novelty use only elementwise arithmetic, one product and
+reductions, so torch and onnxruntime agree to rounding. Trees agree as well, except where rounding moves a number across
+a threshold.
 
 Legend: B batch, L length, C classes, K classes of the reference or statistics, E embedding, F both, Q knots.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,11 +23,9 @@ from torch import Tensor, nn
 from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, Calibration, Ensemble
 from nightjar_alerts.models.lightcurve import RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.networks.network import INPUTS, QUERIES, Forecast, Output
+from nightjar_alerts.models.networks.network import INPUTS, Output
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
-from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import Novelty
-from nightjar_alerts.training.data.queries import Queries, pad_queries
 from nightjar_alerts.training.score.confidence import EmbeddingReference, NoveltyFit
 
 GOLDEN_CURVES = 12
@@ -37,7 +34,6 @@ LOADS = ("input_expert_load", "expert_load")
 AXES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(INPUTS, ("batch", "length")),
     "metadata": ("batch",),
-    **dict.fromkeys(QUERIES, ("batch", "queries")),
 }
 
 Arrays = dict[str, NDArray[Any]]
@@ -216,8 +212,6 @@ def _module_of(novelty: NoveltyFit | Scored | None) -> nn.Module | None:
 class ServedNetwork(nn.Module):
     """A classifier as a bundle computes it."""
 
-    task: ClassVar = "classification"
-
     def __init__(
         self,
         network: nn.Module,
@@ -275,21 +269,6 @@ class ServedNetwork(nn.Module):
         return {name: torch.from_numpy(batch[name]) for name in self.input_names}
 
 
-class ServedForecaster(ServedNetwork):
-    """A forecaster as a bundle computes it."""
-
-    task: ClassVar = "forecast"
-
-    def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Return expected flux and standard deviation, [B, Q], by name; 0 and 1 where nothing is asked."""
-        output: Forecast = self.network(*inputs)
-        mask_BQ = inputs[self.input_names.index("query_mask")]
-        return {
-            "forecast_flux": output.flux_BQ.where(mask_BQ, torch.zeros_like(output.flux_BQ)),
-            "forecast_flux_err": output.flux_err_BQ.where(mask_BQ, torch.ones_like(output.flux_err_BQ)),
-        }
-
-
 def parity_batches(tokens: Sequence[Tokens], seed: int = 0) -> list[Arrays]:
     """Ragged batches over all the tokens: mixed lengths, one curve, one point, no metadata; golden vectors last."""
     rng = np.random.default_rng(seed)
@@ -306,12 +285,5 @@ def parity_batches(tokens: Sequence[Tokens], seed: int = 0) -> list[Arrays]:
 
 
 def _batch(tokens: Sequence[Tokens], rng: np.random.Generator, length: int | None = None) -> Arrays:
-    """Return padded inputs of curves, and one to nine random queries of each."""
-    queries = [_random_queries(item, rng) for item in tokens]
-    return RaggedBatch.collate(tokens).padded(length=length) | pad_queries(queries)
-
-
-def _random_queries(tokens: Tokens, rng: np.random.Generator) -> Queries:
-    count = int(rng.integers(1, 10))
-    time = np.sort(rng.uniform(-10.0, float(tokens.time[-1]) + 60.0, count))
-    return Queries(time.astype(np.float32), rng.integers(0, len(BANDS), count))
+    """Return padded inputs of curves."""
+    return RaggedBatch.collate(tokens).padded(length=length)

@@ -271,14 +271,10 @@ def _prove(network: nn.Module, path: Path) -> None:
         raise BundleError(f"{path}: the weights read back give other embeddings, by {furthest:.2e}")
 
 
-QUERIES: Final = 8
-"""Forecast times in random inputs."""
-
-
 def random_inputs(batch: int, length: int, *, metadata: bool = False, seed: int = 0) -> dict[str, Array]:
     """Return light curves of noise over two years as inputs of a graph, with all metadata columns or none."""
     rng = np.random.default_rng(seed)
-    shape, query_shape = (batch, length), (batch, QUERIES)
+    shape = (batch, length)
     time = np.sort(rng.uniform(0, 700, shape), axis=1)
     columns = rng.uniform(0, 1, (batch, len(METADATA_COLUMNS))) if metadata else np.nan
     numbers = {
@@ -286,8 +282,6 @@ def random_inputs(batch: int, length: int, *, metadata: bool = False, seed: int 
         "flux_err": rng.uniform(2, 8, shape),
         "time": time - time[:, :1],
         "metadata": np.broadcast_to(columns, (batch, len(METADATA_COLUMNS))),
-        "query_time": rng.uniform(700, 760, query_shape),
     }
-    bands = {"band": rng.integers(0, 6, shape), "query_band": rng.integers(0, 6, query_shape)}
-    masks = {"mask": np.ones(shape, dtype=bool), "query_mask": np.ones(query_shape, dtype=bool)}
+    bands, masks = {"band": rng.integers(0, 6, shape)}, {"mask": np.ones(shape, dtype=bool)}
     return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in numbers.items()} | bands | masks

@@ -84,8 +84,6 @@ def open_model(path: Path, dataset: Dataset) -> ScoredModel:
 def _open_bundle(path: Path, dataset: Dataset) -> ScoredModel:
     bundle = load_bundle(path)
     manifest = bundle.manifest
-    if manifest.task != "classification":
-        raise ValueError(f"{path} is a {manifest.task} bundle; only classifiers are evaluated")
     if manifest.classes.names != dataset.classes:
         raise ValueError(f"{path} knows {', '.join(manifest.classes.names)}; the data {', '.join(dataset.classes)}")
     session = open_session(bundle.model)

@@ -93,8 +93,8 @@ def measure_bundle(path: Path, sky: Sky, views: Sky | None = None, part: Part = 
         For a bundle of other classes.
     """
     bundle = load_bundle(path)
-    if bundle.manifest.task != "classification" or bundle.manifest.classes.names != ELASTICC.names:
-        raise ValueError(f"{path} does not tell the {len(ELASTICC.names)} classes of the table apart")
+    if bundle.manifest.classes.names != ELASTICC.names:
+        raise ValueError(f"{path} does not have the {len(ELASTICC.names)} classes of the table")
     name = f"{bundle.manifest.name} {bundle.manifest.version}"
     report = measure(name, lambda objects, reveal: ask_bundle(path, objects, reveal), sky, views, part=part)
     objects, _ = scored_part(sky, part)

@@ -15,7 +15,7 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.load import check_bundle, load_model
 from nightjar_alerts.service.engine.warmup import LONGEST_DUMMY, BatchShape, dummy_batch, measure, warm_up_shapes
-from support.graph_bundles import HISTORY, classifier_bundle, forecaster_bundle
+from support.graph_bundles import HISTORY, classifier_bundle
 
 CLASSIFIERS: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "all six inputs": ((*HISTORY, "metadata"), {"metadata_columns": METADATA_COLUMNS}),
@@ -51,11 +51,6 @@ def test_bands_keep_their_indices_in_a_network_of_fewer(tmp_path: Path) -> None:
 
 def test_check_bundle_of_a_classifier_times_every_shape(tmp_path: Path) -> None:
     assert len(check_bundle(classifier_bundle(tmp_path).path, "cpu").timings) == 9
-
-
-def test_load_model_of_a_forecaster_raises(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="made for forecast; only classifiers are served"):
-        load_model(forecaster_bundle(tmp_path).path)
 
 
 def altered(bundle: Bundle, **changes: Any) -> Path:

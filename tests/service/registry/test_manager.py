@@ -19,7 +19,7 @@ from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from support.edge import settings, wait_until
-from support.graph_bundles import classifier_bundle, forecaster_bundle
+from support.graph_bundles import classifier_bundle
 from support.graphs import curve
 from support.repository import corrupt, lie, version
 
@@ -381,14 +381,6 @@ async def test_set_alias_exact_version_stays_and_name_follows(home: Home, root: 
         await models.set_alias("lsst", Reference("nobody"))
     with pytest.raises(ChangeRejected, match="name of a model"):
         await models.set_alias("mine", Reference("first"))
-
-
-async def test_reload_forecaster_is_not_served(home: Home, root: Path) -> None:
-    forecaster_bundle(root / "ruler", name="ruler", version="1.0.0")
-    await home.models.reload()
-    with pytest.raises(UnknownModel):
-        home.models.router.select("ruler")
-    assert ["only classifiers are served" in failure.reason for failure in home.models.failures] == [True]
 
 
 async def test_set_canary_answers_its_share_and_then_all(home: Home, root: Path) -> None:

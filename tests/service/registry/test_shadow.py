@@ -13,13 +13,12 @@ from nightjar_alerts.service.dataplane import InferOptions
 from nightjar_alerts.service.engine.adapter import Arrays
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.registry.loader import ChangeRejected, load_one
+from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import Reference
 from nightjar_alerts.service.registry.shadow import MAX_QUEUED, Shadow
 from nightjar_alerts.service.settings import CommonSettings
 from support.edge import QUICK, Network, loader, settings
-from support.graph_bundles import forecaster_bundle
 from support.graphs import curve, echo_manifest, poison
 from support.repository import version
 
@@ -147,14 +146,6 @@ async def test_shadow_share_of_requests_is_copied(both: Both) -> None:
     await both.until(lambda: seen.compared + seen.dropped > 50)
     await asyncio.sleep(0.2)
     assert seen.compared + seen.dropped < 160
-
-
-async def test_set_shadow_not_a_classifier_is_rejected(both: Both) -> None:
-    forecaster_bundle(both.root / "ruler", name="ruler", version="1.0.0")
-    with pytest.raises(ChangeRejected, match="only classifiers are served"):
-        await both.models.set_shadow("echo", Reference("ruler", "1.0.0"), 1.0)
-    await both.models.delete_shadow("echo")
-    assert both.models.router.shadows == {}
 
 
 async def test_select_canary_has_no_shadow(both: Both) -> None:
