@@ -1,0 +1,48 @@
+"""Public clients of the Open Inference Protocol that need environments of their own: KServe's and MLServer's codecs."""
+
+import json
+import subprocess
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.edge import HOST, Live, Network, live, loader
+
+pytestmark = pytest.mark.slow
+
+SCRIPTS = Path(__file__).parents[2] / "support" / "oip_clients"
+MODEL, VERSION = "echo", "0.0.1"
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(loader(Network())) as edge:
+        yield edge
+
+
+def results(edge: Live, folder: Path, package: str) -> list[Any]:
+    """Install a client, have it classify light curves, and return the lines that it prints."""
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+    if (installed := subprocess.run(install, capture_output=True, text=True)).returncode:
+        pytest.skip(f"{package} cannot be installed here: {installed.stderr[-300:]}")
+    script = SCRIPTS / f"with_{package}.py"
+    command = [python, "-W", "ignore", str(script), f"http://{HOST}:{edge.port}", MODEL, VERSION]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_mlserver_codecs_encode_and_decode_light_curves(edge: Live, tmp_path: Path) -> None:
+    # With and without the version in the path, each with columns of shape [N, 1] and [N].
+    expected = [MODEL, [2, 20], ["classified", "classified"]]
+    assert results(edge, tmp_path, "mlserver") == [expected] * 4
+
+
+def test_kserve_client_classifies_in_json_and_binary(edge: Live, tmp_path: Path) -> None:
+    expected = [MODEL, True, True, True, [2, 20], ["classified", "classified"]]
+    assert results(edge, tmp_path, "kserve") == [expected] * 2
