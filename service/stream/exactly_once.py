@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.stream.batches import Batch, identity
+from nightjar_alerts.service.stream.batches import Batch, FailedAlert
+from nightjar_alerts.service.stream.dead_letters import dead_letter, is_shortened, shorten
+from nightjar_alerts.service.stream.decisions import Retry, after_dead_letter, after_publishing
+from nightjar_alerts.service.stream.ledger import DeliveryLedger
 from nightjar_alerts.service.stream.messages import (
+    ActiveErrors,
     DeadLetterCause,
     Message,
     PermanentError,
     Record,
     Result,
     TransientError,
-    Troubles,
     backoff,
-    dead_letter,
-    is_shortened,
-    shorten,
+    identity,
 )
 from nightjar_alerts.service.stream.publishing import PublishStage
 
@@ -100,11 +101,11 @@ class ExactlyOnce:
         source: "KafkaSource",
         transactions: "KafkaTransactions",
         publishing: PublishStage,
-        troubles: Troubles,
+        errors: ActiveErrors,
         metrics: Metrics,
     ) -> None:
         self._source, self._transactions = source, transactions
-        self._publishing, self._troubles, self._metrics = publishing, troubles, metrics
+        self._publishing, self._errors, self._metrics = publishing, errors, metrics
         self._last = asyncio.Event()
         self._last.set()
 
@@ -114,107 +115,102 @@ class ExactlyOnce:
         return TransactionTurn(previous, self._last)
 
     async def conclude(
-        self, batch: Batch, results: Sequence[Result], turn: TransactionTurn, model: str
-    ) -> list[Result]:
+        self, batch: Batch, turn: TransactionTurn, ledger: DeliveryLedger, model: str
+    ) -> Sequence[Result]:
         """Publish, write dead letters and commit, as often as it takes; return the results that were published.
+
+        Parameters
+        ----------
+        batch : with the records of its results.
 
         Raises
         ------
         FatalError
             When the client of Kafka can do nothing more. What was not committed is read again by the next process.
         """
-        records: dict[Result, Record | None] = {}  # None where the format cannot express a result
-        for result, record in (await self._publishing.encode(results)).items():
-            if isinstance(record, DeadLetterCause):
-                batch.give_up(result.message, result.number, record)
-            else:
-                records[result] = record
         await turn.previous_ended.wait()
-        short: set[int] = set()  # identities of messages whose dead letters are too large for their topic
-        published: list[Result] | None = None
+        shortened: set[int] = set()  # identities of messages whose dead letters are too large for their topic
+        committed = False
         for pause in backoff():
             try:
-                published = await self._try(batch, records, short, model)
+                batch, committed = await self._try(batch, shortened, ledger, model)
             except TransientError as error:
-                await self._troubles.wait("transaction", str(error), pause)
-            if published is not None:
+                await self._errors.wait("transaction", str(error), pause)
+            if committed:
                 break
-        self._troubles.end("transaction")
+        self._errors.clear("transaction")
         # Not in a `finally`: behind a batch that failed, a later one must not commit offsets beyond it.
         turn.ended.set()
-        return published or []
+        return batch.results
 
-    async def _try(
-        self, batch: Batch, records: dict[Result, Record | None], short: set[int], model: str
-    ) -> list[Result] | None:
-        """Try one transaction; None where records were refused: they are replaced in the next one."""
-        contents = [_Content(one.message, one, record) for one, record in records.items() if record is not None]
+    async def _try(self, batch: Batch, shortened: set[int], ledger: DeliveryLedger, model: str) -> tuple[Batch, bool]:
+        """Try one transaction; return the batch as committed, or for the next try where records were refused."""
+        contents = [_Content(one.message, one, one.record) for one in batch.results if one.record is not None]
         written: list[Message] = []  # dead letters that go elsewhere, hence at least once
         if self._transactions.dead_letters:
-            contents += self._dead_letters(batch, short, model)
-        elif batch.dead:
-            written = await self._publishing.write_dead_letters(batch, model)
+            contents += self._dead_letters(batch, shortened, model)
+        elif batch.failed:
+            written = await self._publishing.write_dead_letters(batch.first_failures(), model)
         # Before the commit: offsets must not be moved past an alert that a stage has lost.
         written += [content.message for content in contents if content.result is None]
-        batch.check(((one.message, one.number) for one in records), written)
+        written_ids = set(map(identity, written))
+        failed = [alert for alert in batch.failed if identity(alert.message) in written_ids]
+        ledger.check_resolved(batch.messages, batch.results, failed, batch.tombstones)
         attempt = _Attempt(self._source, self._transactions, batch, contents)
         running = self._transactions.run(attempt.prepare)
         done = asyncio.wrap_future(running)
         try:
-            verdicts = await asyncio.shield(done)
+            reports = await asyncio.shield(done)
         except asyncio.CancelledError:
             # What is being committed must not be counted as given back.
             running.cancel()
             await asyncio.wait([done], timeout=CANCEL_SECONDS)
             if done.done() and not done.cancelled() and done.exception() is None and not any(done.result()):
-                self._settle(batch, records, attempt)
+                self._resolve(batch, attempt, ledger)
             raise
-        refused = False
-        for content, verdict in zip(attempt.contents, verdicts, strict=False):
-            if isinstance(verdict, PermanentError):
-                self._replace(batch, records, short, content, verdict)
-                refused = True
-        return None if refused else self._settle(batch, records, attempt)
+        refused = []
+        for content, report in zip(attempt.contents, reports, strict=False):
+            if isinstance(report, PermanentError):
+                refused += self._replace(content, report, shortened)
+        if any(isinstance(report, PermanentError) for report in reports):
+            return batch.fail(refused), False
+        return self._resolve(batch, attempt, ledger), True
 
-    def _dead_letters(self, batch: Batch, short: set[int], model: str) -> list[_Content]:
+    def _dead_letters(self, batch: Batch, shortened: set[int], model: str) -> list[_Content]:
         """Return the dead letters of a batch, one for each message."""
-        # Reversed, so that each message keeps its first cause: of equal keys a dictionary keeps the last.
-        first_by_message = {identity(one.message): one for one in reversed(batch.dead)}
-        letters = []
-        for number, one in first_by_message.items():
-            letter = dead_letter(one.message, one.cause, model)
-            letters.append(_Content(one.message, None, shorten(letter) if number in short else letter))
-        return letters
+        contents = []
+        for alert in batch.first_failures():
+            record = dead_letter(alert.message, alert.cause, model)
+            if identity(alert.message) in shortened:
+                record = shorten(record)
+            contents.append(_Content(alert.message, None, record))
+        return contents
 
-    def _replace(
-        self,
-        batch: Batch,
-        records: dict[Result, Record | None],
-        short: set[int],
-        content: _Content,
-        error: PermanentError,
-    ) -> None:
-        """Replace a record that its topic does not take. Raises TransientError where there is no smaller one."""
+    def _replace(self, content: _Content, error: PermanentError, shortened: set[int]) -> list[FailedAlert]:
+        """Return the failed alert for a refused result; note a dead letter that has to be shortened.
+
+        Raises TransientError where the dead letter is refused for another reason, or was shortened before.
+        """
         message, result, record = content
         if result is not None:
-            del records[result]
-            batch.give_up(message, result.number, DeadLetterCause("publish", "refused", str(error)))
-        elif is_shortened(record):
+            decision = after_publishing(error)
+            assert isinstance(decision, DeadLetterCause)
+            return [FailedAlert(message, result.number, decision)]
+        if isinstance(after_dead_letter(error, is_shortened(record)), Retry):
             raise TransientError(f"dead letters: {error}")
-        else:
-            log.warning("dead letter refused", place=message.place, reason=str(error))
-            short.add(identity(message))
+        log.warning("dead letter is too large, shortening it", place=message.place, reason=str(error))
+        shortened.add(identity(message))
+        return []
 
-    def _settle(self, batch: Batch, records: dict[Result, Record | None], attempt: _Attempt) -> list[Result]:
-        """Account for a committed transaction; messages whose partitions were revoked are given back."""
-        committed = set(map(identity, attempt.messages))
-        for message in batch.messages:
-            if identity(message) not in committed:
-                batch.return_message(message)
-        published = [result for result in records if identity(result.message) in committed]
-        batch.settle_answers((r.message, r.number, r.outcome.status, r.outcome.reason) for r in published)
-        batch.settle_dead_letters(attempt.messages)
-        batch.check()
-        shortened = [one for one in attempt.contents if one.result is None and is_shortened(one.record)]
-        self._metrics.stream_shortened.inc(len(shortened))
-        return published
+    def _resolve(self, batch: Batch, attempt: _Attempt, ledger: DeliveryLedger) -> Batch:
+        """Resolve a committed batch; messages whose partitions were revoked are given back."""
+        committed = batch.part(attempt.messages)
+        owned = set(map(identity, committed.messages))
+        ledger.give_back(message for message in batch.messages if identity(message) not in owned)
+        ledger.resolve_results(committed.results)
+        ledger.resolve_tombstones(committed.tombstones)
+        ledger.resolve_failed(committed.failed, committed.messages)
+        ledger.check_resolved(batch.messages)
+        letters = [one for one in attempt.contents if one.result is None and is_shortened(one.record)]
+        self._metrics.stream_shortened.inc(len(letters))
+        return committed

@@ -1,48 +1,49 @@
-"""Results to the sink, and alerts that were given up to the dead letters: repeated until acknowledged.
+"""Results to the sink, and dead letters to theirs: sent until each is acknowledged.
 
-A record that the sink refuses for good becomes a dead letter. A dead letter that is refused, as it is too large, is
-shortened. It has nowhere else to go: it is tried until it is taken, and its batch waits, so that a full disk stops the
-worker instead of costing alerts.
+:mod:`~nightjar_alerts.service.stream.decisions` decides on each delivery report. A dead letter has nowhere else to go:
+it is sent until it is accepted, and its batch waits, so that a full disk stops the worker instead of costing alerts.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from time import monotonic
 from typing import Final
 
 import structlog
 
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.stream.batches import Batch, identity
+from nightjar_alerts.service.stream.batches import Batch, FailedAlert
+from nightjar_alerts.service.stream.dead_letters import dead_letter, is_shortened, shorten
+from nightjar_alerts.service.stream.decisions import Retry, after_dead_letter, after_encoding, after_publishing
 from nightjar_alerts.service.stream.messages import (
     PART_MESSAGES,
+    ActiveErrors,
     DeadLetterCause,
+    DeliveryReport,
     FatalError,
     Message,
     PermanentError,
     Record,
+    RecordTooLargeError,
     Result,
     Sink,
     Source,
     TransientError,
-    Troubles,
     backoff,
-    dead_letter,
-    is_shortened,
-    shorten,
 )
 
 log = structlog.get_logger(__name__)
 
-
 RecordEncoder = Callable[[Result], Record | None]
-EncodedRecords = Mapping[Result, Record | DeadLetterCause | None]
-"""Record of each result; a cause where it cannot be encoded, None where the format has no way to say it."""
+"""Returns the record of a result; None if the format cannot express it. Raises PermanentError."""
+SINK: Final = "sink"
+DEAD_LETTERS: Final = "dead letters"
 
 
 class PublishStage:
-    """Last stage: results to the sink, what was given up to the dead letters."""
+    """Third stage: results to the sink, failed alerts to the dead letters."""
 
     def __init__(
         self,
@@ -50,108 +51,102 @@ class PublishStage:
         dead_letters: Sink,
         encode: RecordEncoder,
         executor: Executor,
-        troubles: Troubles,
+        errors: ActiveErrors,
         metrics: Metrics,
     ) -> None:
         self._sink, self._dead_letters, self._encode_result = sink, dead_letters, encode
-        self._executor, self._troubles, self._metrics = executor, troubles, metrics
+        self._executor, self._errors, self._metrics = executor, errors, metrics
 
-    async def encode(self, results: Sequence[Result]) -> EncodedRecords:
-        """Return what is to be published of each result."""
+    async def encode(self, batch: Batch) -> Batch:
+        """Return the batch with the records of its results; results that cannot be encoded are failed alerts."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: {result: self._encode(result) for result in results})
-
-    async def publish(
-        self, batch: Batch, results: Sequence[Result], encoded: EncodedRecords | None = None
-    ) -> list[Result]:
-        """Publish; returns results that were acknowledged or that the format cannot say. The others are given up.
-
-        Parameters
-        ----------
-        encoded : records of these results, and perhaps of more, where they were encoded before.
-        """
-        encoded = await self.encode(results) if encoded is None else encoded
-        records, record_results, inexpressible = [], [], []
-        for result in results:
-            record = encoded[result]
-            if isinstance(record, Record):
-                records.append(record)
-                record_results.append(result)
-            elif isinstance(record, DeadLetterCause):
-                batch.give_up(result.message, result.number, record)
+        encoded = await loop.run_in_executor(self._executor, lambda: [self._encode(result) for result in batch.results])
+        results, failed = [], []
+        for result, record in zip(batch.results, encoded, strict=True):
+            if isinstance(record, DeadLetterCause):
+                failed.append(FailedAlert(result.message, result.number, record))
             else:
-                inexpressible.append(result)
-        refusals = await self._send(self._sink, records, "sink")
-        for place, error in refusals.items():
-            batch.give_up(
-                record_results[place].message,
-                record_results[place].number,
-                DeadLetterCause("publish", "refused", str(error)),
-            )
-        return inexpressible + [result for place, result in enumerate(record_results) if place not in refusals]
+                results.append(replace(result, record=record))
+        return replace(batch, results=tuple(results), failed=(*batch.failed, *failed))
 
     def _encode(self, result: Result) -> Record | DeadLetterCause | None:
         try:
             return self._encode_result(result)
-        except PermanentError as error:
-            return DeadLetterCause("encode", "not_expressible", str(error))
-        except Exception as error:  # a bug of ours must cost this alert alone
-            log.exception("a result broke its format", alert=result.packet.alert_id)
-            return DeadLetterCause("encode", "internal_error", type(error).__name__)
+        except Exception as error:
+            if not isinstance(error, PermanentError):  # a bug must cost this alert alone
+                log.exception("failed to encode a result", alert=result.packet.alert_id)
+            return after_encoding(error)
 
-    async def write_dead_letters(self, batch: Batch, model: str) -> list[Message]:
-        """Write a batch's dead letters, one for each message; returns the messages of those acknowledged."""
-        # Reversed, so that each message keeps its first cause: of equal keys a dictionary keeps the last.
-        first_by_message = {identity(one.message): one for one in reversed(batch.dead)}
-        pending = [(one.message, dead_letter(one.message, one.cause, model)) for one in first_by_message.values()]
-        written_messages: list[Message] = []
-        for pause in backoff():
-            refusals = await self._send(self._dead_letters, [record for _, record in pending], "dead letters")
-            acknowledged_letters = [one for place, one in enumerate(pending) if place not in refusals]
-            written_messages += [message for message, _ in acknowledged_letters]
-            self._metrics.stream_shortened.inc(sum(is_shortened(record) for _, record in acknowledged_letters))
-            refused_letters = [pending[place] for place in refusals]
-            pending = [(message, shorten(record)) for message, record in refused_letters]  # too large, most likely
-            if not pending:
-                break
-            log.warning(
-                "a dead letter was refused", place=pending[0][0].place, reason=str(next(iter(refusals.values())))
-            )
-            if pending == refused_letters:  # all were shortened before: only waiting is left
-                await self._troubles.wait("dead letters", str(next(iter(refusals.values()))), pause)
-        return written_messages
-
-    async def _send(self, sink: Sink, records: Sequence[Record], step: str) -> dict[int, PermanentError]:
-        """Publish until every record is acknowledged or refused for good; returns the refusals, by place."""
-        refusals: dict[int, PermanentError] = {}
-        pending = list(range(len(records)))
+    async def publish(self, batch: Batch) -> Batch:
+        """Send the records of the results; return the batch with those refused as failed alerts."""
+        failed: list[FailedAlert] = []
+        pending = [result for result in batch.results if result.record is not None]
         for pause in backoff():
             if not pending:
                 break
-            verdicts = await asyncio.to_thread(_publish, sink, [records[place] for place in pending])
-            verdict_by_place = dict(zip(pending, verdicts, strict=True))
-            refusals |= {
-                place: verdict for place, verdict in verdict_by_place.items() if isinstance(verdict, PermanentError)
-            }
-            pending = [
-                place for place, verdict in verdict_by_place.items() if verdict is not None and place not in refusals
-            ]
-            if pending:
-                await self._troubles.wait(step, str(verdict_by_place[pending[0]]), pause)
-        if records:
-            self._troubles.end(step)
-        return refusals
+            retries: list[Result] = []
+            reason = ""
+            for result, report in zip(pending, await self._send(self._sink, _records(pending)), strict=True):
+                decision = after_publishing(report)
+                if isinstance(decision, DeadLetterCause):
+                    failed.append(FailedAlert(result.message, result.number, decision))
+                elif isinstance(decision, Retry):
+                    retries.append(result)
+                    reason = reason or decision.reason
+            if pending := retries:
+                await self._errors.wait(SINK, reason, pause)
+            else:
+                self._errors.clear(SINK)
+        return batch.fail(failed)
+
+    async def write_dead_letters(self, failed: Sequence[FailedAlert], model: str) -> list[Message]:
+        """Write a dead letter for each failed alert; returns their messages once all are acknowledged."""
+        pending = [(alert.message, dead_letter(alert.message, alert.cause, model)) for alert in failed]
+        for pause in backoff():
+            if not pending:
+                break
+            remaining: list[tuple[Message, Record]] = []
+            reason = ""
+            reports = await self._send(self._dead_letters, [record for _, record in pending])
+            for (message, record), report in zip(pending, reports, strict=True):
+                decision = after_dead_letter(report, is_shortened(record))
+                if isinstance(decision, Retry):
+                    remaining.append((message, record))
+                    reason = reason or decision.reason
+                elif decision == "shorten":
+                    log.warning("dead letter is too large, shortening it", place=message.place, reason=str(report))
+                    remaining.append((message, shorten(record)))
+                else:
+                    self._metrics.stream_shortened.inc(is_shortened(record))
+            pending = remaining
+            if reason:
+                await self._errors.wait(DEAD_LETTERS, reason, pause)
+            else:
+                self._errors.clear(DEAD_LETTERS)
+        return [alert.message for alert in failed]
+
+    async def _send(self, sink: Sink, records: Sequence[Record]) -> list[DeliveryReport]:
+        reports = await asyncio.to_thread(_publish, sink, records)
+        if len(records) > 1:  # a broker may apply its limit to the records of one request together
+            for index, report in enumerate(reports):
+                if isinstance(report, RecordTooLargeError):
+                    (reports[index],) = await asyncio.to_thread(_publish, sink, [records[index]])
+        return reports
 
 
-def _publish(sink: Sink, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
-    """Publish; a record that breaks the sink's client is refused, and its neighbours are not."""
+def _records(results: Sequence[Result]) -> list[Record]:
+    return [result.record for result in results if result.record is not None]
+
+
+def _publish(sink: Sink, records: Sequence[Record]) -> list[DeliveryReport]:
+    """Publish; a record that breaks the sink's client is refused, and the others are not."""
     try:
         return sink.publish(records)
     except (TransientError, PermanentError, FatalError):
         raise
     except Exception as error:  # whatever the client makes of strange bytes must cost this record alone
         if len(records) == 1:
-            log.exception("a record broke the sink")
+            log.exception("failed to hand a record to the sink")
             return [PermanentError(f"{type(error).__name__}: {error}"[:500])]
         half = len(records) // 2
         return _publish(sink, records[:half]) + _publish(sink, records[half:])
@@ -159,6 +154,13 @@ def _publish(sink: Sink, records: Sequence[Record]) -> list[PermanentError | Tra
 
 WINDOW_TIMEOUT_SECONDS: Final = 10.0
 WINDOW_POLL_SECONDS: Final = 0.005
+
+
+class PublishTurn:
+    """Place of a batch in the :class:`PublishingQueue`."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
 
 
 class PublishingQueue:
@@ -174,38 +176,43 @@ class PublishingQueue:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._bounded = source.commit_window() is not None
-        self._waiting: dict[Batch, asyncio.Event] = {}  # in the order taken; the turn of the first one is set
+        self._waiting: dict[PublishTurn, None] = {}  # in the order taken; the turn of the first one is reached
         self._in_flight = 0
         # Zero once a part has not fitted for so long, until one fits: an outage costs one timeout, not one a part.
         self._window_timeout = WINDOW_TIMEOUT_SECONDS
 
-    def enqueue(self, batch: Batch) -> None:
-        """Put a batch at the end; to be called in the order in which batches are taken."""
+    def enqueue(self) -> PublishTurn:
+        """Return the turn of a batch; to be called in the order in which batches are taken."""
+        turn = PublishTurn()
         if self._bounded:
-            self._waiting[batch] = asyncio.Event()
+            self._waiting[turn] = None
             self._wake_first()
+        return turn
 
-    def leave(self, batch: Batch) -> None:
-        """Take a batch out of the queue, if it is in it still: those behind it need not wait for it."""
-        if (turn := self._waiting.pop(batch, None)) is not None:
-            turn.set()
+    def leave(self, turn: PublishTurn) -> None:
+        """Take a batch out of the queue, if it is still in it: those behind it need not wait for it."""
+        if turn in self._waiting:
+            del self._waiting[turn]
+            turn.reached.set()
             self._wake_first()
 
     def _wake_first(self) -> None:
-        for turn in self._waiting.values():
-            turn.set()
+        for turn in self._waiting:
+            turn.reached.set()
             break
 
-    async def publish_in_turn(self, batch: Batch, publish: Callable[[Batch], Awaitable[None]]) -> None:
-        """Have a batch published in its turn: in parts, side by side, where there is a bound, and whole elsewhere.
+    async def publish_in_turn(
+        self, turn: PublishTurn, batch: Batch, publish: Callable[[Batch], Awaitable[None]]
+    ) -> None:
+        """Have a batch published in its turn: in parts, concurrently, where there is a bound, and whole elsewhere.
 
         Parameters
         ----------
         publish : publishes and acknowledges a part, which counts in the window until then. If it fails for one part,
             the other parts are cancelled.
         """
-        if (turn := self._waiting.get(batch)) is not None:  # one that left the queue waits for the window alone
-            await turn.wait()
+        if turn in self._waiting:  # one that left the queue waits for the window alone
+            await turn.reached.wait()
         parts = batch.split(PART_MESSAGES) if self._bounded else [batch]
         try:
             async with asyncio.TaskGroup() as parts_in_flight:
@@ -213,7 +220,7 @@ class PublishingQueue:
                     await self._wait_for_window(len(part.messages))
                     self._in_flight += len(part.messages)
                     parts_in_flight.create_task(self._publish(part, publish))
-                self.leave(batch)  # the next batch begins beside the last parts of this one
+                self.leave(turn)  # the next batch begins while the last parts of this one are published
         except BaseExceptionGroup as errors:  # callers tell failures apart by their type
             raise errors.exceptions[0] from None
 

@@ -1,9 +1,9 @@
-"""The worker: takes messages while there is room, brings them to an end, and accounts for every one when it stops.
+"""The worker: polls messages while there is room, passes them through the pipeline, and accounts for every one.
 
-SIGTERM or SIGINT: nothing more is taken, what is in flight is finished within ``drain_timeout``, the rest is given back
-to the broker. The process ends with 0 when the account balances; a dead engine, an alert lost between the stages or an
-account that does not balance ends it with 1, and what was in flight counts as delivered once more. More workers of the
-same group share the partitions: scaling out is starting more of them.
+SIGTERM or SIGINT: nothing more is polled, what is in flight is finished within ``drain_timeout``, the rest is given
+back to the broker. The process ends with 0 when the ledger balances; a dead engine, a lost alert or a ledger that does
+not balance ends it with 1, and what was in flight counts as delivered once more. Workers of one group share the
+partitions: scaling out is starting more of them.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ from nightjar_alerts.service.registry.loader import LoadModels
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
-from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
 from nightjar_alerts.service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
+from nightjar_alerts.service.stream.dead_letters import restore
 from nightjar_alerts.service.stream.exactly_once import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce
 from nightjar_alerts.service.stream.files import FileSource
 from nightjar_alerts.service.stream.formats import record_of
+from nightjar_alerts.service.stream.ledger import DeliveryLedger, UnbalancedError
 from nightjar_alerts.service.stream.messages import (
+    ActiveErrors,
     FatalError,
     Message,
     Source,
     TransientError,
-    Troubles,
     backoff,
-    restore,
 )
-from nightjar_alerts.service.stream.pipeline import ClassifyStage, DecodeStage, Pipeline
+from nightjar_alerts.service.stream.pipeline import DecodeStage, InferStage, Pipeline
 from nightjar_alerts.service.stream.probes import Probes, ProgressMonitor
 from nightjar_alerts.service.stream.publishing import PublishStage
 
@@ -77,15 +77,15 @@ class Worker:
 
     Attributes
     ----------
-    accounts : what became of every alert.
+    ledger : what became of every alert.
     probes : server of ``/healthz``, ``/readyz`` and ``/metrics`` while the worker runs.
     """
 
     def __init__(self, settings: StreamSettings, replay: bool = False, load: LoadModels | None = None) -> None:
         self._settings, self._replay = settings, replay
         self.metrics = Metrics(tracing_to(settings.otlp_endpoint, settings.trace_ratio))
-        self.accounts = Accounts(self.metrics)
-        self._troubles = Troubles(self.metrics)
+        self.ledger = DeliveryLedger(self.metrics)
+        self._errors = ActiveErrors(self.metrics)
         self._models = ModelManager(settings, self.metrics, self._fail, load)
         self._state, self._failure, self._failure_status = "starting", "", 1
         self._connectors: Connectors | None = None
@@ -97,7 +97,7 @@ class Worker:
         self.probes: Probes | None = None
         self._last_beat, self._backoff = monotonic(), backoff()
         after = settings.unready_after, settings.unhealthy_after
-        self._progress = ProgressMonitor(self.metrics, *after, outside=self._outside_trouble)
+        self._progress = ProgressMonitor(self.metrics, *after, outside=self._external_error)
         # One thread owns the source. One decodes: more would wait for each other's turn at the interpreter.
         self._threads = ThreadPoolExecutor(1, "source"), ThreadPoolExecutor(1, "decode")
 
@@ -159,24 +159,24 @@ class Worker:
         registry = SchemaRegistry(settings.registry or None, settings.registry_cache, settings.schemas)
         decoding = DecodeStage(
             MessageReader(registry, limits, settings.schemas), settings.topics, settings.unknown_schema,
-            settings.max_deliveries, self._threads[1], self._troubles,
+            settings.max_deliveries, self._threads[1], self._errors,
         )  # fmt: skip
         publishing = PublishStage(
             connectors.sink,
             connectors.dead_letters,
             partial(record_of, form=settings.sink_format, embedding=settings.sink_embedding),
             self._threads[1],
-            self._troubles,
+            self._errors,
             self.metrics,
         )
-        stages = decoding, ClassifyStage(self._models, self._troubles, settings.prior), publishing
+        stages = decoding, InferStage(self._models, self._errors, settings.prior), publishing
         model = str(self._models.router.select().model.reference)
         once = (
-            ExactlyOnce(*connectors.transactions, publishing, self._troubles, self.metrics)
+            ExactlyOnce(*connectors.transactions, publishing, self._errors, self.metrics)
             if connectors.transactions
             else None
         )
-        return Pipeline(connectors.source, stages, self.accounts, self._troubles, self.metrics, model, once)
+        return Pipeline(connectors.source, stages, self.ledger, self._errors, self.metrics, model, once)
 
     async def _take(self, source: Source, pipeline: Pipeline) -> None:
         """Take messages while there is room for them."""
@@ -207,9 +207,9 @@ class Worker:
         try:
             messages = await self._call_source(lambda: source.poll(limit, POLL_SECONDS))
         except TransientError as error:
-            await self._troubles.wait("source", str(error), next(self._backoff))
+            await self._errors.wait("source", str(error), next(self._backoff))
             return None
-        self._troubles.end("source")
+        self._errors.clear("source")
         self._backoff = backoff()
         return [restore(message) for message in messages] if self._restores_dead_letters else messages
 
@@ -270,7 +270,7 @@ class Worker:
         """Log the account now and then."""
         while True:
             await asyncio.sleep(self._settings.account_interval)
-            log.info("account", topics=self.accounts.summary(), under_way=self._in_flight_messages)
+            log.info("account", topics=self.ledger.summary(), under_way=self._in_flight_messages)
 
     async def _observe(self, source: Source) -> None:
         """Ask for the status of the source, every few seconds."""
@@ -279,15 +279,15 @@ class Worker:
             self._progress.observe(await asyncio.to_thread(source.status), self._in_flight_messages)
             await asyncio.sleep(OBSERVE_SECONDS)
 
-    def _outside_trouble(self) -> str:
-        """Return what is wrong outside of this process, in words."""
-        troubles = [str(self._troubles)]
+    def _external_error(self) -> str:
+        """Return what is wrong outside of this process."""
+        reasons = [str(self._errors)]
         if self._connectors is not None:
             sinks = {"sink": self._connectors.sink, "dead letters": self._connectors.dead_letters}
             for name, sink in sinks.items():
                 if trouble := sink.trouble:
-                    troubles.append(f"{name}: {trouble}")
-        return "; ".join(filter(None, troubles))
+                    reasons.append(f"{name}: {trouble}")
+        return "; ".join(filter(None, reasons))
 
     def stop(self) -> None:
         """Stop taking messages, finish, and end."""
@@ -308,7 +308,7 @@ class Worker:
     def _unready(self) -> str:
         if self._failure or self._state != "ready":
             return self._failure or f"the worker is {self._state}"
-        return "; ".join(filter(None, (self._progress.unready(), self._outside_trouble())))
+        return "; ".join(filter(None, (self._progress.unready(), self._external_error())))
 
     def _exit_status(self) -> int:
         """Log the final account; return `exit_status`, or after a failure 1 or :data:`RESTART_STATUS`."""
@@ -316,21 +316,21 @@ class Worker:
         unreadable, skipped = (source.unreadable, source.skipped) if isinstance(source, FileSource) else ({}, [])
         log.info(
             "final account",
-            topics=self.accounts.summary(),
+            topics=self.ledger.summary(),
             **({"unreadable": unreadable} if unreadable else {}),
             **({"not_alerts": skipped} if skipped else {}),
         )
         try:
-            self.accounts.check()
+            self.ledger.check()
         except UnbalancedError as error:
-            log.critical("the account does not balance", reason=str(error))
+            log.critical("the ledger does not balance", reason=str(error))
             return 1
         if self._failure:
             log.critical("the worker failed", reason=self._failure)
             return self._failure_status
         if source is None or not source.finite:
             return 0
-        read, dead = self.accounts.count("classified", "abstained"), self.accounts.count("dead")
+        read, dead = self.ledger.count("classified", "abstained"), self.ledger.count("dead")
         return exit_status(read, dead + len(unreadable), len(skipped))
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ import pytest
 from nightjar_alerts.service.process import configure_log
 from nightjar_alerts.service.settings import ENV_PREFIX, StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
-from nightjar_alerts.service.stream.pipeline import ClassifyStage
+from nightjar_alerts.service.stream.batches import Batch
+from nightjar_alerts.service.stream.pipeline import InferStage
 from nightjar_alerts.service.stream.worker import RESTART_STATUS, Worker, supervise
 from support import alerts
 from support.edge import HOST, Network, loader, wait_until
@@ -116,7 +118,7 @@ class Running:
     def totals(self) -> dict[str, int]:
         """Outcomes of the alerts of all topics together."""
         totals: dict[str, int] = {}
-        for counts in self.worker.accounts.summary().values():
+        for counts in self.worker.ledger.summary().values():
             for name, count in counts.items():
                 totals[name] = totals.get(name, 0) + count
         return totals
@@ -278,12 +280,13 @@ class Process:
 
 def forget_in_classifying(monkeypatch: pytest.MonkeyPatch, alert_id: str) -> None:
     """Let the stage that classifies drop one alert, as a bug of ours might; for workers in this process."""
-    whole = ClassifyStage.results
+    whole = InferStage.infer
 
-    async def forgetful(self: ClassifyStage, *arguments: Any) -> list[Any]:
-        return [one for one in await whole(self, *arguments) if one.packet.alert_id != alert_id]
+    async def forgetful(self: InferStage, *arguments: Any) -> Batch:
+        batch = await whole(self, *arguments)
+        return replace(batch, results=tuple(one for one in batch.results if one.packet.alert_id != alert_id))
 
-    monkeypatch.setattr(ClassifyStage, "results", forgetful)
+    monkeypatch.setattr(InferStage, "infer", forgetful)
 
 
 def resident_megabytes(pid: int) -> float:

@@ -14,10 +14,10 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from nightjar_alerts.service.stream.addresses import Address
+from nightjar_alerts.service.stream.broker_errors import kafka_report
 from nightjar_alerts.service.stream.kafka.client import (
     ClientErrors,
     is_reachable,
-    is_transient,
     make_client,
     properties,
 )
@@ -196,4 +196,4 @@ def _produce(
 
 def verdict_of(error: KafkaError, topic: str) -> TransientError | PermanentError:
     """Return the verdict on a record for an error of the broker or the client. Names the topic."""
-    return (TransientError if error.fatal() or is_transient(error) else PermanentError)(f"{topic}: {error.str()}")
+    return kafka_report(error.name(), error.fatal(), error.str(), topic)

@@ -4,8 +4,10 @@ One alert is dropped, or answered twice, in each stage in turn, on each way from
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from inspect import iscoroutinefunction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +19,11 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import redis_streams
-from nightjar_alerts.service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
+from nightjar_alerts.service.stream.batches import Batch, FailedAlert
 from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
-from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
-from nightjar_alerts.service.stream.pipeline import ClassifyStage, DecodeStage
+from nightjar_alerts.service.stream.ledger import OTHER, TOPICS, DeliveryLedger, LostAlertError
+from nightjar_alerts.service.stream.messages import DeadLetterCause, Message, Result
+from nightjar_alerts.service.stream.pipeline import DecodeStage, InferStage
 from nightjar_alerts.service.stream.publishing import PublishStage
 from support.kafka_cluster import kafka_cluster
 from support.redis import needs_redis, redis_server
@@ -35,8 +38,8 @@ LOST = "10003"  # the alert that is dropped
 def stages() -> dict[str, tuple[tuple[type, str], ...]]:
     """Methods that bring alerts through each stage: at least once, and exactly once where that is another one."""
     return {
-        "decode": ((DecodeStage, "alerts"),),
-        "classify": ((ClassifyStage, "results"),),
+        "decode": ((DecodeStage, "decode"),),
+        "classify": ((InferStage, "infer"),),
         "publish": ((PublishStage, "publish"), (PublishStage, "encode")),
         "dead_letters": ((PublishStage, "write_dead_letters"), (ExactlyOnce, "_dead_letters")),
     }
@@ -50,8 +53,9 @@ def drop_in(stage: str, once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forgetful(whole: Callable[..., Any]) -> Callable[..., Any]:
     def kept(found: Any) -> Any:
-        if isinstance(found, dict):
-            return {one: record for one, record in found.items() if not is_lost(one)}
+        if isinstance(found, Batch):
+            alerts = tuple(one for one in found.alerts if not is_lost(one))
+            return replace(found, alerts=alerts, results=tuple(one for one in found.results if not is_lost(one)))
         return [one for one in found if not is_lost(one)]
 
     async def forgets_later(*arguments: Any) -> Any:
@@ -137,7 +141,7 @@ def test_a_lost_alert_stops_the_worker_and_is_named(
     with running(way.settings) as worker:
         assert worker.join(60) == 1
         failure = worker.worker._failure
-    assert "no stage has brought to an end: alert 0" in failure
+    assert "no stage resolved alert 0" in failure
     if stage != "dead_letters":
         assert LOST in failure
     totals = worker.totals()
@@ -145,53 +149,70 @@ def test_a_lost_alert_stops_the_worker_and_is_named(
     assert way.undone() in (None, COUNT + 1)
 
 
-def test_an_alert_that_ends_twice_is_an_error() -> None:
+def opened(*messages: Message) -> DeliveryLedger:
+    ledger = DeliveryLedger(Metrics())
+    ledger.take(messages)
+    return ledger
+
+
+def result(message: Message, number: int) -> Result:
+    outcome: Any = SimpleNamespace(status="classified", reason="")
+    unused: Any = None
+    return Result(message, number, unused, outcome, unused, 0)
+
+
+def test_ledger_alert_resolved_twice_raises() -> None:
     message = Message("alerts", "0:1", b"")
-    batch = Batch([message], Accounts(Metrics()), 0)
-    batch.set_alerts(message, ["a", "b"])
-    batch.settle_answers([(message, 1, "classified", "")])
-    with pytest.raises(LostAlertError, match="alert 1 of alerts 0:1 came to a second end"):
-        batch.settle_answers([(message, 1, "classified", "")])
+    ledger = opened(message)
+    ledger.expand(message, ["a", "b"])
+    ledger.resolve_results([result(message, 1)])
+    with pytest.raises(LostAlertError, match="alert 1 of alerts 0:1 was resolved a second time"):
+        ledger.resolve_results([result(message, 1)])
 
 
-def test_alerts_about_to_be_settled_count() -> None:
-    accounts, message, other = Accounts(Metrics()), Message("alerts", "0:1", b""), Message("alerts", "0:2", b"")
-    batch = Batch([message, other], accounts, 0)
-    batch.set_alerts(message, ["a", "b"])
-    batch.give_up(other, None, DeadLetterCause("decode", "empty"))
-    batch.check([(message, 0), (message, 1)], [other])
+def test_ledger_check_counts_alerts_about_to_be_resolved() -> None:
+    message, other = Message("alerts", "0:1", b""), Message("alerts", "0:2", b"")
+    ledger = opened(message, other)
+    ledger.expand(message, ["a", "b"])
+    failed = [FailedAlert(other, None, DeadLetterCause("decode", "empty"))]
+    ledger.check_resolved([message, other], [result(message, 0), result(message, 1)], failed)
     with pytest.raises(LostAlertError, match=r"alert 1 \(b\) of alerts 0:1"):
-        batch.check([(message, 0)], [other])
+        ledger.check_resolved([message, other], [result(message, 0)], failed)
 
 
-def test_a_message_that_is_let_go_is_returned_once() -> None:
-    accounts, message = Accounts(Metrics()), Message("alerts", "0:1", b"")
-    batch = Batch([message], accounts, 0)
-    batch.set_alerts(message, ["a", "b"])
-    batch.give_up(message, 0, DeadLetterCause("decode", "empty"))
-    batch.return_message(message)
-    batch.return_all()
-    batch.check()
-    assert accounts.summary() == {"alerts": {"in": 2, "returned": 2, "pending": 0}}
-    assert batch.dead == []
+def test_ledger_message_given_back_is_returned_once() -> None:
+    message = Message("alerts", "0:1", b"")
+    ledger = opened(message)
+    ledger.expand(message, ["a", "b"])
+    ledger.give_back([message])
+    ledger.check_resolved([message])
+    ledger.close([message])
+    assert ledger.summary() == {"alerts": {"in": 2, "returned": 2, "pending": 0}}
 
 
-def test_topics_without_number_are_one() -> None:
+def test_ledger_message_read_again_counts_its_alerts_once() -> None:
+    message = Message("alerts", "0:1", b"")
+    ledger = opened(message)
+    ledger.expand(message, ["a", "b", "c"])
+    ledger.expand(message, ["a", "b", "c"])
+    ledger.close([message])
+    assert ledger.summary() == {"alerts": {"in": 3, "returned": 3, "pending": 0}}
+
+
+def test_ledger_many_topics_are_counted_as_other() -> None:
     """Dead letters name topics, and dead letters may come from anywhere."""
-    accounts = Accounts(Metrics())
-    for number in range(TOPICS + 500):
-        accounts.take(f"topic {number}")
-        accounts.settle(f"topic {number}", "classified")
-    accounts.check()
-    summary = accounts.summary()
+    messages = [Message(f"topic {number}", "0:1", b"") for number in range(TOPICS + 500)]
+    ledger = opened(*messages)
+    ledger.resolve_tombstones(messages)
+    ledger.check()
+    summary = ledger.summary()
     assert len(summary) == TOPICS + 1
     assert summary[OTHER]["in"] == 500
 
 
-def test_a_topic_of_any_length_is_no_label() -> None:
-    accounts = Accounts(Metrics())
-    for topic in ("t" * 249, "t" * 1_000_000):
-        accounts.take(topic)
-        accounts.settle(topic, "classified")
-    accounts.check()
-    assert accounts.summary().keys() == {"t" * 249, OTHER}
+def test_ledger_long_topic_is_counted_as_other() -> None:
+    messages = [Message(topic, "0:1", b"") for topic in ("t" * 249, "t" * 1_000_000)]
+    ledger = opened(*messages)
+    ledger.resolve_tombstones(messages)
+    ledger.check()
+    assert ledger.summary().keys() == {"t" * 249, OTHER}

@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from nightjar_alerts.models.limits import LATEST_MILLISECONDS
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
-from nightjar_alerts.service.stream.messages import PREFIX, DeadLetterCause, Message, dead_letter, restore
+from nightjar_alerts.service.stream.dead_letters import PREFIX, dead_letter, restore
+from nightjar_alerts.service.stream.ledger import DeliveryLedger, UnbalancedError
+from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
 
 MESSAGES = st.builds(
     Message,
@@ -63,16 +64,14 @@ def test_a_second_dead_letter_of_a_message_has_the_key_of_the_first() -> None:
     assert keys == {b"alerts/3:14"}
 
 
-def test_an_account_balances_or_says_what_is_missing() -> None:
-    accounts = Accounts(Metrics())
-    accounts.take("a", 5)
-    accounts.settle("a", "classified", count=3)
-    accounts.settle("a", "dead", "empty")
+def test_ledger_unresolved_alerts_do_not_balance() -> None:
+    ledger, messages = DeliveryLedger(Metrics()), [Message("a", str(number), b"") for number in range(5)]
+    ledger.take(messages)
+    for message in messages[:3]:
+        ledger.resolve(message, 0, "classified")
+    ledger.resolve(messages[3], 0, "dead", "empty")
     with pytest.raises(UnbalancedError, match="'pending': 1"):
-        accounts.check()
-    accounts.settle("a", "returned")
-    accounts.check()
-    assert accounts.summary() == {"a": {"in": 5, "classified": 3, "dead:empty": 1, "returned": 1, "pending": 0}}
-    accounts.settle("a", "classified")
-    with pytest.raises(UnbalancedError, match="'pending': -1"):
-        accounts.check()
+        ledger.check()
+    ledger.close(messages)
+    ledger.check()
+    assert ledger.summary() == {"a": {"in": 5, "classified": 3, "dead:empty": 1, "returned": 1, "pending": 0}}

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import messages as messages_module
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
-from nightjar_alerts.service.stream.batches import Accounts, Batch
+from nightjar_alerts.service.stream.batches import Batch
 from nightjar_alerts.service.stream.connectors import open_connectors
 from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
 from nightjar_alerts.service.stream.kafka import source, transactions
@@ -32,13 +32,15 @@ from nightjar_alerts.service.stream.kafka.assignment import PartitionState, Posi
 from nightjar_alerts.service.stream.kafka.offsets import Offsets, Token
 from nightjar_alerts.service.stream.kafka.source import KafkaSource, PreparedBatch
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction, worker_slot
+from nightjar_alerts.service.stream.ledger import DeliveryLedger
 from nightjar_alerts.service.stream.messages import (
+    ActiveErrors,
     FatalError,
     Message,
     PermanentError,
     Record,
+    Result,
     TransientError,
-    Troubles,
 )
 from nightjar_alerts.service.stream.worker import RESTART_STATUS
 from support import kafka_cluster as kafka
@@ -263,9 +265,6 @@ class Broker:
     def owns(self, message: Message) -> bool:
         return isinstance(message.token, Token) and self.offsets.owns(message.token)
 
-    async def encode(self, results: Sequence[Any]) -> Any:
-        return {one: Record(one.message.place.encode(), b"") for one in results}
-
     def prepare(self, messages: Sequence[Message]) -> PreparedBatch:
         owned, committable = self.offsets.committable_after(m.token for m in messages if isinstance(m.token, Token))
         positions = [Position(HERE, PartitionState(), offset, None) for offset in committable.values()]
@@ -309,18 +308,17 @@ class Broker:
             raise TransientError("aborted")
 
 
-async def work(broker: Broker) -> Accounts:
+async def work(broker: Broker) -> DeliveryLedger:
     """Take and end batches until all is committed, losing the partition now and then."""
-    accounts, stub = Accounts(Metrics()), cast(Any, broker)
-    once = ExactlyOnce(stub, stub, stub, Troubles(Metrics()), Metrics())
+    ledger, stub = DeliveryLedger(Metrics()), cast(Any, broker)
+    once = ExactlyOnce(stub, stub, stub, ActiveErrors(Metrics()), Metrics())
 
     async def end(messages: list[Message]) -> None:
-        batch, turn = Batch(messages, accounts, 0), once.next_turn()
+        turn = once.next_turn()
+        ledger.take(messages)
         await asyncio.sleep(broker.draw.random() / 1000)
-        outcome = SimpleNamespace(status="classified", reason="")
-        results: Any = [Outcome(message, outcome) for message in messages]
-        await once.conclude(batch, results, turn, "model")
-        batch.return_all()
+        await once.conclude(classified(messages), turn, ledger, "model")
+        ledger.close(messages)
 
     tasks: set[asyncio.Task[None]] = set()
     while broker.offset < broker.count or tasks:
@@ -333,16 +331,15 @@ async def work(broker: Broker) -> Accounts:
         await asyncio.sleep(broker.draw.random() / 1000)
         for task in [task for task in tasks if task.done()]:
             task.result()
-    return accounts
+    return ledger
 
 
-class Outcome:
-    """Result of one message."""
-
-    number = 0
-
-    def __init__(self, message: Message, outcome: Any) -> None:
-        self.message, self.outcome = message, outcome
+def classified(messages: Sequence[Message]) -> Batch:
+    """Return a batch whose messages were each classified."""
+    outcome: Any = SimpleNamespace(status="classified", reason="")
+    unused: Any = None
+    results = [Result(one, 0, unused, outcome, unused, 0, record=Record(one.place.encode(), b"")) for one in messages]
+    return Batch(messages, 0, results=tuple(results))
 
 
 class Slow(Broker):
@@ -368,26 +365,24 @@ class Slow(Broker):
 
 
 def test_a_cancelled_batch_whose_transaction_runs_is_counted_by_its_outcome() -> None:
-    broker, accounts = Slow(), Accounts(Metrics())
+    broker, ledger = Slow(), DeliveryLedger(Metrics())
 
     async def stop_in_the_middle() -> None:
         stub = cast(Any, broker)
-        once = ExactlyOnce(stub, stub, stub, Troubles(Metrics()), Metrics())
+        once = ExactlyOnce(stub, stub, stub, ActiveErrors(Metrics()), Metrics())
         messages = broker.take()[1:]  # without the one that is refused
-        batch = Batch(messages, accounts, 0)
-        outcome = SimpleNamespace(status="classified", reason="")
-        results: Any = [Outcome(message, outcome) for message in messages]
-        task = asyncio.create_task(once.conclude(batch, results, once.next_turn(), "model"))
+        ledger.take(messages)
+        task = asyncio.create_task(once.conclude(classified(messages), once.next_turn(), ledger, "model"))
         await asyncio.to_thread(broker.began.wait, 30)
         task.cancel()
         await asyncio.sleep(0.05)
         broker.released.set()
         await asyncio.wait([task])
-        batch.return_all()
+        ledger.close(messages)
 
     asyncio.run(stop_in_the_middle())
-    accounts.check()
-    counts = accounts.summary()["alerts"]
+    ledger.check()
+    counts = ledger.summary()["alerts"]
     assert counts["in"] == counts["classified"] == len(broker.results) > 0
 
 
@@ -396,11 +391,11 @@ def test_everything_is_published_exactly_once(seed: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(messages_module, "FIRST_PAUSE", 0.0001)
     monkeypatch.setattr(messages_module, "LONGEST_PAUSE", 0.001)
     broker = Broker(seed, 60)
-    accounts = asyncio.run(asyncio.wait_for(work(broker), 60))
+    ledger = asyncio.run(asyncio.wait_for(work(broker), 60))
     assert broker.results == [number for number in range(60) if number % 7]
     assert broker.dead == [number for number in range(60) if not number % 7]
-    accounts.check()
+    ledger.check()
     assert broker.offset == 60
-    counts = accounts.summary()["alerts"]
+    counts = ledger.summary()["alerts"]
     assert counts["in"] == counts["classified"] + counts["dead:refused"] + counts.get("returned", 0)
     assert (counts["classified"], counts["dead:refused"]) == (len(broker.results), len(broker.dead))

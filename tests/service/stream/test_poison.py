@@ -18,23 +18,21 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import worker as worker_room
-from nightjar_alerts.service.stream.batches import Accounts, Batch
+from nightjar_alerts.service.stream.batches import Batch, FailedAlert
 from nightjar_alerts.service.stream.connectors import Connectors, reads_dead_letters
+from nightjar_alerts.service.stream.dead_letters import PREFIX, SHORT_BYTES, dead_letter, restore, shorten
 from nightjar_alerts.service.stream.formats import record_of
 from nightjar_alerts.service.stream.kafka.buffer import message_of as of_kafka
+from nightjar_alerts.service.stream.ledger import DeliveryLedger
 from nightjar_alerts.service.stream.messages import (
-    PREFIX,
-    SHORT_BYTES,
+    ActiveErrors,
     DeadLetterCause,
     Message,
     PermanentError,
     Record,
+    RecordTooLargeError,
     SourceStatus,
     TransientError,
-    Troubles,
-    dead_letter,
-    restore,
-    shorten,
 )
 from nightjar_alerts.service.stream.publishing import PublishStage
 from nightjar_alerts.service.stream.redis_streams import message_of as of_redis
@@ -127,7 +125,7 @@ class Script:
         if any(record.value.startswith(b"\xff") for record in records):
             raise ValueError("a client that cannot bear some bytes")
         self.records += [record for record in records if len(record.value) <= SHORT_BYTES]
-        return [None if len(record.value) <= SHORT_BYTES else PermanentError("too large") for record in records]
+        return [None if len(record.value) <= SHORT_BYTES else RecordTooLargeError("too large") for record in records]
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
         self.acknowledged += messages
@@ -206,17 +204,19 @@ def test_two_dead_letters_of_one_message_both_come_to_an_end(
 
 async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
     metrics, script = Metrics(), Script([])
-    batch = Batch([restore(one) for one in twice(b"")], Accounts(metrics), 0)
-    for message in batch.messages:
-        batch.set_alerts(message, ["a", "b", "c"])
-        for number in range(3):
-            batch.give_up(message, number, DeadLetterCause("decode", f"reason {number}"))
+    messages, ledger = [restore(one) for one in twice(b"")], DeliveryLedger(metrics)
+    ledger.take(messages)
+    failed = []
+    for message in messages:
+        ledger.expand(message, ["a", "b", "c"])
+        failed += [FailedAlert(message, number, DeadLetterCause("decode", f"reason {number}")) for number in range(3)]
+    batch = Batch(messages, 0, failed=tuple(failed))
     with ThreadPoolExecutor(1) as executor:
         publishing = PublishStage(
-            script, script, partial(record_of, form="nightjar"), executor, Troubles(metrics), metrics
+            script, script, partial(record_of, form="nightjar"), executor, ActiveErrors(metrics), metrics
         )
-        batch.settle_dead_letters(await publishing.write_dead_letters(batch, "echo@1"))
-    batch.check()
+        ledger.resolve_failed(failed, await publishing.write_dead_letters(batch.first_failures(), "echo@1"))
+    ledger.check_resolved(messages)
     reasons = [dict(record.headers)[PREFIX + "reason"] for record in script.records]
     assert reasons == [b"reason 0", b"reason 0"]
 
@@ -224,13 +224,12 @@ async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
 async def test_a_dead_letter_that_is_too_large_is_cut_short_and_counted() -> None:
     metrics, script = Metrics(), Script([])
     message = Message("alerts", "0:1", bytes(SHORT_BYTES + 9))
-    batch = Batch([message], Accounts(metrics), 0)
-    batch.give_up(message, 0, DeadLetterCause("decode", "record_too_large"))
+    failed = [FailedAlert(message, 0, DeadLetterCause("decode", "record_too_large"))]
     with ThreadPoolExecutor(1) as executor:
         publishing = PublishStage(
-            script, script, partial(record_of, form="nightjar"), executor, Troubles(metrics), metrics
+            script, script, partial(record_of, form="nightjar"), executor, ActiveErrors(metrics), metrics
         )
-        assert await publishing.write_dead_letters(batch, "echo@1") == [message]
+        assert await publishing.write_dead_letters(failed, "echo@1") == [message]
     assert [len(record.value) for record in script.records] == [SHORT_BYTES]
     assert metrics.registry.get_sample_value("nightjar_stream_dead_letters_shortened_total") == 1
 
@@ -243,11 +242,11 @@ class Mailbox(Script):
             len(record.key) + len(record.value) + sum(len(name) + len(value) for name, value in record.headers)
             for record in records
         ]
-        return [None if size <= 1_000_000 else PermanentError("too large") for size in sizes]
+        return [None if size <= 1_000_000 else RecordTooLargeError("too large") for size in sizes]
 
 
-class Impatient(Troubles):
-    """Troubles that tell of a dead letter which, once shortened, would be tried for ever."""
+class Impatient(ActiveErrors):
+    """Raises where a dead letter would be sent for ever."""
 
     async def wait(self, step: str, reason: str, pause: float) -> None:
         raise AssertionError(f"{step}: {reason}")
@@ -261,13 +260,12 @@ async def test_a_dead_letter_that_names_a_topic_of_a_megabyte_is_taken(believed:
     if believed:  # whatever a source makes of such names
         message = Message("t" * 1_000_000, "x", b"garbage")
     metrics, mailbox = Metrics(), Mailbox([])
-    batch = Batch([message], Accounts(metrics), 0)
-    batch.give_up(message, 0, DeadLetterCause("decode", "unknown_envelope"))
+    failed = [FailedAlert(message, 0, DeadLetterCause("decode", "unknown_envelope"))]
     with ThreadPoolExecutor(1) as executor:
         publishing = PublishStage(
             mailbox, mailbox, partial(record_of, form="nightjar"), executor, Impatient(metrics), metrics
         )
-        assert await publishing.write_dead_letters(batch, "echo@1") == [message]
+        assert await publishing.write_dead_letters(failed, "echo@1") == [message]
 
 
 @needs_redis

@@ -10,9 +10,10 @@ import pytest
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import publishing
-from nightjar_alerts.service.stream.batches import Accounts, Batch, LostAlertError
+from nightjar_alerts.service.stream.batches import Batch
+from nightjar_alerts.service.stream.ledger import DeliveryLedger, LostAlertError
 from nightjar_alerts.service.stream.messages import FiniteSource, Message
-from nightjar_alerts.service.stream.publishing import PublishingQueue
+from nightjar_alerts.service.stream.publishing import PublishingQueue, PublishTurn
 
 ROOM = 20
 
@@ -37,9 +38,8 @@ class Committing(FiniteSource):
 _NUMBERS: Final = itertools.count()
 
 
-def batch_of(count: int, accounts: Accounts | None = None) -> Batch:
-    messages = [Message("alerts", str(place), b"") for place in itertools.islice(_NUMBERS, count)]
-    return Batch(messages, accounts or Accounts(Metrics()), 0)
+def batch_of(count: int) -> Batch:
+    return Batch([Message("alerts", str(place), b"") for place in itertools.islice(_NUMBERS, count)], 0)
 
 
 def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +58,9 @@ def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.
         publishing_now -= len(part.messages)
         source.uncommitted += len(part.messages)
 
-    async def classified(queue: PublishingQueue, batch: Batch) -> None:
+    async def classified(queue: PublishingQueue, turn: PublishTurn, batch: Batch) -> None:
         await asyncio.sleep(draw.random() / 50)  # in any order
-        await queue.publish_in_turn(batch, publish)
+        await queue.publish_in_turn(turn, batch, publish)
 
     async def commit() -> None:
         while True:
@@ -69,10 +69,9 @@ def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.
 
     async def work() -> None:
         queue = PublishingQueue(source)
-        for batch in batches:
-            queue.enqueue(batch)
+        turns = [queue.enqueue() for _ in batches]
         committing = asyncio.create_task(commit())
-        await asyncio.gather(*(classified(queue, batch) for batch in batches))
+        await asyncio.gather(*(classified(queue, turn, batch) for turn, batch in zip(turns, batches, strict=True)))
         committing.cancel()
 
     asyncio.run(work())
@@ -83,22 +82,21 @@ def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.
 def test_nobody_waits_for_a_batch_that_waits_for_something_outside() -> None:
     """Neither for one that steps aside before its turn, nor for one that fails."""
     begun = list[Batch]()
-    first, second, third = (batch_of(1) for _ in range(3))
+    first, third = batch_of(1), batch_of(1)
 
     async def publish(part: Batch) -> None:
         begun.append(part)
 
     async def work() -> None:
         queue = PublishingQueue(Committing())
-        for batch in (first, second, third):
-            queue.enqueue(batch)
-        waiting = asyncio.create_task(queue.publish_in_turn(third, publish))
+        first_turn, second_turn, third_turn = (queue.enqueue() for _ in range(3))
+        waiting = asyncio.create_task(queue.publish_in_turn(third_turn, third, publish))
         await asyncio.sleep(0)
         assert begun == []
-        queue.leave(second)
-        queue.leave(first)
+        queue.leave(second_turn)
+        queue.leave(first_turn)
         await waiting
-        await queue.publish_in_turn(first, publish)  # once what it waited for is there
+        await queue.publish_in_turn(first_turn, first, publish)  # once what it waited for is there
 
     asyncio.run(work())
     assert [part.messages for part in begun] == [third.messages, first.messages]
@@ -107,28 +105,30 @@ def test_nobody_waits_for_a_batch_that_waits_for_something_outside() -> None:
 def test_the_parts_of_a_batch_end_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of the others are given back with their batch, and the room of all is free again."""
     monkeypatch.setattr(publishing, "PART_MESSAGES", 2)
-    accounts, source = Accounts(Metrics()), Committing()
-    batch = batch_of(6, accounts)
+    ledger, source = DeliveryLedger(Metrics()), Committing()
+    batch = batch_of(6)
+    ledger.take(batch.messages)
 
     async def publish(part: Batch) -> None:
-        if part.has(batch.messages[0]):
-            part.settle_answers((message, 0, "classified", "") for message in part.messages)
-        elif part.has(batch.messages[2]):
+        if batch.messages[0] in part.messages:
+            for message in part.messages:
+                ledger.resolve(message, 0, "classified")
+        elif batch.messages[2] in part.messages:
             raise LostAlertError("an alert")
         else:
             await asyncio.sleep(60)
 
     async def work() -> None:
         queue = PublishingQueue(source)
-        queue.enqueue(batch)
+        turn = queue.enqueue()
         with pytest.raises(LostAlertError):
-            await queue.publish_in_turn(batch, publish)
-        batch.return_all()
-        queue.leave(batch)
-        await asyncio.wait_for(queue.publish_in_turn(batch_of(ROOM), _nothing), 5)
+            await queue.publish_in_turn(turn, batch, publish)
+        ledger.close(batch.messages)
+        queue.leave(turn)
+        await asyncio.wait_for(queue.publish_in_turn(queue.enqueue(), batch_of(ROOM), _nothing), 5)
 
     asyncio.run(work())
-    assert accounts.summary()["alerts"] == {"in": 6, "classified": 2, "returned": 4, "pending": 0}
+    assert ledger.summary()["alerts"] == {"in": 6, "classified": 2, "returned": 4, "pending": 0}
 
 
 async def _nothing(part: Batch) -> None: ...
@@ -155,9 +155,7 @@ def test_alerts_are_answered_while_nobody_takes_commits(monkeypatch: pytest.Monk
         queue, looks = PublishingQueue(source), list[int]()
         for uncommitted in (ROOM, ROOM, 0, ROOM):
             source.uncommitted, before = uncommitted, waits
-            batch = batch_of(1)
-            queue.enqueue(batch)
-            await queue.publish_in_turn(batch, partial(note, looks, before))
+            await queue.publish_in_turn(queue.enqueue(), batch_of(1), partial(note, looks, before))
         return looks
 
     looks = asyncio.run(work())

@@ -1,0 +1,108 @@
+"""Dead letters: messages that could not be answered, with everything needed to try again.
+
+A dead letter is an ordinary record. Value, key and headers are those of the message; what happened is in further
+headers, whose names begin with ``nightjar-dead-``. So it survives any broker, and a worker that reads dead letters
+restores the messages that they were (:func:`restore`).
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from nightjar_alerts.models.limits import milliseconds
+from nightjar_alerts.service.stream.messages import LONGEST_TOPIC, DeadLetterCause, Headers, Message, Record
+
+PREFIX: Final = "nightjar-dead-"
+NO_KEY: Final = "none"
+SHORT_BYTES: Final = 64 << 10
+"""Bytes kept of the value, and of the key, of a message whose dead letter is too large for its sink."""
+SHORT_KEY_BYTES: Final = 4 << 10
+"""Bytes of a record's key beyond which a shortened dead letter has the hash of the key instead."""
+_LONGEST_FACTS: Final[Mapping[str, int]] = {
+    "topic": LONGEST_TOPIC,
+    "place": 1024,  # an archive's name and a path in it; of brokers, no more than 40
+    "timestamp": 20,  # any number of 64 bits
+    "key": 2 << 20,  # in hexadecimal; brokers take records of a megabyte unless configured otherwise
+}
+"""Facts about the message in headers of a dead letter, and the most bytes of each that Nightjar writes."""
+
+
+def dead_letter(message: Message, cause: DeadLetterCause, model: str) -> Record:
+    """Return the dead letter of a message.
+
+    Its record key names the message, so that a second dead letter of it replaces the first in a folder or a compacted
+    topic.
+    """
+    facts = {
+        "stage": cause.stage,
+        "reason": cause.reason,
+        "detail": cause.detail[:500],
+        "model": model,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "topic": message.topic,
+        "place": message.place,
+        "timestamp": "" if message.timestamp_ms is None else str(message.timestamp_ms),
+        "deliveries": str(message.deliveries),
+        "key": NO_KEY if message.key is None else message.key.hex(),
+    }
+    headers = tuple((PREFIX + name, _bytes(value)) for name, value in facts.items())
+    own = tuple(header for header in message.headers if not header[0].startswith(PREFIX))  # only Nightjar writes those
+    return Record(_bytes(f"{message.topic}/{message.place}"), message.value, (*own, *headers))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")  # names of files need be no UTF-8
+
+
+def is_shortened(record: Record) -> bool:
+    """Return True for a dead letter that holds only the beginning of its message."""
+    return any(name == PREFIX + "length" for name, _ in record.headers)
+
+
+def shorten(record: Record) -> Record:
+    """Return the dead letter with only the beginning of the value, and the length and SHA-256 of the whole value.
+
+    The message's own headers are left out, and a long key is replaced by its hash: whatever the message is, the result
+    is small. A shortened dead letter is returned unchanged.
+    """
+    if is_shortened(record):
+        return record
+    whole = {"length": str(len(record.value)), "sha256": hashlib.sha256(record.value).hexdigest()}
+    ours = [(name, value[: 2 * SHORT_BYTES]) for name, value in record.headers if name.startswith(PREFIX)]
+    headers = (*ours, *((PREFIX + name, value.encode()) for name, value in whole.items()))
+    long = len(record.key) > SHORT_KEY_BYTES
+    key = b"sha256:" + hashlib.sha256(record.key).hexdigest().encode() if long else record.key
+    return Record(key, record.value[:SHORT_BYTES], headers)
+
+
+def restore(message: Message) -> Message:
+    """Return the message that a dead letter was made from; any other message unchanged.
+
+    The token of the dead letter is kept, so that its source can acknowledge it.
+    """
+    facts = _facts(message.headers)
+    if facts is None:
+        return message
+    key = facts["key"]
+    return replace(
+        message,
+        topic=facts["topic"],
+        place=facts["place"],
+        key=None if key == NO_KEY else bytes.fromhex(key),
+        headers=tuple(header for header in message.headers if not header[0].startswith(PREFIX)),
+        timestamp_ms=milliseconds(facts["timestamp"]),
+    )
+
+
+def _facts(headers: Headers) -> Mapping[str, str] | None:
+    """Return the facts in the headers of a dead letter; None for any other message."""
+    facts = {name.removeprefix(PREFIX): value for name, value in headers if name.startswith(PREFIX)}
+    if not _LONGEST_FACTS.keys() <= facts.keys():
+        return None
+    if any(len(facts[name]) > longest for name, longest in _LONGEST_FACTS.items()):
+        return None
+    texts = {name: value.decode(errors="replace") for name, value in facts.items()}
+    sound = all(c in "0123456789abcdef" for c in texts["key"]) or texts["key"] == NO_KEY
+    return texts if sound and len(texts["key"]) % 2 == 0 else None

@@ -1,0 +1,117 @@
+"""What becomes of a message: every decision of the worker, in one place.
+
+| stage | seen | what becomes of the message or alert |
+|---|---|---|
+| read | delivered more often than ``max_deliveries`` | dead letter, ``deliver/too_many_deliveries`` |
+| read | a null value | tombstone: acknowledged and counted |
+| read | the schema cannot be fetched | retried, or dead letter with ``unknown_schema=dead_letter`` |
+| read | not an alert, or damaged | dead letter, ``decode/REASON`` |
+| infer | classified or abstained | result |
+| infer | out of memory, deadline exceeded | retried, then dead letter |
+| infer | any other failure | dead letter, ``classify/REASON`` |
+| infer | no room in the queue | retried |
+| publish | the format needs what the alert does not have | dead letter, ``encode/not_expressible`` |
+| publish | the sink refuses this record | dead letter, ``publish/refused`` |
+| publish | the sink fails, or refuses every record | retried, and the worker is not ready |
+| dead letter | too large for where it goes | shortened |
+| dead letter | any other failure | retried, and the worker is not ready |
+| any | an unexpected error | that message alone: dead letter, ``internal_error`` |
+| any | the engine, a client of Kafka or the ledger fails | given back: the process ends |
+| any | the partition has another owner, or the worker stops | given back |
+
+Which errors of a broker are about one record is in :mod:`~nightjar_alerts.service.stream.broker_errors`.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from nightjar_alerts.models.alerts.reader import PacketOutcome
+from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.engine.batch import EngineError
+from nightjar_alerts.service.stream.ledger import UnbalancedError
+from nightjar_alerts.service.stream.messages import (
+    DeadLetterCause,
+    DeliveryReport,
+    FatalError,
+    Message,
+    PermanentError,
+    RecordTooLargeError,
+    Stage,
+)
+
+UnknownSchemaPolicy = Literal["wait", "dead_letter"]
+PASSING_REASONS: Final = ("out_of_memory", "deadline_exceeded")
+"""Reasons of failed inference that may not apply to a later try."""
+MAX_TRIES: Final = 4
+"""Tries of inference, after which such a failure is final."""
+PROCESS_ERRORS: Final = (EngineError, UnbalancedError, FatalError)
+"""Errors that end the process and for which no message is to blame."""
+
+
+class Retry(NamedTuple):
+    """The same is tried again, ``seconds`` later at the earliest."""
+
+    reason: str
+    seconds: float = 0.0
+
+
+def before_reading(message: Message, max_deliveries: int) -> DeadLetterCause | None:
+    """Return the cause for which a message is not even read."""
+    if message.deliveries <= max_deliveries:
+        return None
+    ending = "read: its body is where it was" if message.unread else "done"
+    return DeadLetterCause("deliver", "too_many_deliveries", f"delivered {message.deliveries} times and never {ending}")
+
+
+def after_reading(
+    read: list[PacketOutcome] | Exception, policy: UnknownSchemaPolicy
+) -> list[PacketOutcome] | DeadLetterCause | Retry:
+    """Decide on a message that was read, or could not be."""
+    if isinstance(read, SchemaUnavailableError):
+        if policy == "wait":
+            return Retry(str(read), read.retry_after)
+        return DeadLetterCause("decode", "schema_unavailable", str(read))
+    if isinstance(read, Exception):
+        return DeadLetterCause("decode", "internal_error", type(read).__name__)
+    return read or DeadLetterCause("decode", "empty", "no alert in it")
+
+
+def after_inference(outcome: Outcome, last_try: bool) -> Literal["publish", "retry"] | DeadLetterCause:
+    """Decide on the outcome of an alert."""
+    if outcome.status in ("classified", "abstained"):
+        return "publish"
+    if outcome.reason in PASSING_REASONS and not last_try:
+        return "retry"
+    return DeadLetterCause("classify", outcome.reason, outcome.detail)
+
+
+def after_encoding(error: Exception) -> DeadLetterCause:
+    """Decide on a result that could not be encoded."""
+    if isinstance(error, PermanentError):
+        return DeadLetterCause("encode", "not_expressible", str(error))
+    return DeadLetterCause("encode", "internal_error", type(error).__name__)
+
+
+def after_publishing(report: DeliveryReport) -> Literal["published"] | DeadLetterCause | Retry:
+    """Decide on the delivery report of a result."""
+    if report is None:
+        return "published"
+    if isinstance(report, PermanentError):
+        return DeadLetterCause("publish", "refused", str(report))
+    return Retry(str(report))
+
+
+def after_dead_letter(report: DeliveryReport, shortened: bool) -> Literal["published", "shorten"] | Retry:
+    """Decide on the delivery report of a dead letter, which has nowhere else to go."""
+    if report is None:
+        return "published"
+    if isinstance(report, RecordTooLargeError) and not shortened:
+        return "shorten"
+    return Retry(str(report))
+
+
+def after_unexpected(stage: Stage, error: Exception) -> DeadLetterCause:
+    """Decide on a message, alone in a batch, on which a stage raised; raises errors of the process again."""
+    if isinstance(error, PROCESS_ERRORS):
+        raise error
+    return DeadLetterCause(stage, "internal_error", f"{type(error).__name__}: {error}"[:500])

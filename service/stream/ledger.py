@@ -1,0 +1,177 @@
+"""The delivery ledger: what became of every alert, from the message that brought it to its acknowledgement."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream.batches import FailedAlert
+from nightjar_alerts.service.stream.messages import LONGEST_TOPIC, Message, Result, identity
+
+Disposition = Literal["classified", "abstained", "dead", "tombstone", "returned", "lost"]
+TOPICS: Final = 256
+"""Most topics with a count of their own. Others, and long names, are ``other``: dead letters may bring any number."""
+OTHER: Final = "other"
+MAX_NAMED: Final = 5
+"""Number of lost alerts that are named at most."""
+
+
+class UnbalancedError(Exception):
+    """The ledger does not balance: a bug, and alerts may be lost."""
+
+
+class LostAlertError(UnbalancedError):
+    """An alert that no stage resolved, or that two did; names it."""
+
+
+class DeliveryLedger:
+    """Ledger of all alerts: in = classified + abstained + dead + tombstones + returned, for each topic.
+
+    It balances at every shutdown. An alert is *in* when it was taken from the broker, and is resolved in exactly one
+    way: the sink acknowledged its classification, its abstention or its dead letter; it was a *tombstone*, a null
+    value; or it was *returned*: given back before any of that, because the worker stopped or failed or its partition
+    was given to others, and the broker delivers it again. An alert that is not resolved when its batch is done is
+    *lost*: an error, after which the worker stops and the broker delivers the alert again.
+
+    Each message is one alert until it is known how many it holds (:meth:`expand`). Messages in flight are told apart as
+    objects (:func:`~nightjar_alerts.service.stream.messages.identity`): every stage passes on the ones that were taken.
+
+    Used on one thread.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._in: Counter[str] = Counter()
+        self._out: dict[str, Counter[tuple[Disposition, str]]] = {}
+        self._open: dict[int, dict[int, str]] = {}  # by message: numbers of open alerts, with their ids where known
+
+    def take(self, messages: Iterable[Message]) -> None:
+        """Open messages that were taken from the source."""
+        for message in messages:
+            self._open[identity(message)] = {0: ""}
+            self._count_in(message.topic, 1)
+
+    def expand(self, message: Message, alert_ids: Sequence[str]) -> None:
+        """Record the alerts that a message holds; a second reading of the message replaces the first."""
+        self._count_in(message.topic, len(alert_ids) - len(self._open[identity(message)]))
+        self._open[identity(message)] = dict(enumerate(alert_ids))
+
+    def _count_in(self, topic: str, count: int) -> None:
+        topic = self._label(topic)
+        self._in[topic] += count
+        self._metrics.stream_in.labels(topic).inc(count)
+
+    def resolve(self, message: Message, number: int, disposition: Disposition, reason: str = "") -> None:
+        """Resolve an open alert. Raises LostAlertError if it was resolved before."""
+        if self._open[identity(message)].pop(number, None) is None:
+            raise LostAlertError(f"{_name(message, number, '')} was resolved a second time: {disposition}")
+        self._count_out(message.topic, disposition, reason, 1)
+
+    def _count_out(self, topic: str, disposition: Disposition, reason: str, count: int) -> None:
+        topic = self._label(topic)
+        if count:
+            self._out.setdefault(topic, Counter())[disposition, reason] += count
+            self._metrics.stream_out.labels(topic, disposition, reason).inc(count)
+
+    def resolve_results(self, results: Iterable[Result]) -> None:
+        """Resolve alerts whose results the sink acknowledged, or cannot express."""
+        for result in results:
+            outcome = result.outcome
+            disposition: Disposition = "classified" if outcome.status == "classified" else "abstained"
+            self.resolve(result.message, result.number, disposition, outcome.reason)
+
+    def resolve_failed(self, failed: Iterable[FailedAlert], written: Iterable[Message]) -> None:
+        """Resolve failed alerts of messages whose dead letters were acknowledged."""
+        written_ids = set(map(identity, written))
+        for alert in failed:
+            if identity(alert.message) in written_ids:
+                for number in self._numbers(alert):
+                    self.resolve(alert.message, number, "dead", alert.cause.reason)
+
+    def resolve_tombstones(self, messages: Iterable[Message]) -> None:
+        """Resolve messages with a null value."""
+        for message in messages:
+            self.resolve(message, 0, "tombstone")
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Resolve whatever is open of messages as returned: the source delivers them again, here or elsewhere."""
+        for message in messages:
+            open_alerts = self._open[identity(message)]
+            self._count_out(message.topic, "returned", "", len(open_alerts))
+            open_alerts.clear()
+
+    def close(self, messages: Iterable[Message]) -> None:
+        """Give back what is open of messages and forget them."""
+        for message in messages:
+            self.give_back([message])
+            del self._open[identity(message)]
+
+    def check_resolved(
+        self,
+        messages: Iterable[Message],
+        results: Iterable[Result] = (),
+        failed: Iterable[FailedAlert] = (),
+        tombstones: Iterable[Message] = (),
+    ) -> None:
+        """Raise LostAlertError, with names, if alerts of these messages are open although their batch is done.
+
+        Parameters
+        ----------
+        results, failed, tombstones : about to be resolved.
+        """
+        covered = {(identity(result.message), result.number) for result in results}
+        covered |= {(identity(message), 0) for message in tombstones}
+        for alert in failed:
+            covered |= {(identity(alert.message), number) for number in self._numbers(alert)}
+        lost = [
+            (message, number, alert_id)
+            for message in messages
+            for number, alert_id in self._open[identity(message)].items()
+            if (identity(message), number) not in covered
+        ]
+        for message, number, _ in lost:  # so that the account names them, and does not merely fail to balance
+            self.resolve(message, number, "lost")
+        if lost:
+            names = [_name(message, number, alert_id) for message, number, alert_id in lost[:MAX_NAMED]]
+            more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
+            raise LostAlertError(f"no stage resolved {', '.join(names)}{more}")
+
+    def _numbers(self, alert: FailedAlert) -> list[int]:
+        """Return the numbers of the alerts that failed; of a whole message, those that are still open."""
+        return list(self._open[identity(alert.message)]) if alert.number is None else [alert.number]
+
+    def _label(self, topic: str) -> str:
+        # A pattern may match any number of topics, and every label of a metric takes memory for good.
+        if len(topic) > LONGEST_TOPIC:
+            return OTHER
+        return topic if topic in self._in or len(self._in) < TOPICS else OTHER
+
+    @property
+    def pending(self) -> int:
+        """Number of alerts that are not resolved."""
+        return self._in.total() - sum(counts.total() for counts in self._out.values())
+
+    def count(self, *dispositions: Disposition) -> int:
+        """Return the number of alerts with one of these dispositions, in all topics."""
+        counts = (counter.items() for counter in self._out.values())
+        return sum(number for items in counts for (disposition, _), number in items if disposition in dispositions)
+
+    def summary(self) -> dict[str, Mapping[str, int]]:
+        """Return the account of each topic: dispositions with their reasons."""
+        summary: dict[str, Mapping[str, int]] = {}
+        for topic, count in self._in.items():
+            counts = self._out.get(topic, Counter())
+            by_name = {f"{kind}:{reason}" if reason else kind: n for (kind, reason), n in sorted(counts.items())}
+            summary[topic] = {"in": count, **by_name, "pending": count - counts.total()}
+        return summary
+
+    def check(self) -> None:
+        """Raise UnbalancedError unless every alert was resolved exactly once, and none was lost."""
+        wrong = {topic: counts for topic, counts in self.summary().items() if counts["pending"] or counts.get("lost")}
+        if wrong:
+            raise UnbalancedError(f"alerts that were not resolved, or twice: {wrong}")
+
+
+def _name(message: Message, number: int, alert_id: str) -> str:
+    suffix = f" ({alert_id})" if alert_id else ""
+    return f"alert {number}{suffix} of {message.topic} {message.place}"
