@@ -70,6 +70,7 @@ class LightCurve:
     unknown_filters : rows left out because nobody here knows their filter, by the name that the survey gives it.
     dropped : rows of a packet left out because of their values, by reason (``no_flux``, ``no_error``, ``no_time``,
         ``bad_sign``, ``withdrawn``, ``flagged``).
+    described_filters : band that stands for each filter that the sender described by its wavelength.
     """
 
     mjd: Float64
@@ -83,6 +84,7 @@ class LightCurve:
     duplicates: int = 0
     unknown_filters: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
+    described_filters: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of observations."""
@@ -177,8 +179,11 @@ def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float
     Columns that do not fit each other are returned as they are; the record's rules name their fault.
     """
     total = np.array(flux, dtype=np.float64)
-    # Numbers, as an array of texts has room for the longest of them in every place.
-    bands = band if isinstance(band, np.ndarray) else np.array([NAMES.get(name, UNKNOWN) for name in band])
+    if isinstance(band, np.ndarray):
+        bands = band
+    else:  # numbers, as an array of texts has room for the longest of them in every place
+        number_of_name: dict[int | str, int] = {}
+        bands = np.array([number_of_name.setdefault(NAMES.get(name, name), len(number_of_name)) for name in band])
     if total.shape == bands.shape and total.ndim == 1:
         with np.errstate(invalid="ignore"):  # infinite less infinite is not finite either, which the rules then name
             for name in np.unique(bands):
@@ -194,7 +199,8 @@ def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
     column = [NAMES.get(name, UNKNOWN) for name in band]
     if UNKNOWN in column:
         position = column.index(UNKNOWN)
-        message = f"unknown band {str(band[position])[:20]!r}; known bands are {', '.join(FILTERS)}"
+        known = ", ".join(FILTERS)
+        message = f"unknown band {str(band[position])[:20]!r}; known bands are {known}; describe others in filters"
         raise LightCurveError(f"/band/{position}", "unknown_band", message)
     return np.array(column, dtype=np.int64)
 

@@ -27,6 +27,12 @@ Pan-STARRS' wide one (w), no filter at all (C)."""
 NAMES: Final[Mapping[str, int]] = {**{name: place for place, name in enumerate(FILTERS)}, "y": FILTERS.index("Y")}
 """Place in :data:`FILTERS` of every name; ``y`` and ``Y`` are the same filter."""
 
+EFFECTIVE_WAVELENGTHS_NM: Final = (371.0, 477.0, 619.0, 754.0, 867.0, 974.0)
+"""Effective wavelength of each of :data:`BANDS`, nm: throughputs 1.9 of Rubin, airmass 1.2, weighted by photons."""
+WAVELENGTH_TOLERANCE_NM: Final = 75.0
+"""Largest distance between a described filter and the band that stands for it; half the widest gap between bands is
+71 nm, so every filter between u and Y has a band."""
+
 UNKNOWN: Final = -1
 
 Int64 = NDArray[np.int64]
@@ -38,6 +44,22 @@ def filter_index(name: str) -> int:
         return NAMES[name]
     except KeyError:
         raise ValueError(f"unknown band {name!r}; known bands are {', '.join(FILTERS)}") from None
+
+
+def nearest_band(wavelength_nm: float) -> str:
+    """Return the one of :data:`BANDS` whose effective wavelength is nearest.
+
+    Raises
+    ------
+    ValueError
+        When the nearest is more than :data:`WAVELENGTH_TOLERANCE_NM` away.
+    """
+    offsets = [abs(wavelength_nm - centre) for centre in EFFECTIVE_WAVELENGTHS_NM]
+    nearest = offsets.index(min(offsets))
+    if not offsets[nearest] <= WAVELENGTH_TOLERANCE_NM:
+        known = ", ".join(f"{name} {centre:.0f}" for name, centre in zip(BANDS, EFFECTIVE_WAVELENGTHS_NM, strict=True))
+        raise ValueError(f"no band within {WAVELENGTH_TOLERANCE_NM:.0f} nm of {wavelength_nm:g} nm; bands are {known}")
+    return BANDS[nearest]
 
 
 class BandMap:

@@ -155,9 +155,13 @@ class _Unclassified(Reply):
 _OTHER_MODEL = "network that was asked, where it is not the one that the reply names"
 
 
+_FILTERS = "band that stands for each filter that the request described; absent where it described none"
+
+
 class CurveResult(_Classification):
     """A light curve that was classified."""
 
+    filters: dict[str, str] | None = Field(None, description=_FILTERS)
     model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
 
 
@@ -165,6 +169,7 @@ class CurveFailure(_Unclassified):
     """A light curve without an answer: ``abstained`` (sound, but not for this model), ``rejected`` or ``failed``."""
 
     status: Literal["abstained", "rejected", "failed"]
+    filters: dict[str, str] | None = Field(None, description=_FILTERS)
     model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
     errors: list[FieldError] = Field(description="values at fault, with pointers into this light curve")
 

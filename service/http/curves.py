@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
@@ -24,6 +24,7 @@ from starlette.requests import Request
 from nightjar_alerts.models.bulk import light_curves
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, without_median
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata
+from nightjar_alerts.models.photometry import NAMES, nearest_band
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, pointer
 from nightjar_alerts.service.answers.serializer import (
@@ -39,8 +40,10 @@ from nightjar_alerts.service.http.edge.receive import BOM
 from nightjar_alerts.service.http.forms import (
     DEFAULT_OPTIONS,
     DTYPES,
+    MAX_FILTER_NAME,
     MAX_ID_LENGTH,
     MAX_SAFE_INTEGER,
+    FilterIn,
     LightCurveIn,
     ManyCurves,
     OneCurve,
@@ -382,12 +385,26 @@ def form_values(
                 values[name] = reader.typed(members[name], kind)
             except msgspec.ValidationError as error:
                 wrong = error_of(error, parent + pointer([name]))
+                if name == "filters":
+                    wrong = _filter_error(members[name], reader, parent) or wrong
                 if wrong.reason == "not_a_string" and _is_choice(kind):
                     wrong = FieldError(pointer=wrong.pointer, reason="not_one_of", detail="must be one of the names")
                 found.append(wrong)
         elif required:
             found.append(FieldError(pointer=parent + pointer([name]), reason="missing", detail="required field"))
     return values, found
+
+
+def _filter_error(value: Any, reader: Reader, parent: str) -> FieldError | None:
+    """Return the first error of a described filter; msgspec does not say which member of a mapping is wrong."""
+    with suppress(msgspec.ValidationError):
+        filters = value if isinstance(value, dict) else reader.typed(value, dict[str, Raw])
+        for name, described in filters.items():
+            try:
+                reader.typed(described, FilterIn)
+            except msgspec.ValidationError as error:
+                return error_of(error, parent + pointer(["filters", name]))
+    return None
 
 
 def _is_choice(kind: Any) -> bool:
@@ -446,12 +463,14 @@ def _build(forms: Sequence[Form], parents: Sequence[str], packed: bool, settings
     ]
     built = iter(_records([each for each in columns if isinstance(each, Columns)]))
     items: list[Item] = []
-    for each, parent in zip(columns, parents, strict=True):
+    for form, each, parent in zip(forms, columns, parents, strict=True):
         item = each if isinstance(each, InvalidCurve) else next(built)
         if isinstance(item, LightCurveError) and not isinstance(item, InvalidCurve):
             assert isinstance(each, Columns)
             error = FieldError(pointer=parent + item.pointer, reason=item.reason, detail=str(item))
             item = InvalidCurve([error], each.object_id)
+        elif isinstance(item, LightCurve) and isinstance(form, LightCurveIn) and form.filters is not UNSET:
+            item = replace(item, described_filters=_bands_of_filters(form.filters))
         items.append(item)
     return items
 
@@ -488,6 +507,7 @@ def _columns(form: LightCurveIn, most: int, packed: bool, parent: str) -> Column
         if column is not None and _count(name, column) > most
     ]
     metadata: dict[str, float] = {}
+    described: dict[str, str] = {}
     object_id = ""
     if not found:
         for name, column in sent.items():
@@ -503,13 +523,20 @@ def _columns(form: LightCurveIn, most: int, packed: bool, parent: str) -> Column
             object_id = _object_id(form.object_id)
         except LightCurveError as error:
             found.append(FieldError(pointer=parent + error.pointer, reason=error.reason, detail=str(error)))
+        try:
+            described = _bands_of_filters(form.filters)
+        except LightCurveError as error:
+            found.append(FieldError(pointer=parent + error.pointer, reason=error.reason, detail=str(error)))
         if form.survey.endswith("\n"):  # which the pattern lets through
             detail = "has small letters, digits and hyphens only"
             found.append(FieldError(pointer=f"{parent}/survey", reason="string_pattern_mismatch", detail=detail))
     if found:
         name = str(form.object_id)
         return InvalidCurve(found, name if len(name) <= MAX_ID_LENGTH else "")
+    # Medians are of filters, before two of them become one band.
     flux = sent["flux"] if form.flux_kind == "difference" else without_median(sent["flux"], sent["band"])
+    if described and isinstance(sent["band"], list):
+        sent["band"] = [described.get(name, name) for name in sent["band"]]
     return Columns(
         sent["mjd"],
         flux,
@@ -521,6 +548,26 @@ def _columns(form: LightCurveIn, most: int, packed: bool, parent: str) -> Column
         form.flux_unit,
         form.survey,
     )
+
+
+def _bands_of_filters(filters: Mapping[str, FilterIn] | UnsetType) -> dict[str, str]:
+    """Return the band that stands for each described filter. Raises LightCurveError."""
+    if filters is UNSET:
+        return {}
+    bands = {}
+    for name, described in filters.items():
+        where = "/filters" + pointer([name])
+        if not 0 < len(name) <= MAX_FILTER_NAME:
+            raise LightCurveError(where, "wrong_length", f"a name has 1 to {MAX_FILTER_NAME} characters")
+        if name in NAMES:
+            raise LightCurveError(
+                where, "known_band", "this band is known: leave it out, or give the filter another name"
+            )
+        try:
+            bands[name] = nearest_band(described.wavelength_nm)
+        except ValueError as error:
+            raise LightCurveError(f"{where}/wavelength_nm", "no_band", str(error)) from None
+    return bands
 
 
 def _count(name: str, column: Any) -> int:
@@ -716,7 +763,7 @@ def classified(
     results = serialize_all(
         serializers,
         outcomes,
-        [{"object_id": item.object_id} for item in items],
+        [_identity(item) for item in items],
         [item.errors if isinstance(item, InvalidCurve) else () for item in items],
         options.embedding,
         options.coverage,
@@ -724,6 +771,13 @@ def classified(
     return Response(
         replies.provenance, replies.classes, replies.groups, replies.bands, replies.embedding_dim, results, options
     )
+
+
+def _identity(item: Item) -> dict[str, Any]:
+    """Return what a result repeats of its light curve."""
+    if isinstance(item, LightCurve) and item.described_filters:
+        return {"object_id": item.object_id, "filters": dict(item.described_filters)}
+    return {"object_id": item.object_id}
 
 
 def serializer_for(handle: ModelHandle, prior: Any, default: str, where: str = "/options/prior") -> ResultSerializer:

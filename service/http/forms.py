@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.alerts.avro import schema_names
 from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
-from nightjar_alerts.models.photometry import NAMES, FluxUnit
+from nightjar_alerts.models.photometry import NAMES, WAVELENGTH_TOLERANCE_NM, FluxUnit
 from nightjar_alerts.service.registry.names import MOST_CHARACTERS
 
 DTYPES: Final[Mapping[str, str]] = {
@@ -34,6 +34,7 @@ one value for each of METADATA_COLUMNS in their order, NaN where it is missing."
 
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_ID_LENGTH = 200
+MAX_FILTERS, MAX_FILTER_NAME = 32, 32
 MAX_PRIOR_NAME, MAX_PRIOR_CLASSES = 64, 1000
 
 # Integers stay integers here: as floats, eight million of one digit would take 250 MB.
@@ -51,6 +52,23 @@ Metadata: Any = msgspec.defstruct(
     },
     module=__name__,
 )
+
+
+class FilterIn(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Broadband filter that has no name in this interface."""
+
+    wavelength_nm: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="effective wavelength, nm; the nearest of u, g, r, i, z and Y stands for the filter, if it is "
+            f"within {WAVELENGTH_TOLERANCE_NM:.0f} nm",
+        ),
+    ]
+    width_nm: Annotated[
+        Annotated[float, Meta(ge=20, le=500)] | UnsetType,
+        Meta(description="effective width, nm; narrower and wider filters do not measure what a band does"),
+    ] = UNSET
 
 
 class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +91,13 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(description="detection flags; without them, |flux| >= 5 flux_err counts as detected"),
     ] = None
     metadata: Metadata | bytes | UnsetType = UNSET
+    filters: Annotated[
+        Annotated[dict[str, FilterIn], Meta(max_length=MAX_FILTERS)] | UnsetType,
+        Meta(
+            description="filters whose names `band` holds beside the known ones, by name, at most "
+            f"{MAX_FILTER_NAME} characters each; the result says which band stands for each"
+        ),
+    ] = UNSET
     flux_unit: Annotated[FluxUnit, Meta(description="nJy has AB zero point 31.4, FLUXCAL 27.5")] = "nJy"
     flux_kind: Annotated[
         Literal["difference", "total"],

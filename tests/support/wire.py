@@ -26,6 +26,7 @@ _LISTS: dict[str, Any] = {
     "band": pa.list_(pa.string()),
     "detected": pa.list_(pa.bool_()),
     "metadata": pa.list_(pa.float32()),
+    "filters": pa.map_(pa.string(), pa.struct([("wavelength_nm", pa.float64()), ("width_nm", pa.float64())])),
 }
 
 

@@ -240,8 +240,8 @@ REJECTED = {"status": "rejected", "object_id": "b", "reason": "no", "detail": "n
 def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
     fields -= {"model"}  # such a reply has the columns of one model, which its schema names
-    options = Options(embedding=True)
-    table = pa.ipc.open_stream(arrow.write_arrow(Response({}, ("x", "y"), ("all",), BANDS, 3, [REJECTED], options)))
+    options, described = Options(embedding=True), REJECTED | {"filters": {"F606W": "r"}}
+    table = pa.ipc.open_stream(arrow.write_arrow(Response({}, ("x", "y"), ("all",), BANDS, 3, [described], options)))
     assert set(table.schema.names) == fields
 
 

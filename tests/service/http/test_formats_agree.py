@@ -33,6 +33,11 @@ VALUES: dict[str, list[Any]] = {
     "detected": [None, [True, False, True], [True], [], [1, 0, 1], "yes", [None, True, True]],
     "metadata": [{}, {"mwebv": 0.1}, {"mwebv": None, "z_final": -9}, {"mwebv": "0.1"}, {"mwebv": True},
                  {"mwebv": 1e39}, {"redshift": 0.1}, [1], 5, "x", dict.fromkeys(METADATA_COLUMNS, 0.5)],
+    "filters": [{}, {"F606W": {"wavelength_nm": 589, "width_nm": 230}}, {"g": {"wavelength_nm": 480}},
+                {"J": {"wavelength_nm": 1250}}, {"Ha": {"wavelength_nm": 656.3, "width_nm": 5}}, {"x": {}}, {"": {}},
+                {"x": {"wavelength_nm": "589"}}, {"x": {"wavelength_nm": 589, "shape": "box"}}, {"x": 589}, None, [1],
+                {"n" * 33: {"wavelength_nm": 589}}, {f"f{k}": {"wavelength_nm": 589} for k in range(33)}, "F606W",
+                {"a/b": {"wavelength_nm": -1}}],
     "flux_unit": ["nJy", "uJy", "FLUXCAL", "Jy", "", None, 5, ["nJy"]],
     "flux_kind": ["difference", "total", "both", None],
     "survey": ["", "ztf", "ZTF", "z" * 33, 5, None, "ztf\n"],
@@ -58,7 +63,8 @@ def verdict(item: Item, parent: str = "") -> Verdict:
     if isinstance(item, InvalidCurve):
         return [(error.pointer.removeprefix(parent), error.reason) for error in item.errors]
     columns = (item.mjd, item.flux, item.flux_err, item.band, item.detected)
-    return repr([column.tolist() for column in columns] + [item.object_id, item.metadata, item.survey])
+    rest = [item.object_id, item.metadata, item.survey, item.described_filters]
+    return repr([column.tolist() for column in columns] + rest)
 
 
 def bare(read: Callable[[Any], Any], value: Any) -> Verdict:
