@@ -164,7 +164,7 @@ class ExactlyOnce:
         except asyncio.CancelledError:
             # What is being committed must not be counted as given back.
             running.cancel()
-            await asyncio.wait([done], timeout=CANCEL_SECONDS)
+            await asyncio.wait([done], timeout=0 if self._transactions.failed else CANCEL_SECONDS)
             if done.done() and not done.cancelled() and done.exception() is None and not any(done.result()):
                 self._resolve(batch, attempt, ledger)
             raise

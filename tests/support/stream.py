@@ -183,7 +183,7 @@ def dead_letters(folder: Path) -> list[dict[str, Any]]:
 class Process:
     """A worker process that may be killed.
 
-    With ``supervise`` it is started again where it ends with :data:`RESTART_STATUS`.
+    With ``supervise`` it is started again as soon as it ends with :data:`RESTART_STATUS`.
 
     Parameters
     ----------
@@ -213,20 +213,38 @@ class Process:
             self._command = shlex.split(os.environ.get("NIGHTJAR_TEST_WORKER", "")) or [
                 sys.executable, "-m", "nightjar_alerts.service", "worker",
             ]  # fmt: skip
-        self.log, self.restarts, self._supervise = log, 0, supervise
+        self.log, self.restarts = log, 0
         self._process = self._start()
+        self._ending = threading.Event()
+        self._supervisor = threading.Thread(target=self._restart, name="supervisor", daemon=True) if supervise else None
+        if self._supervisor is not None:
+            self._supervisor.start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         with self.log.open("ab") as file:
             return subprocess.Popen(self._command, env=self._environment, stderr=file)
 
+    def _restart(self) -> None:
+        """Start the worker again each time it ends with the status for its supervisor."""
+        while not self._ending.wait(0.1):
+            if self._process.poll() == RESTART_STATUS:
+                self._process = self._start()
+                self.restarts += 1
+
+    def _end_supervision(self) -> None:
+        self._ending.set()
+        if self._supervisor is not None:
+            self._supervisor.join()
+
     def kill(self) -> None:
         """Kill the worker, as a machine that loses power does."""
+        self._end_supervision()
         self._process.kill()
         self._process.wait()
 
     def stop(self, timeout: float = 60.0) -> int:
         """SIGTERM; the exit status."""
+        self._end_supervision()
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout)
 
@@ -240,13 +258,10 @@ class Process:
 
     @property
     def status(self) -> int | None:
-        """The exit status, None while it runs."""
+        """The exit status; None while it runs, or is about to be started again."""
         status = self._process.poll()
-        if self._supervise and status == RESTART_STATUS:
-            self.restarts += 1
-            self._process = self._start()
-            return None
-        return status
+        supervised = self._supervisor is not None and not self._ending.is_set()
+        return None if supervised and status == RESTART_STATUS else status
 
     def ask(self, path: str) -> tuple[int, str]:
         """Status and body of a probe; 503 while a supervised worker starts again."""
@@ -254,7 +269,7 @@ class Process:
         try:
             return ask([event["port"] for event in self.events() if event["event"] == "probes"][-1], path)
         except OSError as error:
-            if not self._supervise:
+            if self._supervisor is None:
                 raise
             return 503, f"the worker is starting: {error}"
 

@@ -95,10 +95,15 @@ class ClientErrors:
             self._away = ""
             self._answered_at = monotonic()
 
+    @property
+    def fatal(self) -> str:
+        """Fatal error of a client; empty before there is one."""
+        return f"Kafka {self._end}: {self._fatal}" if self._fatal else ""
+
     def check(self) -> None:
         """Raise FatalError after a fatal error of a client."""
-        if self._fatal:
-            raise FatalError(f"Kafka {self._end}: {self._fatal}")
+        if reason := self.fatal:
+            raise FatalError(reason)
 
     @property
     def refusal(self) -> str:

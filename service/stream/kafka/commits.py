@@ -29,6 +29,11 @@ MAX_UNCOMMITTED: Final = 256
 
 At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
 """
+LATE_SECONDS: Final = 0.25
+"""Seconds without an answer to a commit after which nothing more is answered: a kill would repeat it.
+
+The group refuses commits while it waits for a killed member, and a busy broker answers late.
+"""
 UNANSWERED_SECONDS: Final = 75.0
 """Seconds without an answer to a commit, although the brokers answer other clients, after which the process ends."""
 RETRY_SECONDS: Final = 0.25
@@ -40,6 +45,10 @@ class Commits(Protocol):
     @property
     def in_flight(self) -> bool:
         """True while a commit has been sent and not been answered."""
+
+    @property
+    def window(self) -> int | None:
+        """Number of messages that may be answered before anything is committed; None without a bound."""
 
     def send(self, awaited: Collection[Partition]) -> None:
         """Send a commit where one is due and none is in flight.
@@ -86,6 +95,13 @@ class ConsumerCommits:
         """True while a commit has been sent and not been answered."""
         return bool(self._sent)
 
+    @property
+    def window(self) -> int:
+        """Number of messages that may be answered before anything is committed. For any thread."""
+        if self._sent and monotonic() - self._sent_at > LATE_SECONDS:
+            return 0
+        return MAX_UNCOMMITTED - self._offsets.uncommitted()
+
     def send(self, awaited: Collection[Partition]) -> None:
         """Send a commit of all partitions where one is due and none is in flight."""
         now = monotonic()
@@ -98,7 +114,7 @@ class ConsumerCommits:
     def _send(self, positions: Sequence[Position]) -> None:
         if not positions or self.consumer is None:
             return
-        self._sent, self._sent_at = {position.partition: position for position in positions}, monotonic()
+        self._sent_at, self._sent = monotonic(), {position.partition: position for position in positions}
         try:
             self.consumer.commit(offsets=[position.to_kafka() for position in positions], asynchronous=True)
         except KafkaException:
@@ -143,19 +159,25 @@ class TransactionCommits:
     ) -> None:
         self._assignment, self._transactions = assignment, transactions
         self._membership, self._jobs = membership, jobs
-        self.in_flight = False
+        self.window = None
+        self._unanswered = False
         self._next_at = 0.0
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a commit has been sent, has not been answered, and may still be."""
+        return self._unanswered and not self._transactions.failed
 
     def send(self, awaited: Collection[Partition]) -> None:
         """Send a commit of these partitions where they have moved and none is in flight."""
-        if self.in_flight or monotonic() < self._next_at or not self._assignment.moved(awaited):
+        if self._unanswered or monotonic() < self._next_at or not self._assignment.moved(awaited):
             return
-        self.in_flight = True
+        self._unanswered = True
         done = self._run(lambda: self._assignment.moved(awaited))
         done.add_done_callback(lambda done: self._jobs.put(partial(self._on_done, done)))
 
     def _on_done(self, done: "Future[Any]") -> None:
-        self.in_flight = False
+        self._unanswered = False
         if done.exception() is not None:  # aborted; a fatal error is raised by `check`
             self._next_at = monotonic() + RETRY_SECONDS
 

@@ -32,12 +32,7 @@ from nightjar_alerts.service.stream.addresses import Address
 from nightjar_alerts.service.stream.kafka.assignment import Assignment, Position
 from nightjar_alerts.service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
 from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, make_client, properties, query_properties
-from nightjar_alerts.service.stream.kafka.commits import (
-    MAX_UNCOMMITTED,
-    Commits,
-    ConsumerCommits,
-    TransactionCommits,
-)
+from nightjar_alerts.service.stream.kafka.commits import Commits, ConsumerCommits, TransactionCommits
 from nightjar_alerts.service.stream.kafka.committed import CommittedOffsets
 from nightjar_alerts.service.stream.kafka.monitor import ClusterMonitor
 from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition, RecentAnswers, Token
@@ -488,7 +483,7 @@ class KafkaSource:
 
     def commit_window(self) -> int | None:
         """Return how many messages may be answered before anything is committed; None in transactions."""
-        return None if self._exactly_once else MAX_UNCOMMITTED - self._offsets.uncommitted()
+        return self._commits.window
 
     def owns(self, message: Message) -> bool:
         """Return whether a message's partition has been assigned ever since the message was taken."""

@@ -130,8 +130,16 @@ class KafkaTransactions:
         prepare : called on the owner's thread; returns None where nothing is to be committed.
         """
         future: Future[list[Verdict]] = Future()
-        self._jobs.put((prepare, future))
+        if self._failure:
+            future.set_exception(FatalError(self._failure))
+        else:
+            self._jobs.put((prepare, future))
         return future
+
+    @property
+    def failed(self) -> bool:
+        """True if the process must end: no transaction runs any more, and the one that runs may never end."""
+        return bool(self._failure)
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
         """Write records to the results' topic in a transaction without offsets."""
@@ -145,17 +153,22 @@ class KafkaTransactions:
         ----------
         answering_seconds : time for which the brokers have answered other clients; an outage is waited for.
         """
-        self.client_errors.check()
+        if not self._failure:
+            self._failure = self.client_errors.fatal or self._stuck_call(answering_seconds)
         if self._failure:
             raise FatalError(self._failure)
+
+    def _stuck_call(self, answering_seconds: float) -> str:
+        """Describe the call that runs, if it takes too long although the brokers answer; empty if none does."""
         if (call := self._call) is None:
-            return
+            return ""
         name, since, repeated_at = call
         now = monotonic()
         if min(answering_seconds, now - repeated_at) > HUNG_SECONDS:
-            raise FatalError(f"Kafka transactions: {name} has not returned for {now - repeated_at:.0f} s")
+            return f"Kafka transactions: {name} has not returned for {now - repeated_at:.0f} s"
         if min(answering_seconds, now - since) > LOST_SECONDS and not self.client_errors.refusal:
-            raise FatalError(f"Kafka transactions: {name} has failed for {now - since:.0f} s: {self._call_error}")
+            return f"Kafka transactions: {name} has failed for {now - since:.0f} s: {self._call_error}"
+        return ""
 
     # On the owner's thread.
 
@@ -202,8 +215,8 @@ class KafkaTransactions:
         if self._had_outage():
             raise TransientError(f"{self.topic}: the brokers were unreachable")  # the next producer aborts it
         if any(verdict is not None for verdict in verdicts):
-            self._abort()
             transient = next((verdict for verdict in verdicts if isinstance(verdict, TransientError)), None)
+            self._abort(str(transient or "a record was refused"))
             if transient is not None:
                 raise transient
             return verdicts
@@ -215,8 +228,12 @@ class KafkaTransactions:
         self.client_errors.note_answer()
         return verdicts
 
-    def _abort(self) -> None:
-        self._repeat("abort_transaction", CALL_SECONDS)
+    def _abort(self, reason: str) -> None:
+        """Abort the transaction that runs. Raises FatalError where the producer cannot: its successor's start does."""
+        try:
+            self._repeat("abort_transaction", CALL_SECONDS)
+        except FatalError as error:
+            raise FatalError(f"{error} (aborting after: {reason})") from None
 
     def _repeat(self, name: str, *arguments: Any) -> None:
         """Call the producer until it reports success or another error than a timeout.
@@ -246,7 +263,7 @@ class KafkaTransactions:
                     raise FatalError(f"Kafka transactions: {name}: {cause.name()}: {cause.str()}")
         finally:
             self._call = None
-        self._abort()
+        self._abort(cause.str())
         raise TransientError(f"{self.topic}: {cause.str()}")
 
     # As a sink.
@@ -266,7 +283,8 @@ class KafkaTransactions:
     def close(self) -> None:
         """End the thread after the transactions that were handed over, and wait a few seconds for that."""
         self._jobs.put(None)
-        self._thread.join(CLOSE_SECONDS)
+        if not self.failed:
+            self._thread.join(CLOSE_SECONDS)
 
 
 def refusals(verdicts: Sequence[Verdict]) -> dict[int, PermanentError]:

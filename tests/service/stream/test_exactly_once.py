@@ -218,6 +218,8 @@ def test_check_where_a_call_does_not_return_ends_the_process_unless_no_broker_an
     once.check(answering_seconds=0.0)  # an outage is waited for
     with pytest.raises(FatalError, match="send_offsets_to_transaction has not returned"):
         once.check(answering_seconds=60.0)
+    with pytest.raises(FatalError, match="has not returned"):  # nothing waits behind that call
+        once.run(lambda: None).result(0)
     cast(Any, once._producer).released.set()
     once.close()
 
@@ -243,7 +245,7 @@ class Broker:
     It is the source, the transactions and the last stage of one worker at once.
     """
 
-    topic, dead_letters = "results", "dead"
+    topic, dead_letters, failed = "results", "dead", False
 
     def __init__(self, seed: int, count: int) -> None:
         self.draw, self.count = random.Random(seed), count

@@ -7,18 +7,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Producer, TopicPartition
 
 from nightjar_alerts.service.stream import publishing
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
+from nightjar_alerts.service.stream.kafka import commits
 from nightjar_alerts.service.stream.kafka import sink as sink_module
+from nightjar_alerts.service.stream.kafka.assignment import Assignment
+from nightjar_alerts.service.stream.kafka.client import ClientErrors
 from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED
+from nightjar_alerts.service.stream.kafka.offsets import Offsets
 from nightjar_alerts.service.stream.kafka.sink import KafkaSink, produce_and_wait
 from nightjar_alerts.service.stream.kafka.source import KafkaSource
 from nightjar_alerts.service.stream.messages import FatalError, PermanentError, Record, TransientError
@@ -210,11 +215,33 @@ def test_few_alerts_are_answered_and_not_committed(
         return verdicts
 
     monkeypatch.setattr(KafkaSink, "publish", watched)
+    monkeypatch.setattr(commits, "LATE_SECONDS", 60.0)  # the window is 0 meanwhile, whatever is committed
     cluster.produce("alerts", [alert(number) for number in range(1500)])
     with running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 1500)
         assert worker.stop() == 0
     assert 0 < max(most) <= MAX_UNCOMMITTED
+
+
+def test_window_while_a_commit_is_not_answered_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill would repeat what is answered meanwhile; the group refuses commits while it waits for a killed member."""
+    partition, offsets = ("alerts", 0), Offsets()
+    assignment = Assignment(offsets, 5)
+    assignment.add([partition])
+    assignment.start(partition, 0, None)
+    state = assignment.state(partition)
+    assert state is not None
+    state.first_offset = 0
+    offsets.finish([offsets.take(partition, 0)])
+    consumer = commits.ConsumerCommits(assignment, offsets, ClientErrors("source"))
+    consumer.consumer = cast(Any, SimpleNamespace(commit=lambda **_: None))
+    monkeypatch.setattr(commits, "LATE_SECONDS", 60.0)
+    consumer.send(())
+    assert consumer.window == MAX_UNCOMMITTED - 1
+    monkeypatch.setattr(commits, "LATE_SECONDS", -1.0)
+    assert consumer.window == 0
+    consumer.on_commit(None, [TopicPartition(*partition, 1)])
+    assert consumer.window == MAX_UNCOMMITTED
 
 
 def test_a_worker_that_stops_under_load_commits_while_it_finishes(

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from deploy.bench.service_process import free_port
 from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED, TransactionCommits
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, START_SECONDS, STEADY, Trial, begins_well, ends_well, repeats, trial
-from support.stream import Running, alert, eventually, forget_in_classifying, running
+from support.stream import Process, Running, alert, eventually, forget_in_classifying, running
 
 
 def classified(worker: Running) -> int:
@@ -107,19 +108,45 @@ def test_a_second_worker_joins_a_loaded_one_and_leaves(plain: Trial) -> None:
     assert repeats(counts) <= 256
 
 
+SMALL_BATCHES: dict[str, Any] = {"batch_messages": 16, "max_inflight_messages": 32}
+
+
+def suspend_for_longer_than_its_session(one: Trial, worker: Process, load: int) -> None:
+    begins_well(one, worker)
+    one.feed(load)
+    time.sleep(0.1)
+    worker.suspend()
+    time.sleep(SESSION_MS / 1000 + 2)
+    worker.resume()
+    one.feed(40)
+    ends_well(one, worker)
+
+
 @pytest.mark.parametrize("load", [40, 1500])
-def test_a_worker_that_was_suspended_goes_on(both: Trial, load: int) -> None:
-    """The session of a worker ends while it sleeps, at rest or at work; its partitions come back and are not paused."""
-    limits: dict[str, Any] = {"batch_messages": 16, "max_inflight_messages": 32}
-    with both.process(**limits) as worker:
-        begins_well(both, worker)
-        both.feed(load)
-        time.sleep(0.1)
-        worker.suspend()
-        time.sleep(SESSION_MS / 1000 + 2)
-        worker.resume()
-        both.feed(40)
-        ends_well(both, worker)
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_a_worker_that_was_suspended_goes_on(hosts: str, tmp_path: Path, exactly_once: bool, load: int) -> None:
+    """The session of a worker ends while it sleeps, at rest or at work; its partitions come back and are not paused.
+
+    Its transaction has not timed out: by default it lasts longer than a session.
+    """
+    with (
+        trial(hosts, tmp_path, exactly_once=exactly_once, transaction_ms=None) as one,
+        one.process(**SMALL_BATCHES) as worker,
+    ):
+        suspend_for_longer_than_its_session(one, worker, load)
+
+
+@pytest.mark.parametrize("load", [40, 1500])
+def test_a_worker_that_was_suspended_for_longer_than_its_transaction_is_started_again(
+    hosts: str, tmp_path: Path, load: int
+) -> None:
+    """Its producer may fail then: the process ends with the status for its supervisor, and the next one goes on."""
+    with (
+        trial(hosts, tmp_path, exactly_once=True) as one,
+        one.process(supervise=True, worker_port=free_port(), **SMALL_BATCHES) as worker,
+    ):
+        suspend_for_longer_than_its_session(one, worker, load)
+        assert worker.restarts <= 1
 
 
 def test_a_suspended_worker_publishes_nothing_that_others_have(both: Trial) -> None:
