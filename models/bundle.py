@@ -173,6 +173,46 @@ class MeasuredPrior(_Frozen):
     prediction_sets: PredictionSets | None = None
 
 
+Fraction = Annotated[float, Field(ge=0, le=1)]
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Levels of the quantiles in :class:`InputStatistics`."""
+Quantiles = Annotated[tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...], Field(min_length=5, max_length=5)]
+
+
+class InputStatistics(_Frozen):
+    """Distribution of the training light curves, as the network sees them, for drift checks.
+
+    Quantiles are over light curves, at the levels :data:`QUANTILES`.
+
+    Attributes
+    ----------
+    light_curves : how many were counted.
+    largest_flux : largest absolute flux, nJy.
+    error_ratio : median flux error over the largest absolute flux.
+    points_per_band : number of observations in each band, 0 where there is none.
+    missing_bands, missing_metadata : fraction of light curves without an observation in a band, and without a value of
+        a metadata column.
+    classes : fraction of each class.
+    """
+
+    light_curves: int = Field(ge=1)
+    largest_flux: Quantiles
+    error_ratio: Quantiles
+    points_per_band: dict[str, Quantiles]
+    missing_bands: dict[str, Fraction]
+    missing_metadata: dict[str, Fraction]
+    classes: dict[str, Fraction]
+
+    @model_validator(mode="after")
+    def _is_distribution(self) -> Self:
+        for quantiles in (self.largest_flux, self.error_ratio, *self.points_per_band.values()):
+            if list(quantiles) != sorted(quantiles):
+                raise ValueError("quantiles must not fall")
+        if abs(sum(self.classes.values()) - 1) > 1e-3:
+            raise ValueError("the fractions of the classes must sum to 1")
+        return self
+
+
 class Manifest(_Frozen):
     """Manifest of a bundle: what it is and how to feed it.
 
@@ -184,6 +224,7 @@ class Manifest(_Frozen):
     prior, priors : class shares that the answers assume, and others that may be named.
     ensemble : boosted trees that answer beside the network, in the same graph.
     context : what the network learned besides the light curve (:class:`models.metadata.Context`).
+    input_statistics : distribution of the training light curves; None where that is not stated.
     """
 
     format_version: Literal[1, 2] = 1
@@ -212,6 +253,7 @@ class Manifest(_Frozen):
     prediction_sets: PredictionSets | None = None
     recipe: dict[str, Any]
     data: dict[str, Any]
+    input_statistics: InputStatistics | None = None
     metrics: dict[str, Any]
     opset: int
     created: str
@@ -234,6 +276,21 @@ class Manifest(_Frozen):
                 raise ValueError(f"the prior {name} needs shares of known classes, one of them above zero")
         if self.context is not None and not set(self.context.galactic or ()) <= names:
             raise ValueError("galactic classes must be classes of the taxonomy")
+        return self
+
+    @model_validator(mode="after")
+    def _statistics_fit(self) -> Self:
+        statistics = self.input_statistics
+        if statistics is None:
+            return self
+        for name, found, expected in (
+            ("points_per_band", statistics.points_per_band, self.bands),
+            ("missing_bands", statistics.missing_bands, self.bands),
+            ("missing_metadata", statistics.missing_metadata, self.metadata_columns),
+            ("classes", statistics.classes, self.taxonomy.names),
+        ):
+            if found.keys() != set(expected):
+                raise ValueError(f"input_statistics.{name} must name exactly what the manifest does")
         return self
 
     @cached_property

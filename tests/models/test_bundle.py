@@ -198,3 +198,54 @@ def changed(folder: Path, changes: dict[str, object]) -> Manifest:
 def test_manifest_with_a_wrong_field_raises(tiny_bundle: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         changed(tiny_bundle, changes)
+
+
+def statistics(manifest: Manifest) -> dict[str, Any]:
+    """Input statistics that fit a manifest."""
+    classes = manifest.taxonomy.names
+    return {
+        "light_curves": 10,
+        "largest_flux": [100, 200, 300, 400, 500],
+        "error_ratio": [0.01, 0.02, 0.03, 0.04, 0.05],
+        "points_per_band": {name: [0, 1, 2, 3, 4] for name in manifest.bands},
+        "missing_bands": dict.fromkeys(manifest.bands, 0.5),
+        "missing_metadata": dict.fromkeys(manifest.metadata_columns, 0.9),
+        "classes": dict.fromkeys(classes, 1 / len(classes)),
+    }
+
+
+def test_manifest_with_input_statistics_loads(copy: Path) -> None:
+    manifest = load_bundle(copy).manifest
+    write_manifest(copy, changed(copy, {"input_statistics": statistics(manifest)}))
+    loaded = load_bundle(copy).manifest.input_statistics
+    assert loaded is not None
+    assert loaded.largest_flux == (100, 200, 300, 400, 500)
+
+
+def test_manifest_without_input_statistics_loads(copy: Path) -> None:
+    document = json.loads((copy / "manifest.json").read_text())
+    document.pop("input_statistics", None)
+    assert Manifest.model_validate_json(json.dumps(document)).input_statistics is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"light_curves": 0}, "greater than or equal to 1"),
+        ({"largest_flux": [1, 2, 3]}, "at least 5 items"),
+        ({"largest_flux": [5, 4, 3, 2, 1]}, "quantiles must not fall"),
+        ({"error_ratio": [-1, 0, 1, 2, 3]}, "greater than or equal to 0"),
+        ({"missing_bands": {"g": 0.5}}, "missing_bands must name exactly"),
+        ({"missing_metadata": {"redshift": 0.5}}, "missing_metadata must name exactly"),
+        ({"points_per_band": {}}, "points_per_band must name exactly"),
+        ({"classes": {"Ia": 1.0}}, "classes must name exactly"),
+        ({"classes": {"Ia": 0.5}}, "must sum to 1"),
+        ({"mean_flux": 5}, "Extra inputs"),
+    ],
+)
+def test_manifest_with_wrong_input_statistics_raises(
+    tiny_bundle: Path, changes: dict[str, object], message: str
+) -> None:
+    manifest = load_bundle(tiny_bundle).manifest
+    with pytest.raises(ValueError, match=message):
+        changed(tiny_bundle, {"input_statistics": statistics(manifest) | changes})

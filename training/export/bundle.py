@@ -38,6 +38,7 @@ from nightjar_alerts.models.bundle import (
     MODEL,
     Bundle,
     Calibration,
+    InputStatistics,
     Manifest,
     Parameters,
     TensorSpec,
@@ -45,7 +46,7 @@ from nightjar_alerts.models.bundle import (
     write_golden,
     write_manifest,
 )
-from nightjar_alerts.models.lightcurve import LightCurve, Tokens
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts, Router
 from nightjar_alerts.models.networks.zoo import count_parameters
@@ -53,7 +54,7 @@ from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import PredictionSets
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
-from nightjar_alerts.training.data.batches import draw_examples, draw_indices, usable_tokens
+from nightjar_alerts.training.data.batches import draw_examples, draw_indices, draw_weighted, usable_tokens
 from nightjar_alerts.training.data.dataset import UNLABELLED, Dataset, read_dataset, read_notes, split_indices
 from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.export.graph import OPSET, write_graph
@@ -66,12 +67,14 @@ from nightjar_alerts.training.export.served import (
     ServedNetwork,
     parity_batches,
 )
+from nightjar_alerts.training.export.statistics import input_statistics
 from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import ask_as_served, calibrated, fit_calibration
 from nightjar_alerts.training.score.confidence import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty, fit_sets
 
 DTYPES = {"band": "int64", "mask": "bool"}
+STATISTICS_CURVES, STATISTICS_DRAW = 5_000, 2**32 + 7  # light curves of the input statistics, drawn on their own
 NEVER_TAKEN = -1e4  # what is added to the logit of an expert that no token shall take
 
 
@@ -92,6 +95,7 @@ class Release:
     novelty: NoveltyFit | Scored | None = None
     prediction_sets: PredictionSets | None = None
     ensemble: Ensembled | None = None
+    input_statistics: InputStatistics | None = None
 
 
 def _silent(_: str) -> None:
@@ -227,6 +231,7 @@ def _manifest(served: ServedNetwork, example: dict[str, Tensor], config: RunConf
         prediction_sets=release.prediction_sets,
         recipe=config.recipe.model_dump(mode="json"),
         data=release.data,
+        input_statistics=release.input_statistics,
         metrics=release.metrics,
         opset=OPSET,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -295,6 +300,7 @@ def release(
         taxonomy=taxonomy_of(dataset.classes),
         novelty=fit.novelty,
         prediction_sets=fit.prediction_sets,
+        input_statistics=_input_statistics(network, dataset, config),
     )
     export_bundle(network, config, _parity_tokens(dataset, config), out, described, say)
     return write_card(out)
@@ -345,6 +351,24 @@ def _validation(run: Path) -> dict[str, Any]:
     lines = [line for line in read_log(run) if "validation_score" in line]
     best: dict[str, Any] = max(lines, key=lambda line: line["validation_score"])
     return best
+
+
+def _input_statistics(network: nn.Module, dataset: Dataset, config: RunConfig) -> InputStatistics:
+    """Return the distribution of light curves as training draws them."""
+    recipe = config.recipe
+    names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
+    rng = np.random.default_rng((recipe.seed, STATISTICS_DRAW))
+    training = split_indices(dataset, recipe.data.fractions, recipe.data.turn)["train"]
+    drawn = draw_weighted(dataset, training, STATISTICS_CURVES, recipe, rng)
+    examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
+    return input_statistics(
+        RaggedBatch.collate([example.tokens for example in examples]),
+        np.array([example.label for example in examples]),
+        dataset.classes,
+        bands=recipe.data.bands,
+        flux_unit=recipe.data.flux_unit,
+        columns=METADATA_COLUMNS if "metadata" in names else (),
+    )
 
 
 def _parity_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:

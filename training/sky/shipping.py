@@ -14,7 +14,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from nightjar_alerts.models.bundle import Bundle, Calibration, Ensemble, Manifest, load_bundle, write_manifest
+from nightjar_alerts.models.bundle import (
+    Bundle,
+    Calibration,
+    Ensemble,
+    InputStatistics,
+    Manifest,
+    load_bundle,
+    write_manifest,
+)
 from nightjar_alerts.models.lightcurve import Float64, RaggedBatch, Tokens
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
@@ -25,6 +33,7 @@ from nightjar_alerts.models.taxonomy import rates as named_rates
 from nightjar_alerts.training.data.batches import usable_tokens
 from nightjar_alerts.training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
 from nightjar_alerts.training.export.served import Ensembled
+from nightjar_alerts.training.export.statistics import input_statistics
 from nightjar_alerts.training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
 from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, load_network
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -65,6 +74,7 @@ class FittedBundle(NamedTuple):
     priors: dict[str, Any]
     shares: dict[str, float]
     metrics: dict[str, Any]
+    inputs: InputStatistics
     ensemble: Ensemble | None = None
 
 
@@ -114,6 +124,7 @@ def ship(
         novelty=fitted.novelty,
         prediction_sets=fitted.sets,
         ensemble=ensemble,
+        input_statistics=fitted.inputs,
     )
     export_bundle(network, config, parity_tokens(network, curve_set, config, ensemble), out, release)
     return _complete(out, fitted)
@@ -150,6 +161,9 @@ def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: 
         _priors(classes, *measured, share_C),
         dict(zip(classes, share_C.tolist(), strict=True)),
         metrics,
+        input_statistics(
+            training.curves, training.label, classes, bands=recipe.data.bands, flux_unit=recipe.data.flux_unit
+        ),
         ensemble,
     )
 

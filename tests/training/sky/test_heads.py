@@ -187,6 +187,8 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     assert manifest.prediction_sets.floor > 0
     assert manifest.novelty is not None
     assert manifest.novelty.method == "fitted"
+    assert manifest.input_statistics is not None
+    assert manifest.input_statistics.light_curves == len(curve_set)
     assert verify_golden(bundle, open_session(bundle.model)) < 1e-4
     card = (bundle.path / "CARD.md").read_text(encoding="utf-8")
     assert "Training data" in card
