@@ -27,7 +27,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -316,6 +316,7 @@ _SHIPPED: Final = re.compile(rf"({'|'.join(map(re.escape, SURVEY_BY_NAME))})/\d{
 _FRAMED: Final = next(survey.name for survey in SURVEYS if survey.framed)
 
 
+@cache
 def schema_names() -> tuple[str, ...]:
     """Names of the shipped schemas."""
     return tuple(sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.glob("*/*.avsc")))
@@ -328,7 +329,7 @@ def confluent_name(schema_id: int) -> str:
 
 def exists(name: str, extra: Path | None = None) -> bool:
     """Return whether :func:`load` would find a file."""
-    return _path(name, extra) is not None
+    return name in schema_names() or _path(name, extra) is not None
 
 
 @lru_cache(maxsize=64)

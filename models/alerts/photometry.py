@@ -30,7 +30,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class Flaw(IntEnum):
-    """Reason for which a survey's row has no usable flux."""
+    """Reason for which a survey's row has no usable flux. In arrays use ``value``: NumPy takes long for a member."""
 
     UPPER_LIMIT = 1  # an exposure without a detection
     WITHDRAWN = 2
@@ -66,8 +66,10 @@ class Photometry:
 
     def at(self, index: NDArray[Any]) -> "Photometry":
         """Rows at ``index``."""
-        return Photometry(*(getattr(self, column.name)[index] for column in fields(self)))
+        return Photometry(*(getattr(self, name)[index] for name in _COLUMNS))
 
+
+_COLUMNS: Final = tuple(column.name for column in fields(Photometry))
 
 Convert = Callable[[Columns, bool, Bands], Photometry]
 """Turns a list of observations into photometry: columns by role, whether they are detections, the survey's filters."""
@@ -175,9 +177,7 @@ def why_unusable(rows: Photometry, index: int) -> str:
 
 def concatenate(parts: Sequence[Photometry]) -> Photometry:
     """Rows of several lists, one after the other."""
-    return Photometry(
-        *(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Photometry))
-    )
+    return Photometry(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
 
 
 def merge(rows: Photometry) -> Photometry:

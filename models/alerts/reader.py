@@ -83,7 +83,7 @@ def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet
     curve = LightCurve(
         points.mjd, points.flux.astype(np.float32), points.flux_err.astype(np.float32), points.band, points.detected,
         metadata, object_id, plan.survey.name, unknown_filters=_unknown_filters(parts),
-        dropped=_dropped(every),
+        dropped=_dropped(every) if len(points) < len(every) else {},
     )  # fmt: skip  # merge() has made sure of every rule of the record
     return replace(packet, curve=curve)
 
@@ -195,7 +195,7 @@ def _unknown_filters(parts: Sequence[ObservationList]) -> dict[str, int]:
 
 def _dropped(rows: photometry.Photometry) -> dict[str, int]:
     """Count the rows of known filters that cannot be used, by reason; upper limits are not counted."""
-    unusable = ~photometry.usable(rows) & (rows.band >= 0) & (rows.flaw != photometry.Flaw.UPPER_LIMIT)
+    unusable = ~photometry.usable(rows) & (rows.band >= 0) & (rows.flaw != photometry.Flaw.UPPER_LIMIT.value)
     return dict(Counter(photometry.why_unusable(rows, index) for index in np.flatnonzero(unusable).tolist()))
 
 
@@ -244,6 +244,8 @@ def _first_id(record: Record, paths: Sequence[FieldPath]) -> str:
     """
     for path in paths:
         value = _at(record, path)
+        if type(value) is int and 0 < value < 2**63:  # nearly every id
+            return str(value)
         if isinstance(value, str | int) and not isinstance(value, bool) and (text := _text(value)):
             if text.lstrip("-0") == "" or (text[0] == "-" and text[1:].isdecimal()):
                 continue

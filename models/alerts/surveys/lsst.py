@@ -18,6 +18,7 @@ from nightjar_alerts.models.alerts.photometry import (
     filters_of,
     in_njy,
     is_mjd,
+    no_flaws,
     numbers,
     whole_numbers,
 )
@@ -29,18 +30,19 @@ def rubin(columns: Columns, detection: bool, bands: Bands) -> Photometry:
 
     A time of withdrawal that is no MJD, such as 0, means that the row is not withdrawn.
     """
-    mjd = numbers(columns["time"])
-    standing = np.ones(len(mjd), dtype=np.bool_)
-    if "withdrawn" in columns:
-        standing = ~is_mjd(numbers(columns["withdrawn"]))
+    mjd, flux = numbers(columns["time"]), numbers(columns["flux"])
+    detected, flaw = np.full(len(mjd), detection), no_flaws(len(mjd))
+    withdrawn = is_mjd(numbers(columns.get("withdrawn", ())))
+    if withdrawn.any():
+        flux[withdrawn], detected[withdrawn], flaw[withdrawn] = np.nan, False, Flaw.WITHDRAWN
     return Photometry(
         mjd=mjd,
-        flux=np.where(standing, numbers(columns["flux"]), np.nan),
+        flux=flux,
         flux_err=numbers(columns["flux_err"]),
         band=filters_of(columns["band"], bands),
-        detected=standing & detection,
-        visit=whole_numbers(columns.get("visit", [0] * len(mjd))),
-        flaw=np.where(standing, 0, Flaw.WITHDRAWN).astype(np.int8),
+        detected=detected,
+        visit=whole_numbers(columns["visit"]) if "visit" in columns else np.zeros(len(mjd), dtype=np.int64),
+        flaw=flaw,
     )
 
 

@@ -47,7 +47,7 @@ def magnitudes(columns: Columns, detection: bool, bands: Bands) -> Photometry:
     limit = np.isnan(magnitude)
     flux, error = njy_with_error(magnitude, error)
     rows = _rows(columns, flux * sign, error, detection & ~limit & np.isfinite(sign), bands)
-    flaw = np.where(limit, Flaw.UPPER_LIMIT, np.where(np.isnan(sign), Flaw.BAD_SIGN, 0))
+    flaw = np.where(limit, Flaw.UPPER_LIMIT.value, np.where(np.isnan(sign), Flaw.BAD_SIGN.value, 0))
     return replace(rows, flaw=flaw.astype(np.int8))
 
 
@@ -69,7 +69,7 @@ def forced(columns: Columns, detection: bool, bands: Bands) -> Photometry:
     scale = njy_of_magnitude(zero_point)
     flux = np.where(clean & ~filler, counts * scale, np.nan)
     rows = _rows(columns, flux, numbers(columns["flux_err"]) * scale, np.full(len(flux), detection), bands)
-    return replace(rows, flaw=np.where(clean, 0, Flaw.FLAGGED).astype(np.int8))
+    return replace(rows, flaw=np.where(clean, 0, Flaw.FLAGGED.value).astype(np.int8))
 
 
 def _rows(columns: Columns, flux: Float64, error: Float64, detected: NDArray[np.bool_], bands: Bands) -> Photometry:
