@@ -1,4 +1,4 @@
-"""The training program: simulate light curves, train a recipe, export a bundle, score it, write its card.
+"""The command ``nightjar-train``: simulate light curves, train a recipe, export a bundle, score it, write its card.
 
 A whole run, resumable at every step::
 
@@ -10,7 +10,7 @@ A whole run, resumable at every step::
         --html build/report.html --baseline build/baseline.json
     nightjar-train card build/astro-moe --report build/report.json --baseline build/baseline.json
 
-Commands import what they need when they run, so that ``--help`` answers at once.
+Commands import what they need when they run, so that ``--help`` is fast.
 """
 
 import json
@@ -63,18 +63,18 @@ class Simulate(TrainingCommand):
 class Train(TrainingCommand):
     """Train a recipe; run the same command again to resume."""
 
-    recipe: CliPositionalArg[str] = Field(description="name of a recipe, as `describe` knows it")
+    recipe: CliPositionalArg[str] = Field(description="name of a recipe; see `describe`")
     data: Path = Field(description="Parquet file of `simulate`")
     out: Path | None = Field(default=None, description="run folder; default runs/<recipe>-<seed>")
-    seed: int = Field(default=0, ge=0, description="of the weights, the draws and the augmentation")
-    steps: int | None = Field(default=None, ge=1, description="instead of the recipe's")
+    seed: int = Field(default=0, ge=0, description="seed of weights, sampling and augmentation")
+    steps: int | None = Field(default=None, ge=1, description="default: the recipe's")
     threads: int | None = Field(default=None, ge=1, description="torch threads; default: torch's choice")
-    device: Literal["cpu", "cuda"] | None = Field(default=None, description="instead of the recipe's")
-    pretrained: Path | None = Field(default=None, description="run folder whose weights to start from")
+    device: Literal["cpu", "cuda"] | None = Field(default=None, description="default: the recipe's")
+    pretrained: Path | None = Field(default=None, description="run folder with the initial weights")
     max_minutes: float | None = Field(default=None, gt=0, description="save and stop after this long")
 
     def cli_cmd(self) -> None:
-        """Train or resume, then print the outcome as JSON; of several processes one prints."""
+        """Train or resume, then print the result as JSON, from one process only."""
         from nightjar_alerts.training.fit.distributed import is_first
         from nightjar_alerts.training.fit.train import train
 
@@ -103,16 +103,16 @@ class Describe(TrainingCommand):
 
 
 class Throughput(TrainingCommand):
-    """Time training, in light curves per second, against a plain padded loop on the same curves; some minutes."""
+    """Measure training throughput in light curves per second, with packing and with padding (minutes)."""
 
-    recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe, as `describe` knows it")
+    recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe; see `describe`")
     data: Path = Field(description="Parquet file of `simulate`")
     rounds: int = Field(default=3, ge=1, description="pairs of timings; the ratio is given with its range over them")
     threads: int | None = Field(default=None, ge=1, description="torch threads; default: the recipe's")
-    device: Literal["cpu", "cuda"] | None = Field(default=None, description="instead of the recipe's")
+    device: Literal["cpu", "cuda"] | None = Field(default=None, description="default: the recipe's")
 
     def cli_cmd(self) -> None:
-        """Time, then print paces and their ratio as JSON."""
+        """Measure, then print both rates and their ratio as JSON."""
         from nightjar_alerts.training.fit.train import throughput
 
         named = _recipe(self.recipe)
@@ -154,42 +154,42 @@ class Unpack(TrainingCommand):
 
 
 class Evaluate(TrainingCommand):
-    """Score a bundle, and run folders of other seeds beside it, on an untouched split."""
+    """Score a bundle, and run folders of other seeds, on an untouched split."""
 
     models: CliPositionalArg[list[Path]] = Field(description="bundle to report on, then run folders for the spread")
     data: Path = Field(description="Parquet file of `simulate`")
     report: Path = Field(description="JSON file to write")
     html: Path | None = Field(default=None, description="page to write: the report to be read, one file")
-    baseline: list[Path] = Field(default=[], description="JSON file of `baseline`, beside on the page; repeatable")
+    baseline: list[Path] = Field(default=[], description="JSON file of `baseline` to add to the page; repeatable")
     split: str = Field(default="test", description="train, validation or test")
     objects: int | None = Field(default=None, ge=1, description="score a sample of this size; default: all")
-    left_out: list[str] = Field(default=[], description="class the models never saw; repeat for several")
-    tsne: CliImplicitFlag[bool] = Field(default=False, description="draw the embedding by t-SNE as well (minutes)")
+    left_out: list[str] = Field(default=[], description="class outside the models' training; repeatable")
+    tsne: CliImplicitFlag[bool] = Field(default=False, description="add a t-SNE plot of the embedding (minutes)")
 
     def cli_cmd(self) -> None:
         """Score, write the report and print the scores of every view."""
         from nightjar_alerts.training.score.evaluate import evaluate
         from nightjar_alerts.training.score.page import read_baselines, write_page
 
-        beside = read_baselines(self.baseline)  # a missing file is better noticed before the hours of scoring
+        baselines = read_baselines(self.baseline)  # fails before the hours of scoring
         report = evaluate(self.models, self.data, self.split, self.objects, left_out=self.left_out, tsne=self.tsne)
         _write_report(self.report, report)
         if self.html is not None:
-            write_page(self.html, report, beside)
+            write_page(self.html, report, baselines)
 
 
 class Baseline(TrainingCommand):
-    """Train trees on features, from the same objects and views as a recipe, and score them on the same split."""
+    """Train trees on features of the same objects as a recipe, and score them on the same split."""
 
     data: Path = Field(description="Parquet file of `simulate`")
     report: Path = Field(description="JSON file to write")
     classifier: Literal["boosted", "forest"] = Field(default="boosted", description="boosted trees or random forest")
     features: Literal["summary", "light-curve", "union"] = Field(
-        default="union", description="this project's, those of the light-curve package, or both"
+        default="union", description="built-in features, those of the light-curve package, or both"
     )
-    recipe: str = Field(default="default", description="whose split, limits and random views to use")
-    seed: int = Field(default=0, ge=0, description="of the draws and the trees")
-    examples: int = Field(default=60_000, ge=100, description="training draws")
+    recipe: str = Field(default="default", description="recipe whose split, limits and augmentation to use")
+    seed: int = Field(default=0, ge=0, description="seed of sampling and trees")
+    examples: int = Field(default=60_000, ge=100, description="training examples")
     split: str = Field(default="test", description="train, validation or test")
     objects: int | None = Field(default=None, ge=1, description="score a sample of this size; default: all")
 
@@ -213,20 +213,20 @@ class Baseline(TrainingCommand):
 class CrossValidate(TrainingCommand):
     """Train a recipe, and trees, on every fold of a real data set; score complete light curves. Resumable."""
 
-    recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe, as `describe` knows it")
+    recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe; see `describe`")
     data: Path = Field(description="Parquet file of `import`")
     report: Path = Field(description="JSON file to write")
     runs: Path | None = Field(default=None, description="folder for the runs; default runs/<recipe>-folds")
     folds: int = Field(default=5, ge=2, description="number of folds")
-    seed: int = Field(default=0, ge=0, description="of the weights, the draws and the augmentation")
-    steps: int | None = Field(default=None, ge=1, description="instead of the recipe's")
-    pretrained: Path | None = Field(default=None, description="run folder whose weights every fold starts from")
-    network: bool = Field(default=True, description="false: the trees alone")
+    seed: int = Field(default=0, ge=0, description="seed of weights, sampling and augmentation")
+    steps: int | None = Field(default=None, ge=1, description="default: the recipe's")
+    pretrained: Path | None = Field(default=None, description="run folder with the initial weights of every fold")
+    network: bool = Field(default=True, description="false: trees only")
     trees: list[Literal["boosted", "forest"]] = Field(default=["boosted", "forest"], description="on the same folds")
     features: Literal["summary", "light-curve", "union"] = Field(default="union", description="of the trees")
 
     def cli_cmd(self) -> None:
-        """Train what is missing, score, write the report and print its table."""
+        """Train missing folds, score, write the report and print its table."""
         from nightjar_alerts.training.score.folds import crossvalidate, table
 
         named = _recipe(self.recipe)
@@ -248,7 +248,7 @@ class CrossValidate(TrainingCommand):
 class Card(TrainingCommand):
     """Write the model card of a bundle from its manifest and the reports of `evaluate` and `baseline`."""
 
-    bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is hashed anew")
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is rewritten")
     report: Path | None = Field(default=None, description="JSON file of `evaluate`")
     baseline: Path | None = Field(default=None, description="JSON file of `baseline`")
 
@@ -261,20 +261,20 @@ class Card(TrainingCommand):
 
 
 class ExportAgain(TrainingCommand):
-    """Copy a classifier's bundle, its weights traced again by the exporter of today, and compare golden vectors."""
+    """Export the weights of a bundle again with the current exporter and compare the golden outputs."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
     out: CliPositionalArg[Path] = Field(description="folder to make")
 
     def cli_cmd(self) -> None:
-        """Make it; print the nodes of both graphs and the largest difference of their golden outputs."""
+        """Export; print the nodes of both graphs and the largest difference of golden outputs."""
         from nightjar_alerts.training.export.weights import export_again
 
         _print(export_again(self.bundle, self.out))
 
 
 class Cuda(TrainingCommand):
-    """Copy a bundle with a graph that CUDA can run in it, which the service then takes on a GPU."""
+    """Copy a bundle and add a graph for CUDA, which the service uses on a GPU."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
     out: CliPositionalArg[Path] = Field(description="folder to make")
@@ -355,7 +355,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         match arguments:
             case ["experiment", name, *options] if name in (*EXPERIMENTS, "table"):
-                from nightjar_alerts.training.experiments import runner  # its options are declared beside torch code
+                from nightjar_alerts.training.experiments import runner  # imports torch
 
                 runner.main(name, options)
             case _:

@@ -62,7 +62,7 @@ def _java_version() -> int:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that nobody has, below those that systems give to clients: none of these takes one meanwhile.
+    """Return unused ports below the ephemeral range, so that no client takes one meanwhile.
 
     A client that tries a port of that range again and again while its broker is away may even get itself as an answer.
     """
@@ -103,14 +103,14 @@ class Brokers:
         for node in self.nodes:
             self._prepare(node)
 
-    # What a client asks for.
+    # Requests of clients.
 
     def hosts(self, listener: str = "PLAINTEXT") -> str:
         """Bootstrap servers."""
         return ",".join(f"{HOST}:{self.advertised[n].get(listener, own[listener])}" for n, own in self._ports.items())
 
     def _advertise(self) -> dict[int, dict[str, int]]:
-        """Ports that brokers tell their clients instead of those they listen at, by broker and listener."""
+        """Advertised ports that differ from those of the listeners, by broker and listener."""
         return {node: {} for node in self.nodes}
 
     # What may befall them.

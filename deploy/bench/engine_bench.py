@@ -2,21 +2,21 @@
 
 **Simulated and real** (:mod:`deploy.bench.simulation`): both get the same trace and the same limits. Each round
 measures what runs cost, simulates, and drives the real engine with the trace. Two simulations are held against it: one
-that was told only what could be known before, and one that knows what runs took in the replay. The first also shows how
+with only what could be known before, and one that knows what runs took in the replay. The first also shows how
 much the machine changed from one second to the next; the second shows queue and policy alone.
 
-**A lone request**: one JSON light curve, nothing else going on, beside the bare run of it. Each curve is run bare and
-asked over HTTP, in turn; the difference counts, curve by curve, so that long and short ones weigh alike. The client is
+**A lone request**: one JSON light curve without other load, compared with its bare run. Each curve is run bare and
+over HTTP, in turn; the difference counts, curve by curve, so that long and short ones weigh alike. The client is
 a blocking socket in this process, the thinnest there is.
 
 **Light curves** have the lengths of real alerts: lognormal around 50 points, and one in a hundred from a deep field.
 The cache is off, as the curves come again and again.
 
-**Batching policies** on the real engine, ours and those of other servers, get the same network, curves and run. At
-saturation every curve waits from the start, and what counts is how long it takes until the last is answered. At half of
-that load curves arrive at random, open loop: each is given to the engine at its moment whatever has become of the
-others, and its latency counts from that moment. Rounds are interleaved (every policy once, in turn), and ratios are
-taken within a round.
+**Batching policies** on the real engine, Nightjar's and those of other servers, get the same network, curves and run.
+At saturation every curve waits from the start, and what counts is how long it takes until the last is answered. At half
+of that load curves arrive at random, open loop: each is given to the engine at its time, independently of the others,
+and its latency counts from that moment. Rounds are interleaved (every policy once, in turn), and ratios are taken
+within a round.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ class HttpLine:
 
 
 class Lone(NamedTuple):
-    """One light curve asked alone: seconds over HTTP, seconds bare, and the service's own account by stage."""
+    """A lone light curve: seconds over HTTP, seconds bare, and the service's stage timings."""
 
     over_http: float
     bare: float
@@ -250,7 +250,7 @@ PASSES: Final = 4  # over the curves at half load: a 99th percentile needs many
 
 @dataclass(frozen=True, slots=True)
 class EngineBench:
-    """A network, what it is asked, and the policies that are compared."""
+    """Network, inputs and compared policies."""
 
     model: LoadedModel
     questions: Sequence[ModelInput]
@@ -338,7 +338,7 @@ async def _measure(bench: EngineBench, rounds: int, say: Callable[[str], None]) 
 
 
 async def _half_load(bench: EngineBench, rate: float, rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Ours and one by one at the same rate, the same arrivals within a round."""
+    """Nightjar's policy and one by one at the same rate, with the same arrivals within a round."""
     ours, alone = [], []
     for number in range(rounds):
         arrival = np.cumsum(np.random.default_rng(number).exponential(1 / rate, PASSES * len(bench.questions)))

@@ -1,11 +1,11 @@
-"""Messages that mean harm beside good alerts in one topic of a real Kafka, and what becomes of the good ones meanwhile.
+"""Hostile messages among valid alerts in one topic of a real Kafka, and the latency of the valid ones.
 
     python -m deploy.bench --parts '["hostile_stream"]'
-    python -m deploy.bench.hostile_stream SECONDS      each attack for so long, printed
+    python -m deploy.bench.hostile_stream SECONDS      duration of each attack; prints the table
 
-One worker takes everything. For every kind of message: what was sent, the longest that a good alert took from the
-broker's stamp to that of its answer, its 99th percentile beside that without harm, good alerts without an answer, and
-memory gained at the peak and a while after the end. All of it is bounded in bytes and time and goes to loopback only.
+One worker consumes everything. For each kind of message: bytes sent, the longest time from the broker's timestamp of a
+valid alert to that of its result, its 99th percentile with and without the attack, valid alerts without a result, and
+memory gained at the peak and after the end. All attacks are bounded in bytes and time and go to loopback only.
 """
 
 import os
@@ -35,7 +35,7 @@ REST_SECONDS: Final = 2.5  # after each attack, before memory is read again
 SAMPLE_SECONDS: Final = 0.05
 MB: Final = 1e6
 CLOCKLESS: Final[Mapping[str, str]] = {
-    "message.timestamp.type": "CreateTime",  # whatever a producer says, the worker gets
+    "message.timestamp.type": "CreateTime",  # the worker gets the timestamps of the producer
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "retention.ms": "-1",
 }
@@ -106,7 +106,7 @@ def flipped(data: bytes, number: int) -> bytes:
 
 
 def own_schema(number: int) -> bytes:
-    """Make a container whose schema nobody has seen."""
+    """Make a container with an unknown schema."""
     fields = [{"name": f"t{number}_{i}", "type": "string"} for i in range(45)]
     return container({"type": "record", "name": "top", "fields": [*survey_fields(), *fields]})
 
@@ -132,7 +132,7 @@ def senseless(number: int) -> bytes:
 
 
 def measure(bundle: Path, seconds: float, say: Callable[[str], None], chosen: Sequence[Flood] = ()) -> list[FloodRow]:
-    """Measure each kind in turn, beside good alerts, on one worker.
+    """Measure each kind in turn, among valid alerts, on one worker.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def table(rows: Sequence[FloodRow]) -> str:
 
 
 class _Attacked:
-    """Worker that is given good alerts, numbered on, and floods beside them."""
+    """Worker that gets numbered valid alerts and floods."""
 
     def __init__(self, trial: Trial, worker: ServiceProcess, answers: AnswerTopic) -> None:
         self._trial, self._worker, self._answers = trial, worker, answers

@@ -27,7 +27,7 @@ import uvloop
 HOST = "127.0.0.1"
 _HEADER = struct.Struct(">?I")
 DROPPED = "dropped"  # the connection ended before a whole reply had come
-VANISHED = "vanished"  # the plan told the client to hang up
+VANISHED = "vanished"  # the plan made the client disconnect
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def _run(bench: "KafkaBench", name: Part) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KafkaBench:
-    """One cluster, a bundle, how much is to be measured and until when, and who is told."""
+    """Cluster, bundle, amount and end of the measurement, and the progress callback."""
 
     cluster: Brokers
     bundle: Path
@@ -122,11 +122,11 @@ class KafkaBench:
 
     @property
     def over(self) -> bool:
-        """Tell if nothing more may begin."""
+        """Return whether time is up."""
         return time.monotonic() > self.end
 
     def trial(self) -> Trial:
-        """Create topics that nobody has used."""
+        """Create new topics."""
         return Trial(self.cluster, self.bundle)
 
     def times(self, count: int) -> Iterator[int]:
@@ -300,7 +300,7 @@ def kills(bench: KafkaBench) -> None:
 
 
 def _kill_in_turn(bench: KafkaBench, trial: Trial, note: Callable[[int, int], None]) -> None:
-    """Kill one worker after the other; tell the number of repeats and of kills each time that all is answered."""
+    """Kill one worker after the other; report duplicates and kills each time all alerts are published."""
     each, fed = int(RATE * KILLED_SECONDS), 0
     with trial.answers() as answers, ThreadPoolExecutor(1) as apart:
         for number in itertools.chain(bench.times(KILLS // LANES), [None]):

@@ -1,7 +1,8 @@
 """One trial on a real Kafka: two topics of its own, workers between them, what is fed and what comes out.
 
 The broker stamps alerts and answers alike when it takes them, so times need no other clock. What is answered twice is
-told by the keys of the answers. Another checkout may be measured by the same means: ``BENCH_WORKER_TREE`` names it.
+identified by the keys of the results. Another checkout may be measured by the same means: ``BENCH_WORKER_TREE`` names
+it.
 """
 
 import itertools
@@ -32,12 +33,12 @@ source.KafkaSource.commit_window = lambda self: None
 sys.argv = ["service", "worker"]
 runpy.run_module("nightjar_alerts.service", run_name="__main__")
 """
-"""A worker that commits every five seconds, as clients of Kafka do by themselves, whatever is answered meanwhile."""
+"""Settings of a worker that commits every five seconds, as Kafka clients do by default."""
 _NUMBERS: Final = itertools.count(1)
 
 
 class Trial:
-    """Two topics that nobody has used, and workers between them.
+    """Two new topics, and workers between them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Other model servers on the same light curves, network, client and machine: throughput and latency beside ours.
+"""Throughput and latency of other model servers with the same light curves, network, client and machine.
 
 Each is installed from PyPI into an environment of its own (kept under ``build/``, so that a second run is quicker; one
 that cannot be installed is left out and named), started around the endpoint in ``endpoints/``, checked to answer what
@@ -142,7 +142,7 @@ class PeerRow(NamedTuple):
 def measure(
     bundle: Path, names: Sequence[Name], environments: Path, curves: int, rounds: int, say: Callable[[str], None]
 ) -> list[PeerRow]:
-    """Return a row for every server and round; those that will not run are told of and left out."""
+    """Return a row for every server and round; servers that do not start are reported and left out."""
     drawn = alert_mix(curves, SEED)
     expected = Bare.of(bundle, drawn).probabilities()
     pythons: dict[Name, Path] = {}

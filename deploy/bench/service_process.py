@@ -95,7 +95,7 @@ class ServiceProcess:
 
 
 def free_port() -> int:
-    """Return a TCP port nobody listens on now."""
+    """Return an unused TCP port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

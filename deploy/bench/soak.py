@@ -392,11 +392,11 @@ class Soak(BaseSettings):
     async def _drive(self, service: ServiceProcess, driver: SoakDriver, soaked: Soaked) -> Soaked:
         seconds = 60 * self.minutes
         tasks = (soaked.administrator.work(), _watch(service, soaked, seconds))
-        beside = [asyncio.create_task(task) for task in tasks]
+        background = [asyncio.create_task(task) for task in tasks]
         await driver.run(soaked.rate, seconds)
-        for task in beside:
+        for task in background:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*background, return_exceptions=True)
         driver.close()
         soaked.leftovers = await _leftovers(service)
         return soaked

@@ -1,4 +1,4 @@
-"""The stream worker: visits drained end to end, beside bare onnxruntime, and the decoder beside fastavro.
+"""The stream worker: visits end to end compared with bare onnxruntime, and the decoder compared with fastavro.
 
 A real Redis server with streams of alerts and results, and the worker between them that a user starts.
 

@@ -121,7 +121,7 @@ def visit(count: int, seed: int = 1, first: int = 0) -> list[bytes]:
 
 
 def packet(number: int, detections: int, forced: int, rng: np.random.Generator) -> bytes:
-    """One packet with earlier detections and forced points beside the detection that caused it."""
+    """Make a packet with its detection, earlier detections and forced photometry."""
     rows = [_photometry(time, rng) for time in np.sort(rng.uniform(61_000, 61_300, detections + forced + 1)).tolist()]
     ids = {"diaSourceId": 10**17 + number, "diaObjectId": 2 * 10**17 + number, "ssObjectId": None}
     record = {

@@ -2,13 +2,13 @@
 
     light curve  (flux, flux_err) -> input experts -> time encoding -> 3 blocks with expert feed-forward -> [CLS]
     metadata     64 columns -> quantile transform -> tabular transformer -> [CLS]
-    statistics   (where configured) numbers worked out from the light curve -> one layer
+    statistics   (optional) computed from the light curve -> one layer
     heads        one on each, and a three-layer perceptron on all of them (the one that predicts)
 
-Sources: Astro-MoE (input experts eq 4, routing eqs 1-3, balance loss eq 5, positional encoding eq 6, time modulation
-eq 7); ATAT (Cabrera-Vives et al. 2024, A&A 689, A289) for the block form, the tabular transformer and the heads. No
-code of Astro-MoE is public: what its text leaves open is a field of the config, with the reading taken as default. ATAT
-gives features of the light curve, worked out beforehand, to its tabular transformer; the statistics are ours. With
+Sources: Astro-MoE (input experts eq 4, routing eqs 1-3, balance loss eq 5, positional encoding eq 6, time modulation eq
+7); ATAT (Cabrera-Vives et al. 2024, A&A 689, A289) for the block form, the tabular transformer and the heads. No code
+of Astro-MoE is public: open questions of its text are fields of the config, with the chosen reading as default. ATAT
+gives precomputed features of the light curve to its tabular transformer; the statistics are an addition. With
 ``n_experts = n_input_experts = 0`` and ``time_encoding = "baseline"`` the same network is the multiband ASTROMER
 baseline.
 
@@ -67,7 +67,7 @@ FluxTransform = Literal["asinh", "none", "object_z"]
 
 
 class AstroMoEConfig(TimeEncodingFields):
-    """Sizes and readings; the defaults are the paper's time-modulation model (4,935,334 parameters)."""
+    """Sizes and options; the defaults are the paper's time-modulation model (4,935,334 parameters)."""
 
     architecture: Literal["astro-moe"] = "astro-moe"
     n_classes: int = Field(default=20, ge=2)
@@ -91,12 +91,12 @@ class AstroMoEConfig(TimeEncodingFields):
     tab_blocks: int = Field(default=3, ge=1)
     tab_ff: int = 256
     d_statistics: int = Field(default=0, ge=0, description="0: no branch for statistics of the light curve")
-    lag_statistics: bool = Field(default=False, description="among them how alike points are by the days between them")
-    period_statistics: bool = Field(default=False, description="among them the periods that the light curve may have")
-    period_search: PeriodSearch = Field(default="summed", description="how the best one is chosen: by sums, or by fits")
-    shape_statistics: bool = Field(
-        default=False, description="statistics of shape; only trees in the graph look at them"
+    lag_statistics: bool = Field(default=False, description="add the autocorrelation by time lag")
+    period_statistics: bool = Field(default=False, description="add periods")
+    period_search: PeriodSearch = Field(
+        default="summed", description="selection of the best period: by sums, or by fits"
     )
+    shape_statistics: bool = Field(default=False, description="statistics of shape, for trees in the graph")
     head_width: int = Field(default=0, ge=0, description="of the hidden layers of the mixed head; 0: of its input")
     head_copies: int = Field(default=1, ge=1, description="mixed heads, whose mean log-probability is the prediction")
     head_dropout: float = Field(default=0.0, ge=0, lt=1, description="in the mixed head and before the statistics")
@@ -156,14 +156,14 @@ class LightCurveBranch(nn.Module):
         return self.time.finish(x_MD, when), packing, routings
 
     def answer(self, x_ND: Tensor, when: When, mask_BL: Tensor) -> tuple[Tensor, list[Routing]]:
-        """Encode embedded observations to one vector per row [B, D], and nothing that it does not need."""
+        """Encode embedded observations to one vector per row [B, D]."""
         if self.time.in_blocks:
             x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
             return self.light_curve.pool(x_MD, packing), routings
         return self.light_curve.answer(self._placed(x_ND, when), mask_BL, when.packed_BL)
 
     def _placed(self, x_ND: Tensor, when: When) -> Tensor:
-        """Tokens that know their band and their time, as far as these enter before the blocks."""
+        """Return tokens with band and time encodings that are added before the blocks."""
         if self.band_GD is not None:
             x_ND = x_ND + self.band_GD[when.band_N]
         return self.time.embed(x_ND, when)
@@ -247,7 +247,7 @@ class AstroMoE(LightCurveBranch):
     def __init__(self, config: AstroMoEConfig) -> None:
         super().__init__(config)
         self.metadata = _tabular(config)
-        self.told = nn.ModuleDict({name: Function(function) for name, function in _FUNCTIONS.items()})
+        self.features = nn.ModuleDict({name: Function(function) for name, function in _FUNCTIONS.items()})
         self.statistics = _statistics(config)
         width = config.d_tab + config.d_model + config.d_statistics
         self.n_classes, self.embedding_dim = config.n_classes, width
@@ -263,18 +263,18 @@ class AstroMoE(LightCurveBranch):
         self.metadata.quantiles.fit(metadata_NF)
 
     def works_on_rows(self) -> dict[str, int]:
-        """Modules that are given some rows of a batch, or none, and the width of their answer."""
+        """Modules that run on a subset of the rows, and the width of their output."""
         has_periods = self.statistics is not None and self.config.period_statistics
-        return {"told.period": count_of_periods(self.config.n_bands)} if has_periods else {}
+        return {"features.period": count_of_periods(self.config.n_bands)} if has_periods else {}
 
     def native(self) -> dict[str, dict[str, int]]:
-        """Modules that native kernels can take over (``models.native``), and what these have to be told."""
+        """Modules that native kernels can replace (``models.native``), with the attributes of the kernels."""
         config = self.config
         if self.statistics is None:
             return {}
         periods = 1 + (config.period_search == "fitted") if config.period_statistics else 0
         attributes = {"bands": config.n_bands, "lags": int(config.lag_statistics), "periods": periods}
-        return {"told": attributes | {"shapes": int(config.shape_statistics)}}
+        return {"features": attributes | {"shapes": int(config.shape_statistics)}}
 
     def fit_statistics(self, batches: Callable[[], Iterable[Sequence[Tensor]]]) -> None:
         """Learn the scales of the statistics, where the network has any, from inputs of training objects."""
@@ -283,7 +283,7 @@ class AstroMoE(LightCurveBranch):
             self.statistics.fit(Statistics(*(torch.cat(parts) for parts in zip(*batches_of_statistics, strict=True))))
 
     def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
-        """Modules whose answer [D] to an input without a number is always the same: which input, and that answer."""
+        """Modules with a constant output [D] for an input of NaN only: the input, and that output."""
         with torch.no_grad():
             return {"metadata": ("metadata", self.metadata(torch.full((1, self.config.n_metadata), torch.nan))[0])}
 
@@ -298,16 +298,16 @@ class AstroMoE(LightCurveBranch):
     ) -> Statistics:
         """Return the input of the statistics' branch from padded light curves; its ``fit`` learns their scales.
 
-        Shapes come last, and the branch does not look at them.
+        Shapes come last; the branch does not use them.
         """
-        light_curves = self.told["points"](flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
-        groups = [self.told["curves"](light_curves, metadata_BF[:, REDSHIFT])]
+        light_curves = self.features["points"](flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
+        groups = [self.features["curves"](light_curves, metadata_BF[:, REDSHIFT])]
         if self.config.lag_statistics:
-            groups.append(self.told["lags"](light_curves))
+            groups.append(self.features["lags"](light_curves))
         if self.config.period_statistics:
-            groups.append(self.told["periods"](light_curves, self.config.period_search, self.told["period"]))
+            groups.append(self.features["periods"](light_curves, self.config.period_search, self.features["period"]))
         if self.config.shape_statistics:
-            groups.append(self.told["shapes"](light_curves, metadata_BF[:, REDSHIFT]))
+            groups.append(self.features["shapes"](light_curves, metadata_BF[:, REDSHIFT]))
         return Statistics(*(torch.cat(parts, dim=1) for parts in zip(*groups, strict=True)))
 
     def forward(
@@ -327,8 +327,8 @@ class AstroMoE(LightCurveBranch):
 
         Parameters
         ----------
-        only_answer : compute nothing that the prediction and the embedding do not need, as a bundle's graph does. The
-            last block then sends the [CLS]s alone through its experts, and its load says so.
+        only_answer : compute only what prediction and embedding need, as in a bundle's graph. The experts of the last
+            block then get the [CLS] tokens only, and its load counts only these.
         """
         packed_BL = torch.ones_like(mask_BL) if self.config.aux_counts_padding else mask_BL
         when = When(time_BL, band_BL, packed_BL, self.light_curve.leading)
@@ -388,7 +388,7 @@ def _mixed_head(config: AstroMoEConfig, width: int) -> nn.Sequential:
 
 
 def _activation(config: AstroMoEConfig) -> nn.Module:
-    """One module with or without dropout, so that weights keep their names."""
+    """Return the activation, with dropout if configured; weights keep their names."""
     return nn.Sequential(nn.GELU(), nn.Dropout(config.head_dropout)) if config.head_dropout else nn.GELU()
 
 

@@ -17,7 +17,7 @@ disagree, among each other or with the text, the choice is a field of the config
 - v0 also leaves the first padded place visible (its padding mask is off by one): not reproduced.
 
 Notable: flux enters, and becomes a value inside the graph (:class:`Window`). With ``band`` set, observations
-in other bands are invisible; a row without any in the band gets the same finite answer whatever is around it.
+in other bands are invisible; a row without any in the band gets a constant finite output.
 
 Run: ``nightjar-train train astromer-pretraining --data build/sim.parquet``, then ``train astromer --pretrained``.
 
@@ -64,7 +64,7 @@ def value_of(flux_BL: Tensor, kind: Value, scale: float) -> Tensor:
 class Window(NamedTuple):
     """Places, in their rows, of the observations that a single-band network sees: the newest, in order, without gaps.
 
-    Rows come with whatever else is in the light curve, other bands and older points among it; the window is cut inside
+    Rows contain other bands and older points as well; the window is cut inside
     the network, hence inside an exported graph too. Row order is kept, so rows sorted by time give a series sorted by
     time, which a recurrent layer needs.
 
@@ -241,7 +241,7 @@ HARD_MASK = -1e9
 
 
 class AstromerConfig(TimeEncodingFields):
-    """Sizes and readings; the sizes are those of the weights released for MACHO."""
+    """Sizes and options; the sizes are those of the weights released for MACHO."""
 
     architecture: Literal["astromer"] = "astromer"
     version: Literal["note", "v0", "v2"] = Field(default="note", description="residual connections, mask token")

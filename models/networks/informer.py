@@ -31,7 +31,7 @@ Notable:
 - fluxes are divided by the root mean square s of the object's own history (:func:`object_scale`), so the encoder sees
   shapes and signal to noise; how bright that is in the survey's terms reaches the decoder as log(s / flux_scale);
 - the answer is a Gaussian of asinh(flux / s), given as the moments of the flux (``network.FluxDistribution``);
-- time is counted from the newest observation, so that a query asks "so many days ahead" (or behind, for the past);
+- time is counted from the newest observation, so that a query is a number of days ahead (negative for the past);
 - with ``anchor`` the predicted mean is a mix, which the network chooses, of the newest flux and of the inverse-variance
   mean of the query's band, plus a shift; both reach the query's token as well (:func:`band_summary`). They are the two
   forecasts that need no network, hard to beat, and cost a transformer much training to find. Without ``anchor`` it is

@@ -42,7 +42,7 @@ class Output(NamedTuple):
     ----------
     logits_BC : the prediction.
     embedding_BE : what the prediction was made from.
-    other_logits : logits of further heads, each [B, C], trained beside the prediction.
+    other_logits : logits of auxiliary heads, each [B, C].
     aux_loss : load-balance loss summed over the mixtures, not weighted; None without mixtures.
     input_expert_load_1X, expert_load_SX : int64 tokens sent to each expert in this call; None without such a mixture.
     statistics : of the light curves, where the network works them out; they are not scaled.
@@ -93,9 +93,9 @@ class Forecast(NamedTuple):
 
 
 class Classifier(Protocol):
-    """The side of a classifying network that training and export look at.
+    """Interface of a classifying network for training and export.
 
-    What only some networks have is asked for by name: ``fit_statistics(batches)`` learns from the inputs of a sample of
+    Optional members: ``fit_statistics(batches)`` learns from the inputs of a sample of
     training objects, ``new_parameters`` are the beginnings of the names of parameters that are new where weights were
     transferred (by default ``head``), and ``aux_weight`` of the configuration weighs a loss of the network's own
     (``Output.aux_loss``).

@@ -30,8 +30,8 @@ On light curves (:class:`RoMAE`, :class:`RoMAEPretraining`) flux and error are v
 
     (flux, flux_err) at (band index, days since the first observation) -> encoder -> mean of the tokens -> classes
 
-There is no band embedding and no metadata. A band is a position on an axis of its own, so its rotations tell pairs of
-observations how far apart they are in band index as in days. Without a [CLS] token, the default and what the authors
+There is no band embedding and no metadata. A band is a position on an axis of its own, so its rotations encode the
+distance of two observations in band index as in days. Without a [CLS] token, the default and what the authors
 ran on ELAsTiCC, only these differences are known: "g then r" looks like "r then i".
 
 Notable, where we depart from the run as coded:
@@ -379,7 +379,7 @@ FluxTransform = Literal["asinh", "none"]
 
 
 class RoMAEConfig(BaseModel):
-    """Sizes and readings; the defaults are the authors' ELAsTiCC model, RoMAE-tiny with a tiny-shallow decoder."""
+    """Sizes and options; the defaults are the authors' ELAsTiCC model, RoMAE-tiny with a tiny-shallow decoder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -461,7 +461,7 @@ class RoMAEPretraining(nn.Module):
         mask_BL: Tensor,
         masking: Masking,
     ) -> Reconstruction:
-        """Values of every real observation, of hidden ones from their times and bands alone; targets beside them."""
+        """Reconstruct every real observation, hidden ones from time and band only; with the targets."""
         target_BLK = observed_values(flux_BL, flux_err_BL, self.config)
         input_BLK = target_BLK.take_along_dim(masking.source_BL[..., None], dim=1)
         batch = Masked(input_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)

@@ -2,7 +2,7 @@
 
 Notable:
 
-- a :class:`View` is plain data and :func:`apply_view` is pure, so that scoring asks the same questions that training
+- a :class:`View` is plain data and :func:`apply_view` is pure, so that evaluation uses the same views as training
   drew at random ("with g and r only", "without metadata", "at the third detection");
 - masked temporal augmentation (MTA) is that of ATAT (Cabrera-Vives et al. 2024): keep what was observed until a day
   drawn from a short list, counted from the trigger; observations before the trigger always stay;
@@ -20,8 +20,8 @@ Notable:
 
 - every draw is for all classes alike: what is missing, or wrong, in some surveys alone would name the survey, and
   with it the class (a tree that saw missing dust called ZTF's supernovae superluminous);
-- an object made brighter or fainter is the same object elsewhere, so it loses its redshift: brightness may tell a class
-  with a redshift alone;
+- an object made brighter or fainter is the same object elsewhere, so it loses its redshift: brightness may reveal a
+  class with a redshift alone;
 - made fainter it may be noisier: errors keep their share of the flux, or grow;
 - an object that had no redshift may be given that of a galaxy nearby, as alerts inside the Galaxy are.
 """
@@ -268,7 +268,7 @@ often. The draw is the same for every class, so that which bands are missing say
 NEAREST: Final = 1
 """Places in `BANDS` by which a light curve of one band may move to another band."""
 DUST: Final = (0.04, 0.9)
-"""Median and scatter of ln of the dust, E(B-V) in magnitudes, that is given whatever the object."""
+"""Median and scatter of ln of the dust, E(B-V) in magnitudes, drawn independently of the object."""
 DUST_KNOWN, OWN_DUST = 0.4, 0.5
 EXACT: Final = 0.02
 """Redshift errors below this are those of spectra; surveys state them in different ways."""
@@ -278,7 +278,7 @@ def restrict(curve: LightCurve, config: AugmentationConfig, rng: np.random.Gener
     """Show what a broker has of a light curve: some bands, up to a detection, and metadata that name no survey.
 
     Every draw is the same for all classes and sources. Where a subset of bands would leave no detection, the light
-    curve stays as it is; one that has a single band may be moved to a band beside it.
+    curve stays as it is; one that has a single band may be moved to an adjacent band.
     """
     chance, subset, position = rng.random(4), BAND_SUBSETS[rng.integers(len(BAND_SUBSETS))], rng.random()
     if chance[0] < config.few_bands:
@@ -314,18 +314,18 @@ def _common(metadata: Mapping[str, float], rng: np.random.Generator) -> dict[str
     Half of the dust that is known is the object's own, with an error of a fifth; the rest is drawn.
     """
     known, own, drawn, noise, kind, error = rng.random(6)
-    told = {name: value for name, value in metadata.items() if name not in _DUST}
+    given = {name: value for name, value in metadata.items() if name not in _DUST}
     if known < DUST_KNOWN:
         median, scatter = DUST
         dust = median * np.exp(scatter * ndtri(drawn))
         if own < OWN_DUST and "mwebv" in metadata:
             dust = metadata["mwebv"] * np.exp(0.2 * ndtri(noise))
-        told["mwebv"] = float(np.clip(dust, 0.0, 3.0))
-    if "z_final" in told and told.get("z_final_err", 0.0) < EXACT:
-        told.pop("z_final_err", None)
+        given["mwebv"] = float(np.clip(dust, 0.0, 3.0))
+    if "z_final" in given and given.get("z_final_err", 0.0) < EXACT:
+        given.pop("z_final_err", None)
         if kind < 0.7:  # else not stated
-            told["z_final_err"] = float(5e-4 * (EXACT / 5e-4) ** error)
-    return told
+            given["z_final_err"] = float(5e-4 * (EXACT / 5e-4) ** error)
+    return given
 
 
 def apply_view(curve: LightCurve, view: View) -> LightCurve | None:

@@ -9,7 +9,7 @@ they share in ``parent``; the hash is then of that, and relatives stay on one si
 
 Simulated files are labelled in the `ELASTICC` taxonomy. A file of another survey carries its own list of class names
 (key ``classes`` of the Parquet metadata) and may hold unlabelled objects (an empty class name, label -1); what trains
-a classifier asks `require_labels` first. Files from before there were parents lack that column and are read as ever.
+a classifier asks `require_labels` first. Older files without that column are accepted.
 
     write_dataset(Path("sim.parquet"), simulate_objects(100, seed=1))
     data = read_dataset(Path("sim.parquet"))
@@ -69,7 +69,7 @@ class LabelledObject:
     ``mjd`` f64[n] TAI days; ``flux``, ``flux_err`` f32[n] difference flux in nJy; ``band`` i8[n] index into
     `models.lightcurve.BANDS`; ``detected`` bool[n]; ``trigger_mjd`` the first detection; ``metadata`` f32[64] in the
     order of `METADATA_COLUMNS`, NaN = missing; ``redshift`` the truth (0 inside the Galaxy, NaN unknown), never an
-    input; ``class_name`` empty where nobody knows; ``trigger_mjd`` inf without a detection; ``parent`` what the object
+    input; ``class_name`` empty if unknown; ``trigger_mjd`` inf without a detection; ``parent`` what the object
     shares with others that must not be on another side of a split, empty when it is independent.
     """
 
@@ -174,11 +174,11 @@ def write_dataset(
 
 
 def require_labels(dataset: Dataset, path: Path) -> None:
-    """Raise DatasetError unless every object is labelled and there are classes to tell apart."""
+    """Raise DatasetError unless every object is labelled and there are at least two classes."""
     if unlabelled := int((dataset.label == UNLABELLED).sum()):
         raise DatasetError(f"{path} holds {unlabelled} unlabelled objects; it can serve pretraining only")
     if len(dataset.classes) < 2:
-        raise DatasetError(f"{path} has no two classes to tell apart: {', '.join(dataset.classes) or 'none'}")
+        raise DatasetError(f"{path} has fewer than two classes: {', '.join(dataset.classes) or 'none'}")
 
 
 def read_notes(path: Path) -> dict[str, str]:

@@ -27,8 +27,8 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from nightjar_alerts.training.data.dataset import SPLITS, Dataset, read_dataset, split_indices
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
-from nightjar_alerts.training.sky.load import as_sent
-from nightjar_alerts.training.sky.record import Sky, read_sky
+from nightjar_alerts.training.sky.load import as_observed
+from nightjar_alerts.training.sky.record import SurveySample, read_sample
 
 _COLUMN: Final = {name: place for place, name in enumerate(METADATA_COLUMNS)}
 DOUBTFUL: Final = ("other", "unlabelled", "conflicting")
@@ -55,7 +55,7 @@ class Mixture(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     ingredients: tuple[Ingredient, ...] = Field(min_length=1)
-    classes: dict[str, float] = Field(default={}, description="weight of a class; 1 where it is not told")
+    classes: dict[str, float] = Field(default={}, description="weight of each class; default: 1")
     taxonomy: Literal["elasticc", "ztf"] = Field(
         default="elasticc", description="ztf: the six types of supernovae, of files of real light curves alone"
     )
@@ -115,31 +115,31 @@ def _ingredient(path: Path, item: Ingredient, mixture: Mixture) -> Dataset:
             part[rows] = number
         source = np.full(len(dataset), "simulated")
     else:
-        sky = read_sky(path)
+        sky = read_sample(path)
         sky = sky if taxonomy is ELASTICC else _types_of_ztf(sky)
         dataset, source, part = sky_dataset(_usable(sky, item.without, item.not_through))
     weight = weights(dataset.label, source, part, mixture.classes, item.one_class, taxonomy)
     return replace(dataset, part=part, weight=weight, classes=taxonomy.names)
 
 
-def _types_of_ztf(sky: Sky) -> Sky:
+def _types_of_ztf(sky: SurveySample) -> SurveySample:
     """Label supernovae of ZTF by their six types, and leave out all else."""
     types = {raw: ZTF_SUPERNOVAE.names.index(name) for raw, name in ZTF_CLASSES.items()}
     mine = sky.take(sky.source == ZTF_SOURCE)
     return replace(mine, label=np.array([types.get(str(raw), -1) for raw in mine.raw_label], dtype=np.int64))
 
 
-def _usable(sky: Sky, without: tuple[str, ...], not_through: tuple[str, ...]) -> Sky:
+def _usable(sky: SurveySample, without: tuple[str, ...], not_through: tuple[str, ...]) -> SurveySample:
     is_view = sky.quality == VIEW
     origin = np.where(is_view, sky.raw_label, sky.source)
     is_usable = (sky.label >= 0) & ~np.isin(sky.quality, DOUBTFUL) & ~np.isin(origin, without)
     is_usable &= ~(is_view & np.isin(sky.source, not_through))
-    sent = as_sent(sky.take(is_usable))
+    sent = as_observed(sky.take(is_usable))
     return sent.take((sent.lengths >= FEWEST_POINTS) & (sent.count(sent.detected) > 0))
 
 
-def sky_dataset(sky: Sky) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
-    """Real light curves as a dataset with all that their surveys tell, which survey each is of, and its part."""
+def sky_dataset(sky: SurveySample) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
+    """Return real light curves as a dataset with all metadata, the survey of each, and its part."""
     metadata = np.full_like(sky.metadata, np.nan)
     for index in range(len(sky)):
         for name, value in sky.metadata_of(index, "everything").items():

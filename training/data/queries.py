@@ -5,7 +5,7 @@ Notable:
 - a query's time counts from the first kept observation of the history, subtracted in float64, as the history's own
   times do; it may lie after the history, between its observations or before them (then it is negative);
 - queries reach the network sorted by time, then band, so that its answer to one of them cannot depend on the order in
-  which they were asked for, whatever its decoder makes of order; :func:`query_order` leads back;
+  the queries, whatever the decoder does with order; :func:`query_order` leads back;
 - padding appears only in :func:`pad_queries`; the network's mask keeps it out of every other query's answer.
 """
 
@@ -73,7 +73,7 @@ def check_queries(
     days, indices = np.asarray(mjd, dtype=np.float64), band_column(band)
     check_lengths(days, {"band": indices})
     if len(days) > limit:
-        raise LightCurveError("/mjd", "too_many_queries", f"at most {limit} times can be asked for at once")
+        raise LightCurveError("/mjd", "too_many_queries", f"at most {limit} times per query")
     check_times(days)
     network_bands = _map(bands)
     require(
@@ -113,7 +113,7 @@ def pad_queries(batch: Sequence[Queries]) -> dict[str, NDArray[Any]]:
     Returns
     -------
     ``query_time`` float32, ``query_band`` int64 and ``query_mask`` bool, all [batch, queries]; the mask is True for a
-    query that was asked.
+    query.
     """
     lengths = np.fromiter(map(len, batch), dtype=np.int64, count=len(batch))
     mask = np.arange(lengths.max()) < lengths[:, None]

@@ -1,4 +1,4 @@
-"""Targets without labels: observations hidden from a reconstruction, and later observations asked of a forecast.
+"""Targets without labels: hidden observations for reconstruction, and later observations for forecasts.
 
 **Reconstruction**: a fraction ``probed`` of each row's observations is to be reconstructed. Of these, ``hidden`` lose
 their values, ``random`` show the values of another observation of the row and ``same`` are shown as they are (BERT's
@@ -137,23 +137,23 @@ def _another(mask_BL: Bool, rng: np.random.Generator) -> Int64:
 
 
 class ForecastingConfig(BaseModel):
-    """Bounds of what is asked about an object."""
+    """Limits of the queries about an object."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    horizon_days: float = Field(default=60.0, gt=0, description="later visits are asked for up to this long after")
+    horizon_days: float = Field(default=60.0, gt=0, description="queries are later visits up to this long after")
     max_queries: int = Field(default=32, ge=1, description="of these at most so many, drawn at random")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForecastQuestion:
-    """A history, what is asked, and what was observed.
+    """A history, queries, and the observations of the queries.
 
     Attributes
     ----------
     tokens : the history, as the network sees it.
     queries : times and bands, sorted as ``make_queries`` does.
-    flux, flux_err : shape (q,), the observations asked for and their standard errors, in the network's flux unit.
+    flux, flux_err : shape (q,), the observations of the queries and their standard errors, in the network's flux unit.
     """
 
     tokens: Tokens

@@ -241,7 +241,7 @@ def _times(runs: Mapping[str, Runs], rounds: int, device: str) -> dict[str, Metr
                 milliseconds[kind, what].append(elapsed)
     times: dict[str, Metrics] = {kind: {} for kind in runs}
     for (kind, what), elapsed_R in milliseconds.items():
-        ratio_R = [ours / exact for ours, exact in zip(elapsed_R, milliseconds["exact", what], strict=True)]
+        ratio_R = [other / exact for other, exact in zip(elapsed_R, milliseconds["exact", what], strict=True)]
         times[kind] |= {f"{what}_ms": statistics.median(elapsed_R), f"{what}_ratio": statistics.median(ratio_R)}
     return times
 

@@ -7,11 +7,11 @@ Notable:
 
 - the split is the archive's own. Channels are scaled to mean 0 and deviation 1 over the observed training steps;
 - epochs, batch, label smoothing and dropout of BasicMotions and Epilepsy are those of the released script, whose seeds
-  are 69, 84 and 1066 (42 is added to 27, 42 and 1024). It has no JapaneseVowels and no RacketSports; the settings of
-  these are ours;
+  are 69, 84 and 1066 (42 is added to 27, 42 and 1024). It has no settings for JapaneseVowels and RacketSports; those
+  here are our choice;
 - the released script fine-tunes with SGD at a learning rate chosen per set, after 400 epochs of masked pretraining on
   the training side, and validates on the test side. Here AdamW at one learning rate serves all sets, pretraining is an
-  option (``--pretrain-epochs 400`` is the published one), and the test side is looked at once, after the last step;
+  option (``--pretrain-epochs 400`` is the published one), and the test side is used once, after the last step;
 - the published size is ``tiny``, 4.67 million encoder parameters for as few as 40 training series; ``tiny-shallow`` is
   two of its twelve blocks.
 
@@ -28,7 +28,7 @@ Run::
 Notable: the archive's own split is kept. The ``.npz`` files do not say where it is; it is where the archive's published
 counts put it (:data:`NPZ_TRAINING`), and the classes, which are sorted within each block, confirm it.
 
-**Training** is masked pretraining on the training side, where it is asked for, then classification from [CLS].
+**Training** is optional masked pretraining on the training side, then classification from [CLS].
 
 Legend: B series, L steps of the longest, K channels, C classes.
 """

@@ -176,7 +176,7 @@ def _compare(
 def _last_experts(served: ServedNetwork, path: Path, batch: Arrays, reached_E: NDArray[np.int64]) -> float:
     """Return the largest difference with the experts of the last mixture chosen by hand, all of them in turn.
 
-    Only [CLS]s go there, which may all like the same few: so the gates are told whom to take, in torch and in the
+    Only [CLS] tokens go there, which may all choose the same few, so the gates are overridden, in torch and in the
     graph alike. What these runs reach is added to ``reached``.
     """
     routers = [(name, part) for name, part in served.named_modules() if isinstance(part, Router)]
@@ -256,7 +256,7 @@ PARITY_NOISE = 400
 
 
 class Confidence(NamedTuple):
-    """Confidence of a classifier as its validation split tells it; ``metrics`` are the numbers behind it."""
+    """Calibration, novelty and prediction sets of a classifier, fitted on its validation split, with metrics."""
 
     calibration: Calibration
     novelty: NoveltyFit
@@ -333,7 +333,7 @@ def _provenance(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
 
 
 def origin_of(data: Path) -> dict[str, Any]:
-    """Return the origin of a data file, as it says itself: an import or a simulation."""
+    """Return the origin of a data file from its notes: an import or a simulation."""
     notes = read_notes(data)
     if "import" in notes:
         record = json.loads(notes["import"])

@@ -33,7 +33,7 @@ KEPT = {"newest": "the newest", "around_maximum": "those around the brightest de
 NEARER = {
     "mahalanobis": "lie nearer (Mahalanobis) to the mean of their nearest class",
     "neighbours": "lie nearer to their neighbours among those trained on",
-    "fitted": "look less strange to a small perceptron that learned to tell known objects from strangers",
+    "fitted": "score lower on a small perceptron trained to separate known objects from outliers",
 }
 
 
@@ -111,7 +111,7 @@ def _sets(manifest: Manifest) -> str:
     return f"""## Prediction sets
 
 The most probable class, and every class whose probability is at least 1 minus the threshold, hold the true one as
-often as the column states ({100 * sets.default:g} % unless another is asked for), on average over objects and views
+often as the column states ({100 * sets.default:g} % unless another is requested), on average over objects and views
 like those of the {sets.split} split; not for every class, nor for objects of other classes.
 
 {markdown_table(header, rows, numbers=True)}"""
@@ -161,8 +161,8 @@ Report = Mapping[str, Any]
 
 USE = """## Intended use
 
-Ranking and filtering of alerts for follow-up, tests of brokers and pipelines, and a starting point for training on
-real labels. The service makes light curves for it from alerts of Rubin, ZTF and ELAsTiCC; how well it tells those of a
+Ranking and filtering of alerts for follow-up, tests of brokers and pipelines, and a starting point for training on real
+labels. The service makes light curves for it from alerts of Rubin, ZTF and ELAsTiCC; how well it classifies those of a
 survey is known where the scores above name that survey, and it knows no classes but its own.
 
 ## What it must not be used for
@@ -336,7 +336,7 @@ def _against(report: Report, baseline: Report) -> str:
         for key, scores in report[name].items()
         if key in baseline.get(name, {})
     )
-    return f"""## Beside trees
+    return f"""## Comparison with trees
 
 Macro-F1 of {trees["name"]} on {trees["features"]} features of the light curve and its metadata, trained on
 {trees["examples"]:,} random views of the same training objects, scored on the same test objects.

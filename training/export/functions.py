@@ -5,7 +5,7 @@ puts those in its place before it optimises anything, so the graph runs as if it
 kernel for the operator, the kernel runs. So one file serves both, and its golden outputs hold the two to each other.
 
 Notable: functions hold no weights, only constants. The numbers that a kernel has to know are attributes, which the
-nodes do not look at: a kernel and the nodes are two ways to write one formula, and a test compares them. Whoever looks
+nodes do not look at: kernel and nodes implement the same formula, and a test compares them. Nodes that use
 for nodes in a graph takes the functions apart again first (:func:`inlined`).
 """
 
@@ -60,7 +60,7 @@ def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) 
     _put(graph, call, {id(node) for node in inside})
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
-    helper.set_model_props(model, {DOMAIN: STATISTICS})  # what the service asks, which cannot read graphs
+    helper.set_model_props(model, {DOMAIN: STATISTICS})  # read by the service, which cannot parse graphs
     return True
 
 
@@ -124,7 +124,7 @@ def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 
 
 def _put(graph: onnx.GraphProto, call: onnx.NodeProto, inside: Collection[int]) -> None:
-    """Put the call before whoever looks at its outputs, and leave out the nodes in it that nobody else looks at."""
+    """Insert the call before the first use of its outputs, and remove nodes that nothing else uses."""
     nodes, needed = list[onnx.NodeProto](), {output.name for output in graph.output}
     for node in reversed(graph.node):
         if id(node) in inside and not (needed - set(call.output)) & set(node.output):

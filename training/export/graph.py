@@ -8,7 +8,7 @@ lies outside the file; recurrent layers (``parts.positional_content``) are ONNX'
 
 Tidying makes a traced graph cheaper without changing its answers. Every operation of a graph costs some microseconds
 before it computes anything, which for one light curve is most of the bill. The tracer writes two where one will do
-(:func:`take_one`). And a graph computes all of itself whatever it is given, unless a part stands under a condition
+(:func:`take_one`). A graph computes all of its nodes for any input, unless a part is conditional
 (:func:`only_where_present`): alerts of real surveys carry none of the metadata columns, and the transformer over them
 then has one answer, known when the graph is made.
 """
@@ -240,7 +240,7 @@ def write_graph(
         and that answer.
     rows : modules that are left out where they are given no rows (:func:`only_with_rows`), and the width of what they
         answer.
-    native : modules that native kernels can take over (``training.export.functions``), and what these are told.
+    native : modules that native kernels can replace (``training.export.functions``), with their attributes.
     """
     sizes = {name: torch.export.Dim(name, min=1) for names in axes.values() for name in names}
     shapes = tuple({place: sizes[name] for place, name in enumerate(axes[key])} for key in inputs)

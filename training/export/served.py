@@ -131,9 +131,9 @@ FARTHEST = 6.0  # spreads from the centre
 
 
 class StrangerScore(nn.Module):
-    """Log odds of a stranger by a perceptron on the embedding and its distance, as the share of usual objects below.
+    """Log odds of an outlier by a perceptron on the embedding and its distance, as the share of usual objects below.
 
-    ``training.sky.novelty`` fits it; :meth:`settle` tells what is usual.
+    ``training.sky.novelty`` fits it; :meth:`settle` sets the distribution of known objects.
     """
 
     centre_E: Tensor
@@ -254,7 +254,7 @@ class ServedNetwork(nn.Module):
         return {} if method is None else {f"network.{name}": width for name, width in method().items()}
 
     def native(self) -> dict[str, dict[str, int]]:
-        """Modules, by their names in here, that native kernels can take over, and what these have to be told."""
+        """Modules by name that native kernels can replace, with the attributes of the kernels."""
         method = getattr(self.network, "native", None)
         return {} if method is None else {f"network.{name}": attributes for name, attributes in method().items()}
 

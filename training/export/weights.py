@@ -1,6 +1,6 @@
 """Weights read back from a bundle: what training goes on from where no run folder was kept, and a newer graph of them.
 
-Notable: the exporter keeps most names; the others are told by what they are for, by shape, and by the order in
+Notable: the exporter keeps most names; the others are identified by use, by shape, and by the order in
 which the graph holds them. Heads that do not predict are not in the graph: they stay as they were made, which costs
 nothing, since a transfer leaves heads out. That nothing is mixed up is proved on the bundle's own golden vectors.
 
@@ -69,7 +69,7 @@ def read_network(path: Path) -> tuple[nn.Module, Recipe]:
     own = network.state_dict()
     missing = [name for name in own if name not in weights and not name.startswith(UNSERVED)]
     if missing:
-        raise BundleError(f"{path}: the graph does not tell {', '.join(missing)}")
+        raise BundleError(f"{path}: the graph does not contain {', '.join(missing)}")
     state = {name: torch.from_numpy(weights[name].copy()).reshape(own[name].shape) for name in own if name in weights}
     network.load_state_dict(own | state)
     _prove(network.eval(), path)
@@ -209,7 +209,7 @@ def _weights(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 def _sliced_biases(model: onnx.ModelProto, tensors: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
-    """Return biases of which the graph holds parts, one beside each slice of a weight, in the order of the slices."""
+    """Return biases of which the graph has parts, one for each slice of a weight, in the order of the slices."""
     sliced = {node.output[0]: node.input[0] for node in walk(model.graph) if node.op_type == "Slice"}
     parts: dict[str, list[Array]] = {}
     for node in walk(model.graph):

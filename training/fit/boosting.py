@@ -1,9 +1,9 @@
-"""Boosted trees on what heads see (`training.sky`): for heads to learn from, and to answer beside them in one graph.
+"""Boosted trees on the inputs of heads (`training.sky`): for distillation, and for an ensemble in one graph.
 
 On few real objects trees are the better pupils. They are fitted by LightGBM (Ke et al. 2017) and laid into tables
 (``models.networks.parts.trees``). Out of fold they speak of objects that they were not fitted to, so that what they say
 is no memory, and heads learn labels and the trees' probabilities in equal parts (distillation, Hinton et al. 2015).
-Beside the heads they weigh as much as validation light curves say, which neither was fitted to.
+Their weight in the ensemble is fitted on validation light curves.
 
 Notable: LightGBM compares in double precision, a graph in single; a threshold is rounded down to the next number of
 single precision, which parts all numbers of single precision in the same way.
@@ -36,7 +36,7 @@ PARAMETERS: Final[dict[str, Any]] = {
     "feature_fraction": 0.15, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 2.0, "max_bin": 63,
     "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
 }  # fmt: skip
-ASKED: Final = 512  # rows at a time
+BATCH_ROWS: Final = 512  # rows at a time
 RIDGE: Final = 1e-4  # on the coefficients of the weight: a weight of 0 or 1 is never certain
 
 
@@ -184,7 +184,7 @@ def _laid(top: dict[str, Any], start: int, numbers: int) -> tuple[int, list[tupl
 
 
 def _missing_goes_left(node: dict[str, Any]) -> bool:
-    """Tell whether LightGBM sends a missing number to the left; where it saw none missing, it takes it for zero."""
+    """Return whether LightGBM sends a missing number to the left; without missing numbers in training it means zero."""
     return bool(node["default_left"]) if node["missing_type"] == "NaN" else node["threshold"] >= 0
 
 
@@ -199,7 +199,7 @@ def _rounded_down(value_M: Float64) -> Float32:
 def tree_logits(forest: Forest, value_NF: Float32) -> Float32:
     """Return what trees say, [N, C]."""
     trees, rows = BoostedTrees(forest), torch.from_numpy(value_NF)
-    return np.concatenate([trees(rows[at : at + ASKED]).numpy() for at in range(0, len(rows), ASKED)])
+    return np.concatenate([trees(rows[at : at + BATCH_ROWS]).numpy() for at in range(0, len(rows), BATCH_ROWS)])
 
 
 def out_of_fold(value_NF: Float32, label_N: Int64, owner_N: Int64, classes: int, *, seed: int) -> Float32:

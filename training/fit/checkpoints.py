@@ -1,9 +1,9 @@
 """Checkpoints and provenance of a run; the run folder has one line for every time that it was started.
 
 ``config.json`` says what is trained and on which data; together with a line of ``starts.jsonl`` (the command, the
-versions, the commit, the machine) it is what somebody needs to train the same weights again. The same recipe and data
+versions, the commit, the machine) it is enough to train the same weights again. The same recipe and data
 give bitwise the same weights on the same kind of machine with the same versions, threads and number of processes; the
-line tells which of these differed where they do not. A commit that ends in ``+`` is one with uncommitted changes.
+line shows which of these differed. A commit that ends in ``+`` is one with uncommitted changes.
 
 The run folder, ``runs/<recipe>-<seed>/``, holds
 
@@ -84,7 +84,7 @@ State = dict[str, Tensor]
 
 
 class RunError(ValueError):
-    """A run folder that cannot be used as asked."""
+    """A run folder that cannot be used."""
 
 
 class DataSource(BaseModel):

@@ -10,7 +10,7 @@ Notable:
   of an uninterrupted one (same machine, same threads and processes);
 - launched by torchrun, processes share every batch (``training.fit.distributed``);
 - ``bfloat16`` is the one reduced precision: it has the range of float32, so no loss scale has to be kept and resumed;
-- the progress bar is for a terminal; written to a file a run is silent but for its warnings, and ``log.jsonl`` tells
+- the progress bar is for a terminal; written to a file a run is silent except for warnings, and ``log.jsonl`` shows
   the rest.
 
 **Watching the experts**: an alarm, layer by layer, when a mixture stops using some of them. Expert load is given
@@ -370,7 +370,7 @@ def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
 
 
 def _is_over(run: TrainingRun, deadline: float | None) -> bool:
-    """Return whether time is up by the clock of any process; without a deadline nobody is asked."""
+    """Return whether the deadline has passed on any process; False without one."""
     return deadline is not None and run.ranks.any(time.monotonic() >= deadline)
 
 

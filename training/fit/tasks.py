@@ -35,7 +35,7 @@ Notable:
 - scores: mean NLL (nats per query), the share of observations inside the central 68.3 and 95 % intervals (they map from
   asinh to flux point by point, so this is the coverage of the flux), and errors of the expected flux in units of each
   observation's own ``flux_err``: 1 is the best possible for a source known exactly. Their root mean square is ruled by
-  the brightest objects, so their median size stands beside it;
+  the brightest objects, so their median size is given, too;
 - two baselines answer the same validation questions: the last flux observed in the query's band (persistence) and the
   band's inverse-variance mean. Where a band has no history both say 0, the flux of the reference image.
 """

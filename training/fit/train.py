@@ -71,7 +71,7 @@ def train(
 ) -> FitResult:
     """Train a recipe on a data file, from the start or from the folder's checkpoint.
 
-    A classifier gets as many classes as the file has, whatever the recipe says.
+    A classifier gets the number of classes of the file, not of the recipe.
 
     Parameters
     ----------

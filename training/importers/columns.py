@@ -75,7 +75,7 @@ class ColumnMap(BaseModel):
     detected: str | None = None
     upper_limit: str | None = Field(default=None, description="true where the row is a limit, which is left out")
     label: str | None = None
-    redshift: str | None = Field(default=None, description="the truth; kept beside the curve, never an input")
+    redshift: str | None = Field(default=None, description="true redshift; stored, never an input")
     parent: str | None = Field(default=None, description="what several objects share; they stay on one side of a split")
 
     @model_validator(mode="after")
@@ -222,4 +222,4 @@ def as_flags(array: pa.Array, name: str) -> NDArray[np.bool_]:
 
 def metadata_of(batch: pa.RecordBatch, paths: Mapping[str, str]) -> dict[str, Float64]:
     """Return the metadata columns of a batch by our names."""
-    return {ours: as_numbers(column(batch, theirs), theirs) for ours, theirs in paths.items()}
+    return {name: as_numbers(column(batch, path), path) for name, path in paths.items()}

@@ -143,7 +143,7 @@ def import_objects(
 
     Parameters
     ----------
-    provenance : source, survey, licence, columns used ...; JSON values, stored beside the report.
+    provenance : source, survey, licence, columns used ...; JSON values, stored with the report.
 
     Raises
     ------
@@ -188,7 +188,7 @@ def clean(raw: RawObject, rules: ImportRules, report: ImportReport) -> LabelledO
     Raises
     ------
     ImportFormatError
-        For an unknown band, Julian dates, or a class outside the taxonomy asked for.
+        For an unknown band, Julian dates, or a class outside the requested taxonomy.
     """
     if len({len(raw.mjd), len(raw.flux), len(raw.flux_err), len(raw.band)}) != 1:
         report.dropped_objects["columns differ in length"] += 1
@@ -266,7 +266,7 @@ def _usable(raw: RawObject, band: Int64, report: ImportReport) -> Int64:
     for reason, bad in {**raw.rejected, **_faults(raw, band)}.items():
         report.dropped_points[reason] += int((is_usable & bad).sum())
         is_usable &= ~bad
-    report.dropped_points = +report.dropped_points  # reasons nobody met stay out of the report
+    report.dropped_points = +report.dropped_points  # without reasons that did not occur
     positions = np.flatnonzero(is_usable)
     order = positions[np.lexsort((raw.flux_err[is_usable], band[is_usable], raw.mjd[is_usable]))]
     first = np.ones(len(order), dtype=np.bool_)

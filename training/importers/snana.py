@@ -1,7 +1,7 @@
 """SNANA simulations as FITS: the training sets of ELAsTiCC and PLAsTiCC (``*_HEAD.FITS[.gz]``, ``*_PHOT.FITS[.gz]``).
 
 A HEAD file has a row for each object, whose points are rows PTROBS_MIN to PTROBS_MAX (from 1, both included) of the
-PHOT file beside it; an end-of-event row (MJD = -777) stands between objects. Fluxes are FLUXCAL (zero point 27.5).
+PHOT file next to it; an end-of-event row (MJD = -777) stands between objects. Fluxes are FLUXCAL (zero point 27.5).
 
 Notable:
 
@@ -13,7 +13,7 @@ Notable:
 - object numbers start anew in every model, and those of Cepheid and d-Sct collide with others: these two get a prefix,
   1000000 and 2000000, as in ATAT. Other collisions are left out by the import and counted;
 - the metadata hold REDSHIFT_HELIO, the simulation's best redshift estimate, as ``z_final``; the true redshift
-  (SIM_REDSHIFT_HELIO) goes beside the curve.
+  (SIM_REDSHIFT_HELIO) is stored in a column of its own.
 
 The binary tables are read forwards in blocks of rows and never held whole, also when they are compressed, which is how
 the training sets of ELAsTiCC come. Scaled columns and those of variable length are refused.
@@ -88,7 +88,7 @@ def _layout(file: IO[bytes], path: Path) -> tuple[np.dtype[Any], int, int]:
             length, stated, start = table.header["NAXIS2"], table.header["NAXIS1"], table.fileinfo()["datLoc"]
     except ImportFormatError:
         raise
-    except Exception as error:  # a file from elsewhere: whatever it breaks in astropy is one sentence
+    except Exception as error:  # any error of astropy on a foreign file becomes one message
         raise ImportFormatError(f"{path} is truncated, damaged or no FITS file: {error}") from error
     if row.itemsize != stated or not 0 <= length < 1 << 40:
         raise ImportFormatError(f"{path}: {length} rows of {stated} bytes, the columns take {row.itemsize}")
@@ -211,7 +211,7 @@ def read_snana(source: Path, *, label_column: str | None = None, window: bool = 
         rows = _head_rows(head, {"SNID", "PTROBS_MIN", "PTROBS_MAX"} | ({label_column} if label_column else set()))
         labels = text_of(rows[label_column]) if label_column else [model] * len(rows)
         names = [ID_PREFIX.get(model, "") + name for name in text_of(rows["SNID"])]
-        metadata = [{ours: float(rows[theirs][n]) for ours, theirs in _present(rows).items()} for n in range(len(rows))]
+        metadata = [{name: float(rows[column][n]) for name, column in _present(rows).items()} for n in range(len(rows))]
         redshift = _redshift(rows)
         for at, points in _events(_phot_file(head), rows["PTROBS_MIN"].astype(int), rows["PTROBS_MAX"].astype(int)):
             yield _object(names[at], labels[at], metadata[at], float(redshift[at]), points, window)
@@ -240,7 +240,7 @@ def _require(table: BinaryTable, needed: set[str]) -> None:
 
 
 def _present(rows: Rows) -> dict[str, str]:
-    return {ours: theirs for ours, theirs in COLUMNS.items() if theirs in (rows.dtype.names or ())}
+    return {name: column for name, column in COLUMNS.items() if column in (rows.dtype.names or ())}
 
 
 def _redshift(rows: Rows) -> NDArray[np.float64]:
@@ -255,7 +255,7 @@ def _phot_file(head: Path) -> Path:
     for name in (stem, stem.removesuffix(".gz"), f"{stem}.gz"):
         if (head.parent / name).is_file() and name != head.name:
             return head.parent / name
-    raise ImportFormatError(f"{head.parent / stem} is missing beside {head.name}")
+    raise ImportFormatError(f"{head.parent / stem} is missing next to {head.name}")
 
 
 def _events(path: Path, first: Int64, last: Int64) -> Iterator[tuple[int, Rows]]:

@@ -14,10 +14,10 @@ Notable:
   rows without a flux are dropped;
 - 16 spectroscopic types become five classes (:data:`MALLORN_CLASSES`): the rare ones have too few objects to score;
 - **traps.** The redshift of the labelled objects is exact, that of the unlabelled ones a noisy photometric one (and
-  only they have ``Z_err``): a network trained on the former and asked about the latter meets another distribution, so
+  only they have ``Z_err``): a network trained on the former meets another distribution in the latter, so
   the unlabelled curves are used for pretraining on photometry alone. Several simulations share one parent object and
   the parent is not given, so no split can keep siblings together, which flatters every method alike;
-- a labelled object's redshift goes both into the metadata and beside the curve.
+- a labelled object's redshift goes into the metadata and into a column of its own.
 
 ZTF supernovae (light curves of the ALeRCE broker with spectroscopic types): ``objects.csv`` with ``object_id, type``
 and ``photometry.csv[.gz]`` with ``object_id, mjd, band, mag, magerr, upperlimit``. Notable:
@@ -303,7 +303,7 @@ def _mallorn_log(path: Path) -> Iterator[dict[str, str]]:
 def _mallorn_metadata(rows: dict[str, dict[str, str]]) -> dict[str, dict[str, float]]:
     columns = {"Z": "z_final", "EBV": "mwebv"}
     return {
-        name: {ours: float(row[theirs]) for theirs, ours in columns.items() if row[theirs]}
+        name: {name: float(row[column]) for column, name in columns.items() if row[column]}
         for name, row in rows.items()
     }
 

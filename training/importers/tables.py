@@ -47,7 +47,7 @@ Rejections = Callable[[pa.RecordBatch], dict[str, NDArray[np.bool_]]]
 
 
 class About(NamedTuple):
-    """Facts about an object beside its points."""
+    """Metadata of an object."""
 
     label: str = ""
     redshift: float = float("nan")
@@ -137,7 +137,7 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def _about(batch: pa.RecordBatch, columns: Mapping[str, str], metadata: Mapping[str, Float64]) -> Iterator[About]:
-    """Yield what a batch says of the object of each row."""
+    """Yield the metadata of the object of each row of a batch."""
     label, parent = (
         as_text(column(batch, columns[part]), columns[part]) if part in columns else np.full(len(batch), "", np.object_)
         for part in ("label", "parent")

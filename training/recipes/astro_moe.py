@@ -1,4 +1,4 @@
-"""Astro-MoE and its baseline: the paper's networks, the shipped model, their small twin, and fine-tuning.
+"""Astro-MoE and its baseline: the paper's networks, the shipped model, a small debug recipe, and fine-tuning.
 
 Fine-tuning goes on from simulated to real objects, of which there are few with labels:
 ``train`` and ``crossvalidate`` take it with ``--pretrained`` and a run of ``default``, ``default-ztf`` or
@@ -56,7 +56,7 @@ def default() -> Recipe:
             "batch": BatchConfig(size=64, pool=16),
             "optimiser": OptimiserConfig(lr=1e-3, ema_decay=0.998),
             "validation": ValidationConfig(),
-            "threads": 1,  # a second seed beside it uses the other core better than a second thread
+            "threads": 1,  # a second seed uses the other core better than a second thread
             "augmentation": AugmentationConfig(
                 at_detection=0.5,
                 as_ztf=0.1,
@@ -125,7 +125,7 @@ def default_ztf() -> Recipe:
 
 
 def default_dense() -> Recipe:
-    """Return the dense twin of the shipped model: what the speed and the worth of its experts are measured against."""
+    """Return the dense baseline of the shipped model, for comparisons of speed and accuracy with experts."""
     return with_network(default(), "default-dense", n_experts=0, n_input_experts=0)
 
 
@@ -167,9 +167,9 @@ def with_network(recipe: Recipe, name: str, **changes: object) -> Recipe:
 def default_finetuning() -> Recipe:
     """Return new heads for a few thousand labelled real objects, on weights trained on simulated ones.
 
-    The branches stay as they are; the heads are four, small, and see statistics of the light curve beside what the
-    branches say: with so few objects that is worth more than fitting the branches to them. Classes are drawn half of
-    the way to equally often, since rare ones have some 50 objects; for the same reason the last weights are kept.
+    The branches stay as they are; the heads are four, small, and see statistics of the light curve in addition to what
+    the branches say: with so few objects that is worth more than fitting the branches to them. Classes are drawn half
+    of the way to equally often, since rare ones have some 50 objects; for the same reason the last weights are kept.
     """
     heads = {"d_statistics": 64, "head_width": 128, "head_copies": 4, "head_dropout": 0.3, "dropout": 0.0}
     return with_network(default(), "default-finetuning", **heads).model_copy(
@@ -258,7 +258,7 @@ def sky_body_views() -> Recipe:
 
 
 def sky_heads() -> Recipe:
-    """Mixed heads on what the branches say and on statistics beside it; the branches stay as they are."""
+    """Mixed heads on the embedding and on statistics, with frozen branches."""
     statistics = {"d_statistics": 192, "lag_statistics": True, "period_statistics": True, "period_search": "fitted"}
     statistics["shape_statistics"] = True  # for the trees
     heads = {"head_width": 192, "head_copies": 4, "head_dropout": 0.15}
@@ -281,7 +281,7 @@ def sky_heads() -> Recipe:
 
 
 def sky_bands() -> Recipe:
-    """Heads on light curves of which half lack bands and a third end at an early detection, whatever their class."""
+    """Heads on light curves half of which lack bands and a third end at an early detection, for all classes alike."""
     heads = sky_heads()
     augmentation = heads.augmentation.model_copy(
         update={

@@ -10,12 +10,12 @@ Notable:
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
   ``default-statistics`` goes on from it for half an hour with statistics of the light curve at hand, and
   ``default-periods`` from that, for as long, with its periods;
-- ``default-dense`` is its twin without experts, for comparisons of speed;
+- ``default-dense`` is the dense baseline, for comparisons of speed;
 - ``default-ztf`` goes on from its weights on simulated ZTF supernovae; ``default-finetuning`` puts new heads on it for
   a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts`` for
   ZTF's as alerts show them; ``default-finetuning-whole`` trains all of it on;
 - ``sky-body`` and ``sky-body-views`` go on from its weights on light curves of every survey, ``sky-heads`` puts
-  heads on them that see statistics beside them, ``sky-whole`` and ``sky-whole-on`` train all of it on;
+  heads on them and on statistics, ``sky-whole`` and ``sky-whole-on`` continue training all of it;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)
   or to forecast;
@@ -27,7 +27,8 @@ Print one, resolved::
 
 The recipes of Astro-MoE are in ``astro_moe``, those of the other published networks here:
 
-**ASTROMER** in the r band: pretraining by reconstruction, classifiers of the first and the second version, small twins.
+**ASTROMER** in the r band: pretraining by reconstruction, classifiers of the first and the second version, debug
+recipes.
 
 - sizes are those of the weights released for MACHO: two blocks (six in v2) of width 256 with four heads, windows of 200
   observations; ``astromer`` follows the published pseudo-code, ``astromer-v2`` the released second version;
@@ -42,7 +43,7 @@ Pretrain, then classify from its weights::
     nightjar-train train astromer-pretraining --data build/sim.parquet
     nightjar-train train astromer --data build/sim.parquet --pretrained runs/astromer-pretraining
 
-**Informer**: classification of long histories, light-curve forecasts, and a small twin of each.
+**Informer**: classification of long histories, light-curve forecasts, and a debug recipe of each.
 
 - optimised as write-ups of the paper do: AdamW that decays matrices only, linear warm-up, cosine decay, clipping at 1;
   the released code runs plain Adam and halves its learning rate every epoch;
@@ -51,7 +52,7 @@ Pretrain, then classify from its weights::
   6,144 tokens attend with 174 queries;
 - the forecaster's time has a 2 pi and learned frequencies: periods from a day up.
 
-**RoMAE**: the authors' four sizes as they trained them on ELAsTiCC, and what stands beside our shipped model.
+**RoMAE**: the authors' four sizes as trained on ELAsTiCC, and the recipe of the bundled model.
 
 As coded (their configuration and trainer): masks of one half of a light curve, all forced photometry in, no temporal
 augmentation; pretraining 400 epochs of batches of 512 at 4e-4 with betas (0.9, 0.95), fine-tuning 25 epochs of batches
@@ -64,9 +65,9 @@ Departures:
 - classes are balanced by drawing them equally often, theirs by weights of about 1 / count in the loss: the same
   expectation, without the rare classes' occasional very large steps;
 - their cosine counts its phase from step 0 and is chained to a warm-up that stops two steps early, so that the peak is
-  0.2 % lower; ours begins where the warm-up ends, at the peak;
+  0.2 % lower; here it starts at the end of the warm-up, at the peak;
 - flux and error enter through asinh (see ``models.networks.romae``), and fine-tuning copies the input projection;
-- every class, object and fold is whatever the data file holds: they trained on the first fold.
+- classes, objects and folds are those of the data file: they trained on the first fold.
 
 ``romae-default`` trains the smallest network as the shipped model is trained (views of real alerts, an hour on a CPU
 core), so that the architecture alone differs; it can start from ``romae-tiny-shallow-pretraining``.

@@ -1,7 +1,7 @@
 """The parts of a recipe: everything that decides a training run, except the data file.
 
 Notable: recipes are immutable and a misspelt field is an error; :class:`FitConfig` is what the loop needs to know,
-whatever is trained, and :class:`Recipe` adds the network, the data and the task of a light-curve run.
+for any experiment, and :class:`Recipe` adds the network, the data and the task of a light-curve run.
 """
 
 from typing import Any, Literal
@@ -89,7 +89,7 @@ class ValidationConfig(Frozen):
 
 
 class FitConfig(Frozen):
-    """Settings of the training loop, whatever is trained."""
+    """Settings of the training loop."""
 
     name: str
     schedule: ScheduleConfig
@@ -111,7 +111,7 @@ class Recipe(FitConfig):
     batch: BatchConfig = BatchConfig()
     masking: MaskingConfig = Field(default=MaskingConfig(), description="what a reconstruction hides")
     reconstruction_loss: ReconstructionLoss = "mse"
-    forecasting: ForecastingConfig = Field(default=ForecastingConfig(), description="what a forecaster is asked")
+    forecasting: ForecastingConfig = Field(default=ForecastingConfig(), description="queries of a forecaster")
 
     @property
     def aux_weight(self) -> float:

@@ -1,4 +1,4 @@
-"""Adapt a bundle to somebody's survey by some of its unlabelled light curves: what it states is then true there.
+"""Adapt the thresholds of a bundle to a survey with some of its unlabelled light curves.
 
 Labelled origins, real ones where a folder of them is given and simulated ones otherwise, are observed through the
 survey's own cadence, bands, depth and noise. Half of the views refit the thresholds of the prediction sets and the
@@ -28,9 +28,9 @@ from nightjar_alerts.training.reobserve.templates import template_objects
 from nightjar_alerts.training.reobserve.views import add_made_up, find_origins, make_views
 from nightjar_alerts.training.score.confidence import fit_sets
 from nightjar_alerts.training.simulate.generate import simulate_objects
-from nightjar_alerts.training.sky.load import as_sent, load_sky
+from nightjar_alerts.training.sky.load import as_observed, load_surveys
 from nightjar_alerts.training.sky.readers import WAVELENGTH
-from nightjar_alerts.training.sky.record import PARTS, Sky, SkyObject, collect, join
+from nightjar_alerts.training.sky.record import PARTS, SkyObject, SurveySample, collect, join
 from nightjar_alerts.training.sky.scores import SkyAnswers, ask_bundle, summary
 
 SURVEY: Final = "yours"
@@ -75,7 +75,7 @@ def adapt(
     """
     bundle = load_bundle(path)
     if bundle.manifest.task != "classification" or bundle.manifest.classes.names != ELASTICC.names:
-        raise ValueError(f"{path} does not tell the {len(ELASTICC.names)} classes that origins have")
+        raise ValueError(f"{path} does not have the {len(ELASTICC.names)} classes of the labelled objects")
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} holds something already")
     library = library_of(read_dataset(like))
@@ -83,7 +83,7 @@ def adapt(
     fitted_origins = find_origins(objects, PARTS.index("train"), seed=seed, most=150)
     add_made_up(fitted_origins, PARTS.index("train"), SIMULATED_OF_A_CLASS, seed=seed)
     colours = read_colours(None if origins is None else origins / "real" / "templates")
-    views = as_sent(make_views(fitted_origins, library, number, seed=seed, colours=colours))
+    views = as_observed(make_views(fitted_origins, library, number, seed=seed, colours=colours))
     answers = ask_bundle(path, views, "nothing")
     views = views.take(answers.rows_N)
     _, family = np.unique(views.group, return_inverse=True)
@@ -105,12 +105,12 @@ def adapt(
 
 
 def library_of(dataset: Dataset) -> Library:
-    """Patterns of unlabelled light curves. Raises ValueError where they are too few to tell how a survey looks."""
+    """Return the cadences of unlabelled light curves. Raises ValueError if there are too few."""
     sky = collect(_objects(dataset))
     library = build_library(sky, name=lambda _: SURVEY)
     usable = len(library.rows.get(SURVEY, ()))
     if usable < FEWEST_CURVES:
-        raise ValueError(f"{usable} light curves have five points or more; {FEWEST_CURVES} tell how a survey looks")
+        raise ValueError(f"{usable} light curves have five points or more; at least {FEWEST_CURVES} are needed")
     return library
 
 
@@ -133,10 +133,10 @@ def _objects(dataset: Dataset) -> Iterator[SkyObject]:
         )
 
 
-def _origins(folder: Path | None, seed: int) -> tuple[Sky, str]:
+def _origins(folder: Path | None, seed: int) -> tuple[SurveySample, str]:
     """Labelled objects to observe, and where they are from: the training part of real surveys, or simulated ones."""
     if folder is not None:
-        sky, side = load_sky(folder), PARTS.index("train")
+        sky, side = load_surveys(folder), PARTS.index("train")
         fits = template_objects(folder / "real" / "templates", side, 1, seed=seed)
         place = f"real surveys in {folder.name}" + (
             f", {len(fits)} objects made from published fits" if len(fits) else ""
@@ -155,7 +155,7 @@ def _origins(folder: Path | None, seed: int) -> tuple[Sky, str]:
     return collect(rows), "simulated objects: no real origins were given"
 
 
-def refit(bundle: Bundle, answers: SkyAnswers, views: Sky) -> tuple[PredictionSets, Novelty | None]:
+def refit(bundle: Bundle, answers: SkyAnswers, views: SurveySample) -> tuple[PredictionSets, Novelty | None]:
     """Thresholds of the sets, and the novelty that `FALSE_ALARMS` of the views exceed, never lower than it was."""
     detections_N = views.count(views.detected)
     object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
@@ -195,7 +195,7 @@ def _dumped(update: dict[str, Any]) -> dict[str, Any]:
     return {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in update.items()}
 
 
-def _measured(path: Path, views: Sky) -> dict[str, Any]:
+def _measured(path: Path, views: SurveySample) -> dict[str, Any]:
     """Scores of a bundle on views, whole and by number of detections."""
     answers = ask_bundle(path, views, "nothing")
     detections_N: NDArray[np.int64] = views.count(views.detected)[answers.rows_N]
@@ -226,6 +226,6 @@ def _looks(library: Library) -> dict[str, Any]:
     }
 
 
-def _classes(views: Sky) -> dict[str, int]:
+def _classes(views: SurveySample) -> dict[str, int]:
     counts = np.bincount(views.label, minlength=len(ELASTICC.names))
     return {name: int(count) for name, count in zip(ELASTICC.names, counts, strict=True) if count}

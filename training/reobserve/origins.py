@@ -1,4 +1,4 @@
-"""Origins: what an object was, as far as its points tell: a flux at any time and wavelength, to be observed again.
+"""Origins: models of the flux of an object at any time and wavelength, fitted to its points, for re-observation.
 
 - `Event`: a transient. A Gaussian process where there are points; before the first, back to zero as a fireball that
   begins (or as the points say, where they reach down to zero); after the last, an exponential tail at its last slope.
@@ -12,7 +12,7 @@
 Poorly sampled objects are refused: the process would smooth them, and smooth curves would then be a mark of their
 class.
 
-Legend: N points fitted, Q places asked for.
+Legend: N points fitted, Q points evaluated.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from nightjar_alerts.models.photometry import magnitude_of
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.simulate.photometry import distance_modulus
-from nightjar_alerts.training.sky.record import LABELS, Sky
+from nightjar_alerts.training.sky.record import LABELS, SurveySample
 
 Float = NDArray[np.float64]
 
@@ -162,7 +162,7 @@ def _between(likelihood: list[float], scales: tuple[float, ...], best: float) ->
 ACHROMATIC: Final = frozenset(LABELS[name] for name in ("uLens", "Dwarf Novae", "M-dwarf Flare"))
 """Classes of which one band is enough: their colours are drawn."""
 FEWEST: Final = {LABELS["KN"]: 4, LABELS["Ia"]: 10, LABELS["II"]: 8}
-"""Nightly detections that an origin needs; six in classes that are not told."""
+"""Nightly detections that an origin needs; six in other classes."""
 SHORT: Final = frozenset({LABELS["KN"]})
 """Classes of which an origin may begin at its peak."""
 PEAK_MAGNITUDE: Final = {
@@ -213,8 +213,8 @@ def nightly(mjd: Float, wavelength: Float, flux: Float, error: Float) -> tuple[F
     return mean(mjd), mean(wavelength), mean(flux), np.sqrt(1.0 / total)
 
 
-def event_of(sky: Sky, row: int) -> Event | None:
-    """Return the transient or nucleus that object ``row`` shows; None where its points do not tell enough."""
+def event_of(sky: SurveySample, row: int) -> Event | None:
+    """Return the transient or nucleus of object ``row``; None if it has too few points."""
     label = int(sky.label[row])
     steady = label == LABELS["AGN"]
     at = sky.points(row)
@@ -261,7 +261,7 @@ def _thin(mjd: Float, flux: Float, error: Float, peak: float, steady: bool) -> N
     return np.sort(rows[np.argsort(-near, kind="stable")[:MAX_POINTS]])
 
 
-def _placed(sky: Sky, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
+def _placed(sky: SurveySample, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
     """Return the event with its times counted from the peak of the process; None when the peak is not well known."""
     label = int(sky.label[row])
     waves = np.unique(np.round(process.log_wavelength_N, 3))
@@ -301,7 +301,7 @@ SLOPES: Final[dict[str, tuple[float, float]]] = {
 """d ln(F_nu) / d ln(wavelength): nuclei after Vanden Berk+ 2001, outbursts and flares of hot discs and plasma (6,000 to
 15,000 K), lenses as their mostly late-type stars, TDEs of some 20,000 K (van Velzen+ 2021)."""
 FURTHEST: Final = {True: 0.45, False: 0.30}
-"""Of ln(wavelength): with a template (True) or a slope no flux is told further outside than this."""
+"""Largest extrapolation in ln(wavelength), with a template (True) or a slope."""
 ANYWHERE: Final = frozenset({"Dwarf Novae", "uLens", "M-dwarf Flare"})
 """Classes mostly seen in one band, whose colours are a slope everywhere."""
 
@@ -315,7 +315,7 @@ _FILES: Final = {
     ),
 }
 FAINTEST: Final = 3e-3
-"""Of a spectrum's largest flux: below it a series tells nothing."""
+"""Fraction of the largest flux of a spectrum below which a series is ignored."""
 _SMOOTHING: Final = 60
 """Samples of 10 A that a filter is taken to be wide."""
 
@@ -352,7 +352,7 @@ class Colours:
     series: dict[int, tuple[SpectralSeries, ...]]
 
     def furthest(self, label: int) -> float:
-        """Return how far outside the observed wavelengths an object of a class may be told."""
+        """Return how far outside the observed wavelengths an object of a class may be extrapolated."""
         return 1.5 if ELASTICC.names[label] in ANYWHERE else FURTHEST[label in self.series]
 
     def draw(self, label: int, rng: np.random.Generator) -> "ColourContinuation":

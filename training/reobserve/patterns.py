@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.training.sky.readers import MEASURE_ONLY
-from nightjar_alerts.training.sky.record import Sky
+from nightjar_alerts.training.sky.record import SurveySample
 
 Float = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ class Noise:
 class Pattern:
     """The visits of one object; all P points sorted by time.
 
-    ``flux`` is the flux that each error belongs to: all light where the survey tells it (``tells_total``).
+    ``flux`` is the flux of each error: total flux where the survey has it (``tells_total``).
     """
 
     survey: str
@@ -87,7 +87,7 @@ class Pattern:
 class Library:
     """Patterns by survey, drawn at random, and the noise of every survey and band."""
 
-    sky: Sky
+    sky: SurveySample
     rows: dict[str, NDArray[np.intp]]
     noise: dict[tuple[str, int], Noise]
     only_detections: dict[str, bool]
@@ -158,7 +158,9 @@ def _tile(mjd: Float, peak: float, rng: np.random.Generator) -> tuple[Float, NDA
     return days[near][order], place[near][order]
 
 
-def build_library(sky: Sky, rows: NDArray[np.bool_] | None = None, name: Callable[[str], str] = family) -> Library:
+def build_library(
+    sky: SurveySample, rows: NDArray[np.bool_] | None = None, name: Callable[[str], str] = family
+) -> Library:
     """Patterns of the objects ``rows`` (a mask; default all) of ``sky``, of surveys that can serve as patterns.
 
     Parameters

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import BANDS, NJY_ZERO_POINT, magnitude_of
-from nightjar_alerts.training.sky.record import LABELS, Sky
+from nightjar_alerts.training.sky.record import LABELS, SurveySample
 
 Float = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ def fourier_basis(phase_Q: Float, order: int) -> Float:
     return np.asarray(np.stack([np.cos(angle), np.sin(angle)], axis=2).reshape(len(phase_Q), 2 * order))
 
 
-def pulse_of(sky: Sky, row: int, rng: np.random.Generator) -> Pulse | None:
+def pulse_of(sky: SurveySample, row: int, rng: np.random.Generator) -> Pulse | None:
     """Return the folded light curve of object ``row``; None without period, total flux or a curve that explains it."""
     at, period = sky.points(row), float(sky.period[row])
     total, error = sky.total_flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
@@ -165,7 +165,7 @@ def _completed(mean_B: Float, amplitude_B: Float, label: int, rng: np.random.Gen
 
 
 def made_up_pulses(label: int, number: int, rng: np.random.Generator) -> list[Pulse]:
-    """Periodic variables from shapes and periods of their class, for whoever has no observed ones to fold."""
+    """Return periodic variables with shapes and periods of their class, for use without observed ones."""
     phase = np.linspace(0.0, 1.0, 128, endpoint=False)
     pulses = []
     for _ in range(number):

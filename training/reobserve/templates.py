@@ -30,7 +30,7 @@ from nightjar_alerts.models.photometry import BANDS, NJY_ZERO_POINT, SECONDS_PER
 from nightjar_alerts.training.simulate.photometry import distance_modulus, host_dust, planck
 from nightjar_alerts.training.sky.load import part_of, plain
 from nightjar_alerts.training.sky.readers import WAVELENGTH
-from nightjar_alerts.training.sky.record import LABELS, Sky, SkyObject, collect
+from nightjar_alerts.training.sky.record import LABELS, SkyObject, SurveySample, collect
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator
@@ -41,13 +41,13 @@ QUALITY: Final = "template"
 ANGSTROM: Final = 10.0 * np.array([WAVELENGTH[name] for name in BANDS])
 EPOCHS: Final = np.array([-60, -45, -35, -28, -22, -17, -13, -10, -7, -4, -1, 2, 5, 8, 12, 16, 20, 25, 31, 38, 46, 56,
                           70, 90, 120, 160, 210.0])  # fmt: skip
-"""Rest-frame days from the maximum in r at which an object is told."""
+"""Rest-frame days from the maximum in r at which the flux is evaluated."""
 ERROR: Final = 0.01
 """Stated error as a share of the largest flux."""
 FAINTEST: Final = 0.004
-"""Of the largest flux: what is fainter is not told."""
+"""Fraction of the largest flux below which nothing is evaluated."""
 WITHIN: Final = 0.5
-"""Scatter of a fit's parameters, in units of their errors: they are correlated, which the table does not tell."""
+"""Scatter of the parameters in units of their errors; the table has no correlations."""
 
 SUN: Final = 1.989e33  # g
 LIGHT: Final = 2.998e10  # cm/s
@@ -56,7 +56,7 @@ PARSEC_10: Final = 3.0857e19  # cm
 BETA: Final = 13.7  # of the diffusion time
 
 
-def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> Sky:
+def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> SurveySample:
     """Make ``copies`` of every fitted object of a part, each with other parameters within their errors.
 
     Parameters

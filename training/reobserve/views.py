@@ -8,7 +8,7 @@ beyond its filters) is left out, and a view with too little left is refused: `ma
 A view is an object of the record like any other: ``source`` is the survey it looks like, ``raw_label`` the source of
 its origin, ``quality`` ``view``, and it stays in the group and on the side of its origin.
 
-Of many, every class is seen by every survey in the same proportion, so that the survey does not tell the class; origins
+Every class has every survey in the same proportion, so that the survey does not reveal the class; origins
 are drawn evenly over the sources of a class first, so that one large simulation does not drown the real objects.
 """
 
@@ -29,7 +29,7 @@ from nightjar_alerts.training.reobserve.templates import template_objects
 from nightjar_alerts.training.simulate.photometry import distance_modulus
 from nightjar_alerts.training.sky.load import part_of
 from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
-from nightjar_alerts.training.sky.record import PARTS, Sky, SkyObject, collect, join
+from nightjar_alerts.training.sky.record import PARTS, SkyObject, SurveySample, collect, join
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator
@@ -38,12 +38,12 @@ JITTER_DAYS: Final = 4.0
 ALIGNED: Final = 0.7
 SD_OF_PEAK: Final = 0.13
 LARGEST_SHIFT: Final = 1.45
-"""Of (1 + z), by which an object may be moved; beyond its filters only what colours allow is told."""
+"""Largest factor in (1 + z) by which an object is moved; outside its filters only as far as colours allow."""
 SHIFT_UNKNOWN: Final = 1.12
 """The same where its redshift is not known: little, so that it hardly shows."""
 MIN_REDSHIFT, MAX_REDSHIFT = 0.004, 3.5
 FREE_BRIGHTNESS: Final = 0.3
-"""Share of extragalactic views whose brightness is the pattern's whatever their distance; these tell no redshift."""
+"""Fraction of extragalactic views with the brightness of the pattern; these have no redshift."""
 TAIL_DAYS: Final = (12.0, 120.0)
 LARGEST_SCATTER: Final = 2.5
 """True errors over stated ones, at most."""
@@ -153,7 +153,7 @@ def _rest(event: Event) -> float:
 
 
 def _move(event: Event, pattern: Pattern, rng: np.random.Generator) -> tuple[float, float, float] | None:
-    """Redshift (NaN: not to be told), stretch of times and wavelengths, and factor of flux of a view."""
+    """Redshift (NaN: not given), stretch of times and wavelengths, and flux factor of a view."""
     peak = pattern.peak * np.exp(rng.normal(0.0, 0.7))
     needed = peak / event.peak_flux
     galactic = event.label in ACHROMATIC
@@ -298,7 +298,7 @@ def _varies(noiseless: NoiselessView) -> bool:
 
 
 def _own_window(mjd: Float, detected: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Limits of a survey of alerts are told from 30 days before the first detection to a little after the last."""
+    """Upper limits of an alert survey, from 30 days before the first detection to shortly after the last."""
     detections = mjd[detected]
     if not len(detections):
         return np.zeros(len(mjd), dtype=np.bool_)
@@ -351,7 +351,7 @@ class Origins:
     An origin that is no object of ``sky`` has a negative row, and its source, name and part stand in ``stars``.
     """
 
-    sky: Sky
+    sky: SurveySample
     by_class: dict[int, dict[str, list[Origin]]]
     stars: dict[int, tuple[str, str, int]]
 
@@ -368,7 +368,9 @@ class Origins:
         return chosen[int(rng.integers(len(chosen)))]
 
 
-def find_origins(sky: Sky, part: int, *, seed: int = 0, flares: Path | None = None, most: int = OF_A_SOURCE) -> Origins:
+def find_origins(
+    sky: SurveySample, part: int, *, seed: int = 0, flares: Path | None = None, most: int = OF_A_SOURCE
+) -> Origins:
     """Fit every object of a part that has a class and enough points.
 
     Parameters
@@ -402,7 +404,7 @@ def add_made_up(origins: Origins, part: int, number: int, *, seed: int = 0) -> N
             origins.by_class.setdefault(label, {}).setdefault("made up", []).append(replace(pulse, row=row))
 
 
-def _fitted(sky: Sky, rows: NDArray[np.intp], label: int, most: int, rng: np.random.Generator) -> list[Origin]:
+def _fitted(sky: SurveySample, rows: NDArray[np.intp], label: int, most: int, rng: np.random.Generator) -> list[Origin]:
     fitted: list[Origin] = []
     for row in rows[: 4 * most]:
         origin = pulse_of(sky, int(row), rng) if label in PERIODIC else event_of(sky, int(row))
@@ -429,7 +431,7 @@ def make_views(
     surveys: Mapping[str, float] | None = None,
     shares: Mapping[str, float] = SHARES,
     rules: ViewRules | None = None,
-) -> Sky:
+) -> SurveySample:
     """About ``number`` views of ``origins`` through the patterns of ``library``.
 
     Parameters
@@ -492,7 +494,7 @@ def _one(
 
 
 def views_of(
-    sky: Sky,
+    sky: SurveySample,
     part: str,
     number: int,
     *,
@@ -501,13 +503,13 @@ def views_of(
     through: Sequence[str] = (),
     classes: Sequence[str] = (),
     copies: int = 0,
-) -> Sky:
+) -> SurveySample:
     """Return views of one part through its own patterns; templates and flares are taken from the folder ``data``.
 
     Parameters
     ----------
     through : the surveys to look through, evenly; default: all, by `survey_weights`. classes : those to look at;
-    default: all. copies : origins made of every published fit (`training.reobserve.templates`), beside the real ones.
+    default: all. copies : origins per published fit (`training.reobserve.templates`), in addition to the real ones.
     """
     flares = None if data is None else data / "real" / "lclib_mdwarf.parquet"
     templates = None if data is None else data / "real" / "templates"

@@ -1,1 +1,1 @@
-"""Scores of a model: metrics, views, calibration and the baselines beside it; start at `evaluate`."""
+"""Scores of a model: metrics, views, calibration and baselines; start at `evaluate`."""

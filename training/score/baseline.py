@@ -28,9 +28,9 @@ periodogram up to ten cycles a day. NaN where a band has too few points or a fit
 
 Notable:
 
-- the periodogram needs a bright, long light curve to mean anything; its signal-to-noise tells the trees when it does;
+- the periodogram is meaningful for bright, long light curves only; its signal-to-noise ratio is a feature, too;
 - the package raises on equal times, which float32 makes of points seconds apart: of those the first counts;
-- its wheels are under the GPL. This baseline, which nobody needs to serve or train a network, is all that imports it.
+- its wheels are under the GPL; only this baseline imports it.
 """
 
 from collections.abc import Callable, Sequence
@@ -275,7 +275,7 @@ def fit_trees(
     value_NF: NDArray[np.floating],
     label_N: Int64,
     classes: int,
-    beside: tuple[NDArray[np.floating], Int64] | None = None,
+    validation: tuple[NDArray[np.floating], Int64] | None = None,
 ) -> FittedTrees:
     """Fit trees on features, NaN where a value is missing.
 
@@ -283,17 +283,17 @@ def fit_trees(
 
     Parameters
     ----------
-    beside : features and labels by which boosting stops early. A forest has nothing to stop, so it is grown on them
+    validation : features and labels for early stopping of boosting. A forest has none, so it is grown on them
         too.
     """
     used_F: Int64 = np.flatnonzero(np.isfinite(value_NF).any(axis=0))
-    if beside is None:
+    if validation is None:
         fitted = classifier.fit(value_NF[:, used_F], label_N)
     elif isinstance(classifier, HistGradientBoostingClassifier):
-        fitted = classifier.fit(value_NF[:, used_F], label_N, X_val=beside[0][:, used_F], y_val=beside[1])
+        fitted = classifier.fit(value_NF[:, used_F], label_N, X_val=validation[0][:, used_F], y_val=validation[1])
     else:
-        values = np.concatenate([value_NF, beside[0]])[:, used_F]
-        fitted = classifier.fit(values, np.concatenate([label_N, beside[1]]))
+        values = np.concatenate([value_NF, validation[0]])[:, used_F]
+        fitted = classifier.fit(values, np.concatenate([label_N, validation[1]]))
     return FittedTrees(fitted, classes, used_F)
 
 

@@ -50,7 +50,7 @@ from nightjar_alerts.training.fit.loop import to_device
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.metrics import Float, ece, log_loss
 
-DRAWS = (2, 8)  # random views of each object, beside the whole: at least, at most
+DRAWS = (2, 8)  # minimum and maximum of random views of each object, in addition to the complete one
 AT_DETECTION = 0.5  # least share of them that ends at a detection
 LARGEST_SAMPLE = 10_000  # objects
 SERVED_DRAW = 2**32 + 1  # a generator of its own: neither training pools nor validation draws
@@ -267,7 +267,7 @@ def _choose(sample: ServedSample) -> tuple[int, dict[str, dict[str, float]]]:
 
 
 def _possible(sample: ServedSample) -> Sequence[int]:
-    """Degrees that the sample can tell apart: every fold needs objects to fit, and lengths that differ."""
+    """Return the degrees that the sample supports: every fold needs objects and different lengths."""
     enough = len(np.unique(sample.object_N)) >= 10 * FOLDS
     return [degree for degree in DEGREES if degree == 0 or (enough and len(np.unique(sample.length_N)) > degree + 1)]
 

@@ -17,7 +17,7 @@ its own calibration objects, which guarantees the coverage of rare classes too; 
 1 / alpha - 1) is in every set.
 
 **The sets of a bundle** (:func:`fit_sets`) come from validation objects in views as served, with the score that
-:class:`models.posterior.PredictionSets` tells of: 1 - p of the true class, 0 where it is the most probable one.
+:class:`models.posterior.PredictionSets` describes: 1 - p of the true class, 0 if it is the most probable one.
 A threshold holds on average over all light curves, so it may promise too much where the network knows least. Two halves
 of the objects are played against each other: if the threshold of one half covers the other half's light curves of some
 number of detections by more than ``TOLERANCE`` (and twice the standard error) less or more than stated, every number of
@@ -34,10 +34,10 @@ probabilities are those under the shares.
 
 - Mahalanobis (Lee et al. 2018): the smallest distance to a class mean, under one covariance shared by all classes;
 - nearest neighbours (Sun et al. 2022): the distance to the k-th nearest training embedding, both scaled to length 1;
-- beside them what needs no embedding: one minus the largest probability (Hendrycks & Gimpel 2017), and the entropy.
+- without an embedding: one minus the largest probability (Hendrycks & Gimpel 2017), and the entropy.
 
-For every score larger means stranger. It is measured with classes that were left out of training: the AUROC is the
-probability that one of their objects looks stranger than an object of a known class. A bundle serves the first
+For every score larger means more unusual. It is measured with classes that were left out of training: the AUROC is the
+probability that one of their objects has a larger score than an object of a known class. A bundle serves the first
 (:func:`fit_novelty`), as the share of validation objects that look less strange: nobody knows what a distance of 14
 means.
 
@@ -231,11 +231,11 @@ STRATA_BY_BANDS: Final = (0, 2, 3)
 STRATA_BY_NOVELTY: Final = (0.0, 0.8)
 SMALLEST_STRATUM: Final = 150  # light curves of a stratum
 FLOOR: Final = 0.5
-MARGIN: Final = 0.02  # asked for beyond the stated coverage: strata move between the split's parts
+MARGIN: Final = 0.02  # added to the stated coverage, since strata vary between the parts of the split
 
 
 class Strata(NamedTuple):
-    """Measures that tell a light curve's stratum, each [N], and the survey that it looks like."""
+    """Quantities that define the stratum of a light curve, each [N], and the survey of its cadence."""
 
     detections: Int64
     bands: Int64
@@ -284,7 +284,7 @@ def _strata_groups(score_N: Float64, weight_N: Float64, strata: Strata) -> list[
             of_bands = _largest(score_N, weight_N, inside_N, of_detections)
             for novelty, strange_N in _cut(strata.novelty, STRATA_BY_NOVELTY, inside_N):
                 largest = _largest(score_N, weight_N, strange_N, of_bands)
-                if novelty:  # what is stranger is never told more surely
+                if novelty:  # more unusual light curves never get smaller sets
                     largest = tuple(max(pair) for pair in zip(largest, groups[-1].largest, strict=True))
                 groups.append(
                     SetThresholds(
@@ -421,7 +421,7 @@ def novelty_scores(strange: dict[str, NDArray[np.float64]], label_B: Int64, left
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoveltyFit:
-    """Fit by which a bundle tells how unusual an embedding is.
+    """Fit of the novelty score of an embedding.
 
     Attributes
     ----------
@@ -474,7 +474,7 @@ def quantiles_of(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], 
     quantile_Q = np.round(np.quantile(distance_N, share_Q) / grid) * grid  # apart by more than the graph's rounding
     distance_Q, first = np.unique(quantile_Q, return_index=True)
     if len(distance_Q) < 2:
-        raise ValueError("novelty cannot be told: all validation objects are equally far from the training objects")
+        raise ValueError("novelty cannot be fitted: all validation objects are equally far from the training objects")
     share_Q = share_Q[first]
     share_Q[-1] = 1.0
     return distance_Q.astype(np.float64), share_Q

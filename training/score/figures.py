@@ -3,7 +3,7 @@
 Scores over time, abstention and settling; reliability, prediction sets and strangeness; confusion over runs, classes
 over time, experts and the embedding.
 
-Colours are those of Okabe & Ito (2008), which people with any common colour blindness can tell apart; lines differ in
+Colours are those of Okabe & Ito (2008), distinguishable with any common colour blindness; lines differ in
 dash and marker too, for paper without colour. Shades are plus and minus one sample standard deviation over runs.
 """
 
@@ -381,7 +381,7 @@ def embedding_figure(place: Mapping[str, Any], families: Sequence[str], name: st
 
 
 def class_map_figure(place: Mapping[str, Any], classes: Sequence[str]) -> Figure:
-    """Draw the map once for every class, its objects dark before the others: nobody tells twenty colours apart."""
+    """Plot the map once for every class, its objects dark before the others."""
     columns = 5
     rows = -(-len(classes) // columns)
     figure, panels = canvas(rows, columns, 1.9 * rows)

@@ -92,7 +92,7 @@ def crossvalidate(
 
 
 def score(dataset: Dataset, recipe: Recipe, make: Make, folds: int) -> dict[str, Any]:
-    """Every score by fold, and the F1 of every class over all objects, each told by the model of its own fold."""
+    """Scores by fold, and the F1 of every class over all objects, each predicted by the model of its fold."""
     taxonomy = taxonomy_of(dataset.classes)
     counts_CC, by_fold = np.zeros((len(dataset.classes),) * 2, dtype=np.int64), []
     for fold in range(folds):

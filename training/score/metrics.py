@@ -21,7 +21,7 @@ Two readings, both reported:
 
 Legend: B objects, C leaf classes, G groups of a level.
 
-**The abstention curve** tells how good the answers are when only the most confident share of the objects is answered.
+**The abstention curve** is the score when only the most confident fraction of the objects is classified.
 Objects are ranked by their largest probability; at coverage c the ceil(c * N) most confident are answered. Macro-F1
 averages over the classes that occur among the answered objects or their predictions, so a class of which nothing is
 answered drops out: the number of classes left is part of the curve.
@@ -31,7 +31,7 @@ class is followed over K steps (days since the first alert, or number of detecti
 
 - the flip rate is the share of the K - 1 transitions at which the top class changes;
 - it is stable from the first step after which the top class never changes again. That is known in hindsight only, and
-  an object that stops being observed is trivially stable, so the time at which it is stable *and right* is told beside.
+  an object that stops being observed is trivially stable, so the time at which it is stable *and right* is given, too.
 
 Legend: N objects, K steps.
 """

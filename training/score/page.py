@@ -111,8 +111,8 @@ def _views(report: Report, baselines: Sequence[Report]) -> Rows:
     rows = []
     for name, scores in report["views"].items():
         rows.append([name, *_cells(scores)])
-        beside = (one for one in baselines if name in one["views"])
-        rows += [[f"\N{EM SPACE}{one['models'][0]['name']}", *_cells(one["views"][name])] for one in beside]
+        comparable = (one for one in baselines if name in one["views"])
+        rows += [[f"\N{EM SPACE}{one['models'][0]['name']}", *_cells(one["views"][name])] for one in comparable]
     return rows
 
 
@@ -191,7 +191,7 @@ def _drawn(report: Report, baselines: Sequence[Report]) -> dict[str, Any]:
 
 
 def _against(report: Report, baselines: Sequence[Report], axis: str) -> Figure:
-    """Draw the scores against days or detections, those of the baselines beside."""
+    """Plot the scores, and those of the baselines, against days or detections."""
     lines = {"with metadata": report[axis], "without metadata": report[f"{axis}_no_metadata"]}
     lines |= {f"{one['models'][0]['name']}, with metadata": one[axis] for one in baselines if axis in one}
     return figures.series_figure(axis, lines)

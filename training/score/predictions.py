@@ -147,7 +147,7 @@ def labels(examples: Sequence[Example]) -> Int64:
 
 @dataclass(slots=True)
 class ModelPanel:
-    """Models side by side on one dataset; asks each of them every question once."""
+    """Several models on one dataset, with each prediction computed once."""
 
     dataset: Dataset
     models: Sequence[ScoredModel]
@@ -178,7 +178,7 @@ class ModelPanel:
         return Predictions(usable_N, labels(examples), answers.probabilities_NC, embedding_NE)
 
     def _view(self, config: DataConfig, rows_N: Int64, view: View) -> tuple[Int64, list[Example]]:
-        """Examples of one view, and their rows; those of the last view asked for are kept for the next model."""
+        """Examples of one view, and their rows; those of the last view are cached for the next model."""
         key = (config.model_dump_json(), view, rows_N.tobytes())
         if self._examples is None or self._examples[0] != key:
             examples_of_rows = [

@@ -1,7 +1,7 @@
 """Sections of a report beyond the scores of one view, as plain JSON, and maps of the embedding.
 
 Principal components are exact, quick and always drawn; t-SNE (van der Maaten & Hinton 2008) shows small groups better
-but its distances mean nothing and it takes minutes for many objects, so it is asked for and runs on a subsample.
+but its distances mean nothing and it takes minutes for many objects, so it is optional and uses a subsample.
 
 Each section is a function of a panel of models. Notable: what a person decides by (abstention, sets, strangeness) is
 measured on the objects that the scores are measured on; thresholds of conformal sets come from the validation split, of
@@ -13,7 +13,7 @@ the result:
 
 - ``tokens``, from a run folder: the routers' choices are read from the network itself, observation by observation, in
   complete light curves;
-- ``batches``, from a bundle: its graph tells the loads of a call only, so it is called with objects of one class, and
+- ``batches``, from a bundle: its graph returns the loads of a call only, so it is called with objects of one class, and
   with light curves cut down to one band. That is another question: an observation is routed in the context of its own
   band alone, and [CLS] tokens count.
 
@@ -145,7 +145,7 @@ def _count(
 def shares_by_batch(
     path: Path, model: ScoredModel, dataset: Dataset, rows: Int64, classes: int
 ) -> list[MixtureChoices]:
-    """Ask a bundle about one class, and about one band, at a time. Empty when its graph tells no loads."""
+    """Run a bundle on one class, and on one band, at a time. Empty without expert loads."""
     session = open_session(load_bundle(path).model)
     outputs_of_loads = [name for name in LOADS if name in {output.name for output in session.get_outputs()}]
     if not outputs_of_loads:
@@ -306,7 +306,7 @@ def reliability_section(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
 
 
 def class_f1_section(panel: ModelPanel, rows: Int64, series: Mapping[str, View]) -> dict[str, list[float | None]]:
-    """F1 of every class at each step of a series, mean over models; None where a class neither occurs nor is said."""
+    """F1 of every class at each step of a series, mean over models; None if never true nor predicted."""
     classes = len(panel.dataset.classes)
     f1_by_step = {}
     for step, view in series.items():

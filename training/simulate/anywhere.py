@@ -4,18 +4,18 @@ When, in which bands and how deep a survey looks ranges from the sparse all-sky 
 
 Notable: every position is another survey, drawn on its own from ranges that hold those of the Rubin Observatory, ZTF,
 Pan-STARRS, DES, SNLS, SDSS, Foundation, Gaia, OGLE and Catalina. Nothing here knows the class of the object, so that
-bands, cadence and depth cannot tell it. One position in three is Rubin's own (`training.simulate.cadence`).
+bands, cadence and depth do not reveal it. One position in three is Rubin's own (`training.simulate.cadence`).
 
 The physics is that of the deep survey; what is another is where the objects are and what is made of their light:
 
 - explosions are moved to the distance at which their maximum has a magnitude drawn evenly between the survey's limit
-  and saturation, stars and nuclei scaled to it, so that brightness tells a class only together with a redshift;
+  and saturation, stars and nuclei scaled to it, so that brightness reveals a class only together with a redshift;
 - stated errors are wrong by object and band, with an unstated share of the total flux, wild points and nights that err
   together; zero points and templates are off; histories are forced or of detections alone, of alerts or of archives,
   with published limits here and there (:class:`ReportStyles`).
 
 Notable: nothing in :class:`ReportStyles` knows the class. Ranges span what was measured on the real surveys: scatter of
-0.8 to 2.5 stated errors, 0 to 1 % of the total flux beside it.
+0.8 to 2.5 stated errors, plus 0 to 1 % of the total flux.
 """
 
 from collections.abc import Callable
@@ -63,16 +63,16 @@ def positions(rng: np.random.Generator, n: int, start: Floats | None = None, end
         _others(rng, n, start, end),
     ]
     chosen = [_of(part, rubin == is_rubin) for part, is_rubin in zip(parts, (True, False), strict=True)]
-    owner, mjd, band, depth = (
-        np.concatenate([getattr(part, key) for part in chosen]) for key in ("owner", "mjd", "band", "depth")
+    object_index, mjd, band, depth = (
+        np.concatenate([getattr(part, key) for part in chosen]) for key in ("object_index", "mjd", "band", "depth")
     )
-    order = np.lexsort((mjd, owner))
-    return Visits(n, owner[order], mjd[order], band[order], depth[order])
+    order = np.lexsort((mjd, object_index))
+    return Visits(n, object_index[order], mjd[order], band[order], depth[order])
 
 
 def _of(part: Visits, flags: NDArray[np.bool_]) -> Visits:
-    rows = flags[part.owner]
-    return Visits(part.n, part.owner[rows], part.mjd[rows], part.band[rows], part.depth[rows])
+    rows = flags[part.object_index]
+    return Visits(part.n, part.object_index[rows], part.mjd[rows], part.band[rows], part.depth[rows])
 
 
 def _log_uniform(rng: np.random.Generator, limits: tuple[float, float], size: int | tuple[int, ...]) -> Floats:
@@ -87,16 +87,16 @@ def _others(rng: np.random.Generator, n: int, start: Floats | None, end: Floats 
         last: Floats = first + length
     else:
         first, last = start - rng.uniform(0.0, 40.0, n), end
-    night, owner = _nights(rng, first, last)
-    band, row = _bands(rng, n, owner)
-    hour = rng.uniform(0.0, 0.05, len(row)) + np.where(rng.random(n) < 0.5, 0.01, 0.08)[owner[row]] * rng.random(
+    night, object_index = _nights(rng, first, last)
+    band, row = _bands(rng, n, object_index)
+    hour = rng.uniform(0.0, 0.05, len(row)) + np.where(rng.random(n) < 0.5, 0.01, 0.08)[object_index[row]] * rng.random(
         len(row)
     )
     nightly = 0.35 * np.minimum(rng.standard_normal(len(night)), 1.0) - 0.1 * rng.exponential(1.0, len(night))
     deepest = rng.uniform(*DEPTH, n)
     level = deepest[:, None] + COLOUR_OF_DEPTH + 0.3 * rng.standard_normal((n, 6))
-    depth = level[owner[row], band] + nightly[row]
-    return Visits(n, owner[row], night[row] + hour, band, depth)
+    depth = level[object_index[row], band] + nightly[row]
+    return Visits(n, object_index[row], night[row] + hour, band, depth)
 
 
 def _nights(rng: np.random.Generator, first: Floats, last: Floats) -> tuple[Floats, Ints]:
@@ -111,11 +111,11 @@ def _nights(rng: np.random.Generator, first: Floats, last: Floats) -> tuple[Floa
     day_of_year = np.mod(night + rng.uniform(0.0, 365.25, (n, 1)), 365.25)
     spell = np.floor(night / 5.0).astype(np.int64)
     cloudy = np.mod(spell * 2_654_435_761 + rng.integers(0, 2**31, (n, 1)), 1000) < rng.integers(0, 350, (n, 1))
-    owner, place = np.nonzero((night <= last[:, None]) & (day_of_year < season[:, None]) & ~cloudy)
-    return night[owner, place], owner.astype(np.int64)
+    object_index, place = np.nonzero((night <= last[:, None]) & (day_of_year < season[:, None]) & ~cloudy)
+    return night[object_index, place], object_index.astype(np.int64)
 
 
-def _bands(rng: np.random.Generator, n: int, owner: Ints) -> tuple[Ints, Ints]:
+def _bands(rng: np.random.Generator, n: int, object_index: Ints) -> tuple[Ints, Ints]:
     """Band and night of every visit: all bands of a survey in one night, or some of them."""
     sets, shares = zip(*BAND_SETS, strict=True)
     chosen = rng.choice(len(sets), n, p=np.array(shares) / sum(shares))
@@ -124,8 +124,8 @@ def _bands(rng: np.random.Generator, n: int, owner: Ints) -> tuple[Ints, Ints]:
         has[place, list(bands)] = True
     number = has[chosen].sum(1)
     chance = np.where(rng.random(n) < 0.35, 1.0, rng.uniform(1.0 / number, 1.0))
-    is_visited = has[chosen][owner] & (rng.random((len(owner), 6)) < chance[owner, None])
-    fallback = (has[chosen][owner] * rng.random((len(owner), 6))).argmax(1)
+    is_visited = has[chosen][object_index] & (rng.random((len(object_index), 6)) < chance[object_index, None])
+    fallback = (has[chosen][object_index] * rng.random((len(object_index), 6))).argmax(1)
     empty = ~is_visited.any(1)
     is_visited[np.flatnonzero(empty), fallback[empty]] = True
     row, band = np.nonzero(is_visited)
@@ -185,7 +185,7 @@ def candidates(rng: np.random.Generator, name: str, first_id: int, variable: Var
     detected, is_published = _published(visits, flux, error, report, real)
     flux, error = _limits(visits, flux, error, detected, report)
     trigger = np.full(CANDIDATES, np.inf)
-    np.minimum.at(trigger, visits.owner[detected & is_published], visits.mjd[detected & is_published])
+    np.minimum.at(trigger, visits.object_index[detected & is_published], visits.mjd[detected & is_published])
     metadata = host.metadata(rng, name, signal.redshift, milky_way)
     metadata[np.ix_(rng.random(CANDIDATES) < NO_HOST, _HOST_COLUMNS)] = np.nan
     return objects(
@@ -238,7 +238,7 @@ def moved(rng: np.random.Generator, events: transients.Events) -> transients.Eve
 def _brightest(visits: Visits, light: Floats) -> Floats:
     """Largest light of each object in any visit, nJy."""
     largest = np.full(visits.n, 1e-3)
-    np.maximum.at(largest, visits.owner, light)
+    np.maximum.at(largest, visits.object_index, light)
     return largest
 
 
@@ -246,17 +246,17 @@ def _as_deep_as_needed(rng: np.random.Generator, visits: Visits, light: Floats) 
     """Depths at which the object is seen at its brightest with a S/N of some to hundreds: the survey that found it."""
     snr = np.exp(rng.uniform(np.log(6.0), np.log(400.0), visits.n))
     depth = magnitude_of(_brightest(visits, np.abs(light)) * 5.0 / snr)
-    mean = np.bincount(visits.owner, visits.depth, visits.n) / np.maximum(
-        np.bincount(visits.owner, minlength=visits.n), 1
+    mean = np.bincount(visits.object_index, visits.depth, visits.n) / np.maximum(
+        np.bincount(visits.object_index, minlength=visits.n), 1
     )
     shift = np.clip(depth - mean, -9.0, 3.0)
-    return replace(visits, depth=visits.depth + shift[visits.owner])
+    return replace(visits, depth=visits.depth + shift[visits.object_index])
 
 
 def _galaxy_light(rng: np.random.Generator, visits: Visits, light: Floats) -> Floats:
     """Flux of the host under the aperture, nJy: from nothing to ten times the explosion."""
     share = np.where(rng.random(visits.n) < 0.4, 0.0, np.exp(rng.uniform(np.log(0.05), np.log(10.0), visits.n)))
-    steady: Floats = (share * _brightest(visits, light))[visits.owner]
+    steady: Floats = (share * _brightest(visits, light))[visits.object_index]
     return steady
 
 
@@ -265,7 +265,7 @@ def _variables(rng: np.random.Generator, milky_way: Floats, variable: Variable) 
     signal = variable(rng, visits, milky_way)
     brightest = magnitude_of(_brightest(visits, signal.difference + signal.steady))
     scale = njy_of_magnitude(rng.uniform(BRIGHTEST - 1.0, 23.0, CANDIDATES)) / njy_of_magnitude(brightest)
-    difference, steady = (part * scale[visits.owner] for part in (signal.difference, signal.steady))
+    difference, steady = (part * scale[visits.object_index] for part in (signal.difference, signal.steady))
     visits = _as_deep_as_needed(rng, visits, difference)
     return visits, Signal(difference, steady, signal.redshift)
 
@@ -274,30 +274,32 @@ def _measure(
     rng: np.random.Generator, visits: Visits, signal: Signal, report: ReportStyles, *, is_variable: bool
 ) -> tuple[Floats, Floats]:
     """Return reported flux and error, f64[P] nJy."""
-    owner, band, points = visits.owner, visits.band, len(visits.owner)
+    object_index, band, points = visits.object_index, visits.band, len(visits.object_index)
     sky = njy_of_magnitude(visits.depth) / 5.0
     total = np.maximum(signal.difference + signal.steady, 0.0)
-    stated = np.hypot(sky, report.floor[owner] * np.abs(signal.difference))
+    stated = np.hypot(sky, report.floor[object_index] * np.abs(signal.difference))
     stated *= np.exp(0.1 * rng.standard_normal(points))
-    night = np.unique(np.stack([owner, np.floor(visits.mjd).astype(np.int64), band]), axis=1, return_inverse=True)[1]
+    night = np.unique(
+        np.stack([object_index, np.floor(visits.mjd).astype(np.int64), band]), axis=1, return_inverse=True
+    )[1]
     common = rng.standard_normal(night.max(initial=0) + 1)[night]
-    share = report.nightly[owner]
+    share = report.nightly[object_index]
     deviate = np.sqrt(1.0 - share) * rng.standard_normal(points) + np.sqrt(share) * common
-    deviate *= np.where(rng.random(points) < report.wild[owner], rng.uniform(3.0, 12.0, points), 1.0)
-    scatter = np.hypot(stated * report.understated[owner, band], report.unstated[owner] * total)
-    flux = report.zero[owner, band] * signal.difference + scatter * deviate
+    deviate *= np.where(rng.random(points) < report.wild[object_index], rng.uniform(3.0, 12.0, points), 1.0)
+    scatter = np.hypot(stated * report.understated[object_index, band], report.unstated[object_index] * total)
+    flux = report.zero[object_index, band] * signal.difference + scatter * deviate
     if is_variable:
-        flux = np.where(report.median[owner], flux - _medians(visits, flux)[owner, band], flux)
+        flux = np.where(report.median[object_index], flux - _medians(visits, flux)[object_index, band], flux)
     elif points:
         behind = np.where(rng.random(visits.n) < 0.15, rng.uniform(0.0, 0.1, visits.n), 0.0)
-        flux = flux - (behind * _brightest(visits, signal.difference))[owner]
+        flux = flux - (behind * _brightest(visits, signal.difference))[object_index]
     return flux, stated
 
 
 def _medians(visits: Visits, flux: Floats) -> Floats:
     """Median flux of every object and band, [n, 6]; 0 without points."""
     medians = np.zeros((visits.n, 6))
-    key = visits.owner * 6 + visits.band
+    key = visits.object_index * 6 + visits.band
     order = np.lexsort((flux, key))
     present, start, count = np.unique(key[order], return_index=True, return_counts=True)
     medians.ravel()[present] = flux[order][start + count // 2]
@@ -308,15 +310,17 @@ def _published(
     visits: Visits, flux: Floats, error: Floats, report: ReportStyles, real: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which points are detections and which are published, both bool[P]; two detections must be ``real``."""
-    owner = visits.owner
-    detected = np.abs(flux) >= report.threshold[owner] * error
+    object_index = visits.object_index
+    detected = np.abs(flux) >= report.threshold[object_index] * error
     first, last = np.full(visits.n, np.inf), np.full(visits.n, -np.inf)
-    np.minimum.at(first, owner[detected], visits.mjd[detected])
-    np.maximum.at(last, owner[detected], visits.mjd[detected])
-    enough = np.bincount(owner[detected & real], minlength=visits.n) >= MINIMUM_DETECTIONS
-    alerted = (visits.mjd >= first[owner] - report.before[owner]) & (visits.mjd <= last[owner])
+    np.minimum.at(first, object_index[detected], visits.mjd[detected])
+    np.maximum.at(last, object_index[detected], visits.mjd[detected])
+    enough = np.bincount(object_index[detected & real], minlength=visits.n) >= MINIMUM_DETECTIONS
+    alerted = (visits.mjd >= first[object_index] - report.before[object_index]) & (visits.mjd <= last[object_index])
     is_published = (
-        (report.archive[owner] | alerted) & (report.forced[owner] | report.limits[owner] | detected) & enough[owner]
+        (report.archive[object_index] | alerted)
+        & (report.forced[object_index] | report.limits[object_index] | detected)
+        & enough[object_index]
     )
     return detected, is_published
 
@@ -325,5 +329,5 @@ def _limits(
     visits: Visits, flux: Floats, error: Floats, detected: NDArray[np.bool_], report: ReportStyles
 ) -> tuple[Floats, Floats]:
     """Flux 0 with the limit as its error where only a limit is published."""
-    limit = report.limits[visits.owner] & ~detected
+    limit = report.limits[visits.object_index] & ~detected
     return np.where(limit, 0.0, flux), error

@@ -60,13 +60,13 @@ SLOTS = 6  # places for visits in one night
 
 @dataclass(frozen=True, eq=False)
 class Visits:
-    """Visits of ``n`` objects, flat and sorted by (owner, mjd).
+    """Visits of ``n`` objects, flat and sorted by (object_index, mjd).
 
-    ``owner`` i64[P] object number, ``mjd`` f64[P] TAI days, ``band`` i64[P], ``depth`` f64[P] 5-sigma AB magnitude.
+    ``object_index`` i64[P], ``mjd`` f64[P] TAI days, ``band`` i64[P], ``depth`` f64[P] 5-sigma AB magnitude.
     """
 
     n: int
-    owner: Ints
+    object_index: Ints
     mjd: Floats
     band: Ints
     depth: Floats
@@ -91,18 +91,18 @@ def visits(
         observed &= day[None, :] >= start[:, None]
     if end is not None:
         observed &= day[None, :] <= end[:, None]
-    owner, night = np.nonzero(observed)
-    darkness = np.cos(2.0 * np.pi * (night + rng.uniform(0.0, MOON_PERIOD, n)[owner]) / MOON_PERIOD)
-    slot_band = _bands(rng, darkness, deep[owner])
-    slot_mjd = _times(rng, n, day[night], owner, deep[owner])
-    night_depth = _depths(rng, n, owner)
+    object_index, night = np.nonzero(observed)
+    darkness = np.cos(2.0 * np.pi * (night + rng.uniform(0.0, MOON_PERIOD, n)[object_index]) / MOON_PERIOD)
+    slot_band = _bands(rng, darkness, deep[object_index])
+    slot_mjd = _times(rng, n, day[night], object_index, deep[object_index])
+    night_depth = _depths(rng, n, object_index)
     row, slot = np.nonzero(slot_band >= 0)
-    order = np.lexsort((slot_mjd[row, slot], owner[row]))
+    order = np.lexsort((slot_mjd[row, slot], object_index[row]))
     row, slot = row[order], slot[order]
     band = slot_band[row, slot]
     moon = 0.5 * (1.0 - darkness[row]) * MOON_LOSS[band]
     depth = DEPTH[band] + night_depth[row] - moon + 0.08 * rng.standard_normal(len(row))
-    return Visits(n=n, owner=owner[row], mjd=slot_mjd[row, slot], band=band, depth=depth)
+    return Visits(n=n, object_index=object_index[row], mjd=slot_mjd[row, slot], band=band, depth=depth)
 
 
 def _nights(rng: np.random.Generator, n: int, deep: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -135,9 +135,9 @@ def _bands(rng: np.random.Generator, darkness: Floats, deep: NDArray[np.bool_]) 
     return np.where(deep[:, None], sequence, wide)
 
 
-def _times(rng: np.random.Generator, n: int, day: Floats, owner: Ints, deep: NDArray[np.bool_]) -> Floats:
+def _times(rng: np.random.Generator, n: int, day: Floats, object_index: Ints, deep: NDArray[np.bool_]) -> Floats:
     """MJD of each visit, f64[nights, SLOTS]: the field's time of night, pairs some 34 minutes apart."""
-    begin: Floats = day + rng.uniform(0.05, 0.2, n)[owner] + rng.uniform(0.0, 0.12, len(day))
+    begin: Floats = day + rng.uniform(0.05, 0.2, n)[object_index] + rng.uniform(0.0, 0.12, len(day))
     repeat, overlap = rng.uniform(0.0215, 0.0255, len(day)), rng.uniform(0.003, 0.014, len(day))
     zero = np.zeros(len(day))
     pairs = np.stack([zero, repeat, overlap, overlap + repeat, zero, zero], axis=1)
@@ -146,14 +146,16 @@ def _times(rng: np.random.Generator, n: int, day: Floats, owner: Ints, deep: NDA
     return mjd
 
 
-def _depths(rng: np.random.Generator, n: int, owner: Ints) -> Floats:
+def _depths(rng: np.random.Generator, n: int, object_index: Ints) -> Floats:
     """Return the change of depth of each night, f64[nights] mag: a template and blending loss per field, and seeing.
 
     The field loss of 0.3 to 0.9 mag spans what separates nominal single-visit depths from those measured on difference
     images with shallow templates. Bad seeing has a long tail, good seeing an end.
     """
-    field_loss = rng.uniform(0.3, 0.9, n)[owner]
-    seeing = np.minimum(0.25 * rng.standard_normal(len(owner)), 0.2) - 0.08 * rng.exponential(1.0, len(owner))
+    field_loss = rng.uniform(0.3, 0.9, n)[object_index]
+    seeing = np.minimum(0.25 * rng.standard_normal(len(object_index)), 0.2) - 0.08 * rng.exponential(
+        1.0, len(object_index)
+    )
     gain: Floats = seeing - field_loss
     return gain
 
@@ -225,17 +227,17 @@ def history(visits: Visits, detected: NDArray[np.bool_]) -> tuple[NDArray[np.boo
     Objects with fewer than two detections keep no point.
     """
     first, last = np.full(visits.n, np.inf), np.full(visits.n, -np.inf)
-    np.minimum.at(first, visits.owner[detected], visits.mjd[detected])
-    np.maximum.at(last, visits.owner[detected], visits.mjd[detected])
-    count = np.bincount(visits.owner[detected], minlength=visits.n)
-    inside = (visits.mjd >= first[visits.owner] - PRE_TRIGGER_DAYS) & (visits.mjd <= last[visits.owner])
-    return inside & (count[visits.owner] >= MINIMUM_DETECTIONS), first
+    np.minimum.at(first, visits.object_index[detected], visits.mjd[detected])
+    np.maximum.at(last, visits.object_index[detected], visits.mjd[detected])
+    count = np.bincount(visits.object_index[detected], minlength=visits.n)
+    inside = (visits.mjd >= first[visits.object_index] - PRE_TRIGGER_DAYS) & (visits.mjd <= last[visits.object_index])
+    return inside & (count[visits.object_index] >= MINIMUM_DETECTIONS), first
 
 
 TEMPLATE_VISITS = 7
 TEMPLATE_SPAN = 365.0  # days before the survey
 
-# (mjd f64[P], owner i64[P], band i64[P]) -> total flux f64[P] in nJy
+# (mjd f64[P], object_index i64[P], band i64[P]) -> total flux f64[P] in nJy
 TotalFlux: TypeAlias = Callable[[Floats, Ints, Ints], Floats]
 
 
@@ -254,8 +256,8 @@ def subtract_template(rng: np.random.Generator, visits: Visits, total: TotalFlux
     epoch = SURVEY_START - rng.uniform(0.0, TEMPLATE_SPAN, shape)
     own, band, _ = np.broadcast_arrays(*np.ogrid[: shape[0], : shape[1], : shape[2]])
     template = total(epoch.ravel(), own.ravel(), band.ravel()).reshape(shape)
-    steady = np.median(template, axis=2)[visits.owner, visits.band]
-    now = total(visits.mjd, visits.owner, visits.band)
+    steady = np.median(template, axis=2)[visits.object_index, visits.band]
+    now = total(visits.mjd, visits.object_index, visits.band)
     return Signal(difference=now - steady, steady=steady, redshift=np.zeros(visits.n))
 
 
@@ -280,7 +282,7 @@ class MeasuredPoints:
 def objects(name: str, first_id: int, points: MeasuredPoints) -> list[LabelledObject]:
     """Return the candidates that kept a point, numbered from ``first_id``."""
     visits, rows_kept = points.visits, np.flatnonzero(points.is_published)
-    edges = np.searchsorted(visits.owner[rows_kept], np.arange(visits.n + 1))
+    edges = np.searchsorted(visits.object_index[rows_kept], np.arange(visits.n + 1))
     candidates: list[LabelledObject] = []
     for index in np.flatnonzero(np.diff(edges)):
         rows = rows_kept[edges[index] : edges[index + 1]]

@@ -291,11 +291,11 @@ def dwarf_flare(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> 
     quiet = njy_of_magnitude(star_magnitudes(rng, rng.uniform(16.2, 23.5, n), rng.normal(3150.0, 200.0, n), milky_way))
     hot = 10.0 ** (-0.4 * colours_of_temperature(rng.uniform(9000.0, 14000.0, n)))
     shape = hot / hot[:, :1] * 10.0 ** (-0.4 * (MILKY_WAY_DUST - MILKY_WAY_DUST[0]) * 0.7 * milky_way[:, None])
-    begin = np.searchsorted(visits.owner, np.arange(n))
-    count = np.maximum(np.bincount(visits.owner, minlength=n), 1)
+    begin = np.searchsorted(visits.object_index, np.arange(n))
+    count = np.maximum(np.bincount(visits.object_index, minlength=n), 1)
     number = 1 + rng.poisson(1.5, n)
     extra = np.zeros(len(visits.mjd))
-    own = visits.owner
+    own = visits.object_index
     for flare in range(FLARES):
         half = np.exp(rng.normal(np.log(18.0 / 1440.0), 0.9, n))  # half-maximum duration in days
         near = np.minimum(begin + (rng.random(n) * count).astype(np.int64), len(own) - 1)

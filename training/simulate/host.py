@@ -3,7 +3,7 @@
 Notable, and what a user of the columns should know:
 - a missing value is NaN here; `sentinel` says what an ELAsTiCC alert writes in its place (-9, -999, -9999, 999);
 - the catalogue is not the truth: 3 to 13 % of the photo-z are outliers, one host in twenty is the wrong galaxy, faint
-  hosts are not in the catalogue at all, and Galactic objects have now and then a chance galaxy beside them;
+  hosts are not in the catalogue at all, and Galactic objects sometimes have a chance galaxy nearby;
 - ``z_final`` is the host's spectroscopic redshift where one is known, else its photo-z, with the matching error;
 - values cover what ELAsTiCC's do (mag errors floor at 0.0155, 12 % second hosts, 6 % spectroscopic redshifts).
 """

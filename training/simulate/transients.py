@@ -135,7 +135,7 @@ def window(events: Events) -> tuple[Floats, Floats]:
 
 def flux(events: Events, visits: Visits) -> Floats:
     """Return true difference flux at each visit, f64[P] nJy."""
-    own = visits.owner
+    own = visits.object_index
     dilation = 1.0 + events.redshift[own]
     phase = (visits.mjd - events.peak_mjd[own]) / dilation
     rest = WAVELENGTH[visits.band] / dilation
@@ -312,9 +312,9 @@ def bright_supernovae(rng: np.random.Generator, name: str, first_id: int) -> lis
     true = flux(events, visits)
     measured, error = cadence.observe(rng, visits, true, np.zeros_like(true), cadence.ZTF)
     alerted = _alerted(rng, measured / error)
-    is_published = alerted & _classified(rng, name, visits, np.where(alerted, measured, 0.0))[visits.owner]
+    is_published = alerted & _classified(rng, name, visits, np.where(alerted, measured, 0.0))[visits.object_index]
     trigger = np.full(CANDIDATES, np.inf)
-    np.minimum.at(trigger, visits.owner[is_published], visits.mjd[is_published])
+    np.minimum.at(trigger, visits.object_index[is_published], visits.mjd[is_published])
     missing = np.full((CANDIDATES, len(METADATA_COLUMNS)), np.nan, np.float32)
     points = MeasuredPoints(
         visits, measured, error, alerted & (measured > 4.2 * error), is_published, trigger, missing, events.redshift
@@ -331,11 +331,11 @@ def _alerted(rng: np.random.Generator, snr: Floats) -> NDArray[np.bool_]:
 def _classified(rng: np.random.Generator, name: str, visits: Visits, flux: Floats) -> NDArray[np.bool_]:
     """Draw which candidates got a spectrum and enough detections, bool[n]; ``flux`` is 0 where nothing was alerted."""
     brightest = np.full(visits.n, 1e-3)
-    np.maximum.at(brightest, visits.owner, flux)
+    np.maximum.at(brightest, visits.object_index, flux)
     peak = NJY_ZERO_POINT - 2.5 * np.log10(brightest)
     limit = SUPERLUMINOUS_LIMIT if name.startswith("SLSN") else SPECTRUM_LIMIT
     chance = 1.0 / (1.0 + np.exp(np.clip((peak - limit) / SPECTRUM_WIDTH, -50.0, 50.0)))
-    enough = np.bincount(visits.owner[flux > 0.0], minlength=visits.n) >= MIN_DETECTIONS
+    enough = np.bincount(visits.object_index[flux > 0.0], minlength=visits.n) >= MIN_DETECTIONS
     classified: NDArray[np.bool_] = enough & (rng.random(visits.n) < chance)
     return classified
 
@@ -349,23 +349,23 @@ def ztf_visits(rng: np.random.Generator, n: int, start: Floats, end: Floats) -> 
     night_of = np.arange(SURVEY_NIGHTS)
     day: Floats = SURVEY_START + night_of.astype(np.float64)
     observed = _nights(rng, n, night_of) & (day >= start[:, None]) & (day <= end[:, None])
-    owner, night = np.nonzero(observed)
-    count = len(owner)
-    first = np.where(rng.random(count) < rng.uniform(0.35, 0.5, n)[owner], G, R)
-    second = rng.random(count) < rng.uniform(0.25, 0.75, n)[owner]
+    object_index, night = np.nonzero(observed)
+    count = len(object_index)
+    first = np.where(rng.random(count) < rng.uniform(0.35, 0.5, n)[object_index], G, R)
+    second = rng.random(count) < rng.uniform(0.25, 0.75, n)[object_index]
     third = rng.random(count) < 0.08
     row = np.concatenate([np.arange(count), np.flatnonzero(second), np.flatnonzero(third)])
     hour = np.concatenate([np.full(count, 0.2), np.full(second.sum(), 0.36), np.full(third.sum(), 0.46)])
     band = np.concatenate([first, (G + R) - first[second], first[third]]).astype(np.int64)
     mjd = day[night[row]] + hour + rng.uniform(-0.05, 0.05, len(row))
-    order = np.lexsort((mjd, owner[row]))
-    return _exposures(rng, n, owner[row][order], mjd[order], band[order])
+    order = np.lexsort((mjd, object_index[row]))
+    return _exposures(rng, n, object_index[row][order], mjd[order], band[order])
 
 
-def _exposures(rng: np.random.Generator, n: int, owner: Ints, mjd: Floats, band: Ints) -> Visits:
-    moon = np.cos(2.0 * np.pi * (mjd + rng.uniform(0.0, MOON_PERIOD, n)[owner]) / MOON_PERIOD)
-    scatter = 0.12 * rng.standard_normal(n)[owner] + 0.25 * rng.standard_normal(len(owner))
-    return Visits(n, owner, mjd, band, DEPTH[band] + MOON_GAIN[band] * moon + scatter)
+def _exposures(rng: np.random.Generator, n: int, object_index: Ints, mjd: Floats, band: Ints) -> Visits:
+    moon = np.cos(2.0 * np.pi * (mjd + rng.uniform(0.0, MOON_PERIOD, n)[object_index]) / MOON_PERIOD)
+    scatter = 0.12 * rng.standard_normal(n)[object_index] + 0.25 * rng.standard_normal(len(object_index))
+    return Visits(n, object_index, mjd, band, DEPTH[band] + MOON_GAIN[band] * moon + scatter)
 
 
 def _nights(rng: np.random.Generator, n: int, night: Ints) -> NDArray[np.bool_]:

@@ -1,6 +1,6 @@
 """Model card of a bundle trained on real surveys: training data with citations, scores, calibration and limits.
 
-The scores come from the JSON report of ``sky measure`` (20 classes) or ``sky fit-six --folds`` (ZTF's six)::
+The scores come from the JSON report of ``sky measure`` (20 classes) or ``sky fit-ztf6 --folds`` (ZTF's six)::
 
     nightjar-train sky card build/astro-moe-elasticc --report build/sky.json
 """

@@ -1,14 +1,14 @@
-"""The subcommands of ``nightjar-train sky``: views of real objects, a bundle for the real sky, trees, the table.
+"""Subcommands of ``nightjar-train sky``: re-observation, bundles trained on real surveys, boosted trees, scores.
 
 A bundle is made by::
 
     nightjar-train train sky-body --data first.json --pretrained runs/unpacked
     nightjar-train train sky-body-views --data mixture.json --pretrained runs/sky-body-0
-    nightjar-train sky ask runs/tables --mixture mixture.json --data DATA
-    nightjar-train sky tell runs/tables --body runs/sky-body-views-0
-    nightjar-train sky heads runs/tables --body runs/sky-body-views-0 --out runs/sky-heads-0
+    nightjar-train sky sample runs/tables --mixture mixture.json --data DATA
+    nightjar-train sky featurize runs/tables --backbone runs/sky-body-views-0
+    nightjar-train sky heads runs/tables --backbone runs/sky-body-views-0 --out runs/sky-heads-0
     nightjar-train sky boost runs/tables --out runs/trees.npz
-    nightjar-train sky ship runs/sky-heads-0 build/astro-moe-elasticc --tables runs/tables --trees runs/trees.npz
+    nightjar-train sky export runs/sky-heads-0 build/astro-moe-elasticc --tables runs/tables --trees runs/trees.npz
 """
 
 import json
@@ -55,9 +55,9 @@ class Views(SurveyCommand):
 
         from nightjar_alerts.models.taxonomy import ELASTICC
         from nightjar_alerts.training.reobserve.views import views_of
-        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.load import load_surveys
 
-        sky = load_sky(self.data, self.cache)
+        sky = load_surveys(self.data, self.cache)
         views = views_of(
             sky,
             self.part,
@@ -75,66 +75,66 @@ class Views(SurveyCommand):
         )
 
 
-class Ask(SkyStep):
-    """Draw the light curves that heads are fitted and scored on from a mixture, and strangers of no known class."""
+class Sample(SkyStep):
+    """Sample light curves of a mixture, to fit and score heads, and outliers of no known class."""
 
     tables: CliPositionalArg[Path] = Field(description="folder to write")
     mixture: Path = Field(description="JSON file that names the data files and their shares")
     data: Path = Field(description="folder with real/ and the other sets, for objects of no known class")
     cache: Path | None = Field(default=None, description="folder that keeps what was read from one call to the next")
     train: int = Field(default=100_000, ge=1, description="light curves to fit on")
-    validation: int = Field(default=15_000, ge=1, description="light curves to choose and to calibrate on")
+    validation: int = Field(default=15_000, ge=1, description="light curves for selection and calibration")
     seed: int = Field(default=0, ge=0, description="the same seed gives the same light curves")
-    recipe: SkyRecipe = Field(default="sky-heads", description="how light curves are shown; sky-heads-ztf: as ZTF has")
-    whole: CliImplicitFlag[bool] = Field(default=False, description="show all points of each, and none degraded")
+    recipe: SkyRecipe = Field(default="sky-heads", description="augmentation; sky-heads-ztf: as observed by ZTF")
+    whole: CliImplicitFlag[bool] = Field(default=False, description="keep all points; no degradation")
     shaken: float = Field(
-        default=0.0, ge=0, le=1, description="of what is not degraded: as the same survey might have had it"
+        default=0.0, ge=0, le=1, description="share of the others that is perturbed within the survey's errors"
     )
 
     def cli_cmd(self) -> None:
-        """Draw."""
-        from nightjar_alerts.training.sky.load import load_sky
-        from nightjar_alerts.training.sky.tables import ask_all, shown_whole
+        """Sample and write."""
+        from nightjar_alerts.training.sky.load import load_surveys
+        from nightjar_alerts.training.sky.tables import ask_all, untruncated
 
-        sky, recipe = load_sky(self.data, self.cache), _recipe(self.recipe)
-        recipe = shown_whole(recipe) if self.whole else recipe
+        sky, recipe = load_surveys(self.data, self.cache), _recipe(self.recipe)
+        recipe = untruncated(recipe) if self.whole else recipe
         augmentation = recipe.augmentation.model_copy(update={"shaken": self.shaken})
         recipe = recipe.model_copy(update={"augmentation": augmentation})
         ask_all(self.mixture, sky, recipe, (self.train, self.validation), self.tables, self.seed)
 
 
-class Tell(SkyStep):
-    """Work out statistics of the light curves of a folder, and what a body says of them."""
+class Featurize(SkyStep):
+    """Compute statistics and backbone embeddings of the light curves of a folder."""
 
-    tables: CliPositionalArg[Path] = Field(description="folder of `ask`")
-    body: Path | None = Field(default=None, description="run folder of `train`; without it statistics alone")
-    what: Literal["everything", "embeddings"] = Field(default="everything", description="statistics need no body")
+    tables: CliPositionalArg[Path] = Field(description="folder of `sample`")
+    backbone: Path | None = Field(default=None, description="run folder of `train`; default: statistics only")
+    what: Literal["everything", "embeddings"] = Field(default="everything", description="statistics need no backbone")
 
     def cli_cmd(self) -> None:
-        """Tell."""
+        """Compute and write."""
         from nightjar_alerts.training.recipes.astro_moe import sky_heads
-        from nightjar_alerts.training.sky.heads import load_body
-        from nightjar_alerts.training.sky.tables import tell_embeddings, tell_statistics
+        from nightjar_alerts.training.sky.heads import load_backbone
+        from nightjar_alerts.training.sky.tables import write_embeddings, write_statistics
 
         if self.what == "everything":
-            tell_statistics(sky_heads(), self.tables)
-        if self.body is not None:
-            tell_embeddings(load_body(self.body)[0], self.tables)
+            write_statistics(sky_heads(), self.tables)
+        if self.backbone is not None:
+            write_embeddings(load_backbone(self.backbone)[0], self.tables)
 
 
 class Heads(SkyStep):
-    """Fit heads to the light curves of a folder; print the scores of the validation light curves as JSON."""
+    """Fit heads to the light curves of a folder; print the validation scores as JSON."""
 
-    tables: CliPositionalArg[Path] = Field(description="folder of `ask` and `tell`")
-    body: Path = Field(description="run folder whose branches told of them")
+    tables: CliPositionalArg[Path] = Field(description="folder of `sample` and `featurize`")
+    backbone: Path = Field(description="run folder of the backbone that produced the embeddings")
     out: Path = Field(description="run folder to write")
-    more: list[Path] = Field(default=[], description="further folders to fit on, told of by the same body; repeatable")
+    more: list[Path] = Field(default=[], description="further folders with embeddings of the same backbone")
     steps: int = Field(default=2_500, ge=1, description="of 1,024 light curves")
     seed: int = Field(default=0, ge=0, description="of weights and draws")
-    recipe: SkyRecipe = Field(default="sky-heads", description="of the heads, as for `ask`")
-    trees: CliImplicitFlag[bool] = Field(default=False, description="let heads learn from boosted trees as well")
+    recipe: SkyRecipe = Field(default="sky-heads", description="of the heads, as for `sample`")
+    trees: CliImplicitFlag[bool] = Field(default=False, description="distil boosted trees into the heads")
     go_on: CliImplicitFlag[bool] = Field(
-        default=False, description="from the heads that the body's run holds, with a fifth of the rate"
+        default=False, description="start from the heads of the backbone's run, with a fifth of the rate"
     )
 
     def cli_cmd(self) -> None:
@@ -145,24 +145,22 @@ class Heads(SkyStep):
         recipe, config = _recipe(self.recipe).model_copy(update={"seed": self.seed}), HeadsConfig(steps=self.steps)
         if self.go_on:
             config = config._replace(rate=config.rate / 5, go_on=True)
-        _print(fit_run([self.tables, *self.more], self.body, self.out, recipe, config, trees=self.trees))
+        _print(fit_run([self.tables, *self.more], self.backbone, self.out, recipe, config, trees=self.trees))
 
 
 class Boost(SkyStep):
-    """Fit boosted trees to the same light curves, for `ship`; print their scores of the validation light curves."""
+    """Fit boosted trees to the same light curves, for `export`; print their validation scores."""
 
-    tables: CliPositionalArg[Path] = Field(description="folder of `ask` and `tell`")
+    tables: CliPositionalArg[Path] = Field(description="folder of `sample` and `featurize`")
     out: Path = Field(description="npz file to write")
-    more: list[Path] = Field(default=[], description="further folders to fit on, told of by the same body; repeatable")
+    more: list[Path] = Field(default=[], description="further folders with embeddings of the same backbone")
     rounds: int = Field(default=140, ge=1, description="of boosting, a tree of each class in every one")
-    rate: float = Field(
-        default=0.08, gt=0, le=1, description="of learning: what each round adds; few objects want less"
-    )
+    rate: float = Field(default=0.08, gt=0, le=1, description="learning rate; use less for few objects")
     leaves: int = Field(default=24, ge=2, description="of a tree, at most")
-    share: float = Field(default=0.15, gt=0, le=1, description="of the numbers that each tree may look at")
-    rows: float = Field(default=0.7, gt=0, le=1, description="share of the light curves that each round looks at")
+    share: float = Field(default=0.15, gt=0, le=1, description="fraction of the features for each tree")
+    rows: float = Field(default=0.7, gt=0, le=1, description="fraction of the light curves for each round")
     weights: list[float] = Field(default=[], description="of a light curve of each folder, in order; default: 1")
-    statistics: CliImplicitFlag[bool] = Field(default=False, description="look at the statistics alone, no embedding")
+    statistics: CliImplicitFlag[bool] = Field(default=False, description="use statistics only, no embedding")
     start: Path | None = Field(default=None, description="bundle whose trees come first; `rounds` are further ones")
     kept: int = Field(default=170, ge=1, description="rounds of the bundle's trees that come first")
     seed: int = Field(default=0, ge=0, description="of draws")
@@ -187,14 +185,14 @@ class Boost(SkyStep):
         _print(scores)
 
 
-class Ship(SkyStep):
+class Export(SkyStep):
     """Calibrate fitted heads, fit their sets and their novelty, and export all of it as a bundle."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `heads`")
     out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
-    tables: Path = Field(description="folder of `ask` and `tell` that the heads were fitted on")
+    tables: Path = Field(description="folder of `sample` and `featurize` that the heads were fitted on")
     more: list[Path] = Field(default=[], description="further folders, for fitting and validation; repeatable")
-    trees: Path | None = Field(default=None, description="npz file of `boost`, to answer beside the heads")
+    trees: Path | None = Field(default=None, description="npz file of `boost`, for the ensemble")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
     name: str = Field(default="astro-moe-elasticc", description="of the bundle")
     version: str = Field(default="2.4.0", description="semantic version of the bundle")
@@ -218,10 +216,10 @@ class Ship(SkyStep):
 
 
 class SkyCard(SkyStep):
-    """Write the model card of a bundle of `ship`, with the table of `measure` when there is one."""
+    """Write the model card of a bundle of `export`, with the scores of `measure`."""
 
-    bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is hashed anew")
-    report: Path | None = Field(default=None, description="JSON file of `measure`, or of `fit-six --folds`")
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is rewritten")
+    report: Path | None = Field(default=None, description="JSON file of `measure`, or of `fit-ztf6 --folds`")
 
     def cli_cmd(self) -> None:
         """Write the card and print the bundle's new hash."""
@@ -232,29 +230,29 @@ class SkyCard(SkyStep):
 
 
 class Measure(SurveyCommand):
-    """Score bundles, and trees beside them, on every set, and write the whole table to one JSON file."""
+    """Score bundles on every set and write the table, with reports of boosted trees, to a JSON file."""
 
     bundles: CliPositionalArg[list[Path]] = Field(default=[], description="bundle folders, scored as `seen`")
     out: Path = Field(description="JSON file to write")
-    views: Path | None = Field(default=None, description="npz of `sky views` of the part; without it they are drawn")
-    view_number: int = Field(default=6000, ge=0, description="views to draw where there is no file; 0: none")
-    unseen: list[Path] = Field(default=[], description="bundles that saw none of the surveys: column `left out`")
+    views: Path | None = Field(default=None, description="npz of `sky views` of the part; default: sampled")
+    view_number: int = Field(default=6000, ge=0, description="views to sample without a file; 0: none")
+    unseen: list[Path] = Field(default=[], description="bundles trained on none of the surveys: column `left out`")
     reports: list[Path] = Field(default=[], description="JSON files of `sky trees` and of an earlier `sky measure`")
     simulated: list[Path] = Field(default=[], description="JSON files of `evaluate`: the simulated test set")
     part: Literal["valid", "test"] = Field(default="test", description="valid: for choices, and the spread of seeds")
     seeds: list[Path] = Field(
         default=[], description="files of `sky measure --part valid`, each of a bundle of another seed: their spread"
     )
-    looks: str = Field(default="once", description="how often the test part has been looked at, in words")
+    looks: str = Field(default="once", description="how often the test part has been used, in words")
 
     def cli_cmd(self) -> None:
         """Measure, and write."""
-        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.load import load_surveys
         from nightjar_alerts.training.sky.measure import measure_all
-        from nightjar_alerts.training.sky.record import read_sky
+        from nightjar_alerts.training.sky.record import read_sample
 
-        sky = load_sky(self.data, self.cache)
-        views = read_sky(self.views) if self.views is not None else None
+        sky = load_surveys(self.data, self.cache)
+        views = read_sample(self.views) if self.views is not None else None
         report = measure_all(
             sky,
             {"seen": self.bundles, "left out": self.unseen},
@@ -274,20 +272,20 @@ class Measure(SurveyCommand):
 
 
 class Partial(SurveyCommand):
-    """Score bundles by bands, by detections and days, by metadata, and on surveys that trained nothing."""
+    """Score bundles by bands, by detections and days, by metadata, and on surveys outside the training."""
 
     bundles: CliPositionalArg[list[Path]] = Field(description="bundle folders")
     out: Path = Field(description="JSON file to write; bundles that it holds already are kept")
-    surveys: Path | None = Field(default=None, description="folder of sets, as real/, that no bundle learned from")
+    surveys: Path | None = Field(default=None, description="folder of sets, as real/, that were not used in training")
     part: Literal["valid", "test"] = Field(default="test", description="valid: for choices")
     page: Path | None = Field(default=None, description="markdown page to write from the JSON file")
 
     def cli_cmd(self) -> None:
         """Measure, and write."""
-        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.load import load_surveys
         from nightjar_alerts.training.sky.partial import measure_partial, partial_page
 
-        sky = load_sky(self.data, self.cache)
+        sky = load_surveys(self.data, self.cache)
         reports = json.loads(self.out.read_text(encoding="utf-8")) if self.out.exists() else {}
         for path in self.bundles:
             name, report = measure_partial(path, sky, self.surveys, self.part)
@@ -314,17 +312,17 @@ class TrainTrees(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Work out features, train, score, and write."""
-        from nightjar_alerts.training.sky.load import load_sky
-        from nightjar_alerts.training.sky.record import PARTS, join, read_sky
+        from nightjar_alerts.training.sky.load import load_surveys
+        from nightjar_alerts.training.sky.record import PARTS, join, read_sample
         from nightjar_alerts.training.sky.trees import trees_report
 
-        sky = load_sky(self.data, self.cache)
+        sky = load_surveys(self.data, self.cache)
         views = {
-            "train": join([read_sky(path) for path in self.train_views]),
-            "valid": join([read_sky(path) for path in self.valid_views]),
+            "train": join([read_sample(path) for path in self.train_views]),
+            "valid": join([read_sample(path) for path in self.valid_views]),
         }
         parts = {part: self._rows(sky, part, views[part]) for part in views}
-        scored, scored_views = sky, join([read_sky(path) for path in self.test_views])
+        scored, scored_views = sky, join([read_sample(path) for path in self.test_views])
         if self.inner:
             scored, scored_views = sky.take(sky.part == PARTS.index("valid")), views["valid"]
             scored.part[:] = PARTS.index("test")
@@ -352,8 +350,8 @@ class TrainTrees(SurveyCommand):
         return read_rows(path)
 
 
-class FitSix(SurveyCommand):
-    """Put ZTF's six classes of supernovae on a network of 20 classes, with trees beside its heads, for `ship`."""
+class FitZtf6(SurveyCommand):
+    """Map a network of 20 classes to ZTF's six supernova classes and fit trees, for `export`."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `heads`, or a bundle unpacked")
     out: CliPositionalArg[Path] = Field(description="folder to write: run/, tables/ and trees.npz")
@@ -364,11 +362,11 @@ class FitSix(SurveyCommand):
         """Draw, fit and write."""
         from nightjar_alerts.training.fit.train import with_classes
         from nightjar_alerts.training.recipes.astro_moe import sky_heads_ztf
-        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.load import load_surveys
         from nightjar_alerts.training.sky.scores import rounded
         from nightjar_alerts.training.sky.six import NUMBER, draw_six, folds, prepare
 
-        sky, recipe = load_sky(self.data, self.cache), with_classes(sky_heads_ztf(), len(NUMBER))
+        sky, recipe = load_surveys(self.data, self.cache), with_classes(sky_heads_ztf(), len(NUMBER))
         drawn = draw_six(sky, self.run, recipe, seed=self.seed)
         prepare(sky, drawn, self.run, recipe, self.out, seed=0)
         if self.folds is not None:
@@ -376,14 +374,14 @@ class FitSix(SurveyCommand):
 
 
 class Adapt(SkyStep):
-    """Adapt a bundle to a survey of yours by some of its unlabelled light curves, and report what that changes."""
+    """Adapt the thresholds of a bundle to your survey with some of its unlabelled light curves."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
     out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
-    like: Path = Field(description="Parquet file of `import`; labels in it are not looked at")
+    like: Path = Field(description="Parquet file of `import`; its labels are ignored")
     report: Path | None = Field(default=None, description="JSON file to write")
     origins: Path | None = Field(default=None, description="folder of labelled surveys; default: simulated objects")
-    views: int = Field(default=4000, ge=200, description="labelled objects seen through your survey, about")
+    views: int = Field(default=4000, ge=200, description="approximate number of re-observed labelled objects")
     version: str | None = Field(default=None, description="of the new bundle; default: the next patch")
     seed: int = Field(default=0, ge=0, description="the same seed gives the same thresholds")
 
@@ -408,19 +406,19 @@ class Adapt(SkyStep):
 
 
 class RealSky(SkyStep):
-    """Real surveys: re-observe their objects, measure bundles and trees on them."""
+    """Real surveys: re-observation, training and scores."""
 
     views: CliSubCommand[Views]
-    ask: CliSubCommand[Ask]
-    tell: CliSubCommand[Tell]
+    sample: CliSubCommand[Sample]
+    featurize: CliSubCommand[Featurize]
     heads: CliSubCommand[Heads]
     boost: CliSubCommand[Boost]
-    ship: CliSubCommand[Ship]
+    export: CliSubCommand[Export]
     card: CliSubCommand[SkyCard]
     measure: CliSubCommand[Measure]
     partial: CliSubCommand[Partial]
     trees: CliSubCommand[TrainTrees]
-    fit_six: CliSubCommand[FitSix]
+    fit_ztf6: CliSubCommand[FitZtf6]
 
     def cli_cmd(self) -> None:
         """Run the chosen subcommand."""

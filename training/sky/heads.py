@@ -1,8 +1,8 @@
-"""Heads on what a body says and on statistics beside it, fitted on tables; the branches stay as they are.
+"""Fit heads on embeddings of a frozen backbone and on statistics.
 
 Notable: every copy of the mixed head weighs the light curves anew (the Bayesian bootstrap, Rubin 1981), so that copies
 differ where there is little to learn from; the mean of their log-probabilities is the prediction. The prediction is of
-class shares like those of the table: ``shares`` tells them, and serving puts others in their place.
+class shares of the table (``shares``), which the service replaces with others.
 
 Legend: N light curves, M of a batch, K statistics, E embedding of the branches, C classes.
 """
@@ -45,7 +45,7 @@ class HeadInputs:
 
     @property
     def columns(self) -> Float32:
-        """Statistics, NaN where they are not known, beside what the branches say, [N, K + E]."""
+        """Statistics (NaN where undefined) and embedding, [N, K + E]."""
         return np.concatenate([np.where(self.is_known, self.value, np.float32(np.nan)), self.embedding], axis=1)
 
     def take(self, rows: Any) -> "HeadInputs":
@@ -70,7 +70,7 @@ class HeadsConfig(NamedTuple):
     """Settings by which heads are fitted.
 
     ``taught``: share of the loss that a teacher's probabilities make, where there is one; ``go_on``: from the heads
-    that the body's network holds, instead of from none.
+    that the backbone's network holds, instead of from none.
     """
 
     steps: int = 2_500
@@ -83,7 +83,7 @@ class HeadsConfig(NamedTuple):
 
 
 def fit_heads(
-    body: AstroMoE,
+    backbone: AstroMoE,
     recipe: Recipe,
     inputs: HeadInputs,
     label_N: Int64,
@@ -92,18 +92,18 @@ def fit_heads(
     seed: int,
     teacher_NC: Float32 | None = None,
 ) -> AstroMoE:
-    """Build a recipe's network on the branches of ``body`` and fit its heads and statistics; in evaluation mode.
+    """Build a recipe's network on the branches of ``backbone`` and fit its heads and statistics; in evaluation mode.
 
-    ``teacher_NC`` are probabilities that heads learn beside the labels.
+    ``teacher_NC`` are probabilities that the heads are trained on in addition to the labels.
     """
     target_NC = _targets(label_N, recipe.network.n_classes, teacher_NC, config.taught)
     torch.manual_seed(seed)
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
     if config.go_on:
-        network.load_state_dict(body.state_dict())
+        network.load_state_dict(backbone.state_dict())
     else:
-        _begin(network, body, inputs, seed)
+        _begin(network, backbone, inputs, seed)
     average = build(recipe.network)
     average.load_state_dict(network.state_dict())
     parts = [name for name, _ in network.named_parameters() if name.startswith(("head", "statistics"))]
@@ -127,9 +127,9 @@ def fit_heads(
     return average.eval()
 
 
-def _begin(network: AstroMoE, body: AstroMoE, inputs: HeadInputs, seed: int) -> None:
-    """Take over the branches of a body, and learn the scales of the statistics."""
-    transfer(body.state_dict(), network)
+def _begin(network: AstroMoE, backbone: AstroMoE, inputs: HeadInputs, seed: int) -> None:
+    """Take over the branches of a backbone, and learn the scales of the statistics."""
+    transfer(backbone.state_dict(), network)
     assert network.statistics is not None
     sample = np.random.default_rng(seed).permutation(len(inputs.value))[:20_000]
     network.statistics.fit(inputs.rows(sample)[1])
@@ -190,7 +190,7 @@ def scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
     }
 
 
-def load_body(run: Path) -> tuple[AstroMoE, RunConfig]:
+def load_backbone(run: Path) -> tuple[AstroMoE, RunConfig]:
     """Network of a run of ``sky-body``; of a run of ``sky heads``, or a bundle unpacked, the branches alone."""
     network, config = load_whole(run)
     if network.statistics is None:
@@ -210,10 +210,10 @@ def load_whole(run: Path) -> tuple[AstroMoE, RunConfig]:
     return network, config
 
 
-def save_run(network: nn.Module, recipe: Recipe, body: Path, data: DataSource, folder: Path) -> Path:
+def save_run(network: nn.Module, recipe: Recipe, backbone: Path, data: DataSource, folder: Path) -> Path:
     """Write a fitted network as a run folder, as ``train`` leaves it, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = RunConfig(recipe=recipe, data=data, pretrained=str(body))
+    config = RunConfig(recipe=recipe, data=data, pretrained=str(backbone))
     write_atomic(folder / CONFIG, config.model_dump_json(indent=2).encode())
     save_weights(folder / BEST, network.state_dict())
     return folder

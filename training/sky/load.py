@@ -23,7 +23,7 @@ from nightjar_alerts.training.sky.readers import (
     read_ztf_periodic,
     read_ztf_supernovae,
 )
-from nightjar_alerts.training.sky.record import PARTS, Sky, SkyObject, collect, read_sky
+from nightjar_alerts.training.sky.record import PARTS, SkyObject, SurveySample, collect, read_sample
 
 VERSION: Final = 1
 """Of the record and of the rules that fill it: a cache of another one is not read."""
@@ -39,7 +39,7 @@ _PREFIXES: Final = frozenset({"ztf", "ztf?", "ztf_alerts", "osc", "kait", "cfa3"
                               "vsx_eb"})  # fmt: skip
 
 
-def load_sky(data: Path, cache: Path | None = None) -> Sky:
+def load_surveys(data: Path, cache: Path | None = None) -> SurveySample:
     """Every object of every set below ``data``; sets that are not there are skipped.
 
     Parameters
@@ -54,7 +54,7 @@ def load_sky(data: Path, cache: Path | None = None) -> Sky:
     """
     stored = None if cache is None else cache / f"sky-{VERSION}.npz"
     if stored is not None and stored.exists():
-        return read_sky(stored)
+        return read_sample(stored)
     sky = assemble(read_all(data))
     if stored is not None:
         sky.save(stored)
@@ -77,7 +77,7 @@ def read_all(data: Path) -> list[SkyObject]:
     return objects
 
 
-def assemble(objects: Sequence[SkyObject]) -> Sky:
+def assemble(objects: Sequence[SkyObject]) -> SurveySample:
     """Group objects over surveys, settle types that disagree, and split: one side for each group.
 
     A set that may be measured only stands in the test part with everything that is the same object. Objects that two
@@ -133,8 +133,8 @@ def part_of(group: str) -> int:
     return sum(place >= share for share in SHARES)
 
 
-def as_sent(sky: Sky, enough: int = 5) -> Sky:
-    """Choose the points that somebody would send to be classified: measured fluxes, in native bands if they suffice.
+def as_observed(sky: SurveySample, enough: int = 5) -> SurveySample:
+    """Select the points of a typical request: measured fluxes, in native bands if there are enough.
 
     Published limits are no fluxes. Foreign points go where an object has ``enough`` native points, two of them
     detected; without, the stand-in bands are all there is.

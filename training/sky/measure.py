@@ -1,8 +1,8 @@
-"""One report about a model on every set of real surveys, and the whole table of several by one command.
+"""Scores of models on every set of real surveys.
 
 Three columns are never mixed: ``seen`` (most of a source was in training, its own test part is scored), ``left out``
 (nothing of the survey was), ``adapted`` (its unlabelled curves served as observing patterns). A column is a property of
-how a model was trained, so whoever measures says it.
+how a model was trained, so the caller states it.
 """
 
 import json
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.taxonomy import ELASTICC, class_shares
-from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
-from nightjar_alerts.training.sky.record import PARTS, Reveal, Sky
+from nightjar_alerts.training.sky.record import PARTS, ContextPolicy, SurveySample
 from nightjar_alerts.training.sky.rows import FEWEST_DETECTIONS, ROWS, AnsweredSky, ScoredParts, brightest
 from nightjar_alerts.training.sky.scores import (
     BRIGHTNESS,
@@ -32,15 +32,15 @@ from nightjar_alerts.training.sky.scores import (
 Column = Literal["seen", "left out", "adapted"]
 Part = Literal["valid", "test"]
 COLUMNS: Final[tuple[Column, ...]] = ("seen", "left out", "adapted")
-REVEALS: Final[tuple[Reveal, ...]] = ("nothing", "redshift", "everything")
-VIEW_REVEALS: Final[tuple[Reveal, ...]] = ("nothing", "redshift")
-Ask = Callable[[Sky, Reveal], SkyAnswers]
+REVEALS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift", "everything")
+VIEW_REVEALS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift")
+Ask = Callable[[SurveySample, ContextPolicy], SkyAnswers]
 PRIOR: Final = "as each model was trained (`training`), never reweighted"
 SIMULATED: Final = ("simulated", "simulated test set, macro-F1", "0.80", "not below 0.80")
 
 
-def scored_part(sky: Sky, part: Part = "test") -> tuple[Sky, Sky]:
-    """Labelled objects to be scored, and objects of no known class; points as somebody would send them.
+def scored_part(sky: SurveySample, part: Part = "test") -> tuple[SurveySample, SurveySample]:
+    """Return the labelled objects to score, and the objects of no known class; points as in a request.
 
     Labels of real Rubin alerts are for measuring only, so all of them are scored with the test part, whichever part
     they are in; in the validation part nothing is scored that serves measuring alone.
@@ -50,16 +50,16 @@ def scored_part(sky: Sky, part: Part = "test") -> tuple[Sky, Sky]:
         chosen |= sky.source == "rubin"
     else:
         chosen &= ~np.isin(sky.source, sorted(LABELS_TO_MEASURE))
-    sent = as_sent(sky.take(chosen))
+    sent = as_observed(sky.take(chosen))
     return sent.take(sent.label >= 0), sent.take(sent.quality == "other")
 
 
 def measure(
     name: str,
     ask: Ask,
-    sky: Sky,
-    views: Sky | None = None,
-    reveals: tuple[Reveal, ...] = REVEALS,
+    sky: SurveySample,
+    views: SurveySample | None = None,
+    reveals: tuple[ContextPolicy, ...] = REVEALS,
     part: Part = "test",
 ) -> dict[str, Any]:
     """Return the report of one model.
@@ -70,7 +70,7 @@ def measure(
     """
     objects, strange = scored_part(sky, part)
     real = _answer_all(ask, objects, reveals)
-    answered_views = None if views is None else _answer_all(ask, as_sent(views), VIEW_REVEALS)
+    answered_views = None if views is None else _answer_all(ask, as_observed(views), VIEW_REVEALS)
     measured = ScoredParts(real, answered_views)
     report: dict[str, Any] = {"name": name, "objects": len(objects), "views": 0 if views is None else len(views)}
     report["rows"] = {row.key: row.score(measured) for row in ROWS}
@@ -84,7 +84,9 @@ def measure(
     return rounded_report
 
 
-def measure_bundle(path: Path, sky: Sky, views: Sky | None = None, part: Part = "test") -> dict[str, Any]:
+def measure_bundle(
+    path: Path, sky: SurveySample, views: SurveySample | None = None, part: Part = "test"
+) -> dict[str, Any]:
     """Return the report of a bundle of the 20 classes.
 
     Raises
@@ -103,7 +105,7 @@ def measure_bundle(path: Path, sky: Sky, views: Sky | None = None, part: Part = 
     return report
 
 
-def _under(path: Path, sky: Sky, prior: str) -> dict[str, Any]:
+def _under(path: Path, sky: SurveySample, prior: str) -> dict[str, Any]:
     """Score sets under other class shares: objects weigh so that classes have those shares among them."""
     shares = class_shares(prior, ELASTICC.names) or {}
     share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
@@ -123,14 +125,14 @@ def _under(path: Path, sky: Sky, prior: str) -> dict[str, Any]:
     }
 
 
-def _answer_all(ask: Ask, sky: Sky, reveals: tuple[Reveal, ...]) -> AnsweredSky:
+def _answer_all(ask: Ask, sky: SurveySample, reveals: tuple[ContextPolicy, ...]) -> AnsweredSky:
     """Answers to every question about the objects that a model can answer.
 
     Where a question reveals nothing more than one before, its answer stands: asking costs the most here.
     """
     first = ask(sky, reveals[0])
     answerable = sky.take(first.rows_N)
-    answers: dict[Reveal, SkyAnswers] = {reveals[0]: _renumbered(first)}
+    answers: dict[ContextPolicy, SkyAnswers] = {reveals[0]: _renumbered(first)}
     before = [answerable.metadata_of(row, reveals[0]) for row in range(len(answerable))]
     for reveal in reveals[1:]:
         metadata = [answerable.metadata_of(row, reveal) for row in range(len(answerable))]
@@ -165,7 +167,7 @@ def _renumbered(answers: SkyAnswers) -> SkyAnswers:
     )
 
 
-def _of_source(part: AnsweredSky, source: str, reveals: tuple[Reveal, ...]) -> dict[str, Any]:
+def _of_source(part: AnsweredSky, source: str, reveals: tuple[ContextPolicy, ...]) -> dict[str, Any]:
     """Scores of one set by what was revealed."""
     chosen = part.sky.source == source
     return {reveal: summary(*part.pick(chosen, reveal)) for reveal in reveals}
@@ -191,7 +193,7 @@ def _by_brightness(part: AnsweredSky) -> list[dict[str, Any]]:
     return rows
 
 
-def _novelty(ask: Ask, real: AnsweredSky, strange: Sky) -> dict[str, Any]:
+def _novelty(ask: Ask, real: AnsweredSky, strange: SurveySample) -> dict[str, Any]:
     """AUROC of novelty against known classes of the same surveys, and how many oddities are withheld."""
     if not len(strange):
         return {}
@@ -212,10 +214,10 @@ def _novelty(ask: Ask, real: AnsweredSky, strange: Sky) -> dict[str, Any]:
 
 
 def measure_all(
-    sky: Sky,
+    sky: SurveySample,
     bundles: Mapping[str, Sequence[Path]],
     *,
-    views: Sky | None,
+    views: SurveySample | None,
     report_files: Sequence[Path] = (),
     simulated: Sequence[Path] = (),
     seeds: Sequence[Path] = (),

@@ -1,16 +1,15 @@
 """Light curves that heads and novelty are fitted on (`CurveSet`), and a score of how unusual a light curve is.
 
 Light curves are drawn once from a mixture, each as often as its weight says and as another survey might have seen it,
-and written to a file: statistics are worked out while the body still learns, its embeddings when it is done.
+and written to a file: statistics are worked out while the backbone still learns, its embeddings when it is done.
 
-The score tells known classes from what is none of them: a small perceptron on the embedding, and on its distance of
-Mahalanobis from the classes, learns to tell training objects from strangers (outlier exposure, Hendrycks et al. 2019):
-real objects of no known class, and light curves that nothing in the sky makes (:func:`impossible`). Its answer becomes
-a share: of the validation objects, how many look less strange.
+A small perceptron on the embedding and its Mahalanobis distance from the classes is trained to separate training
+objects from outliers (outlier exposure, Hendrycks et al. 2019): real objects of no known class, and synthetic light
+curves (:func:`synthetic_outliers`). Novelty is the fraction of validation objects with a lower score.
 
-Notable: strangers of kinds that it never saw are what it has to be judged on: :func:`judge` leaves kinds out by turns.
+Notable: :func:`judge` leaves out one kind of outliers at a time, since unknown kinds are what the score is for.
 
-Legend: N light curves, M strangers, V validation light curves, K statistics, E embedding, Q quantiles.
+Legend: N light curves, M outliers, V validation light curves, K statistics, E embedding, Q quantiles.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,13 +46,13 @@ class CurveSet:
     """Light curves as a network sees them, and what they are of.
 
     ``curves`` as `models.lightcurve.RaggedBatch`; ``label`` i64[N], -1 of no known class; ``source`` the survey that a
-    curve looks like, ``simulated`` for the simulator's; ``owner`` i64[N] the same for all draws of an object.
+    curve looks like, ``simulated`` for the simulator's; ``object_index`` i64[N] the same for all draws of an object.
     """
 
     curves: RaggedBatch
     label: Int64
     source: NDArray[np.str_]
-    owner: Int64
+    object_index: Int64
 
     def __len__(self) -> int:
         return len(self.label)
@@ -81,13 +80,13 @@ class CurveSet:
 
     @property
     def has_redshift(self) -> Bool:
-        """True where a redshift is told, [N]."""
+        """Whether the redshift is given, [N]."""
         flags: Bool = np.isfinite(self.curves.metadata[:, _REDSHIFT])
         return flags
 
     def take(self, rows: Int64) -> "CurveSet":
         """Return some of the light curves, in that order."""
-        return CurveSet(take(self.curves, rows), self.label[rows], self.source[rows], self.owner[rows])
+        return CurveSet(take(self.curves, rows), self.label[rows], self.source[rows], self.object_index[rows])
 
     def batches(self, size: int = CURVES_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
         """Rows and padded inputs of all light curves, of like lengths together."""
@@ -100,7 +99,12 @@ class CurveSet:
     def save(self, path: Path) -> None:
         """Write to one uncompressed npz without pickles."""
         arrays: dict[str, NDArray[Any]] = {name: getattr(self.curves, name) for name in (*_POINTS, "offsets")}
-        arrays |= {"metadata": self.curves.metadata, "label": self.label, "source": self.source, "owner": self.owner}
+        arrays |= {
+            "metadata": self.curves.metadata,
+            "label": self.label,
+            "source": self.source,
+            "object_index": self.object_index,
+        }
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, allow_pickle=False, **arrays)
 
@@ -109,7 +113,7 @@ def read_curve_set(path: Path) -> CurveSet:
     """Read what `CurveSet.save` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         curves = RaggedBatch(**{name: arrays[name] for name in ("offsets", *_POINTS, "metadata")})
-        return CurveSet(curves, arrays["label"], arrays["source"], arrays["owner"])
+        return CurveSet(curves, arrays["label"], arrays["source"], arrays["object_index"])
 
 
 def take(curves: RaggedBatch, rows: Int64) -> RaggedBatch:
@@ -122,15 +126,15 @@ def take(curves: RaggedBatch, rows: Int64) -> RaggedBatch:
 
 
 def joined(parts: Sequence[CurveSet]) -> CurveSet:
-    """Several files as one; owners stay apart."""
+    """Several files as one; object_indices stay apart."""
     lengths = np.concatenate([part.length for part in parts])
     points = {name: np.concatenate([getattr(part.curves, name) for part in parts]) for name in (*_POINTS, "metadata")}
-    shifts = np.cumsum([0, *(int(part.owner.max(initial=-1)) + 1 for part in parts)])
+    shifts = np.cumsum([0, *(int(part.object_index.max(initial=-1)) + 1 for part in parts)])
     return CurveSet(
         RaggedBatch(offsets=np.concatenate(([0], np.cumsum(lengths))), **points),
         np.concatenate([part.label for part in parts]),
         np.concatenate([part.source for part in parts]),
-        np.concatenate([part.owner + shift for part, shift in zip(parts, shifts, strict=False)]),
+        np.concatenate([part.object_index + shift for part, shift in zip(parts, shifts, strict=False)]),
     )
 
 
@@ -193,15 +197,15 @@ def _empty(rows: int, kind: Any = np.float32) -> NDArray[Any]:
 
 
 STEPS: Final = 1_000
-BATCH: Final = 512  # half of it strangers
+BATCH: Final = 512  # half of it outliers
 RATE, DECAY = 2e-3, 0.1
 LEAST_STEP: Final = 0.02  # of the spread of the odds
 THRESHOLD: Final = 0.97  # of known objects, 3 % are called unusual
 
 
 @dataclass(frozen=True, eq=False)
-class StrangerFit:
-    """A fitted score as a module of the graph, and what the manifest says of it."""
+class OutlierModel:
+    """Fitted score: a module of the graph and its entry in the manifest."""
 
     score: StrangerScore
     described: Novelty
@@ -217,10 +221,10 @@ class StrangerFit:
         return share_N
 
 
-def fit_strangers(
+def fit_outliers(
     inlier_NE: Float32, label_N: Int64, strangers_ME: Float32, usual_VE: Float32, *, seed: int, steps: int = STEPS
-) -> StrangerFit:
-    """Fit the score to training objects, strangers and, for its shares, validation objects."""
+) -> OutlierModel:
+    """Fit the score to training objects and outliers, and its fractions to validation objects."""
     reference = fit_reference(inlier_NE, label_N)
     torch.manual_seed(seed)
     score = StrangerScore(reference)
@@ -252,7 +256,7 @@ def fit_strangers(
         objects=len(usual_VE),
         reference_objects=len(inlier_NE),
     )
-    return StrangerFit(score.eval(), described)
+    return OutlierModel(score.eval(), described)
 
 
 def _usual(odds_V: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -270,20 +274,20 @@ def _usual(odds_V: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
 def judge(
     inlier_NE: Float32, label_N: Int64, usual_VE: Float32, strangers_ME: Float32, kind_M: NDArray[np.str_], *, seed: int
 ) -> dict[str, float]:
-    """AUROC of every kind of stranger against validation objects, fitted without that kind."""
+    """Return the AUROC of each kind of outlier against validation objects, fitted without that kind."""
     areas = {}
     for kind in np.unique(kind_M):
-        fit = fit_strangers(inlier_NE, label_N, strangers_ME[kind_M != kind], usual_VE, seed=seed, steps=STEPS // 4)
+        fit = fit_outliers(inlier_NE, label_N, strangers_ME[kind_M != kind], usual_VE, seed=seed, steps=STEPS // 4)
         strange_M, usual_V = fit.novelty(strangers_ME[kind_M == kind]), fit.novelty(usual_VE)
         new = np.concatenate([np.ones(len(strange_M), np.bool_), np.zeros(len(usual_V), np.bool_)])
         areas[str(kind)] = float(area_under_roc(np.concatenate([strange_M, usual_V]), new))
     return areas
 
 
-def impossible(curve_set: CurveSet, seed: int) -> CurveSet:
+def synthetic_outliers(curve_set: CurveSet, seed: int) -> CurveSet:
     """Light curves that nothing makes, from those that something does: fluxes shuffled, two laid over each other.
 
-    Only what has signal beyond its noise in five points can be told from anything.
+    Light curves need five points with signal above the noise to be distinguishable.
     """
     rng = np.random.default_rng(seed)
     good = np.flatnonzero(curve_set.detections >= 5)
@@ -307,7 +311,7 @@ def _shuffled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> Cur
         detected=curves.detected[order],
         metadata=curves.metadata,
     )
-    return _strangers(changed, "shuffled", rows)
+    return _outliers(changed, "shuffled", rows)
 
 
 def _doubled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> CurveSet:
@@ -327,8 +331,8 @@ def _doubled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> Curv
         detected=np.abs(flux) >= 5 * curves.flux_err,
         metadata=curves.metadata,
     )
-    return _strangers(changed, "doubled", rows)
+    return _outliers(changed, "doubled", rows)
 
 
-def _strangers(curves: RaggedBatch, kind: str, rows: Int64) -> CurveSet:
+def _outliers(curves: RaggedBatch, kind: str, rows: Int64) -> CurveSet:
     return CurveSet(curves, np.full(len(rows), -1, np.int64), np.full(len(rows), kind), rows)

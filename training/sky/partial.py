@@ -27,10 +27,10 @@ from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.fit.boosting import boost
 from nightjar_alerts.training.score.metrics import log_loss
-from nightjar_alerts.training.sky.load import as_sent, assemble
+from nightjar_alerts.training.sky.load import as_observed, assemble
 from nightjar_alerts.training.sky.novelty import CurveSet
 from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE, read_real
-from nightjar_alerts.training.sky.record import PARTS, Sky
+from nightjar_alerts.training.sky.record import PARTS, SurveySample
 from nightjar_alerts.training.sky.scores import SkyAnswers, ask_bundle, rounded, summary
 
 SUBSETS: Final = (*BANDS, *("".join(pair) for pair in combinations(BANDS, 2)), "ugr", "gri", "riz", "izY", "griz")
@@ -42,11 +42,11 @@ OF_A_SOURCE: Final = 60
 SUPERNOVA_LIKE: Final = ("SN-like", "Long")
 SCORES: Final = ("objects", "top_1", "broad", "sure_and_wrong", "coverage", "size", "withheld")
 
-Ask = Callable[[Sky], SkyAnswers]
+Ask = Callable[[SurveySample], SkyAnswers]
 
 
 def measure_partial(
-    path: Path, sky: Sky, surveys: Path | None = None, part: str = "test"
+    path: Path, sky: SurveySample, surveys: Path | None = None, part: str = "test"
 ) -> tuple[str, dict[str, Any]]:
     """Name and version of a bundle, and every table.
 
@@ -56,7 +56,7 @@ def measure_partial(
     """
     sample = _sample(sky, part)
 
-    def ask(objects: Sky) -> SkyAnswers:
+    def ask(objects: SurveySample) -> SkyAnswers:
         return ask_bundle(path, objects, "nothing")
 
     report = {
@@ -67,16 +67,16 @@ def measure_partial(
         "metadata": metadata_changes(path, sample),
     }
     if surveys is not None:
-        objects = as_sent(assemble(list(read_real(surveys))))
+        objects = as_observed(assemble(list(read_real(surveys))))
         report["surveys"] = survey_table(ask, objects.take(objects.label >= 0))
     manifest = load_bundle(path).manifest
     return f"{manifest.name} {manifest.version}", rounded(report)
 
 
-def _sample(sky: Sky, part: str, seed: int = 0) -> Sky:
+def _sample(sky: SurveySample, part: str, seed: int = 0) -> SurveySample:
     """Draw some labelled objects of each class and source of a part."""
     chosen = (sky.part == PARTS.index(part)) & (sky.label >= 0) & ~np.isin(sky.source, sorted(LABELS_TO_MEASURE))
-    sent = as_sent(sky.take(chosen))
+    sent = as_observed(sky.take(chosen))
     order = np.random.default_rng(seed).permutation(len(sent))
     kind = np.char.add(sent.source[order], sent.label[order].astype(np.str_))
     _, place = np.unique(kind, return_inverse=True)
@@ -87,12 +87,12 @@ def _sample(sky: Sky, part: str, seed: int = 0) -> Sky:
     return sent.take(np.sort(order[before < OF_A_SOURCE]))
 
 
-def band_table(ask: Ask, sky: Sky) -> dict[str, Any]:
+def band_table(ask: Ask, sky: SurveySample) -> dict[str, Any]:
     """Scores of objects with ``FEWEST_POINTS`` points and two detections in each subset of bands."""
     return {subset: _by_group(ask, _in_bands(sky, subset)) for subset in ("all", *SUBSETS)}
 
 
-def _in_bands(sky: Sky, subset: str) -> Sky:
+def _in_bands(sky: SurveySample, subset: str) -> SurveySample:
     numbers = range(len(BANDS)) if subset == "all" else [BANDS.index(name) for name in subset]
     seen = sky.keep_points(np.isin(sky.band, list(numbers)))
     enough = (seen.lengths >= FEWEST_POINTS) & (seen.count(seen.detected) >= 2)
@@ -102,7 +102,7 @@ def _in_bands(sky: Sky, subset: str) -> Sky:
     return seen.take(enough)
 
 
-def early_table(ask: Ask, sky: Sky) -> dict[str, Any]:
+def early_table(ask: Ask, sky: SurveySample) -> dict[str, Any]:
     """Scores of the same objects up to a detection, and up to a day after the first."""
     table = {}
     for count in COUNTS:
@@ -114,13 +114,13 @@ def early_table(ask: Ask, sky: Sky) -> dict[str, Any]:
     return table
 
 
-def _until(sky: Sky, count: int) -> NDArray[np.float64]:
+def _until(sky: SurveySample, count: int) -> NDArray[np.float64]:
     """Time of the detection ``count`` of the object of every point, (P,)."""
     ends = np.array([np.sort(sky.mjd[at][sky.detected[at]])[count - 1] for at in map(sky.points, range(len(sky)))])
     return np.repeat(ends, sky.lengths)
 
 
-def _by_group(ask: Ask, shown: Sky) -> dict[str, Any]:
+def _by_group(ask: Ask, shown: SurveySample) -> dict[str, Any]:
     """Scores by broad class, and of the classes themselves their recall."""
     if not len(shown):
         return {}
@@ -140,7 +140,7 @@ def _scores(answers: SkyAnswers, label_N: NDArray[np.int64]) -> dict[str, Any]:
     return kept
 
 
-def survey_table(ask: Ask, sky: Sky) -> dict[str, Any]:
+def survey_table(ask: Ask, sky: SurveySample) -> dict[str, Any]:
     """Scores of every class of every survey, whole and by number of detections."""
     table: dict[str, Any] = {}
     shown = {"whole": sky}
@@ -169,12 +169,12 @@ CHANGES: Final[Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]] = 
 }
 
 
-def metadata_changes(path: Path, sky: Sky) -> dict[str, Any]:
+def metadata_changes(path: Path, sky: SurveySample) -> dict[str, Any]:
     """How answers move when one value changes; redshifts, where they are known, stay."""
     known = sky.take(np.isfinite(sky.z))
     table = {}
     for name, (first, second) in CHANGES.items():
-        before, after = (ask_bundle(path, _told(known, told), "redshift") for told in (first, second))
+        before, after = (ask_bundle(path, _with_metadata(known, told), "redshift") for told in (first, second))
         top_N = before.probabilities_NC.argmax(axis=1)
         rows = np.arange(len(top_N))
         moved = np.abs(after.probabilities_NC[rows, top_N] - before.probabilities_NC[rows, top_N])
@@ -186,7 +186,7 @@ def metadata_changes(path: Path, sky: Sky) -> dict[str, Any]:
     return table
 
 
-def _told(sky: Sky, values: Mapping[str, float]) -> Sky:
+def _with_metadata(sky: SurveySample, values: Mapping[str, float]) -> SurveySample:
     nothing = np.full(len(sky), np.nan)
     dust = np.full(len(sky), values.get("mwebv", np.nan))
     error = np.full(len(sky), values.get("z_final_err", 0.001))

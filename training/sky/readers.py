@@ -59,7 +59,7 @@ def assign(letters_P: NDArray[np.str_]) -> tuple[NDArray[np.int8], NDArray[np.bo
 
 OTHER_SCHEMA: Final = frozenset({"lclib_mdwarf"})
 MEASURE_ONLY: Final = frozenset({"tdecat"})
-"""Sets whose licence lets nobody train on them: they are scored, never trained, calibrated or chosen on."""
+"""Sets for evaluation only, by their licence: never used for training, calibration or selection."""
 LABELS_TO_MEASURE: Final = MEASURE_ONLY | {"rubin"}
 """Sources whose labels are for measuring: Rubin's are few, so its light curves lend patterns, but no origins."""
 
@@ -288,7 +288,7 @@ def read_mallorn(folder: Path) -> Iterator[SkyObject]:
 
 
 def read_ztf_periodic(folder: Path) -> Iterator[SkyObject]:
-    """Periodic variables in ZTF's data releases: total flux, told as the difference from each band's median."""
+    """Read periodic variables of ZTF's data releases: total flux minus the median of each band."""
     if not (folder / "objects.csv").exists():
         return
     about = {row["object_id"]: row for row in _rows(folder / "objects.csv")}
@@ -334,7 +334,7 @@ def read_catalina(folder: Path, of_a_class: int = CATALINA_OF_A_CLASS) -> Iterat
 
 
 def _variable(row: SkyObject) -> SkyObject:
-    """Tell total flux as the difference from the median of its band; five sigma either way count as detected."""
+    """Subtract the median of each band from total flux; deviations of five sigma count as detections."""
     ok = np.isfinite(row.flux) & np.isfinite(row.flux_err) & (row.flux_err > 0) & (row.band >= 0)
     for name in ("mjd", "flux", "flux_err", "band", "detected", "foreign", "wavelength"):
         setattr(row, name, getattr(row, name)[ok])

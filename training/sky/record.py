@@ -1,12 +1,12 @@
-"""Light curves of many surveys in one ragged record, with what is known of each object beside its points.
+"""Light curves of many surveys in one ragged record, with metadata of each object.
 
 Notable:
 
 - only points in a band the networks know are here; `training.sky.readers` decides which filters count as which band;
 - ``flux`` is difference flux or, for variables, total flux minus a baseline, in nJy; ``total_flux`` is NaN where it is
-  not known. A published upper limit has flux 0 and is not detected (`Sky.limit`);
-- a missing number is NaN, a missing label -1. Nothing but the points, and what `Sky.metadata_of` is told to reveal,
-  may reach a classifier.
+  not known. A published upper limit has flux 0 and is not detected (`SurveySample.limit`);
+- a missing number is NaN, a missing label -1. A classifier gets the points and what `SurveySample.metadata_of` reveals,
+  nothing else.
 
 Legend: N objects, P points of all objects together.
 """
@@ -29,7 +29,7 @@ PARTS: Final = ("train", "valid", "test")
 NO_METADATA: Final = np.full(len(METADATA_COLUMNS), np.nan, dtype=np.float32)
 LABELS: Final = {name: number for number, name in enumerate(ELASTICC.names)}
 
-Reveal = Literal["nothing", "redshift", "everything"]
+ContextPolicy = Literal["nothing", "redshift", "everything"]
 
 _POINTS: Final = {
     "mjd": np.float64,
@@ -47,7 +47,7 @@ _TEXTS: Final = ("source", "object_id", "group", "raw_label", "quality")
 
 @dataclass(slots=True)
 class SkyObject:
-    """One object of one survey. Points as in `Sky`; ``names`` are all names that it is known by, for grouping."""
+    """Object of one survey. Points as in `SurveySample`; ``names`` has all its names, for grouping."""
 
     source: str
     object_id: str
@@ -73,7 +73,7 @@ class SkyObject:
 
 
 @dataclass(frozen=True, eq=False)
-class Sky:
+class SurveySample:
     """Objects of many surveys.
 
     Attributes
@@ -142,23 +142,25 @@ class Sky:
         counts: NDArray[np.int64] = total[self.offsets[1:]] - total[self.offsets[:-1]]
         return counts
 
-    def take(self, rows: NDArray[Any]) -> "Sky":
+    def take(self, rows: NDArray[Any]) -> "SurveySample":
         """Return the objects ``rows`` (indices or a mask), in that order."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         lengths = self.lengths[chosen]
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         picked = np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"}
-        return Sky(offsets, **{name: v[picked] if name in _POINTS else v[chosen] for name, v in values.items()})
+        return SurveySample(
+            offsets, **{name: v[picked] if name in _POINTS else v[chosen] for name, v in values.items()}
+        )
 
-    def keep_points(self, flags_P: NDArray[np.bool_]) -> "Sky":
+    def keep_points(self, flags_P: NDArray[np.bool_]) -> "SurveySample":
         """Only the flagged points; objects left without any disappear."""
         counts = self.count(flags_P)
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"}
         remaining = {name: v[flags_P] if name in _POINTS else v[counts > 0] for name, v in values.items()}
-        return Sky(np.concatenate(([0], np.cumsum(counts[counts > 0]))), **remaining)
+        return SurveySample(np.concatenate(([0], np.cumsum(counts[counts > 0]))), **remaining)
 
-    def metadata_of(self, index: int, reveal: Reveal) -> dict[str, float]:
+    def metadata_of(self, index: int, reveal: ContextPolicy) -> dict[str, float]:
         """Metadata of an object: nothing, its redshift and dust, or everything that its survey would have sent.
 
         With a redshift alone a spectroscopic one counts as exact to 0.001, a photometric one by its error.
@@ -176,7 +178,7 @@ class Sky:
             values |= {"z_final": float(self.z_phot[index]), "z_final_err": float(self.z_phot_err[index])}
         return {name: value for name, value in values.items() if np.isfinite(value)}
 
-    def curve(self, index: int, reveal: Reveal = "nothing") -> LightCurve:
+    def curve(self, index: int, reveal: ContextPolicy = "nothing") -> LightCurve:
         """One object as the record that is served."""
         at = self.points(index)
         return LightCurve(
@@ -196,15 +198,15 @@ class Sky:
             np.savez(partial, allow_pickle=False, **arrays)
 
 
-def read_sky(path: Path) -> Sky:
-    """Read what `Sky.save` wrote."""
+def read_sample(path: Path) -> SurveySample:
+    """Read a file of `SurveySample.save`."""
     with np.load(path, allow_pickle=False) as arrays:
-        return Sky(**{f.name: arrays[f.name] for f in fields(Sky)})
+        return SurveySample(**{f.name: arrays[f.name] for f in fields(SurveySample)})
 
 
 def collect(
     objects: Iterable[SkyObject], groups: Sequence[str] | None = None, parts: Sequence[int] | None = None
-) -> Sky:
+) -> SurveySample:
     """Put objects together; points are sorted by time here.
 
     Parameters
@@ -224,16 +226,18 @@ def collect(
     values["label"] = np.array([row.label for row in rows], dtype=np.int64)
     values["part"] = np.zeros(len(rows), np.int8) if parts is None else np.asarray(parts, dtype=np.int8)
     values["metadata"] = np.stack([row.metadata for row in rows]) if rows else np.zeros((0, len(NO_METADATA)), "f4")
-    return Sky(**values)
+    return SurveySample(**values)
 
 
-def join(skies: Sequence[Sky]) -> Sky:
+def join(skies: Sequence[SurveySample]) -> SurveySample:
     """One record of several."""
     values: dict[str, Any] = {
-        f.name: np.concatenate([getattr(sky, f.name) for sky in skies]) for f in fields(Sky) if f.name != "offsets"
+        f.name: np.concatenate([getattr(sky, f.name) for sky in skies])
+        for f in fields(SurveySample)
+        if f.name != "offsets"
     }
     lengths = np.concatenate([sky.lengths for sky in skies])
-    return Sky(np.concatenate(([0], np.cumsum(lengths))), **values)
+    return SurveySample(np.concatenate(([0], np.cumsum(lengths))), **values)
 
 
 def _column(row: SkyObject, name: str) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import magnitude_of
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.sky.record import LABELS, Reveal, Sky
+from nightjar_alerts.training.sky.record import LABELS, ContextPolicy, SurveySample
 from nightjar_alerts.training.sky.scores import (
     SURE,
     THREE,
@@ -44,17 +44,19 @@ class AnsweredSky:
     Every answer is about every object: those that a model cannot answer were left out of ``sky`` before.
     """
 
-    sky: Sky
-    answers: Mapping[Reveal, SkyAnswers]
+    sky: SurveySample
+    answers: Mapping[ContextPolicy, SkyAnswers]
     magnitude_N: NDArray[np.float64]
     detections_N: NDArray[np.int64]
 
-    def pick(self, chosen: NDArray[np.bool_], reveal: Reveal = "nothing") -> tuple[SkyAnswers, NDArray[np.int64]]:
+    def pick(
+        self, chosen: NDArray[np.bool_], reveal: ContextPolicy = "nothing"
+    ) -> tuple[SkyAnswers, NDArray[np.int64]]:
         """Answers and labels of the chosen objects."""
         return self.answers[reveal].take(chosen), self.sky.label[chosen]
 
     def of(self, *sources: str) -> NDArray[np.bool_]:
-        """Objects of these sources that show enough to be asked about."""
+        """Return objects of these sources with enough points."""
         enough = (self.sky.lengths >= FEWEST_POINTS) & (self.detections_N >= FEWEST_DETECTIONS)
         return np.asarray(np.isin(self.sky.source, sources) & enough & (self.sky.label >= 0))
 
@@ -78,7 +80,7 @@ class ScoreRow:
     score: Callable[[ScoredParts], dict[str, Any]]
 
 
-def brightest(sky: Sky) -> NDArray[np.float64]:
+def brightest(sky: SurveySample) -> NDArray[np.float64]:
     """Magnitude of the brightest detection of each object, NaN without one, (N,)."""
     flux = np.where(sky.detected, np.abs(sky.flux), 0.0)
     top = np.maximum.reduceat(flux, sky.offsets[:-1]) if len(sky) else np.zeros(0)
@@ -86,7 +88,7 @@ def brightest(sky: Sky) -> NDArray[np.float64]:
 
 
 def _beside(answers: SkyAnswers, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
-    """Return what stands beside every figure, and the number of objects."""
+    """Return the scores common to all rows, and the number of objects."""
     scores = summary(answers, label_N)
     shares = {"top-1": scores.get("top_1", np.nan), "withheld": scores.get("withheld", np.nan)}
     return {f"{name}{suffix}": value for name, value in (shares | {"objects": scores["objects"]}).items()}
@@ -108,11 +110,11 @@ def _broad(measured: ScoredParts) -> dict[str, Any]:
     }
 
 
-def _three(source: str, revealed: Reveal) -> Callable[[ScoredParts], dict[str, Any]]:
+def _three(source: str, revealed: ContextPolicy) -> Callable[[ScoredParts], dict[str, Any]]:
     def score(measured: ScoredParts) -> dict[str, Any]:
         chosen = measured.real.of(source)
         figures: dict[str, Any] = {"objects": int(chosen.sum())}
-        reveals: dict[str, Reveal] = {"no z": "nothing", revealed: revealed}
+        reveals: dict[str, ContextPolicy] = {"no z": "nothing", revealed: revealed}
         for name, reveal in reveals.items():
             answers, label = measured.real.pick(chosen, reveal)
             figures[f"top-1, {name}"] = summary(answers, label).get("top_1", np.nan)
@@ -152,7 +154,7 @@ def _mallorn(measured: ScoredParts) -> dict[str, Any]:
 
 
 def _recalls(**classes: tuple[str, tuple[str, ...]]) -> Callable[[ScoredParts], dict[str, Any]]:
-    """Recall of one class in some sources, for each name; beside it, what holds of all these objects together."""
+    """Return the recall of one class in some sources, by name, and the common scores of all these objects."""
 
     def score(measured: ScoredParts) -> dict[str, Any]:
         figures: dict[str, Any] = {}
@@ -191,7 +193,7 @@ def _views(measured: ScoredParts) -> dict[str, Any]:
         return {}
     chosen = np.isin(measured.views.sky.label, THREE)
     figures: dict[str, Any] = {}
-    reveals: dict[str, Reveal] = {"no z": "nothing", "z": "redshift"}
+    reveals: dict[str, ContextPolicy] = {"no z": "nothing", "z": "redshift"}
     for name, reveal in reveals.items():
         answers, label = measured.views.pick(chosen, reveal)
         figures[f"balanced, {name}"] = balanced_of(answers, label)
@@ -211,7 +213,7 @@ def _rubin(measured: ScoredParts) -> dict[str, Any]:
 
 
 def _coverage(measured: ScoredParts) -> dict[str, Any]:
-    """Real and simulated sets alike, each with the same weight whatever its size."""
+    """Return means over real and simulated sets, each with the same weight."""
     figures: dict[str, Any] = {}
     parts = {"raw": measured.real} | ({"views": measured.views} if measured.views is not None else {})
     for name, part in parts.items():

@@ -1,12 +1,9 @@
-"""Answers of a bundle about real objects, through the featuriser and the prediction sets that are served.
+"""Predictions of a bundle for real objects, with the preprocessing and prediction sets of the service, and scores.
 
 Legend: N objects, C classes.
 
-Scores of answers about labelled objects, of a set or of all: what stands in the table of real surveys.
-
-A share is of all objects asked about, those whose set is withheld as unusual included, unless it says otherwise:
-coverage and size of sets are of the sets that were given. "Sure and wrong" is a wrong most probable class with a
-probability of `SURE` or more.
+Fractions are of all objects, including those flagged as unusual, except coverage and set size, which are over objects
+with a prediction set. "Sure and wrong" is a wrong most probable class with a probability of at least `SURE`.
 
 Legend: N objects, C classes.
 """
@@ -27,7 +24,7 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.score.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
 from nightjar_alerts.training.sky.readers import FOREIGN
-from nightjar_alerts.training.sky.record import Reveal, Sky
+from nightjar_alerts.training.sky.record import ContextPolicy, SurveySample
 
 BATCH: Final = 32
 COVERAGE: Final = 0.9
@@ -37,8 +34,8 @@ COVERAGE: Final = 0.9
 class SkyAnswers:
     """Answers about the objects ``rows_N`` of a record.
 
-    ``probabilities_NC`` sum to 1; ``inside_NC`` which classes the 0.9 set holds; ``novelty_N`` larger where stranger,
-    NaN for a model that cannot tell; ``unusual_N`` where the set would be withheld.
+    ``probabilities_NC`` sum to 1; ``inside_NC`` which classes the 0.9 set holds; ``novelty_N`` is larger for unusual
+    objects, NaN without a novelty score; ``unusual_N`` whether no set is returned.
     """
 
     rows_N: NDArray[np.intp]
@@ -55,7 +52,7 @@ class SkyAnswers:
         return SkyAnswers(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
 
-def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -> SkyAnswers:
+def ask_bundle(path: Path, sky: SurveySample, reveal: ContextPolicy, prior: str | None = None) -> SkyAnswers:
     """Return a bundle's answers about the objects of ``sky`` that it can take; those without a usable point have none.
 
     They are what the service concludes: class shares, what is known of the object, and whether it is unusual, included.
@@ -100,7 +97,7 @@ def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -
     return SkyAnswers(np.array([row for row, _ in inputs], dtype=np.intp), probabilities, inside, novelty, unusual)
 
 
-def _regrouped(sky: Sky, manifest: Manifest) -> Sky:
+def _regrouped(sky: SurveySample, manifest: Manifest) -> SurveySample:
     """Put points of other filters into the bands that they stand for in a bundle; the record has the newest groups."""
     band_P = sky.band.copy()
     for letter, nanometres in ((letter, nm) for stand_ins in FOREIGN.values() for letter, nm in stand_ins):
@@ -110,7 +107,7 @@ def _regrouped(sky: Sky, manifest: Manifest) -> Sky:
     return replace(sky, band=band_P)
 
 
-def _inputs_of(manifest: Manifest, sky: Sky, reveal: Reveal) -> list[tuple[int, Tokens]]:
+def _inputs_of(manifest: Manifest, sky: SurveySample, reveal: ContextPolicy) -> list[tuple[int, Tokens]]:
     """Return the tokens of every object that has a point for the network."""
     inputs: list[tuple[int, Tokens]] = []
     for row in range(len(sky)):
@@ -140,7 +137,7 @@ def broad_of_class() -> Int:
 
 
 def recurring_of_class() -> Bool:
-    """Tell whether each class recurs, (C,): the level of the taxonomy above the broad classes."""
+    """Return whether each class is recurring, (C,): the level of the taxonomy above the broad classes."""
     return np.array(["Recurring" in leaf.path for leaf in ELASTICC.classes])
 
 
@@ -246,7 +243,7 @@ def by_detections(answers: SkyAnswers, label_N: Int, detections_N: Int) -> list[
 
 
 def novelty_auroc(usual: SkyAnswers, strange: SkyAnswers) -> float:
-    """Probability that an object of no known class is stranger than one of a known class; NaN without novelty."""
+    """Return the AUROC of novelty for objects of no known class; NaN without novelty."""
     score = np.concatenate([usual.novelty_N, strange.novelty_N])
     if not np.isfinite(score).all():
         return float("nan")

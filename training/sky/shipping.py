@@ -1,4 +1,4 @@
-"""From fitted heads, alone or beside boosted trees, to a bundle: calibrated, with sets by stratum and a novelty.
+"""From fitted heads, with or without boosted trees, to a bundle: calibration, prediction sets by stratum, novelty.
 
 Everything is fitted on the validation light curves of some folders (`training.sky.tables`); class shares are those of
 their training light curves, which calibration and thresholds assume.
@@ -41,7 +41,7 @@ from nightjar_alerts.training.score.calibrate import ServedSample, calibrated, f
 from nightjar_alerts.training.score.confidence import Strata, coverage_and_size, fit_strata, reweighted
 from nightjar_alerts.training.sky.card import write_sky_card
 from nightjar_alerts.training.sky.heads import HeadInputs, answers, scores, shares
-from nightjar_alerts.training.sky.novelty import CurveSet, StrangerFit, fit_strangers, joined, judge, read_curve_set
+from nightjar_alerts.training.sky.novelty import CurveSet, OutlierModel, fit_outliers, joined, judge, read_curve_set
 from nightjar_alerts.training.sky.readers import STAND_INS
 from nightjar_alerts.training.sky.tables import classes_of, read_head_inputs, read_part
 
@@ -69,7 +69,7 @@ class FittedBundle(NamedTuple):
     """All that validation light curves say of a network."""
 
     calibration: Calibration
-    novelty: StrangerFit
+    novelty: OutlierModel
     sets: PredictionSets
     priors: dict[str, Any]
     shares: dict[str, float]
@@ -93,10 +93,10 @@ def ship(
 
     Parameters
     ----------
-    folder : of light curves and what was told of them, that the heads were fitted on.
+    folder : light curves and features of the fit of the heads.
     about : further provenance for the manifest: sources and their shares.
-    trees : file of ``sky boost``, trees to answer beside the heads.
-    more : further folders of the same kind; strangers are those of ``folder``.
+    trees : file of ``sky boost``, trees for the ensemble.
+    more : further such folders; outliers are taken from ``folder``.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def ship(
 
 
 def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: Forest | None = None) -> FittedBundle:
-    """Weigh trees beside a network where there are some, calibrate, fit novelty and sets, and measure them."""
+    """Fit ensemble weights (if there are trees), calibration, novelty and prediction sets, and measure them."""
     (inputs, curve_set), training_part = (read_part(folders, part) for part in ("validation", "train"))
     training = training_part[1]
     sample, ensemble, parts = served_sample(network, inputs, curve_set), None, dict[str, Any]()
@@ -202,7 +202,7 @@ def served_sample(network: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) ->
         logits_NC,
         embedding_NE,
         curve_set.label,
-        curve_set.owner,
+        curve_set.object_index,
         curve_set.length.astype(np.int64),
         curve_set.detections,
     )
@@ -210,21 +210,21 @@ def served_sample(network: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) ->
 
 def _novelty(
     network: AstroMoE, part: tuple[HeadInputs, CurveSet], folder: Path, usual: ServedSample, seed: int
-) -> tuple[StrangerFit, dict[str, float]]:
-    (inputs, training), strangers = part, read_curve_set(folder / "strangers.npz")
+) -> tuple[OutlierModel, dict[str, float]]:
+    (inputs, training), outliers = part, read_curve_set(folder / "outliers.npz")
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(inputs.embedding))[:REFERENCE]
-    # else the surveys of the strangers would be strange, not the strangers
+    # otherwise the score would detect the surveys of the outliers instead of the outliers
     alike = np.flatnonzero(np.isin(training.source, SURVEYS_OF_STRANGERS))
     rows = np.concatenate([rows, rng.choice(alike, REFERENCE)]) if len(alike) else rows
     some = HeadInputs(inputs.embedding[rows], inputs.value[rows], inputs.is_known[rows])
     inlier_NE = answers(network, some)[1]
-    strange_NE = answers(network, read_head_inputs(folder, "strangers"))[1]
+    strange_NE = answers(network, read_head_inputs(folder, "outliers"))[1]
     label_N = training.label[rows]
-    fit = fit_strangers(inlier_NE, label_N, strange_NE, usual.embedding_NE, seed=seed)
-    kinds, count = np.unique(strangers.source, return_counts=True)
+    fit = fit_outliers(inlier_NE, label_N, strange_NE, usual.embedding_NE, seed=seed)
+    kinds, count = np.unique(outliers.source, return_counts=True)
     common = kinds[np.argsort(-count, kind="stable")[:KINDS_JUDGED]]
-    kind_N = np.where(np.isin(strangers.source, common), strangers.source, "rarer kinds")
+    kind_N = np.where(np.isin(outliers.source, common), outliers.source, "rarer kinds")
     return fit, judge(inlier_NE, label_N, usual.embedding_NE, strange_NE, kind_N, seed=seed)
 
 

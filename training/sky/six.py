@@ -1,16 +1,12 @@
-"""ZTF's supernovae in six classes: how heads and trees are fitted to them, and trees alone, paired.
+"""ZTF's supernovae in six classes: heads and trees fitted to them, and their cross-validation.
 
-``six_report``: bundles of that taxonomy beside trees. The trees learn from the training part alone; a bundle is scored
-on the objects of the test part that its own split left for testing (the split of `training.data.dataset`, by the
-fractions in its recipe), so that neither has seen any.
-
-``fit_six`` puts six classes on a network of the 20 of ELAsTiCC, and ``folds`` says what that is worth:
+``fit_six`` maps a network of ELAsTiCC's 20 classes to six, and ``folds`` scores the method:
 
 - the branches have learned from the training part, and what they say of its objects is memory. So heads are fitted to
   the other parts alone: the last layer of the 20 classes, followed by a linear map to six (`fold_heads`);
 - trees look at statistics and shapes, which remember nothing, and are fitted to all parts;
 - a fifth of the other parts weighs the two against each other and calibrates; in folds another fifth is scored, which
-  nothing has learned from: no branch, no head, no tree, no weight. The trees beside them learn from the fifth that
+  nothing was fitted to. The trees of the comparison are also fitted to the fifth that
   weighs, too.
 
 Differences of macro-F1 are bootstrapped over objects, both models on the same draws.
@@ -43,18 +39,18 @@ from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import softmax
 from nightjar_alerts.training.score.metrics import confusion, macro_f1
-from nightjar_alerts.training.sky.heads import HeadInputs, load_body, load_whole, save_run
-from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.heads import HeadInputs, load_backbone, load_whole, save_run
+from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.novelty import (
     CurveSet,
     embeddings_of,
-    impossible,
     joined,
     statistician,
     statistics_of,
+    synthetic_outliers,
 )
-from nightjar_alerts.training.sky.record import PARTS, Sky
-from nightjar_alerts.training.sky.tables import CLASSES, IMPOSSIBLE, real_strangers
+from nightjar_alerts.training.sky.record import PARTS, SurveySample
+from nightjar_alerts.training.sky.tables import CLASSES, SYNTHETIC_OUTLIERS, real_outliers
 
 Int = NDArray[np.int64]
 
@@ -67,12 +63,12 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "max_bin": 63, "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
 }  # fmt: skip
 POWER: Final = 0.4
-"""Of class size in a class's weight: macro-F1 asks for rare classes as much as for Ia, but not at any price."""
+"""Exponent of the class size in the weight of a class, for macro-F1."""
 
 
-def typed(sky: Sky) -> tuple[Sky, Int]:
+def typed(sky: SurveySample) -> tuple[SurveySample, Int]:
     """Supernovae of ZTF with one of the six types, and its number (O,)."""
-    six = as_sent(sky.take(sky.source == "ztf_sn"))
+    six = as_observed(sky.take(sky.source == "ztf_sn"))
     label = np.array([NUMBER.get(ZTF_CLASSES.get(str(kind), ""), -1) for kind in six.raw_label], dtype=np.int64)
     return six.take(label >= 0), label[label >= 0]
 
@@ -80,7 +76,7 @@ def typed(sky: Sky) -> tuple[Sky, Int]:
 def _boosted(
     value_NF: Float32, label_N: Int, other_MF: Float32, seeds: Sequence[int], rounds: int = ROUNDS, **changes: Any
 ) -> list[Int]:
-    """Return the classes that trees of every seed name, fitted to some light curves and asked about others."""
+    """Fit trees with every seed to some light curves; return their predicted classes of others."""
     weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
     named = []
     for seed in seeds:
@@ -120,11 +116,11 @@ ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
 
 @dataclass(frozen=True, eq=False)
 class SupernovaDraws:
-    """Light curves of the supernovae of all parts, the complete ones first, and what a network says of them.
+    """Light curves of the supernovae of all parts, complete ones first, with predictions of a network.
 
     Attributes
     ----------
-    curve_set : the light curves; ``owner`` is the number of the object.
+    curve_set : the light curves; ``object_index`` is the number of the object.
     inputs : statistics, shapes among them, and the branches' embedding.
     heads_NHC : logits of every copy of the network's heads.
     unlearned_O : objects that the network's branches have not learned from.
@@ -149,21 +145,21 @@ class SupernovaDraws:
 
     def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
         """Light curves of some objects."""
-        return np.flatnonzero(chosen_O[self.curve_set.owner])
+        return np.flatnonzero(chosen_O[self.curve_set.object_index])
 
     def weights(self, rows: NDArray[np.intp]) -> Float32:
         """Weights of light curves: rare classes weigh more, and all draws of an object less than the complete one."""
         curve_set, objects = self.curve_set, len(self.unlearned_O)
         weight = np.bincount(self.label_O)[curve_set.label[rows]].astype(np.float64) ** (POWER - 1.0)
-        owner = curve_set.owner[rows]
-        times = np.maximum(np.bincount(owner, minlength=objects)[owner] - 1, 1)
+        object_index = curve_set.object_index[rows]
+        times = np.maximum(np.bincount(object_index, minlength=objects)[object_index] - 1, 1)
         weight *= np.where(rows < objects, 1.0, DRAWN_WEIGHT / times)
         relative: Float32 = (weight / weight.mean()).astype(np.float32)
         return relative
 
 
 class SixFit(NamedTuple):
-    """Trees, the map from the logits of 20 classes to those of six, and the weight of the trees beside the heads."""
+    """Trees, the linear map from 20 logits to six, and the ensemble weights."""
 
     forest: Forest
     map_6C: Float64
@@ -180,7 +176,7 @@ class SixFit(NamedTuple):
         return {name: softmax(logits_NC) for name, logits_NC in named.items()}
 
 
-def draw_six(sky: Sky, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
+def draw_six(sky: SurveySample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
     """Show supernovae of all parts complete, and some draws of each as alerts do; ask the network of a run."""
     six, label_O = typed(sky)
     dataset, _, _ = sky_dataset(six)
@@ -189,16 +185,16 @@ def draw_six(sky: Sky, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraw
         featurise(six.curve(row, "nothing"), data.limits, data.flux_unit, METADATA_COLUMNS, data.bands)
         for row in range(len(six))
     ]
-    owners = list(range(len(six)))
+    object_indices = list(range(len(six)))
     for row in range(len(six)):
         for _ in range(DRAWN[label_O[row]]):
             for example in draw_examples(dataset, np.array([row]), data, recipe.augmentation, rng):
                 tokens.append(example.tokens)
-                owners.append(row)
-    owner_N = np.array(owners, dtype=np.int64)
+                object_indices.append(row)
+    owner_N = np.array(object_indices, dtype=np.int64)
     curve_set = CurveSet(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
-    network, body = load_whole(run)[0].eval(), load_body(run)[0]
-    inputs = HeadInputs(embeddings_of(body, curve_set), *statistics_of(statistician(recipe), curve_set))
+    network, backbone = load_whole(run)[0].eval(), load_backbone(run)[0]
+    inputs = HeadInputs(embeddings_of(backbone, curve_set), *statistics_of(statistician(recipe), curve_set))
     group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
     return SupernovaDraws(
         curve_set, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O
@@ -276,7 +272,7 @@ def with_six_heads(network: AstroMoE, fit: SixFit, recipe: Recipe) -> AstroMoE:
 def folds(
     drawn: SupernovaDraws, *, draws: Sequence[int] = (0, 1, 2), seeds: Sequence[int] = (0, 1, 2)
 ) -> dict[str, Any]:
-    """Score in folds what ``fit_six`` fits, and the strongest trees alone, on complete light curves.
+    """Cross-validate ``fit_six`` and trees alone on complete light curves.
 
     Parameters
     ----------
@@ -329,8 +325,8 @@ def _each(truth: Int, named: Int) -> dict[str, float]:
     return dict(zip(NUMBER, f1.tolist(), strict=True))
 
 
-def prepare(sky: Sky, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
-    """Fit what is to be shipped and write it for ``sky ship``: a folder of light curves, a run, and trees.
+def prepare(sky: SurveySample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
+    """Fit the model and write it for ``sky export``: a folder of light curves, a run, and trees.
 
     One fold in `FOLDS` of the objects that the branches have not learned from weighs and calibrates; the rest, and all
     of the training part, is learned from.
@@ -342,14 +338,14 @@ def prepare(sky: Sky, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Pat
     tables.mkdir(parents=True, exist_ok=True)
     (tables / CLASSES).write_text(json.dumps(tuple(NUMBER)), encoding="utf-8")
     network, config = load_whole(run)
-    body = load_body(run)[0]
+    backbone = load_backbone(run)[0]
     for part, chosen_O in (("train", ~weighs_O), ("validation", weighs_O)):
         rows = drawn.rows(chosen_O)
         _write(tables, part, drawn.curve_set.take(rows), drawn.inputs.take(rows))
-    some = drawn.curve_set.take(np.random.default_rng(seed).permutation(len(drawn.curve_set))[:IMPOSSIBLE])
-    strange = joined([real_strangers(sky, recipe, tuple(NUMBER), seed), impossible(some, seed)])
-    inputs = HeadInputs(embeddings_of(body, strange), *statistics_of(statistician(recipe), strange))
-    _write(tables, "strangers", strange, inputs)
+    some = drawn.curve_set.take(np.random.default_rng(seed).permutation(len(drawn.curve_set))[:SYNTHETIC_OUTLIERS])
+    strange = joined([real_outliers(sky, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
+    inputs = HeadInputs(embeddings_of(backbone, strange), *statistics_of(statistician(recipe), strange))
+    _write(tables, "outliers", strange, inputs)
     save_forest(fit.forest, out / "trees.npz")
     save_run(with_six_heads(network, fit, recipe), recipe, run, config.data, out / "run")
 

@@ -1,10 +1,10 @@
-"""Folders of light curves that heads are fitted on, and of what a network says of them: one file for each of the two.
+"""Folders of light curves for the fit of heads, with their statistics and embeddings.
 
     ask    PART.npz              light curves (`training.sky.novelty`)
-    tell   PART.statistics.npz   statistics beside the branches
-           PART.embedding.npz    what a body's branches say
+    featurize   PART.statistics.npz   statistics
+                PART.embedding.npz    embeddings of the backbone
 
-Parts are ``train``, ``validation`` and ``strangers``, those of no known class.
+Parts are ``train``, ``validation`` and ``outliers`` (objects of no known class).
 
 Legend: N light curves, C classes.
 """
@@ -32,26 +32,26 @@ from nightjar_alerts.training.sky.heads import (
     answers,
     fit_heads,
     join_inputs,
-    load_body,
+    load_backbone,
     load_whole,
     save_run,
     scores,
 )
-from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.novelty import (
     CurveSet,
     ask,
     embeddings_of,
-    impossible,
     joined,
     read_curve_set,
     show_objects,
     statistician,
     statistics_of,
+    synthetic_outliers,
 )
-from nightjar_alerts.training.sky.record import Sky
+from nightjar_alerts.training.sky.record import SurveySample
 
-PARTS: Final = ("train", "validation", "strangers")
+PARTS: Final = ("train", "validation", "outliers")
 OTHER: Final = "other"  # quality of real objects that are of no known class
 OF_A_LABEL: Final = 80
 _NO_SUPERNOVAE: Final = [
@@ -60,13 +60,13 @@ _NO_SUPERNOVAE: Final = [
     if leaf.path[-1] in ("Periodic", "Non-Periodic", "Fast") or leaf.name == "TDE"
 ]
 CLASSES: Final = "classes.json"
-COPIES: Final = 6  # draws of each real stranger
-IMPOSSIBLE: Final = 3_000
-LONGEST: Final = 8  # a real stranger needs so many points
+COPIES: Final = 6  # samples of each real outlier
+SYNTHETIC_OUTLIERS: Final = 3_000
+LONGEST: Final = 8  # minimum number of points of a real outlier
 FEWEST_DETECTIONS: Final = 3
 
 
-def shown_whole(recipe: Recipe) -> Recipe:
+def untruncated(recipe: Recipe) -> Recipe:
     """Return a recipe that shows all points of a light curve as they are; metadata and redshifts may be missing."""
     config = recipe.augmentation
     whole = AugmentationConfig(
@@ -78,25 +78,29 @@ def shown_whole(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"augmentation": whole})
 
 
-def ask_all(mixture: Path, sky: Sky, recipe: Recipe, numbers: tuple[int, int], folder: Path, seed: int) -> None:
-    """Draw ``numbers`` of training and validation light curves of a mixture, and strangers, into a folder."""
+def ask_all(
+    mixture: Path, sky: SurveySample, recipe: Recipe, numbers: tuple[int, int], folder: Path, seed: int
+) -> None:
+    """Sample ``numbers`` of training and validation light curves of a mixture, and outliers, into a folder."""
     dataset = read_mixture(mixture)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CLASSES).write_text(json.dumps(dataset.classes), encoding="utf-8")
     for part, number in zip(PARTS[:2], numbers, strict=True):
         ask(dataset, recipe, part, number, seed).save(folder / f"{part}.npz")
     training = read_curve_set(folder / "train.npz")
-    some = training.take(np.random.default_rng(seed).permutation(len(training))[:IMPOSSIBLE])
-    joined([real_strangers(sky, recipe, dataset.classes, seed), impossible(some, seed)]).save(folder / "strangers.npz")
+    some = training.take(np.random.default_rng(seed).permutation(len(training))[:SYNTHETIC_OUTLIERS])
+    joined([real_outliers(sky, recipe, dataset.classes, seed), synthetic_outliers(some, seed)]).save(
+        folder / "outliers.npz"
+    )
 
 
-def real_strangers(sky: Sky, recipe: Recipe, classes: tuple[str, ...], seed: int) -> CurveSet:
+def real_outliers(sky: SurveySample, recipe: Recipe, classes: tuple[str, ...], seed: int) -> CurveSet:
     """Real objects of none of the classes of the training part, their kind in place of the survey."""
     strange = sky.quality == OTHER
     if classes != ELASTICC.names:  # of six types of supernovae all else is strange, too
         strange |= _some_of_each(np.where(np.isin(sky.label, _NO_SUPERNOVAE), sky.label, -1), seed)
     usable = strange & (sky.part == 0) & (sky.lengths >= LONGEST)
-    chosen = as_sent(sky.take(usable & (sky.count(sky.detected) >= FEWEST_DETECTIONS)))
+    chosen = as_observed(sky.take(usable & (sky.count(sky.detected) >= FEWEST_DETECTIONS)))
     dataset, _, _ = sky_dataset(chosen)
     names = np.where(chosen.label < 0, chosen.raw_label, np.array(ELASTICC.names)[chosen.label])
     kinds = replace(dataset, object_id=[f"{kind}:" for kind in names])
@@ -113,7 +117,7 @@ def _some_of_each(label_N: Int64, seed: int) -> Bool:
     return flags
 
 
-def tell_statistics(recipe: Recipe, folder: Path) -> None:
+def write_statistics(recipe: Recipe, folder: Path) -> None:
     """Work out the statistics of a recipe's network for every part."""
     network = statistician(recipe)
     for part in PARTS:
@@ -121,11 +125,11 @@ def tell_statistics(recipe: Recipe, folder: Path) -> None:
         np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=mask_NK)
 
 
-def tell_embeddings(body: AstroMoE, folder: Path) -> None:
-    """Let a body's branches speak of every part."""
+def write_embeddings(backbone: AstroMoE, folder: Path) -> None:
+    """Compute the embeddings of every part."""
     for part in PARTS:
         np.savez(
-            folder / f"{part}.embedding.npz", embedding=embeddings_of(body, read_curve_set(folder / f"{part}.npz"))
+            folder / f"{part}.embedding.npz", embedding=embeddings_of(backbone, read_curve_set(folder / f"{part}.npz"))
         )
 
 
@@ -135,7 +139,7 @@ def classes_of(folder: Path) -> tuple[str, ...]:
 
 
 def read_head_inputs(folder: Path, part: str) -> HeadInputs:
-    """Read what is told of a part."""
+    """Read the features of a part."""
     with (
         np.load(folder / f"{part}.statistics.npz") as statistics,
         np.load(folder / f"{part}.embedding.npz") as embeddings,
@@ -144,14 +148,14 @@ def read_head_inputs(folder: Path, part: str) -> HeadInputs:
 
 
 def read_part(folders: Sequence[Path], part: str) -> tuple[HeadInputs, CurveSet]:
-    """Read a part of several folders as one: what is told of the light curves, and the light curves."""
+    """Read a part of several folders as one: features and light curves."""
     return join_inputs([read_head_inputs(folder, part) for folder in folders]), joined(
         [read_curve_set(folder / f"{part}.npz") for folder in folders]
     )
 
 
 def fit_run(
-    folders: Sequence[Path], body: Path, out: Path, recipe: Recipe, config: HeadsConfig, *, trees: bool
+    folders: Sequence[Path], backbone: Path, out: Path, recipe: Recipe, config: HeadsConfig, *, trees: bool
 ) -> dict[str, dict[str, float]]:
     """Fit the heads of a recipe on a folder and write a run folder; scores of the validation light curves come back.
 
@@ -160,7 +164,7 @@ def fit_run(
     folders : of light curves to fit on.
     trees : fit boosted trees first, and let the heads learn from them as well.
     """
-    network, run = load_whole(body) if config.go_on else load_body(body)
+    network, run = load_whole(backbone) if config.go_on else load_backbone(backbone)
     classes = len(classes_of(folders[0]))
     recipe = with_classes(recipe, classes)
     (valid_inputs, validation), (train_inputs, training) = (
@@ -168,11 +172,11 @@ def fit_run(
     )
     report, teacher_NC = {}, None
     if trees:
-        teacher_NC = out_of_fold(train_inputs.columns, training.label, training.owner, classes, seed=recipe.seed)
+        teacher_NC = out_of_fold(train_inputs.columns, training.label, training.object_index, classes, seed=recipe.seed)
         forest = fit_forest(train_inputs.columns, training.label, classes, seed=recipe.seed)
         report["trees"] = scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)
     fitted = fit_heads(network, recipe, train_inputs, training.label, config, seed=recipe.seed, teacher_NC=teacher_NC)
-    save_run(fitted, recipe, body, run.data, out)
+    save_run(fitted, recipe, backbone, run.data, out)
     report["heads"] = scores(softmax(answers(fitted, valid_inputs)[0]), validation.label)
     return report
 
@@ -193,8 +197,8 @@ def fit_trees(
     Parameters
     ----------
     weights : of a light curve of each folder; default: 1.
-    statistics : look at the statistics alone: a body that learned from the same light curves remembers their classes.
-    start : a bundle whose trees come first, and how many of their rounds.
+    statistics : use statistics only: a backbone trained on the same light curves has memorised their classes.
+    start : a bundle whose trees come first, and the number of their rounds.
 
     Raises
     ------

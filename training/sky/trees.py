@@ -1,10 +1,10 @@
-"""Boosted trees on features of the same objects: what a network has to beat, seen, left out and adapted.
+"""Boosted trees on features of the same objects: the baseline in the columns seen, left out and adapted.
 
 Notable:
 
-- training takes the raw objects of the training part and views of them; half of all rows are told their redshift;
-- a row weighs by its class, softly (`CLASS_POWER`), and within a class all surveys that rows look like weigh the same,
-  so that the survey does not tell the class. Equal weights of 20 classes would let rare neighbours swallow Ia;
+- the training set has the objects of the training part and their re-observations; half of the rows have a redshift;
+- rows are weighted by class (`CLASS_POWER`), and within a class every cadence has the same weight, so that the survey
+  does not reveal the class. Equal weights of 20 classes would favour rare classes over Ia;
 - surveys are left out in groups (`GROUPS`). ``left out`` trains on nothing of the group: no object, no view of one of
   its objects, no view through its patterns. ``adapted`` has the last, which need no label;
 - the 0.9 sets have thresholds fitted on the valid part, raw and through patterns, as far as the column allows.
@@ -14,8 +14,7 @@ Features are the statistics that the networks work out in their graph, and shape
 - curve, lag and period statistics (`models.networks.statistics`), NaN where one is not defined;
 - shapes and colours at days from the maximum (``models.networks.statistics.shape_statistics``).
 
-Shapes and colours tell neither brightness nor survey by their values; `FULL` has what does, `SHAPES` has not. Points
-are what a bundle of the default limits would see.
+Shapes and colours contain neither brightness nor survey. Points are limited as in a bundle with default limits.
 
 Legend: N rows or objects, F features, C classes.
 """
@@ -41,20 +40,20 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.fit.boosting import boost
 from nightjar_alerts.training.reobserve.patterns import family
 from nightjar_alerts.training.score.confidence import conformal_quantile
-from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.measure import Column, measure
 from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
-from nightjar_alerts.training.sky.record import Reveal, Sky, join
+from nightjar_alerts.training.sky.record import ContextPolicy, SurveySample, join
 from nightjar_alerts.training.sky.scores import COVERAGE, SkyAnswers
 
 Float32 = NDArray[np.float32]
 LIMITS: Final = Limits()
 BATCH: Final = 64
 COLUMNS: Final = ("z_final", "z_final_err")
-"""Dust is left out: where it is known at all tells the survey."""
+"""Without dust: its availability reveals the survey."""
 
 
-def features_of(sky: Sky, reveal: Reveal = "nothing") -> tuple[Float32, NDArray[np.intp]]:
+def features_of(sky: SurveySample, reveal: ContextPolicy = "nothing") -> tuple[Float32, NDArray[np.intp]]:
     """Features (M, F) and the rows of ``sky`` that they belong to: objects without a usable point have none."""
     inputs = [(row, tokens) for row in range(len(sky)) if (tokens := tokens_of(sky, row, reveal)) is not None]
     order = sorted(range(len(inputs)), key=lambda place: len(inputs[place][1]))
@@ -69,7 +68,7 @@ def features_of(sky: Sky, reveal: Reveal = "nothing") -> tuple[Float32, NDArray[
     return (np.stack(vectors) if vectors else np.zeros((0, 0), np.float32)), rows
 
 
-def tokens_of(sky: Sky, row: int, reveal: Reveal, limits: Limits = LIMITS) -> Tokens | None:
+def tokens_of(sky: SurveySample, row: int, reveal: ContextPolicy, limits: Limits = LIMITS) -> Tokens | None:
     """Make an object the tokens of a network; None without a point."""
     curve = sky.curve(row, reveal)
     return featurise(curve, limits, "FLUXCAL", COLUMNS) if len(curve) else None
@@ -150,22 +149,22 @@ def read_rows(path: Path) -> FeatureRows:
         return FeatureRows(**{name: arrays[name] for name in FeatureRows.__slots__})
 
 
-def rows_of(raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0) -> FeatureRows:
-    """Rows of one part: raw objects with a class and views; every second one is told its redshift, by chance.
+def rows_of(raw: SurveySample, views: SurveySample, *, most: int = OF_A_SOURCE, seed: int = 0) -> FeatureRows:
+    """Return the rows of one part: labelled objects and re-observations, a random half of them with a redshift.
 
     Parameters
     ----------
     most : raw objects of one class and source, so that one large set does not cost the time of all others.
     """
     rng = np.random.default_rng(seed)
-    raw = as_sent(raw.take((raw.label >= 0) & ~np.isin(raw.source, sorted(LABELS_TO_MEASURE))))
+    raw = as_observed(raw.take((raw.label >= 0) & ~np.isin(raw.source, sorted(LABELS_TO_MEASURE))))
     raw = raw.take(_at_most(raw, most, rng))
-    sent_views = as_sent(views.take(~np.isin(views.raw_label, sorted(LABELS_TO_MEASURE))))
+    sent_views = as_observed(views.take(~np.isin(views.raw_label, sorted(LABELS_TO_MEASURE))))
     both = join([raw, sent_views])
     is_view = np.arange(len(both)) >= len(raw)
     has_redshift = rng.random(len(both)) < 0.5
     blocks, order = [], []
-    shares: dict[Reveal, NDArray[np.bool_]] = {"nothing": ~has_redshift, "redshift": has_redshift}
+    shares: dict[ContextPolicy, NDArray[np.bool_]] = {"nothing": ~has_redshift, "redshift": has_redshift}
     for reveal, chosen in shares.items():
         values, rows = features_of(both.take(chosen), reveal)
         blocks.append(values)
@@ -176,7 +175,7 @@ def rows_of(raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0) -> 
     return FeatureRows(np.concatenate(blocks), both.label[place], looks, origin, is_view[place])
 
 
-def _at_most(sky: Sky, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def _at_most(sky: SurveySample, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Objects, at most so many of one class and source."""
     chosen = []
     for label in np.unique(sky.label):
@@ -224,11 +223,11 @@ def threshold_of(p_NC: NDArray[np.float64], label_N: NDArray[np.int64]) -> float
 
 @dataclass(slots=True)
 class FeatureCache:
-    """Features of the objects that are asked about, worked out once for all models."""
+    """Features of the scored objects, computed once for all models."""
 
     features_by_key: dict[tuple[str, str], tuple[Float32, NDArray[np.intp]]] = field(default_factory=dict)
 
-    def features(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
+    def features(self, sky: SurveySample, reveal: ContextPolicy) -> tuple[Float32, NDArray[np.intp]]:
         """Return features of the objects of a sky, and which objects they are, as `features_of` does."""
         digest = sha256(sky.object_id.tobytes() + sky.source.tobytes() + sky.offsets.tobytes()).hexdigest()
         if (digest, reveal) not in self.features_by_key:
@@ -236,15 +235,17 @@ class FeatureCache:
         return self.features_by_key[digest, reveal]
 
 
-def asker(models: Mapping[str, CalibratedTrees], cache: FeatureCache) -> Callable[[Sky, Reveal], SkyAnswers]:
-    """Ask the model that is responsible for the source of an object.
+def asker(
+    models: Mapping[str, CalibratedTrees], cache: FeatureCache
+) -> Callable[[SurveySample, ContextPolicy], SkyAnswers]:
+    """Return a function that classifies each object with the model of its source.
 
     Parameters
     ----------
     models : by group of `GROUPS`, for the objects of its surveys alone; the one named "" answers about all.
     """
 
-    def ask(sky: Sky, reveal: Reveal) -> SkyAnswers:
+    def ask(sky: SurveySample, reveal: ContextPolicy) -> SkyAnswers:
         values, rows = cache.features(sky, reveal)
         probabilities = np.full((len(rows), len(ELASTICC.names)), np.nan)
         threshold = np.ones(len(rows))
@@ -268,8 +269,8 @@ def sources_of(group: str) -> list[str]:
 
 def trees_report(
     parts: Mapping[str, FeatureRows],
-    sky: Sky,
-    views: Sky,
+    sky: SurveySample,
+    views: SurveySample,
     *,
     seeds: Sequence[int] = (0,),
     left_out: Sequence[str] = tuple(GROUPS),

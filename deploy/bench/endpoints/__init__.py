@@ -1,8 +1,8 @@
-"""Minimal endpoints of other model servers around the same network: what somebody would write with them in an hour.
+"""Minimal endpoints of other model servers around the same network.
 
-Each runs in an environment of its own (``peers.py`` makes it) and is told by environment what to serve and where. The
-network is the same for all (:class:`Network`): JSON columns to a list of probabilities, alone or padded together, by
-the service's own code for these steps, so that what differs between servers is the servers.
+Each runs in an environment of its own (``peers.py`` makes it) and gets its model and address from environment
+variables. The network is the same for all (:class:`Network`): JSON columns to a list of probabilities, alone or padded
+together, by the service's own code for these steps, so that what differs between servers is the servers.
 """
 
 import os

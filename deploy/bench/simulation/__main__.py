@@ -27,7 +27,7 @@ REPLAY_LOAD = 0.6  # of what the policy answers at saturation
 
 
 class SimulateError(ValueError):
-    """Failure to simulate what was asked for; says why."""
+    """Invalid simulation request."""
 
 
 class SimulatePolicies(BaseSettings):

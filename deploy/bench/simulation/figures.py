@@ -27,7 +27,7 @@ class Figures:
     p50_ms, p99_ms, max_ms : latency of the answered, from the intended arrival.
     mean_batch : light curves in a run.
     padding : share of the padded observations that were padding.
-    goodput : light curves a second answered within the time asked for, by the clock of ``throughput``.
+    goodput : light curves per second within the deadline, by the clock of ``throughput``.
     expired : light curves whose deadline passed before they could be answered.
     peak_waiting : most light curves in the queue.
     """
@@ -94,7 +94,7 @@ def table(rows: Sequence[tuple[str, Figures]]) -> str:
 
 
 COLOURS = ("#0072b2", "#555555", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Told apart also by people who do not see red or green (Okabe and Ito)."""
+"""Distinguishable with red-green colour blindness (Okabe and Ito)."""
 
 WIDTH, HEIGHT = 560, 400
 LEFT, RIGHT, TOP, BOTTOM = 74, 18, 40, 56
@@ -239,7 +239,7 @@ class PolicyResult:
 
 
 TOLD_AT: Final = 0.7
-"""Load at which latencies are told in the pages: others than ours do not always keep up with it."""
+"""Load at which the documentation gives latencies; other policies do not always keep up with it."""
 
 
 @dataclass(frozen=True, slots=True)

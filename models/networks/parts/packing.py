@@ -172,7 +172,7 @@ def _inverse(slot_A: Tensor, group: Tensor) -> Tensor:
 
 
 def chosen(group: Tensor, n_groups: int) -> Tensor:
-    """Tell which of the rows, or of their choices, are each group, bool [G, N] or [G, N, K]."""
+    """Return the members of each group among the rows or their choices, bool [G, N] or [G, N, K]."""
     number_G = torch.arange(n_groups, device=group.device)
     return number_G.view(-1, *[1] * group.ndim) == group
 
@@ -184,7 +184,7 @@ def loads(chosen_GNK: Tensor) -> Tensor:
 
 def _sizes(count_G: Tensor, limit: int) -> list[int]:
     counts: list[int] = count_G.tolist()
-    for count in counts:  # tells the exporter that these data-dependent sizes are sizes
+    for count in counts:  # marks these data-dependent sizes as sizes for the exporter
         _check(count >= 0)
         _check(count <= limit)
     return counts

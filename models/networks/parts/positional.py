@@ -3,7 +3,7 @@
 Here are those that enter through the attention scores, and the rotary one; those that meet the token itself are in
 ``models.networks.parts.positional_content``.
 
-A network asks :func:`time_encoding` for one and calls its three hooks, of which each encoding fills in its own::
+A network gets one from :func:`time_encoding` and calls its three hooks; each encoding implements some::
 
     x_ND = time.embed(x_ND, when)               # before the first block, tokens of width time.content_width
     position = time.position(when)              # handed to every block's attention
@@ -44,7 +44,7 @@ Where texts and released code disagree, and the default taken here:
 - *pea*. A classifier that reads [CLS] would never see time, so a [CLS] gets the mean PE(t) of its row, exactly what a
   mean over tokens gets.
 - *recurrent* needs an order: that of the tokens as stored, which is that of time for every featurised light curve.
-- *modulation*. Harmonic 0 is there, so a constant is. It also tells the network the band; the others do not, and
+- *modulation*. Harmonic 0 is there, so a constant is. It also encodes the band; the others do not, and
   multiband networks can add a learned vector per band.
 
 Single precision holds PE(t) and rotary angles to 1e-4 rad at 1,000 days, times 2 pi with ``pe_two_pi``: never feed MJD.

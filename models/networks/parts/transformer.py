@@ -336,7 +336,7 @@ class TabularTransformer(nn.Module):
 
     Missing metadata is ordinary input (real Rubin and ZTF alerts carry none of the columns): a missing column has no
     token, so it is neither attended to nor computed, and an object without metadata is encoded from the [CLS] token
-    alone. The quantile transform to normal scores lives inside the network, so no fitted object travels beside the
+    alone. The quantile transform to normal scores is inside the network, so no fitted object is stored next to the
     graph.
 
     Metadata rows [B, C], NaN where missing, to one vector per object.

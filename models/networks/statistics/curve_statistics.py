@@ -1,24 +1,24 @@
 """Statistics of a light curve at a glance: brightness, colours, time scales, a coarse sampling, and likeness by lag.
 
 These are the statistics that classifiers on hand-made features live on (FATS, Nun et al. 2015; the features of ALeRCE,
-Sanchez-Saez et al. 2021), worked out inside the network, so that whoever serves it need not know of them. A
+Sanchez-Saez et al. 2021), computed inside the network, so that the service does not need them. A
 transformer can learn each, given enough light curves; a few thousand labelled ones are not enough, and with the
 statistics at hand they are.
 
 Notable: all of it is comparisons, sums and elementwise functions over all bands together (``statistics.points``), so it
 exports to few operations. Values are squashed to order one (asinh, log1p), with the network's flux in FLUXCAL; a
-statistic that is not defined (a band without points) is told by the second tensor, its value means nothing. A detection
+undefined statistic (a band without points) is marked in the second tensor; its value means nothing. A detection
 here is a point at 5 sigma. The coarse sampling is counted from the brightest detection.
 
 :func:`lag_statistics` are the autocorrelation: how alike points are that lie so many days apart, over all bands
 together. What a network learns of time scales from sparse light curves is coarse: a star that varies within hours, one
-that varies within days and noise look the same to it. The correlation by lag tells them apart without a search for
+that varies within days and noise look the same to it. The correlation by lag distinguishes them without a search for
 periods (the discrete correlation function of Edelson & Krolik 1988, and the structure functions that brokers use, are
 of this kind). There,
 
 - every point counts as its standard score within its band, in squashed flux (asinh), so that bands can be paired: two
   bands share a night where two visits in one band are days apart;
-- points are not weighted by their errors: tried, and worth less, since how much of the scatter is noise is told by
+- points are not weighted by their errors: this was worse, since the fraction of noise in the scatter is given by
   the shortest lags;
 - all pairs are compared with every lag, which is the costliest of all statistics for light curves of hundreds of points
   and the cheapest way for those of tens. The table of pairs stands left in the product: right, all of it would be
@@ -264,7 +264,7 @@ LIMIT = 6.0  # standard deviations
 
 
 class Function(nn.Module):
-    """A function with a name of its own among a network's modules, so that a profile tells what it costs."""
+    """Function as a named module, so that a profile shows its cost."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()

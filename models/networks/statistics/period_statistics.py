@@ -2,28 +2,28 @@
 
 The best frequency of the :func:`periodogram`, refined by the power in it and two overtones, or the one that
 :func:`search` finds, is described by the amplitudes and relative phases of its overtones (R_k1 and phi_k1 of
-Simon & Lee 1981, by which pulsating stars are told apart), by the waves of half and one and a half its frequency (an
+Simon & Lee 1981, which distinguish pulsating stars), by the waves of half and one and a half its frequency (an
 eclipsing binary has two unlike minima), and by its amplitude in every band.
 
-The search: the sums of the periodogram tell where to look, but not which place is best. With few points, uneven phases
-make them wrong by a third, and a period is lost to an alias. So the best :data:`CANDIDATES` of them are refined and
+The search: the sums of the periodogram find candidates, but not the best one. With few points, uneven phases make them
+wrong by a third, and an alias wins. So the best :data:`CANDIDATES` of them are refined and
 fitted by least squares, with a mean of its own for every band (the floating mean of Zechmeister & Kuerster 2009;
-VanderPlas & Ivezic 2015 for several bands): a wave alone, and a wave with its overtone. The larger likelihood wins, two
-parameters more being paid for as Schwarz (1978) has it; so a wave does not pass for the overtone of one twice as long,
+VanderPlas & Ivezic 2015 for several bands): a wave alone, and a wave with its overtone. The larger likelihood wins; two
+additional parameters are penalised as in Schwarz (1978); so a wave is not taken for the overtone of one twice as long,
 and an eclipse is not lost to noise.
 
 Notable:
 
-- the logarithm of the frequency is told by hat functions as well, of which one layer makes any function of the period;
-  phases are told by cosine and sine times the amplitude, which says nothing where there is nothing to say. Amplitudes
+- the logarithm of the frequency is also given as hat functions, of which one layer can make any function of the period;
+  phases are given as cosine and sine times the amplitude, which are 0 without a signal. Amplitudes
   are sums over the points, no fit: irregular times let one part in the root of their number leak over;
 - the search's step between frequencies is wide for the narrow peaks of many years: light curves beyond :data:`LONG` are
-  searched a second time, half a step beside;
+  searched a second time, shifted by half a step;
 - rows with too few points are not searched: :class:`Searched` takes them out, and they come back as zeros;
 - of frequencies that fit equally well, as the aliases of evenly spaced points do, the lowest counts, by ``TILT``.
 
-**The periodogram** tells how much of a light curve repeats at each of twenty thousand frequencies, over all bands
-together. Period and shape tell pulsating stars and eclipsing binaries from each other (Debosscher et al. 2007), and no
+**The periodogram** measures how much of a light curve repeats at each of twenty thousand frequencies, over all bands
+together. Period and shape distinguish pulsating stars from eclipsing binaries (Debosscher et al. 2007), and no
 network of this size learns periods from points at irregular times: it would have to try tens of thousands. This does
 so. Its power is that of Lomb (1976) and Scargle (1982) without the small correction for uneven phases.
 
@@ -37,7 +37,7 @@ Notable:
   Schwarzenberg-Czerny 1996);
 - of frequencies that fit equally well, as the aliases of evenly spaced points do, the lowest counts, by :data:`TILT`:
   rounding decides nothing;
-- what is faster than ten cycles a day, as many Delta Scuti stars are, shows at an alias, by which they are still told.
+- frequencies above ten cycles a day, as of many Delta Scuti stars, appear at an alias, which still identifies them.
 
 Legend: B batch, S light curves searched, R searches (two of one of many years), L length, G bands, F frequencies,
 A coarse and J fine frequencies, I intervals of J frequencies, K candidates, frequencies or statistics, P waves and the

@@ -1,4 +1,4 @@
-"""The points of light curves as every statistic looks at them: cleaned, squashed, and set against their bands.
+"""Points of light curves as all statistics use them: cleaned, compressed, and relative to their bands.
 
 Notable: a point is in one band, so what is computed of points is [B, L] wide, not [B, G, L]: the sums of a band are one
 matrix product with the table of which point is where, and its other way round hands a band's number to its points. All
@@ -66,14 +66,14 @@ class Points(NamedTuple):
         return values_BQL @ self.share_BGL.transpose(1, 2)
 
     def to_points(self, values_BQG: Tensor) -> Tensor:
-        """To every point what is told of its band, [B, Q, L], exactly; 0 in padding."""
+        """Gather the value of its band for every point, [B, Q, L], exactly; 0 in padding."""
         return values_BQG @ self.share_BGL
 
 
 def points(
     flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor, n_bands: int
 ) -> Points:
-    """Set padded light curves against their bands; rows in any order, padding may hold anything."""
+    """Compute the points of padded light curves; rows in any order, any values in padding."""
     mask_B1L, band_G1 = mask_BL[:, None], torch.arange(n_bands, device=band_BL.device)[:, None]
     here_BGL = torch.where(mask_B1L, band_BL[:, None], -1) == band_G1
     share_BGL = here_BGL.to(flux_BL.dtype)

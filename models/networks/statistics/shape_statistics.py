@@ -1,16 +1,16 @@
-"""The shape of a light curve: flux and colours at days from the maximum, and how long it stays near it.
+"""Shape of a light curve: flux and colours at days from the maximum, and the width of the maximum.
 
-What boosted trees on features live on where only few objects are labelled (`training.sky.trees`). Fluxes are relative
-to the one at the maximum of all bands, so shapes tell neither brightness nor survey; days are at rest where a redshift
-is known.
+The most useful features for boosted trees with few labelled objects (`training.sky.trees`). Fluxes are relative to the
+one at the maximum of all bands, so shapes contain neither brightness nor survey; days are at rest where a redshift is
+known.
 
 Notable:
 
 - the maximum is the point that is certainly brightest: flux less its error;
 - flux between two points of a band is interpolated, where they are no further apart than the distance from the maximum
   allows, and reaches :data:`BEYOND` days past its ends;
-- of two points of a band at the same time either may be meant;
-- ``training.sky.trees`` uses the same numbers, and trees in a graph look at them (`training.export.served`); a
+- of two points of a band at the same time either may be used;
+- ``training.sky.trees`` uses the same numbers, and trees in a graph use them (`training.export.served`); a
   network's own branch of statistics does not.
 
 Legend: B batch, L length, G bands, I days, E levels, K statistics.

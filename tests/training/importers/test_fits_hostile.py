@@ -1,4 +1,4 @@
-"""Headers of FITS files from strangers: a size that cannot be is a sentence, not all memory."""
+"""Headers of FITS files from outliers: a size that cannot be is a sentence, not all memory."""
 
 from pathlib import Path
 

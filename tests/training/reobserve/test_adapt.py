@@ -11,7 +11,7 @@ from nightjar_alerts.training.reobserve import adapt as module
 from nightjar_alerts.training.reobserve.adapt import SURVEY, adapt, library_of
 from nightjar_alerts.training.reobserve.pulses import PERIODIC, made_up_pulses
 from nightjar_alerts.training.reobserve.views import add_made_up, find_origins
-from nightjar_alerts.training.sky.record import LABELS, Sky, collect
+from nightjar_alerts.training.sky.record import LABELS, SurveySample, collect
 from support.sky import bump, pulsator
 from support.toy_dataset import toy_object
 
@@ -25,7 +25,7 @@ def like(path: Path, number: int = 40) -> Path:
     return path
 
 
-def labelled(number: int = GOOD) -> Sky:
+def labelled(number: int = GOOD) -> SurveySample:
     rows = [bump(f"S{i}", seed=i, bands="ugrizY", points=90, z=0.1) for i in range(number)]
     rows += [bump(f"T{i}", seed=500 + i, label=16, bands="griz", points=90, width=25.0, z=0.05) for i in range(number)]
     rows += [pulsator(f"P{i}", seed=i) for i in range(number)]

@@ -25,13 +25,13 @@ from nightjar_alerts.training.reobserve.views import (
     view,
     view_of_event,
 )
-from nightjar_alerts.training.sky.record import LABELS, Sky, collect
+from nightjar_alerts.training.sky.record import LABELS, SurveySample, collect
 from support.sky import bump, pulsator
 
 HONEST = ViewRules(understated=(0.0, 1e-9), of_flux=0.0, wild=0.0)
 
 
-def many(number: int = 30) -> Sky:
+def many(number: int = 30) -> SurveySample:
     deep = [bump(f"D{i}", source="deep", seed=i, bands="griz", peak=3_000.0, noise=60.0, z=0.4) for i in range(number)]
     wide = [bump(f"W{i}", source="wide", seed=99 + i, bands="gr", points=60, z=0.05) for i in range(number)]
     stars = [pulsator(f"P{i}", seed=i) for i in range(number)]

@@ -54,10 +54,10 @@ def test_a_moved_explosion_keeps_its_luminosity() -> None:
 
 def test_surveys_differ_in_bands_and_depth() -> None:
     visits = anywhere.positions(np.random.default_rng(1), 300)
-    bands = [len(np.unique(visits.band[visits.owner == index])) for index in range(300)]
+    bands = [len(np.unique(visits.band[visits.object_index == index])) for index in range(300)]
     assert min(bands) == 1
     assert max(bands) == 6
-    assert (np.diff(visits.mjd)[np.diff(visits.owner) == 0] >= 0).all()
+    assert (np.diff(visits.mjd)[np.diff(visits.object_index) == 0] >= 0).all()
     assert np.percentile(visits.depth, 99) - np.percentile(visits.depth, 1) > 5
 
 

@@ -71,9 +71,9 @@ def test_visits_stay_in_the_window_and_come_in_order() -> None:
     start = np.array([SURVEY_START + 50.0, SURVEY_START + 400.0])
     visits = ztf_visits(np.random.default_rng(0), 2, start, start + 200.0)
     assert set(visits.band.tolist()) == {G, R}
-    assert ((visits.mjd >= start[visits.owner]) & (visits.mjd <= start[visits.owner] + 201.0)).all()
-    for owner in range(2):
-        assert (np.diff(visits.mjd[visits.owner == owner]) > 0).all()
+    assert ((visits.mjd >= start[visits.object_index]) & (visits.mjd <= start[visits.object_index] + 201.0)).all()
+    for object_index in range(2):
+        assert (np.diff(visits.mjd[visits.object_index == object_index]) > 0).all()
     assert np.median(visits.depth) == pytest.approx(20.05, abs=0.4)
 
 

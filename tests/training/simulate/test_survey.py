@@ -13,10 +13,10 @@ def visits() -> Visits:
     return cadence.visits(np.random.default_rng(1), 200)
 
 
-def flat_visits(mjd: list[float], owner: list[int] | None = None) -> Visits:
+def flat_visits(mjd: list[float], object_index: list[int] | None = None) -> Visits:
     n = len(mjd)
-    owners = np.array(owner or [0] * n)
-    return Visits(int(owners.max()) + 1, owners, np.array(mjd), np.full(n, 2), np.full(n, 24.0))
+    object_indices = np.array(object_index or [0] * n)
+    return Visits(int(object_indices.max()) + 1, object_indices, np.array(mjd), np.full(n, 2), np.full(n, 24.0))
 
 
 def test_a_hot_body_is_blue_and_a_cool_one_red() -> None:
@@ -60,14 +60,14 @@ def test_dust_is_thicker_inside_the_galaxy() -> None:
 
 
 def test_visits_are_sorted_and_distinct(visits: Visits) -> None:
-    assert (np.diff(visits.owner) >= 0).all()
-    assert (np.diff(visits.mjd)[np.diff(visits.owner) == 0] >= 0).all()
-    keys = np.stack([visits.owner.astype(float), visits.mjd, visits.band.astype(float)])
+    assert (np.diff(visits.object_index) >= 0).all()
+    assert (np.diff(visits.mjd)[np.diff(visits.object_index) == 0] >= 0).all()
+    keys = np.stack([visits.object_index.astype(float), visits.mjd, visits.band.astype(float)])
     assert np.unique(keys, axis=1).shape[1] == len(visits.mjd)
 
 
 def test_the_wide_survey_visits_a_field_about_80_times_a_year(visits: Visits) -> None:
-    per_year = np.bincount(visits.owner, minlength=200) / (cadence.SURVEY_NIGHTS / 365.25)
+    per_year = np.bincount(visits.object_index, minlength=200) / (cadence.SURVEY_NIGHTS / 365.25)
     assert 60 < np.median(per_year) < 100
     assert (per_year > 250).mean() == pytest.approx(cadence.DEEP_FRACTION, abs=0.06)
 
@@ -84,8 +84,8 @@ def test_the_u_filter_is_seen_about_new_moon_only(visits: Visits) -> None:
 
     def crowding(band: int) -> float:
         lengths = []
-        for owner in range(visits.n):
-            phase = visits.mjd[(visits.owner == owner) & (visits.band == band)] / cadence.MOON_PERIOD
+        for object_index in range(visits.n):
+            phase = visits.mjd[(visits.object_index == object_index) & (visits.band == band)] / cadence.MOON_PERIOD
             if len(phase) > 5:
                 lengths.append(abs(np.exp(2j * np.pi * phase).mean()))
         return float(np.median(lengths))
@@ -96,7 +96,7 @@ def test_the_u_filter_is_seen_about_new_moon_only(visits: Visits) -> None:
 @pytest.mark.parametrize("deep", [0.0, 1.0])
 def test_a_survey_may_be_all_wide_or_all_deep(deep: float) -> None:
     visits = cadence.visits(np.random.default_rng(2), 30, deep_fraction=deep)
-    per_year = np.bincount(visits.owner, minlength=30) / (cadence.SURVEY_NIGHTS / 365.25)
+    per_year = np.bincount(visits.object_index, minlength=30) / (cadence.SURVEY_NIGHTS / 365.25)
     assert ((per_year > 200) == (deep == 1.0)).all()
 
 
@@ -104,13 +104,13 @@ def test_fields_are_busy_and_at_rest_in_turn() -> None:
     visits = cadence.visits(np.random.default_rng(4), 100, deep_fraction=0.0)
     year = ((visits.mjd - cadence.SURVEY_START) // 183).astype(int)
     count = np.zeros((100, year.max() + 1))
-    np.add.at(count, (visits.owner, year), 1)
+    np.add.at(count, (visits.object_index, year), 1)
     assert np.median(count.max(axis=1)) > 2.0 * np.median(count.mean(axis=1))
 
 
 def test_fields_are_seen_in_seasons_and_nights_in_pairs(visits: Visits) -> None:
-    for owner in range(20):
-        mjd = visits.mjd[visits.owner == owner]
+    for object_index in range(20):
+        mjd = visits.mjd[visits.object_index == object_index]
         assert 120.0 < np.diff(mjd).max() < 360.0  # the months behind the Sun, longer in a year of rest
         gaps = np.diff(mjd)
         assert (gaps < 0.1).mean() > 0.3
@@ -119,8 +119,8 @@ def test_fields_are_seen_in_seasons_and_nights_in_pairs(visits: Visits) -> None:
 def test_a_window_is_kept_to_the_night() -> None:
     start = np.array([61_000.0, 61_100.0])
     visits = cadence.visits(np.random.default_rng(3), 2, start, start + 300.0)
-    assert (visits.mjd >= start[visits.owner]).all()
-    assert (visits.mjd <= start[visits.owner] + 301.0).all()
+    assert (visits.mjd >= start[visits.object_index]).all()
+    assert (visits.mjd <= start[visits.object_index] + 301.0).all()
 
 
 def test_a_source_at_the_depth_has_signal_to_noise_five() -> None:
@@ -158,7 +158,7 @@ def test_history_runs_from_30_days_before_the_first_detection_to_the_last() -> N
 
 
 def test_one_detection_is_not_an_object() -> None:
-    visits = flat_visits([0.0, 1.0, 0.0, 1.0, 0.0], owner=[0, 0, 1, 1, 2])
+    visits = flat_visits([0.0, 1.0, 0.0, 1.0, 0.0], object_index=[0, 0, 1, 1, 2])
     inside, trigger = cadence.history(visits, np.array([True, False, True, True, False]))
     assert inside.tolist() == [False, False, True, True, False]
     assert trigger.tolist() == [0.0, 0.0, np.inf]

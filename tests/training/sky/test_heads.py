@@ -27,7 +27,7 @@ from nightjar_alerts.training.sky.heads import (
     HeadsConfig,
     answers,
     fit_heads,
-    load_body,
+    load_backbone,
     load_whole,
     save_run,
     scores,
@@ -37,20 +37,20 @@ from nightjar_alerts.training.sky.novelty import (
     CurveSet,
     ask,
     embeddings_of,
-    fit_strangers,
-    impossible,
+    fit_outliers,
     joined,
     judge,
     read_curve_set,
     statistics_of,
+    synthetic_outliers,
 )
 from nightjar_alerts.training.sky.shipping import ship
 from nightjar_alerts.training.sky.tables import (
     fit_trees,
     read_head_inputs,
-    shown_whole,
-    tell_embeddings,
-    tell_statistics,
+    untruncated,
+    write_embeddings,
+    write_statistics,
 )
 
 
@@ -63,13 +63,13 @@ def curve_set(tmp_path_factory: pytest.TempPathFactory) -> CurveSet:
 
 
 def test_whole_light_curves_keep_every_point() -> None:
-    whole = shown_whole(sky_heads()).augmentation
+    whole = untruncated(sky_heads()).augmentation
     assert (whole.degraded, whole.at_detection, whole.mta_days) == (0.0, 0.0, ())
     assert whole.no_metadata == sky_heads().augmentation.no_metadata
 
 
 @pytest.fixture(scope="module")
-def body() -> AstroMoE:
+def backbone() -> AstroMoE:
     torch.manual_seed(0)
     network = build(debug().network)
     assert isinstance(network, AstroMoE)
@@ -83,15 +83,15 @@ def recipe() -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def inputs(curve_set: CurveSet, body: AstroMoE, recipe: Recipe) -> HeadInputs:
+def inputs(curve_set: CurveSet, backbone: AstroMoE, recipe: Recipe) -> HeadInputs:
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
-    return HeadInputs(embeddings_of(body, curve_set), *statistics_of(network.eval(), curve_set))
+    return HeadInputs(embeddings_of(backbone, curve_set), *statistics_of(network.eval(), curve_set))
 
 
 @pytest.fixture(scope="module")
-def fitted(curve_set: CurveSet, body: AstroMoE, recipe: Recipe, inputs: HeadInputs) -> AstroMoE:
-    return fit_heads(body, recipe, inputs, curve_set.label, HeadsConfig(steps=250, batch=64), seed=0)
+def fitted(curve_set: CurveSet, backbone: AstroMoE, recipe: Recipe, inputs: HeadInputs) -> AstroMoE:
+    return fit_heads(backbone, recipe, inputs, curve_set.label, HeadsConfig(steps=250, batch=64), seed=0)
 
 
 def test_light_curves_come_back_from_their_file(curve_set: CurveSet, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_whole_network_answers_what_its_heads_do(fitted: AstroMoE, inputs: H
 
 def test_fitted_heads_are_a_run(fitted: AstroMoE, recipe: Recipe, tmp_path: Path) -> None:
     source = DataSource(name="mix.json", sha256="0", objects=1)
-    network, config = load_network(save_run(fitted, recipe, tmp_path / "body", source, tmp_path / "run"))
+    network, config = load_network(save_run(fitted, recipe, tmp_path / "backbone", source, tmp_path / "run"))
     assert config.recipe.name == "debug-heads"
     for name, value in fitted.state_dict().items():
         assert torch.equal(network.state_dict()[name], value)
@@ -136,7 +136,7 @@ def test_strangers_are_told_and_their_share_of_usual_ones_is_even(curve_set: Cur
     label = (usual_curves[:, 0] > 0).astype(np.int64)
     strange = (rng.standard_normal((200, 12)) + np.r_[np.zeros(6), 3 * np.ones(6)]).astype(np.float32)
     usual = rng.standard_normal((500, 12)).astype(np.float32)
-    fit = fit_strangers(usual_curves, label, strange, usual, seed=0)
+    fit = fit_outliers(usual_curves, label, strange, usual, seed=0)
     assert np.median(fit.novelty(strange)) > 0.95
     assert fit.novelty(usual).mean() == pytest.approx(0.5, abs=0.03)
     assert fit.described.false_alarm_rate < 0.05
@@ -147,7 +147,7 @@ def test_strangers_are_told_and_their_share_of_usual_ones_is_even(curve_set: Cur
 
 
 def test_impossible_light_curves_keep_points_and_lose_sense(curve_set: CurveSet) -> None:
-    strange = impossible(curve_set, 0)
+    strange = synthetic_outliers(curve_set, 0)
     assert set(strange.source) == {"shuffled", "doubled"}
     assert (strange.label == -1).all()
     assert np.isfinite(strange.curves.flux).all()
@@ -155,18 +155,18 @@ def test_impossible_light_curves_keep_points_and_lose_sense(curve_set: CurveSet)
 
 @pytest.mark.slow
 def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
-    fitted: AstroMoE, recipe: Recipe, body: AstroMoE, curve_set: CurveSet, tmp_path: Path
+    fitted: AstroMoE, recipe: Recipe, backbone: AstroMoE, curve_set: CurveSet, tmp_path: Path
 ) -> None:
     folder, run = tmp_path / "tables", tmp_path / "run"
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
     for part in ("train", "validation"):
         curve_set.save(folder / f"{part}.npz")
-    impossible(curve_set, 1).save(folder / "strangers.npz")
-    save_run(body, debug(), tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "body")
-    tell_statistics(recipe, folder)
-    tell_embeddings(load_body(tmp_path / "body")[0], folder)
-    save_run(fitted, recipe, tmp_path / "body", DataSource(name="sim", sha256="0", objects=1), run)
+    synthetic_outliers(curve_set, 1).save(folder / "outliers.npz")
+    save_run(backbone, debug(), tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "backbone")
+    write_statistics(recipe, folder)
+    write_embeddings(load_backbone(tmp_path / "backbone")[0], folder)
+    save_run(fitted, recipe, tmp_path / "backbone", DataSource(name="sim", sha256="0", objects=1), run)
     trees = tmp_path / "trees.npz"
     assert fit_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
     both = fit_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2, weights=[1.0, 0.5])
@@ -202,9 +202,11 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
 def test_heads_go_on_from_those_of_a_run(
     fitted: AstroMoE, recipe: Recipe, curve_set: CurveSet, inputs: HeadInputs, tmp_path: Path
 ) -> None:
-    run = save_run(fitted, recipe, tmp_path / "body", DataSource(name="sim", sha256="0", objects=1), tmp_path / "run")
-    body, whole = load_body(run)[0], load_whole(run)[0]
-    assert np.array_equal(embeddings_of(body, curve_set), inputs.embedding)
+    run = save_run(
+        fitted, recipe, tmp_path / "backbone", DataSource(name="sim", sha256="0", objects=1), tmp_path / "run"
+    )
+    backbone, whole = load_backbone(run)[0], load_whole(run)[0]
+    assert np.array_equal(embeddings_of(backbone, curve_set), inputs.embedding)
     gone_on = fit_heads(
         whole, recipe, inputs, curve_set.label, HeadsConfig(steps=1, batch=8, rate=1e-9, go_on=True), seed=1
     )

@@ -10,7 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.sky.load import as_sent, assemble, group_names, load_sky, merge_duplicates, part_of, plain
+from nightjar_alerts.training.sky.load import (
+    as_observed,
+    assemble,
+    group_names,
+    load_surveys,
+    merge_duplicates,
+    part_of,
+    plain,
+)
 from nightjar_alerts.training.sky.readers import assign, read_real, read_ztf_supernovae
 from nightjar_alerts.training.sky.record import PARTS, collect
 from support.shared import needs_shared, shared
@@ -72,7 +80,7 @@ def test_foreign_points_and_limits_are_not_sent_where_natives_suffice() -> None:
     rich.foreign[:5] = True
     poor.foreign[:] = True
     poor.flux[0], poor.detected[0] = 0.0, False
-    sent = as_sent(collect([rich, poor]))
+    sent = as_observed(collect([rich, poor]))
     assert sent.lengths.tolist() == [15, 19]
 
 
@@ -113,7 +121,7 @@ def test_ztf_magnitudes_become_fluxes_and_limits_zeros(tmp_path: Path) -> None:
 
 def test_an_empty_folder_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds none of the sets"):
-        load_sky(tmp_path)
+        load_surveys(tmp_path)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.sky.measure import measure, measure_all, measure_bundle, scored_part, spread
-from nightjar_alerts.training.sky.record import PARTS, Reveal, Sky, collect
+from nightjar_alerts.training.sky.record import PARTS, ContextPolicy, SurveySample, collect
 from nightjar_alerts.training.sky.rows import ROWS
 from nightjar_alerts.training.sky.scores import (
     BROAD,
@@ -40,7 +40,7 @@ def answers(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> SkyAns
     return SkyAnswers(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
 
 
-def small_sky() -> Sky:
+def small_sky() -> SurveySample:
     rows = [bump(f"S{i}", source="snls", seed=i, z=0.3) for i in range(6)]
     rows += [bump(f"Z{i}", source="ztf_sn", seed=20 + i, label=II if i % 2 else IA, bands="gr") for i in range(8)]
     rows += [pulsator(f"P{i}", source="s82_rrlyrae", seed=i, label=RRL) for i in range(6)]
@@ -51,7 +51,7 @@ def small_sky() -> Sky:
     return collect(every, [row.object_id for row in every], [TEST] * len(every))
 
 
-def surely_ia(sky: Sky, reveal: Reveal) -> SkyAnswers:
+def surely_ia(sky: SurveySample, reveal: ContextPolicy) -> SkyAnswers:
     row_answers = answers(*[(IA, 0.9)] * len(sky))
     return SkyAnswers(
         np.arange(len(sky)),

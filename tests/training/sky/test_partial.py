@@ -16,7 +16,7 @@ from nightjar_alerts.training.sky.partial import (
     partial_page,
     pattern_score,
 )
-from nightjar_alerts.training.sky.record import PARTS, Sky, collect
+from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
 from nightjar_alerts.training.sky.scores import SkyAnswers
 from support.sky import bump
 
@@ -24,13 +24,13 @@ IA, II = (ELASTICC.names.index(name) for name in ("Ia", "II"))
 TEST = PARTS.index("test")
 
 
-def sky(**changes: object) -> Sky:
+def sky(**changes: object) -> SurveySample:
     rows = [bump(f"S{number}", source="snls", seed=number, z=0.3, **changes) for number in range(4)]  # type: ignore[arg-type]  # options of bump
     return collect(rows, [row.object_id for row in rows], [TEST] * len(rows))
 
 
-def always_ia(shown: list[Sky]) -> object:
-    def ask(objects: Sky) -> SkyAnswers:
+def always_ia(shown: list[SurveySample]) -> object:
+    def ask(objects: SurveySample) -> SkyAnswers:
         shown.append(objects)
         p_NC = np.full((len(objects), len(ELASTICC.names)), 0.1 / 19)
         p_NC[:, IA] = 0.9
@@ -41,7 +41,7 @@ def always_ia(shown: list[Sky]) -> object:
 
 
 def test_band_table_every_row_shows_its_bands_alone() -> None:
-    shown: list[Sky] = []
+    shown: list[SurveySample] = []
     table = band_table(always_ia(shown), sky(bands="griz"))  # type: ignore[arg-type]  # a plain function
     assert set(table) == {"all", *SUBSETS}
     assert table["iz"]["SN-like"]["recall"] == {"Ia": 1.0}
@@ -56,7 +56,7 @@ def test_band_table_every_row_shows_its_bands_alone() -> None:
 
 
 def test_early_table_ends_at_the_detection_of_its_row() -> None:
-    shown: list[Sky] = []
+    shown: list[SurveySample] = []
     early_table(always_ia(shown), sky(bands="gr"))  # type: ignore[arg-type]  # a plain function
     counts = [objects.count(objects.detected) for objects in shown]
     assert (counts[0] == 1).all()

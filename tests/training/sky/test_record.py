@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.training.sky.record import collect, join, read_sky
+from nightjar_alerts.training.sky.record import collect, join, read_sample
 from support.sky import bump, pulsator
 
 
@@ -37,7 +37,7 @@ def test_objects_without_points_disappear() -> None:
 def test_a_saved_record_comes_back_without_pickles(tmp_path: Path) -> None:
     sky = collect([bump("A", z=0.1), pulsator("B")], ["g1", "g2"], [0, 2])
     sky.save(tmp_path / "sky.npz")
-    again = read_sky(tmp_path / "sky.npz")
+    again = read_sample(tmp_path / "sky.npz")
     for name in ("offsets", "flux", "group", "part", "period", "metadata"):
         np.testing.assert_array_equal(getattr(again, name), getattr(sky, name))
 

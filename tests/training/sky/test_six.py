@@ -15,7 +15,7 @@ from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads_ztf, wit
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.sky.card import write_sky_card
 from nightjar_alerts.training.sky.heads import answers, load_whole, save_run
-from nightjar_alerts.training.sky.record import PARTS, Sky, collect
+from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
 from nightjar_alerts.training.sky.shipping import ship
 from nightjar_alerts.training.sky.six import (
     NUMBER,
@@ -31,7 +31,7 @@ from nightjar_alerts.training.sky.six import (
 from support.sky import bump, pulsator
 
 
-def ztf() -> Sky:
+def ztf() -> SurveySample:
     rows, parts = [], []
     for i in range(90):
         kind, width = ("SN Ia", 8.0) if i % 3 else ("SN II", 30.0)
@@ -73,9 +73,9 @@ def drawn(run: Path) -> SupernovaDraws:
 
 
 def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(drawn: SupernovaDraws) -> None:
-    assert drawn.curve_set.owner[:90].tolist() == list(range(90))
+    assert drawn.curve_set.object_index[:90].tolist() == list(range(90))
     assert (drawn.curve_set.length[:90] == 40).all()
-    times = np.bincount(drawn.curve_set.owner) - 1
+    times = np.bincount(drawn.curve_set.object_index) - 1
     assert set(times[drawn.label_O == NUMBER["Ia"]]) == {1}
     assert set(times[drawn.label_O == NUMBER["II"]]) == {2}
     assert drawn.unlearned_O.sum() == 45

@@ -7,7 +7,7 @@ import pytest
 
 from nightjar_alerts.models.networks.statistics.shape_statistics import count
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.sky.record import PARTS, Sky, collect
+from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
 from nightjar_alerts.training.sky.trees import (
     GROUPS,
     FeatureCache,
@@ -24,17 +24,17 @@ from support.sky import bump, pulsator
 IA, RRL = ELASTICC.names.index("Ia"), ELASTICC.names.index("RR Lyrae")
 
 
-def part(number: int, source: str, star: str, side: int = 0, seed: int = 0) -> Sky:
+def part(number: int, source: str, star: str, side: int = 0, seed: int = 0) -> SurveySample:
     rows = [bump(f"{source}{side}{seed}{i}", source=source, seed=seed + i, z=0.1) for i in range(number)]
     rows += [pulsator(f"{star}{side}{seed}{i}", source=star, seed=seed + i) for i in range(number)]
     return collect(rows, [row.object_id for row in rows], [side] * len(rows))
 
 
-def as_views(sky: Sky, origin: str) -> Sky:
+def as_views(sky: SurveySample, origin: str) -> SurveySample:
     views = sky.take(np.arange(len(sky)))
     views.quality[:] = "view"
     values = {name: getattr(views, name) for name in views.__dataclass_fields__}
-    return Sky(**{**values, "raw_label": np.full(len(views), origin)})
+    return SurveySample(**{**values, "raw_label": np.full(len(views), origin)})
 
 
 def test_shapes_do_not_depend_on_brightness_or_time() -> None:
