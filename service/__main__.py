@@ -1,4 +1,4 @@
-"""The command line: ``nightjar serve | classify | worker | replay | check | demo | settings``.
+"""The command line: ``nightjar serve | classify | worker | replay | dead-letters | check | demo | settings``.
 
 ``python -m nightjar_alerts.service ...`` is the same.
 """
@@ -56,6 +56,8 @@ from nightjar_alerts.service.settings import (
     settings_from_files,
     settings_table,
 )
+from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.inspection import print_dead_letters
 from nightjar_alerts.service.stream.worker import work
 
 TOP = 3
@@ -247,6 +249,18 @@ class Replay(StreamSettings):
         sys.exit(work(self, replay=True))
 
 
+class DeadLetters(BaseModel):
+    """Print dead letters: stage, reason and detail of each, and their numbers. Nothing is answered or removed."""
+
+    address: CliPositionalArg[str] = Field(
+        "", description="folder, topic or stream, as file:PATH/; NIGHTJAR_DEAD_LETTERS if left out"
+    )
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        sys.exit(print_dead_letters(self.address))
+
+
 class ShowSettings(BaseModel):
     """Print every setting as a Markdown table."""
 
@@ -271,6 +285,7 @@ class Nightjar(BaseSettings):
     classify: CliSubCommand[Classify]
     worker: CliSubCommand[StreamWorker]
     replay: CliSubCommand[Replay]
+    dead_letters: CliSubCommand[DeadLetters] = Field(alias="dead-letters")
     check: CliSubCommand[Check]
     demo: CliSubCommand[Demo]
     settings: CliSubCommand[ShowSettings]
@@ -398,7 +413,15 @@ def main(arguments: list[str] | None = None) -> None:
     except SettingsError as error:
         print(f"nightjar: {sentence_about((), str(error).removeprefix('Error: '))}", file=sys.stderr)
         sys.exit(2)
-    except (BundleError, ProviderError, ClientError, FileNotFoundError, TracingError, RedisUnavailable) as error:
+    except (
+        AddressError,
+        BundleError,
+        ProviderError,
+        ClientError,
+        FileNotFoundError,
+        TracingError,
+        RedisUnavailable,
+    ) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -106,3 +106,26 @@ def _facts(headers: Headers) -> Mapping[str, str] | None:
     texts = {name: value.decode(errors="replace") for name, value in facts.items()}
     sound = all(c in "0123456789abcdef" for c in texts["key"]) or texts["key"] == NO_KEY
     return texts if sound and len(texts["key"]) % 2 == 0 else None
+
+
+def describe(message: Message) -> str:
+    """Return a dead letter as text: stage, reason and the message that it was; without its bytes.
+
+    Control characters are escaped, since headers may hold anything.
+    """
+    headers = {name: value.decode(errors="backslashreplace") for name, value in message.headers}
+    facts = {name.removeprefix(PREFIX): value for name, value in headers.items() if name.startswith(PREFIX)}
+    if not facts:
+        return f"{_printable(message.topic)} {_printable(message.place)}\n  not a dead letter\n"
+    size = f"{len(message.value)} bytes"
+    if "length" in facts:
+        size = f"first {len(message.value)} of {facts['length']} bytes, SHA-256 {facts.get('sha256', '')}"
+    names = ("stage", "reason", "detail", "time", "model", "deliveries")
+    shown: dict[str, str] = {name: facts[name] for name in names if name in facts}
+    shown["value"] = size
+    title = f"{facts.get('topic', '')} {facts.get('place', '')}"
+    return "\n".join([_printable(title), *(f"  {name:<10} {_printable(value)}" for name, value in shown.items()), ""])
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

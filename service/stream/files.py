@@ -1,12 +1,12 @@
-"""Files as the ends of a stream worker.
+"""Files as source and sink of a worker.
 
 - A source is a packet, an archive or a folder, in every form that :mod:`models.alerts.files` reads, or a folder of dead
   letters.
-- A sink is a file with a JSON document a line (``file:///results.jsonl``), or, where the path ends with a slash, a
-  folder with a file for each key, which holds a second record of the same key only once. Dead letters go to folders.
+- A sink is a file with one JSON document per line (``file:///results.jsonl``), or, where the path ends with a slash, a
+  folder with one file per key. Dead letters go to folders.
 
-A folder's files are the record as JSON, its value in base64. They are written under another name, flushed to the disk
-and renamed, so that a file is there whole or not at all.
+A file of a folder is the record as JSON, its value in base64. It is written under another name, flushed to the disk and
+renamed, so that it is there whole or not at all.
 """
 
 import base64
@@ -22,13 +22,8 @@ import structlog
 
 from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.models.common import write_atomic
-from nightjar_alerts.service.stream.messages import (
-    FiniteSource,
-    Message,
-    PermanentError,
-    Record,
-    TransientError,
-)
+from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.messages import DeliveryReport, FiniteSource, Message, Record, TransientError
 
 log = structlog.get_logger(__name__)
 
@@ -100,19 +95,32 @@ def read_record(path: Path) -> Message:
     return Message(path.parent.name, path.name, value, headers=headers, token=(path, inode))
 
 
-class FolderSink:
-    """Folder with a file for each key."""
+class _FileSink:
+    """Common part of the sinks to disk, which need no connection."""
 
     trouble = ""
 
     def refusal(self) -> str:
-        """Return nothing: who may not write is told when something is written."""
+        """Return nothing: a place that cannot be written raises AddressError when the sink is opened."""
         return ""
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+
+class FolderSink(_FileSink):
+    """Folder with one file per key, which holds the last record of its key. Raises AddressError if not writable."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        probe = folder / f".writable-{os.getpid()}"
+        try:
+            write_atomic(probe, b"")
+            probe.unlink()
+        except OSError as error:
+            raise AddressError(f"the folder {folder} cannot be written: {error.strerror}") from None
 
-    def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
+    def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Write each record; it is on the disk when this returns."""
         return [self._write(record) for record in records]
 
@@ -129,29 +137,25 @@ class FolderSink:
             return TransientError(f"{self._folder}: {error.strerror}")
         return None
 
-    def close(self) -> None:
-        """Do nothing: no file is open."""
 
-
-class LinesSink:
-    """One file with a line for the value of each record, in a text format."""
-
-    trouble = ""
-
-    def refusal(self) -> str:
-        """Return nothing: who may not write is told when something is written."""
-        return ""
+class LinesSink(_FileSink):
+    """File with one line per record, in a text format. Raises AddressError if it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("ab").close()
+        except OSError as error:
+            raise AddressError(f"the file {path} cannot be written: {error.strerror}") from None
 
-    def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
+    def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Append all records; they are on the disk when this returns."""
         lines = b"".join(record.value + b"\n" for record in records)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock, self._path.open("ab+") as file:
-                # What a crash has left of a line would spoil the one that is written behind it.
+                # The rest of a line that a crash cut short would spoil the next line.
                 end = _whole_lines(self._path)
                 file.truncate(end)
                 file.write(lines)
@@ -160,9 +164,6 @@ class LinesSink:
         except OSError as error:
             return [TransientError(f"{self._path}: {error.strerror}") for _ in records]
         return [None for _ in records]
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
 
 
 def _whole_lines(path: Path) -> int:

@@ -171,9 +171,17 @@ class Source(Protocol):
 
 
 class FiniteSource:
-    """Common part of the sources that end: files, and ranges of a topic or stream. No group, nothing to commit."""
+    """Common part of the sources that end: files, and ranges of a topic or stream. No group, nothing to commit.
+
+    Attributes
+    ----------
+    ranges : what is read of each partition or stream, for the final account.
+    unmatched : topics, partitions and ranges of the address that match nothing.
+    """
 
     finite = True
+    ranges: Mapping[str, str] = {}
+    unmatched: Sequence[str] = ()
 
     def keep_alive(self, seconds: float) -> None:
         """Sleep: there is no group to leave."""

@@ -265,7 +265,7 @@ class Pipeline:
         exactly_once: ExactlyOnce | None = None,
     ) -> None:
         self._exactly_once = exactly_once
-        self._queue = PublishingQueue(source)
+        self._queue = PublishingQueue(source, errors)
         self._source, self._ledger, self._errors = source, ledger, errors
         self._decoder, self._inference, self._publisher = stages
         self._metrics, self.model = metrics, model

@@ -170,11 +170,16 @@ class PublishingQueue:
     order in which they were taken, in parts, each once it fits into the source's commit window; a killed worker has
     answered no more than that window without a commit. A batch that waits for something outside leaves the queue
     (:meth:`leave`) and is published when it is ready. Where a part has not fitted for :data:`WINDOW_TIMEOUT_SECONDS`,
-    as no broker acknowledges commits, alerts are answered all the same.
+    as no broker acknowledges commits, alerts are answered all the same; not so while dead letters cannot be written,
+    which keeps offsets from being committed for as long as it lasts.
+
+    Parameters
+    ----------
+    errors : holds :data:`DEAD_LETTERS` while dead letters cannot be written.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, errors: ActiveErrors) -> None:
+        self._source, self._errors = source, errors
         self._bounded = source.commit_window() is not None
         self._waiting: dict[PublishTurn, None] = {}  # in the order taken; the turn of the first one is reached
         self._in_flight = 0
@@ -232,7 +237,7 @@ class PublishingQueue:
 
     async def _wait_for_window(self, count: int) -> None:
         end = monotonic() + self._window_timeout
-        while (is_full := not self._fits_window(count)) and monotonic() < end:
+        while (is_full := not self._fits_window(count)) and (monotonic() < end or DEAD_LETTERS in self._errors):
             await asyncio.sleep(WINDOW_POLL_SECONDS)
         self._window_timeout = 0.0 if is_full else WINDOW_TIMEOUT_SECONDS
 

@@ -1,53 +1,58 @@
 """Alerts from Redis streams by a consumer group, and records to a stream.
 
-An entry has the fields ``value`` and, if need be, ``key``, ``timestamp`` and headers as ``h:<name>``. Entries that a
+An entry has the fields ``value`` and, optionally, ``key``, ``timestamp`` and headers as ``h:<name>``. Entries that a
 worker had taken when it died are claimed by another after ``idle`` seconds. One with which two workers died is
 delivered alone, with nothing else in flight; one that goes on killing whoever fetches it is given up by its id, unread.
-Done entries are acknowledged and, with ``delete=yes``, deleted, which is right only where no other group reads the
-stream.
+What an orderly stop gives back is claimed at once and does not count as delivered. Done entries are acknowledged and,
+with ``delete=yes``, deleted, which is right only where no other group reads the stream.
 
-Redis bounds no reply in bytes: how many entries are asked for at once follows the size of those before
+Redis bounds no reply in bytes: how many entries are requested at once follows the size of those before
 (:class:`FetchSize`).
 """
 
-import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final, cast
 
 import redis
-import structlog
 from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import (
     AuthenticationError,
+    AuthorizationError,
     NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.service.stream.addresses import Address, AddressError
+from nightjar_alerts.service.stream.broker_errors import redis_report
 from nightjar_alerts.service.stream.messages import (
+    DeliveryReport,
     FiniteSource,
     Headers,
     Message,
-    PermanentError,
     Record,
     SourceStatus,
     TransientError,
 )
 
-log = structlog.get_logger(__name__)
-
 GROUP: Final = "nightjar"
+RETURNED: Final = "returned"
+"""Consumer that holds entries which orderly stops gave back, until another consumer claims them."""
+LAST_ID: Final = f"{2**64 - 1}-{2**64 - 2}"
+"""Nothing is pending after this id, so reading from it delivers nothing. The next id means ``>``, new entries."""
 IDLE_SECONDS: Final = 60.0
 TIMEOUT_SECONDS: Final = 10.0
 ALONE_AFTER_DELIVERIES: Final = 2
@@ -56,49 +61,94 @@ READ_FOR_DEAD_LETTER: Final = 2
 """Deliveries beyond the allowed ones by which an entry is still fetched, so that its dead letter has the bytes."""
 FIRST_ENTRIES: Final = 4
 REPLY_BYTES: Final = 16 << 20
-"""Size of a reply beyond which half as many entries are asked for."""
+"""Size of a reply beyond which half as many entries are requested."""
 WAIT_SECONDS: Final = 0.01
 HEADER: Final = b"h:"
-_TRANSIENT: Final = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError)
+DEFAULT_PORT: Final = 6379
+TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+CONNECTION_OPTIONS: Final = ("db", "cluster", "sentinel", *TLS_FILES)
+"""Options of every address of Redis, called as redis-py calls them."""
+ERRORS: Final = (RedisError, RedisClusterException)
 Entries = Sequence[tuple[bytes, dict[bytes, bytes] | None]]
 
 
-def connect(address: Address) -> redis.Redis:
-    """Make a client; it connects when first used.
+def connect(address: Address) -> Callable[[], Any]:
+    """Check the options of a connection; return a function that makes its client.
 
-    It does not retry by itself: its callers do, and tell the probes meanwhile that nobody answers. Retries of the
-    client's own would hide that for most of a minute.
+    A client of a single server or of Sentinel connects when first used, one of Redis Cluster when it is made. It does
+    not retry: its callers do, and report meanwhile that nobody answers, which retries of the client would hide for most
+    of a minute. Nor does it send PING, for which a user may have no permission.
     """
-    host, _, port = address.hosts.rpartition(":") if ":" in address.hosts else (address.hosts, "", "6379")
-    return redis.Redis(
-        host, int(port), int(address.number("db", 0)), password=address.password, username=address.user,
-        ssl=address.tls, protocol=2, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS,
-        health_check_interval=30, retry=Retry(NoBackoff(), 0),
-    )  # fmt: skip
+    files = {name: address.options[name] for name in TLS_FILES if name in address.options}
+    for name, path in files.items():
+        if not address.tls:
+            raise AddressError(f"{name} needs TLS: write rediss://")
+        if not Path(path).is_file():
+            raise AddressError(f"{name}: {path} is not a file")
+    hosts, name = address.host_ports(DEFAULT_PORT), address.options.get("sentinel", "")
+    login: dict[str, Any] = {"password": address.password, "username": address.user}
+    common: dict[str, Any] = {
+        "protocol": 2, "socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS,
+        "health_check_interval": 0, "retry": Retry(NoBackoff(), 0),
+    }  # fmt: skip
+    tls: dict[str, Any] = {"ssl": True, **files} if address.tls else {}
+    if address.flag("cluster"):
+        if address.number("db", 0):
+            raise AddressError("Redis Cluster has only database 0")
+        node: Any = ClusterNode
+        nodes = [node(host, port) for host, port in hosts]
+        return lambda: RedisCluster(startup_nodes=nodes, **login, **common, **tls)
+    if name:
+        sentinels: Any = Sentinel
+        sentinel = sentinels(hosts, sentinel_kwargs={**common, **tls}, **common, **tls)
+        return lambda: sentinel.master_for(name, db=int(address.number("db", 0)), **login)
+    if len(hosts) > 1:
+        raise AddressError("several hosts of Redis need cluster=yes or sentinel=NAME")
+    ((host, port),) = hosts
+    return lambda: redis.Redis(host, port, int(address.number("db", 0)), **login, **common, **tls)
 
 
-def refusal_of(client: redis.Redis) -> str:
-    """Return why a server refuses us, in words; empty when it does not, or does not answer."""
-    try:
-        client.ping()
-    except (AuthenticationError, NoPermissionError) as error:
-        return f"authentication failed: {error}"
-    except RedisError:
-        pass
+def refusal_of(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]]) -> str:
+    """Return the reason for which a server refuses what a worker needs to do; empty if it does not, or is silent.
+
+    Parameters
+    ----------
+    commands : methods of the client with their arguments, which change nothing.
+    """
+    for method, *arguments in commands:
+        try:
+            getattr(client(), method)(*arguments)
+        except (AuthenticationError, AuthorizationError) as error:
+            return f"authentication failed: {error}"
+        except NoPermissionError as error:
+            if method != "xgroup_create":  # not needed where the group exists, which the next command shows
+                return f"not authorised: {error}"
+        except ERRORS as error:
+            if (tls_error := _tls_error(error)) is not None:
+                return f"no TLS connection: {tls_error}"
     return ""
 
 
-class FetchSize:
-    """Number of entries to ask for at once: few at first, more while replies are full and small.
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """Return the error of TLS behind an error of the client, if it is one that stays."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
-    A reply is read whole before anybody sees how large it is, and an entry may have half a gigabyte.
+
+class FetchSize:
+    """Number of entries to request at once: few at first, more while replies are full and small.
+
+    A reply is read whole before its size is known, and an entry may have half a gigabyte.
     """
 
     def __init__(self) -> None:
         self._count = FIRST_ENTRIES
 
     def at_most(self, limit: int) -> int:
-        """Return how many to ask for, at most ``limit``."""
+        """Return how many to request, at most ``limit``."""
         return min(limit, self._count)
 
     def learn(self, requested: int, entries: Entries) -> None:
@@ -110,7 +160,7 @@ class FetchSize:
             self._count = max(self._count, 2 * requested)
 
     def reset(self) -> None:
-        """Begin anew with few: a reply did not arrive, and may have been too large to."""
+        """Begin again with few: a reply did not arrive, and may have been too large to."""
         self._count = min(self._count, FIRST_ENTRIES)
 
 
@@ -125,23 +175,30 @@ class RedisSource:
     finite = False
 
     def __init__(self, address: Address, max_deliveries: int = 5) -> None:
-        options = address.only("group", "db", "idle", "delete", "consumer").options
-        self._client, self._streams = connect(address), [name.encode() for name in address.names]
+        options = address.only("group", "idle", "delete", "consumer", *CONNECTION_OPTIONS).options
+        self._connect, self._streams = connect(address), [name.encode() for name in address.names]
+        self._one_call = len(self._streams) == 1 or not address.flag("cluster")  # streams of a cluster lie apart
         self._group = options.get("group", GROUP)
         self._consumer = options.get("consumer", f"{socket.gethostname()}-{os.getpid()}")
         self._unread_from = max_deliveries + READ_FOR_DEAD_LETTER
         self._fetch_size = FetchSize()
         self._idle_ms = int(1000 * address.number("idle", IDLE_SECONDS))
-        self._delete = options.get("delete") == "yes"
-        self._in_flight: set[tuple[bytes, bytes]] = set()  # stream and id of what is in flight here
+        self._delete = address.flag("delete")
+        self._in_flight: dict[tuple[bytes, bytes], int] = {}  # deliveries by stream and id
         self._ready, self._claimed_at = False, 0.0
         self._alone = False  # whether what comes next, or is in flight, is to be alone
         self._scan_starts: dict[bytes, str] = {}
 
+    @cached_property
+    def _client(self) -> Any:
+        return self._connect()
+
+    # Poll.
+
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Claim messages of consumers that died, else read new ones."""
+        """Claim entries of consumers that died or stopped, else read new ones."""
         try:
-            self._prepare()
+            self._create_groups()
             # A message that may have killed workers is to be alone in the process: if it dies, this one was it.
             if self._alone and self._in_flight:
                 sleep(WAIT_SECONDS)
@@ -154,15 +211,33 @@ class RedisSource:
             return self._note_in_flight(self._read(self._fetch_size.at_most(limit), timeout))
         except ResponseError as error:
             self._ready = False  # NOGROUP: the stream was deleted, or the server lost it
-            raise TransientError(str(error)) from error
-        except RedisError as error:
+            raise self._transient(error) from error
+        except ERRORS as error:
             self._fetch_size.reset()
-            raise TransientError(str(error)) from error
+            raise self._transient(error) from error
+
+    def _transient(self, error: Exception) -> TransientError:
+        return TransientError(f"stream {','.join(stream.decode() for stream in self._streams)}: {error}")
+
+    def _create_groups(self) -> None:
+        if self._ready:
+            return
+        for stream in self._streams:
+            with suppress(ResponseError):  # BUSYGROUP: it exists; NOPERM: reading shows whether it does
+                self._client.xgroup_create(stream, self._group, "0", mkstream=True)
+        self._ready = True
 
     def _read(self, count: int, timeout: float) -> list[Message]:
         """Read new entries, so many of each stream."""
-        streams = cast(Any, dict.fromkeys(self._streams, ">"))
-        reply = self._client.xreadgroup(self._group, self._consumer, streams, count, max(1, int(1000 * timeout)))
+        milliseconds_each = max(1, int(1000 * timeout))
+        if self._one_call:
+            return self._read_streams(self._streams, count, milliseconds_each)
+        milliseconds_each = max(1, milliseconds_each // len(self._streams))
+        return [message for one in self._streams for message in self._read_streams([one], count, milliseconds_each)]
+
+    def _read_streams(self, streams: Sequence[bytes], count: int, block_ms: int) -> list[Message]:
+        new = cast(Any, dict.fromkeys(streams, ">"))
+        reply = self._client.xreadgroup(self._group, self._consumer, new, count, block_ms)
         entries_by_stream = cast("list[tuple[bytes, Entries]]", reply or [])
         self._fetch_size.learn(count, [one for _, entries in entries_by_stream for one in entries])
         return [
@@ -173,17 +248,9 @@ class RedisSource:
         ]
 
     def _note_in_flight(self, messages: list[Message]) -> list[Message]:
-        """Remember what is delivered, so that we do not claim it from ourselves."""
-        self._in_flight.update(cast("tuple[bytes, bytes]", message.token) for message in messages)
+        """Remember what is delivered, so that this source does not claim it from itself."""
+        self._in_flight |= {cast("tuple[bytes, bytes]", one.token): one.deliveries for one in messages}
         return messages
-
-    def _prepare(self) -> None:
-        if self._ready:
-            return
-        for stream in self._streams:
-            with contextlib.suppress(ResponseError):  # BUSYGROUP: it is there
-                self._client.xgroup_create(stream, self._group, "0", mkstream=True)
-        self._ready = True
 
     def _claim(self, limit: int) -> list[Message]:
         """Claim entries that their owner has not finished for ``idle`` seconds, with the number of their deliveries."""
@@ -242,12 +309,7 @@ class RedisSource:
         found = [message_of(stream, entry, {}, pending[entry]) for entry in ids]
         return [replace(message, unread=True, tombstone=False) for message in found]
 
-    def keep_alive(self, seconds: float) -> None:
-        """Sleep: Redis wants nothing of a consumer that is busy."""
-        sleep(seconds)
-
-    def commit_window(self) -> None:
-        """Return no bound: what is done is acknowledged at once."""
+    # Acknowledge.
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
         """Acknowledge, stream by stream. What was not read, or has no `value`, stays: its dead letter has no copy."""
@@ -258,33 +320,80 @@ class RedisSource:
                 self._client.xack(stream, self._group, *entries)
                 if self._delete and stream in read_by_stream:
                     self._client.xdel(stream, *read_by_stream[stream])
-        except RedisError as error:
-            raise TransientError(str(error)) from error
-        # Only now: an entry whose acknowledgement failed is not to be claimed from ourselves.
-        self._in_flight.difference_update((stream, entry) for stream, entries in by_stream.items() for entry in entries)
+        except ERRORS as error:
+            raise self._transient(error) from error
+        # Only now: an entry whose acknowledgement failed is not to be claimed by this source again.
+        for stream, entries in by_stream.items():
+            for entry in entries:
+                self._in_flight.pop((stream, entry), None)
+
+    # Give back.
+
+    def close(self, clean: bool = True) -> None:
+        """Give back what is unfinished, and leave.
+
+        After an orderly stop it can be claimed at once, and its delivery does not count. Otherwise it stays pending, is
+        claimed after ``idle`` seconds, and counts.
+        """
+        with suppress(*ERRORS):
+            if clean:
+                self._give_back()
+            self._remove_consumer()
+        with suppress(*ERRORS):
+            self._client.close()
+
+    def _give_back(self) -> None:
+        by_deliveries: dict[tuple[bytes, int], list[bytes]] = {}
+        for (stream, entry), deliveries in self._in_flight.items():
+            by_deliveries.setdefault((stream, deliveries), []).append(entry)
+        for (stream, deliveries), entries in by_deliveries.items():
+            self._client.xclaim(
+                stream, self._group, RETURNED, 0, entries, idle=self._idle_ms, retrycount=deliveries - 1, justid=True
+            )
+
+    def _remove_consumer(self) -> None:
+        """Remove this consumer from the groups where nothing is pending for it: Redis would drop what is."""
+        for stream in self._streams:
+            if not self._client.xpending_range(stream, self._group, "-", "+", 1, consumername=self._consumer):
+                self._client.xgroup_delconsumer(stream, self._group, self._consumer)
+
+    # State.
+
+    def keep_alive(self, seconds: float) -> None:
+        """Sleep: Redis expects nothing of a consumer that is busy."""
+        sleep(seconds)
+
+    def commit_window(self) -> None:
+        """Return no bound: what is done is acknowledged at once."""
 
     def refusal(self) -> str:
-        """Check whether the server takes our password."""
-        return refusal_of(self._client)
+        """Return a command that this source needs and may not send, or the reason for which it cannot connect."""
+        commands: list[tuple[Any, ...]] = []
+        for stream in self._streams:
+            commands += [
+                ("xgroup_create", stream, self._group, "0", True),
+                ("xreadgroup", self._group, self._consumer, {stream: LAST_ID}, 1),
+                ("xpending", stream, self._group),
+                ("xclaim", stream, self._group, self._consumer, 0, ["0-0"]),
+                ("xack", stream, self._group, "0-0"),
+            ]
+            if self._delete:
+                commands.append(("xdel", stream, "0-0"))
+        return refusal_of(lambda: self._client, commands)
 
     def owns(self, message: Message) -> bool:
-        """Return True: entries are ours until done; who stalls is not told that others have claimed them."""
+        """Return True: a consumer is not informed when others claim its entries."""
         return True
 
     def status(self) -> SourceStatus:
-        """Count entries not yet handed to the group, where the server (7.0 and later) counts them."""
+        """Count entries not yet delivered to the group, where the server (7.0 and later) counts them."""
         lags: dict[tuple[str, str], int] = {}
-        with contextlib.suppress(RedisError):
+        with suppress(*ERRORS):
             for stream in self._streams:
                 for group in self._client.xinfo_groups(stream):
                     if group["name"] == self._group.encode() and group.get("lag") is not None:
                         lags[stream.decode(errors="replace"), ""] = int(group["lag"])
         return SourceStatus(lag=lags, waiting=sum(lags.values()))
-
-    def close(self, clean: bool = True) -> None:
-        """Leave; what is unfinished stays pending, is claimed by others, and counts as delivered once more."""
-        with contextlib.suppress(RedisError):
-            self._client.close()
 
 
 def _by_stream(messages: Sequence[Message]) -> dict[bytes, list[bytes]]:
@@ -296,7 +405,7 @@ def _by_stream(messages: Sequence[Message]) -> dict[bytes, list[bytes]]:
 
 
 def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliveries: int = 1) -> Message:
-    """Return the message that an entry holds."""
+    """Return the message in an entry."""
     timestamp_ms = milliseconds(fields.get(b"timestamp", b""))
     headers: Headers = tuple(
         (name.removeprefix(HEADER).decode(errors="replace"), value)
@@ -322,56 +431,71 @@ class RedisSink:
     trouble = ""
 
     def __init__(self, address: Address) -> None:
-        self._stream = address.only("db", "maxlen").name
-        self._client = connect(address)
+        self._stream = address.only("maxlen", *CONNECTION_OPTIONS).name
+        self._connect = connect(address)
         self._maxlen = int(address.number("maxlen", 0)) or None
 
-    def refusal(self) -> str:
-        """Check whether the server takes our password."""
-        return refusal_of(self._client)
+    @cached_property
+    def _client(self) -> Any:
+        return self._connect()
 
-    def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
+    def refusal(self) -> str:
+        """Return a command that this sink needs and may not send, or the reason for which it cannot connect."""
+        # The id is not valid, so that nothing is added; permissions are checked before.
+        return refusal_of(lambda: self._client, [("execute_command", "XADD", self._stream, "none", "key", "")])
+
+    def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Append all records in one round trip."""
-        pipeline = self._client.pipeline(transaction=False)
-        for record in records:
-            headers = {HEADER + name.encode(): value for name, value in record.headers}
-            fields: dict[Any, Any] = {b"key": record.key, b"value": record.value, **headers}
-            # Trimmed by whole blocks of entries: exactly would cost Redis more at each.
-            pipeline.xadd(self._stream, fields, maxlen=self._maxlen, approximate=True)
         try:
+            pipeline = self._client.pipeline(transaction=False)
+            for record in records:
+                headers = {HEADER + name.encode(): value for name, value in record.headers}
+                fields: dict[Any, Any] = {b"key": record.key, b"value": record.value, **headers}
+                # Trimmed by whole blocks of entries: exactly would cost Redis more at each.
+                pipeline.xadd(self._stream, fields, maxlen=self._maxlen, approximate=True)
             answers = pipeline.execute(raise_on_error=False)
-        except RedisError as error:  # what was written before the connection broke is written again, with the same key
-            return [TransientError(str(error)) for _ in records]
-        return [_verdict(answer) for answer in answers]
+        except ERRORS as error:  # what was written before the connection broke is written again, with the same key
+            return [redis_report(error, self._stream) for _ in records]
+        return [redis_report(one, self._stream) if isinstance(one, Exception) else None for one in answers]
 
     def close(self) -> None:
-        """Let go of the server."""
-        self._client.close()
-
-
-def _verdict(answer: object) -> PermanentError | TransientError | None:
-    if isinstance(answer, _TRANSIENT):
-        return TransientError(str(answer))
-    return PermanentError(str(answer)) if isinstance(answer, Exception) else None
+        """Close the connection."""
+        with suppress(*ERRORS):
+            self._client.close()
 
 
 class RedisRange(FiniteSource):
-    """Entries of streams from ``since`` to ``until``; a dead letter that has been answered is deleted."""
+    """Entries of streams at or after ``since`` and before ``until`` (ISO times).
+
+    A dead letter that has been answered is deleted.
+    """
 
     def __init__(self, address: Address) -> None:
-        options = address.only("db", "since", "until").options
-        self._client, self._fetch_size = connect(address), FetchSize()
-        since = str(address.moment("since")) if "since" in options else "-"
+        options = address.only("since", "until", *CONNECTION_OPTIONS).options
+        self._since = str(address.moment("since")) if "since" in options else "-"
+        self._until = f"({address.moment('until')}-0" if "until" in options else "+"
+        self.ranges: dict[str, str] = {}
+        self.unmatched: list[str] = []
         try:
-            self._ranges = [(name.encode(), since, self._end(name, address)) for name in address.names]
-        except RedisError as error:
-            raise AddressError(f"redis://{address.hosts}: {error}") from None
+            self._client, self._fetch_size = connect(address)(), FetchSize()
+            self._ranges = [one for name in address.names if (one := self._range(name)) is not None]
+        except ERRORS as error:
+            raise AddressError(str(error)) from None
+        if self.ranges and not self._ranges and (self._since, self._until) != ("-", "+"):
+            self.unmatched.append(f"no entry of {', '.join(self.ranges)} is in the range")
 
-    def _end(self, stream: str, address: Address) -> str:
-        if "until" in address.options:
-            return str(address.moment("until"))
-        last = cast("list[tuple[bytes, Any]]", self._client.xrevrange(stream, count=1))
-        return last[0][0].decode() if last else "0-0"
+    def _range(self, stream: str) -> tuple[bytes, str, str] | None:
+        """Return the first and last id that the range has now; what comes later is not read."""
+        first = self._client.xrange(stream, self._since, self._until, 1)
+        if not first:
+            self.ranges[stream] = "no entries"
+            if (self._since, self._until) == ("-", "+"):
+                self.unmatched.append(f"no stream {stream}, or it is empty")
+            return None
+        last = self._client.xrevrange(stream, self._until, self._since, 1)
+        start, end = first[0][0].decode(), last[0][0].decode()
+        self.ranges[stream] = f"entries {start} to {end}"
+        return stream.encode(), start, end
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return the next entries, stream after stream."""
@@ -380,9 +504,9 @@ class RedisRange(FiniteSource):
             count = self._fetch_size.at_most(limit)
             try:
                 entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, count))
-            except RedisError as error:
+            except ERRORS as error:
                 self._fetch_size.reset()
-                raise TransientError(str(error)) from error
+                raise TransientError(f"stream {stream.decode()}: {error}") from error
             self._fetch_size.learn(count, entries)
             if entries:
                 self._ranges[0] = (stream, f"({entries[-1][0].decode()}", end)
@@ -397,9 +521,9 @@ class RedisRange(FiniteSource):
                 stream, entry = cast("tuple[bytes, bytes]", message.token)
                 if message.topic != stream.decode(errors="replace"):  # that of its message has been restored
                     self._client.xdel(stream, entry)
-        except RedisError as error:
+        except ERRORS as error:
             raise TransientError(str(error)) from error
 
     def close(self, clean: bool = True) -> None:
-        """Let go of the server."""
+        """Close the connection."""
         self._client.close()

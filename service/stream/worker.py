@@ -37,7 +37,7 @@ from nightjar_alerts.service.registry.loader import LoadModels
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
-from nightjar_alerts.service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
+from nightjar_alerts.service.stream.connectors import Connectors, check_addresses, open_connectors
 from nightjar_alerts.service.stream.dead_letters import restore
 from nightjar_alerts.service.stream.exactly_once import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce
 from nightjar_alerts.service.stream.files import FileSource
@@ -46,6 +46,7 @@ from nightjar_alerts.service.stream.ledger import DeliveryLedger, UnbalancedErro
 from nightjar_alerts.service.stream.messages import (
     ActiveErrors,
     FatalError,
+    FiniteSource,
     Message,
     Source,
     TransientError,
@@ -53,7 +54,7 @@ from nightjar_alerts.service.stream.messages import (
 )
 from nightjar_alerts.service.stream.pipeline import DecodeStage, InferStage, Pipeline
 from nightjar_alerts.service.stream.probes import Probes, ProgressMonitor
-from nightjar_alerts.service.stream.publishing import PublishStage
+from nightjar_alerts.service.stream.publishing import DEAD_LETTERS, PublishStage
 
 POLL_SECONDS: Final = 0.5
 KEEP_ALIVE_SECONDS: Final = 0.05
@@ -89,7 +90,6 @@ class Worker:
         self._models = ModelManager(settings, self.metrics, self._fail, load)
         self._state, self._failure, self._failure_status = "starting", "", 1
         self._connectors: Connectors | None = None
-        self._restores_dead_letters = False
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight_messages = self._in_flight_bytes = 0
@@ -129,7 +129,6 @@ class Worker:
         connectors = self._connectors = await self._call_source(
             lambda: open_connectors(self._settings, self._replay, self.metrics)
         )
-        self._restores_dead_letters = reads_dead_letters(self._settings, self._replay)
         source, pipeline = connectors.source, self._pipeline(connectors)
         self._max_batches = MAX_TRANSACTIONAL_BATCHES if connectors.transactions else None
         self._state = "ready"
@@ -184,7 +183,8 @@ class Worker:
             self._last_beat = monotonic()
             await self._wait_for_batch_end()
             room = self._settings.max_inflight_messages - self._in_flight_messages
-            if room <= 0 or self._in_flight_bytes > self._settings.max_held_bytes or self._at_batch_limit():
+            full = room <= 0 or self._in_flight_bytes > self._settings.max_held_bytes or self._at_batch_limit()
+            if full or DEAD_LETTERS in self._errors:
                 await self._call_source(lambda: source.keep_alive(KEEP_ALIVE_SECONDS))
                 continue
             messages = await self._poll(source, min(room, self._settings.batch_messages))
@@ -211,7 +211,7 @@ class Worker:
             return None
         self._errors.clear("source")
         self._backoff = backoff()
-        return [restore(message) for message in messages] if self._restores_dead_letters else messages
+        return [restore(message) for message in messages] if self._replay else messages
 
     def _begin(self, pipeline: Pipeline, messages: list[Message]) -> None:
         self._count(messages, 1)  # before the task begins: the next look at the room must see them
@@ -314,11 +314,13 @@ class Worker:
         """Log the final account; return `exit_status`, or after a failure 1 or :data:`RESTART_STATUS`."""
         source = self._connectors.source if self._connectors else None
         unreadable, skipped = (source.unreadable, source.skipped) if isinstance(source, FileSource) else ({}, [])
+        unmatched = source.unmatched if isinstance(source, FiniteSource) else ()
+        ranges = source.ranges if isinstance(source, FiniteSource) else None
+        details = {"ranges": ranges, "unmatched": unmatched, "unreadable": unreadable, "not_alerts": skipped}
         log.info(
             "final account",
             topics=self.ledger.summary(),
-            **({"unreadable": unreadable} if unreadable else {}),
-            **({"not_alerts": skipped} if skipped else {}),
+            **{name: value for name, value in details.items() if value},
         )
         try:
             self.ledger.check()
@@ -330,6 +332,9 @@ class Worker:
             return self._failure_status
         if source is None or not source.finite:
             return 0
+        if unmatched:
+            log.error("the source matches nothing", reason="; ".join(unmatched))
+            return 1
         read, dead = self.ledger.count("classified", "abstained"), self.ledger.count("dead")
         return exit_status(read, dead + len(unreadable), len(skipped))
 
@@ -349,7 +354,7 @@ def work(settings: StreamSettings, replay: bool = False) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     warn_about_environment(settings)
     try:
-        check_addresses(settings)  # before models are loaded, which takes seconds
+        check_addresses(settings, replay)  # before models are loaded, which takes seconds
         status = asyncio.run(supervise(Worker(settings, replay)))
     except (AddressError, BundleError, ProviderError) as error:
         log.critical("the worker cannot start", reason=str(error))

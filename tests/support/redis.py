@@ -17,19 +17,31 @@ needs_redis = pytest.mark.skipif(
 )
 
 
+def free_port() -> int:
+    """Return a TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
 class RedisServer:
     """A server.
 
     Parameters
     ----------
+    options : further options of redis-server.
     keeps : whether it has after a kill what it had before; otherwise it keeps nothing on disk.
+    plain : whether it is started with the given options alone, such as a Sentinel.
+    tls : whether it also listens on :attr:`tls_port`.
     """
 
-    def __init__(self, folder: Path, keeps: bool = False) -> None:
-        self._keeps = "yes" if keeps else "no"
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            self.port = int(probe.getsockname()[1])
+    def __init__(
+        self, folder: Path, *options: str, keeps: bool = False, plain: bool = False, tls: bool = False
+    ) -> None:
+        self._options = list(options)
+        self._keeps, self._plain = "yes" if keeps else "no", plain
+        self.port = free_port()
+        self.tls_port = free_port() if tls else 0
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -38,9 +50,15 @@ class RedisServer:
         return f"redis://{HOST}:{self.port}/0"
 
     def start(self) -> None:
-        command = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--dir", str(self._folder)]
-        keep = ["--appendonly", self._keeps, "--appendfsync", "always"]
-        self._process = subprocess.Popen([*command, *keep], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = ["redis-server", *self._options[:1]] if self._plain else ["redis-server"]
+        command += ["--port", str(self.port), "--bind", HOST, "--dir", str(self._folder)]
+        if self._plain:
+            command += self._options[1:]
+        else:
+            command += ["--save", "", "--appendonly", self._keeps, "--appendfsync", "always", *self._options]
+        if self.tls_port:
+            command += ["--tls-port", str(self.tls_port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(self._answers)
 
     def kill(self) -> None:
@@ -71,9 +89,11 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server(folder: Path, keeps: bool = False) -> Iterator[RedisServer]:
+def redis_server(
+    folder: Path, *options: str, keeps: bool = False, plain: bool = False, tls: bool = False
+) -> Iterator[RedisServer]:
     """A server, running."""
-    server = RedisServer(folder, keeps)
+    server = RedisServer(folder, *options, keeps=keeps, plain=plain, tls=tls)
     server.start()
     try:
         yield server

@@ -4,6 +4,7 @@ No group is joined and nothing is committed, so a replay does not disturb other 
 when it began.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,48 +20,66 @@ RANGE_OPTIONS: Final = ("since", "until", "from", "to", "partition")
 
 
 class KafkaRange(FiniteSource):
-    """Messages of topics from ``since`` to ``until`` (ISO times), or of one partition from offset to offset."""
+    """Messages of topics in a range of time or, of one partition, of offsets.
+
+    The range begins at the first record at or after ``since`` (ISO time) or at the offset ``from``, and ends before the
+    first record at or after ``until`` or before the offset ``to``.
+    """
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
-        address.only("group", *RANGE_OPTIONS)
+        self._address = address.only("group", *RANGE_OPTIONS)
         own = {"group.id": "nightjar-replay", "enable.auto.commit": False, "queued.max.messages.kbytes": 32768}
         self._consumer = make_client(Consumer, properties(address, extra, own))
         self._end_offsets: dict[tuple[str, int], int] = {}
+        self.ranges: dict[str, str] = {}
+        self.unmatched: list[str] = []
         try:
-            self._start(address)
+            self._start()
         except KafkaException as error:
-            raise AddressError(f"kafka://{address.hosts}: {error.args[0].str()}") from None
+            raise AddressError(error.args[0].str()) from None
 
-    def _start(self, address: Address) -> None:
+    def _start(self) -> None:
         assigned = []
-        for topic, partition in self._partitions(address):
+        for topic, partition in self._partitions():
             low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_SECONDS)
-            start = self._bound(address, "from", "since", topic, partition, low)
-            end = self._bound(address, "to", "until", topic, partition, high)
-            start, end = max(start, low), min(end, high)
+            start = max(low, self._bound("from", "since", topic, partition, low, high))
+            end = min(high, self._bound("to", "until", topic, partition, high, high))
+            self.ranges[f"{topic}/{partition}"] = f"offsets {start} to {end - 1}" if start < end else "no records"
             if start < end:
                 self._end_offsets[topic, partition] = end
                 assigned.append(TopicPartition(topic, partition, start))
+        bounded = {"since", "until", "from", "to"} & self._address.options.keys()
+        if self.ranges and not assigned and bounded:
+            self.unmatched.append(f"no record of {', '.join(self.ranges)} is in the range")
         self._consumer.assign(assigned)
 
-    def _partitions(self, address: Address) -> list[tuple[str, int]]:
-        only_number = int(address.number("partition", -1))
-        if only_number < 0 and {"from", "to"} & set(address.options):
+    def _partitions(self) -> list[tuple[str, int]]:
+        number = int(self._address.number("partition", -1))
+        if number < 0 and {"from", "to"} & self._address.options.keys():
             raise AddressError("offsets (`from`, `to`) belong to a `partition`")
         partitions = []
-        for topic in address.names:
-            metadata = self._consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
-            partitions += [(topic, number) for number in metadata.partitions if only_number in (-1, number)]
+        topics = self._consumer.list_topics(timeout=TIMEOUT_SECONDS).topics
+        for name in self._address.names:
+            matching = [topic for topic in topics if re.match(name, topic)] if name.startswith("^") else [name]
+            found = [topic for topic in matching if topic in topics and topics[topic].partitions]
+            if not found:
+                self.unmatched.append(f"no topic matches {name}" if name.startswith("^") else f"no topic {name}")
+            for topic in found:
+                chosen = [one for one in topics[topic].partitions if number in (-1, one)]
+                partitions += [(topic, one) for one in sorted(chosen)]
+                if not chosen:
+                    self.unmatched.append(f"no partition {number} of topic {topic}")
         return partitions
 
-    def _bound(self, address: Address, offset: str, moment: str, topic: str, partition: int, default: int) -> int:
-        if offset in address.options:
-            return int(address.number(offset, default))
-        if moment not in address.options:
+    def _bound(self, offset: str, time: str, topic: str, partition: int, default: int, high: int) -> int:
+        """Return the offset of one end of the range; ``high`` where no record is at or after a time."""
+        if offset in self._address.options:
+            return int(self._address.number(offset, default))
+        if time not in self._address.options:
             return default
-        query = TopicPartition(topic, partition, address.moment(moment))
+        query = TopicPartition(topic, partition, self._address.moment(time))
         answer = self._consumer.offsets_for_times([query], TIMEOUT_SECONDS)[0].offset
-        return default if answer == OFFSET_END else answer
+        return high if answer == OFFSET_END else answer
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return the next messages; none when every partition has been read to its end."""

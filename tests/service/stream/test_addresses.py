@@ -5,7 +5,13 @@ import pytest
 
 from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import Address, AddressError, parse_address
-from nightjar_alerts.service.stream.connectors import kafka_properties, open_dead_letters, open_sink, open_source
+from nightjar_alerts.service.stream.connectors import (
+    check_addresses,
+    kafka_properties,
+    open_dead_letters,
+    open_sink,
+    open_source,
+)
 from nightjar_alerts.service.stream.files import FolderSink, LinesSink
 
 
@@ -42,6 +48,105 @@ def test_an_address_that_leads_nowhere(text: str, reason: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "pairs"),
+    [
+        ("localhost", [("localhost", 1)]),
+        ("broker-1.example.org.:9092", [("broker-1.example.org.", 9092)]),
+        ("my_broker:9092", [("my_broker", 9092)]),
+        ("192.0.2.1:65535", [("192.0.2.1", 65535)]),
+        ("[::1]", [("::1", 1)]),
+        ("[2001:db8::7]:9092,b", [("2001:db8::7", 9092), ("b", 1)]),
+        ("[::ffff:192.0.2.1]:9092", [("::ffff:192.0.2.1", 9092)]),
+    ],
+)
+def test_host_and_port_of_every_form(hosts: str, pairs: list[tuple[str, int]]) -> None:
+    assert parse_address(f"kafka://{hosts}/t").host_ports(1) == pairs
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("redis://localhost:abc/in", "port is a number"),
+        ("redis://localhost:/in", "port is a number"),
+        ("redis://localhost:0/in", "port is a number"),
+        ("redis://localhost:65536/in", "port is a number"),
+        ("redis://localhost:-1/in", "port is a number"),
+        ("kafka://a:9092,,b/t", "is not a host"),
+        ("kafka://::1/t", "IPv6 address is written in brackets"),
+        ("kafka://2001:db8::7:9092/t", "IPv6 address is written in brackets"),
+        ("kafka://[::1]9092/t", "is not a host"),
+        ("kafka://[localhost]:1/t", "not "),
+        ("kafka://a b/t", "is not a host"),
+        ("redis://localhost/0/in", "slash in the name"),
+        ("kafka://b/night-*", r"pattern of topics is a regular expression that begins with \^"),
+        ("kafka://b/a/b", "is not a topic"),
+        ("kafka://b/..", "is not a topic"),
+        ("kafka://b/" + "t" * 250, "is not a topic"),
+        ("kafka://b/^night-[0-9", "is not a pattern"),
+        ("kafka://b/^night-(", "is not a pattern"),
+        ("kafka://user:secret@b/a", "NIGHTJAR_KAFKA_CONFIG"),
+        ("kafka://b/a?group=g&group=h", "given twice"),
+        ("kafka://b/a#b", "%23"),
+    ],
+)
+def test_address_that_cannot_be_used_says_why(text: str, reason: str) -> None:
+    with pytest.raises(AddressError, match=reason) as caught:
+        parse_address(text)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("a,b", ("a", "b")),
+        ("^night-[0-9]{6,8}", ("^night-[0-9]{6,8}",)),
+        ("^a{1,2},b,^(c|d)$", ("^a{1,2}", "b", "^(c|d)$")),
+        ("^night-[[:digit:]]+", ("^night-[[:digit:]]+",)),
+        ("^a%2Cb", ("^a,b",)),
+    ],
+)
+def test_topics_and_patterns(path: str, names: tuple[str, ...]) -> None:
+    assert parse_address(f"kafka://b/{path}").names == names
+
+
+def test_pattern_is_no_topic_of_a_sink() -> None:
+    with pytest.raises(AddressError, match="is a pattern"):
+        _ = parse_address("kafka://b/^a").name
+
+
+@pytest.mark.parametrize(
+    ("time", "milliseconds"),
+    [
+        ("2026-11-21", 1_795_219_200_000),
+        ("2026-11-21T05:00:00", 1_795_237_200_000),
+        ("2026-11-21T05:00:00Z", 1_795_237_200_000),
+        ("2026-11-21T05:00:00+02:00", 1_795_230_000_000),
+        ("2026-11-21T05:00:00%2B02:00", 1_795_230_000_000),
+        ("2026-11-21%2005:00", 1_795_237_200_000),
+    ],
+)
+def test_time_of_a_range(time: str, milliseconds: int) -> None:
+    assert parse_address(f"kafka://b/a?since={time}").moment("since") == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("source", "alerts/", "NIGHTJAR_SOURCE=alerts/: an address begins with .* Forms: kafka://HOST:PORT/TOPIC"),
+        ("sink", "x.jsonl", r"NIGHTJAR_SINK=x\.jsonl: an address begins with .* file:PATH\.jsonl"),
+        ("dead_letters", "redis://u:secret@h", r"NIGHTJAR_DEAD_LETTERS=redis://\*\*\*@h: an address names a host and"),
+        ("source", "file:/missing", "NIGHTJAR_SOURCE=file:/missing: /missing does not exist"),
+        ("kafka_config", Path("/missing"), "NIGHTJAR_KAFKA_CONFIG=/missing: cannot be read: No such file"),
+    ],
+)
+def test_error_names_setting_value_and_form(setting: str, value: Any, reason: str, tmp_path: Path) -> None:
+    ends = {"source": f"file:{tmp_path}", "sink": f"file:{tmp_path}/x", "dead_letters": f"file:{tmp_path}/letters/"}
+    with pytest.raises(AddressError, match=reason) as caught:
+        check_addresses(StreamSettings(**(ends | {setting: value})))
+    assert "secret" not in str(caught.value)
+
+
 def test_options_are_known_or_librdkafkas() -> None:
     kafka, redis = parse_address("kafka://h/t?client.id=x&grup=g"), parse_address("redis://h/t?client.id=x")
     for address in (kafka, redis):
@@ -62,7 +167,7 @@ def test_a_files_sink_is_lines_or_a_folder(tmp_path: Path) -> None:
     assert isinstance(opened(sink=f"file:{tmp_path}/out.jsonl"), LinesSink)
     assert isinstance(opened(sink=f"file:{tmp_path}/out/", sink_format="elasticc"), FolderSink)
     assert isinstance(open_dead_letters(StreamSettings()), FolderSink)
-    with pytest.raises(AddressError, match="elasticc is no text"):
+    with pytest.raises(AddressError, match=r"NIGHTJAR_SINK=.*elasticc is a binary format.*Forms: "):
         opened(sink=f"file:{tmp_path}/out.jsonl", sink_format="elasticc")
     with pytest.raises(AddressError, match="needs a sink"):
         opened()
@@ -88,4 +193,4 @@ def test_redis_is_reached_by_tls_where_the_address_says_so(scheme: str, tls: boo
 
     address = parse_address(f"{scheme}://user:secret@redis:6380/alerts")
     assert (address.scheme, address.tls) == ("redis", tls)
-    assert (connect(address).connection_pool.connection_class is redis.SSLConnection) == tls
+    assert (connect(address)().connection_pool.connection_class is redis.SSLConnection) == tls

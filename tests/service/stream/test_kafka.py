@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
 from confluent_kafka import KafkaError, Producer, TopicPartition
+from structlog.testing import capture_logs
 
 from nightjar_alerts.service.stream import publishing
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
@@ -179,10 +180,39 @@ def test_a_range_of_offsets_is_replayed(cluster: KafkaCluster, tmp_path: Path) -
 
 def test_a_replay_of_everything_ends_by_itself(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [alert(number) for number in range(50)])
-    whole = f"kafka://{cluster.hosts}/alerts?since=2020-01-01"
+    whole = f"kafka://{cluster.hosts}/alerts"
     with running(settings(cluster, tmp_path, source=whole), replay=True) as worker:
         assert worker.join() == 0
     assert worker.totals()["classified"] == 50
+
+
+@pytest.mark.parametrize(
+    ("topics", "reason"),
+    [
+        ("nope", "no topic nope"),
+        ("alerts,nope", "no topic nope"),
+        ("^nope.*", "no topic matches ^nope.*"),
+        ("alerts?partition=7", "no partition 7 of topic alerts"),
+        ("alerts?partition=1&from=900", "no record of alerts/1 is in the range"),
+    ],
+)
+def test_replay_that_matches_nothing_names_it_and_fails(
+    topics: str, reason: str, cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    cluster.produce("alerts", [alert(1)], partition=0)
+    source = f"kafka://{cluster.hosts}/{topics}"
+    with capture_logs() as logs, running(settings(cluster, tmp_path, source=source), replay=True) as worker:
+        assert worker.join() == 1
+    (account,) = [line for line in logs if line["event"] == "final account"]
+    assert account["unmatched"] == [reason]
+
+
+def test_replay_reads_topics_by_pattern(cluster: KafkaCluster, tmp_path: Path) -> None:
+    cluster.produce("alerts", [alert(number) for number in range(10)])
+    source = f"kafka://{cluster.hosts}/^al.*"
+    with running(settings(cluster, tmp_path, source=source), replay=True) as worker:
+        assert worker.join() == 0
+    assert worker.totals()["classified"] == 10
 
 
 @pytest.mark.parametrize("first", [0, 10])

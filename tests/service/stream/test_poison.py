@@ -19,7 +19,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import worker as worker_room
 from nightjar_alerts.service.stream.batches import Batch, FailedAlert
-from nightjar_alerts.service.stream.connectors import Connectors, reads_dead_letters
+from nightjar_alerts.service.stream.connectors import Connectors
 from nightjar_alerts.service.stream.dead_letters import PREFIX, SHORT_BYTES, dead_letter, restore, shorten
 from nightjar_alerts.service.stream.formats import record_of
 from nightjar_alerts.service.stream.kafka.buffer import message_of as of_kafka
@@ -285,22 +285,6 @@ def test_the_three_that_ended_every_worker(tmp_path: Path) -> None:
             assert worker.stop() == 0
     assert {one["topic"] for one in results(tmp_path)} == {"alerts"}  # a header makes no dead letter of a message
     assert dead_letters(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("source", "dead", "replay", "reads"),
-    [
-        ("kafka://h:1/alerts", "kafka://h:1/dead", False, False),
-        ("kafka://h:1/dead", "kafka://h:1/dead", False, True),
-        ("kafka://other:1/dead", "kafka://h:1/dead", False, False),
-        ("kafka://h:1/alerts", "kafka://h:1/dead", True, True),
-        ("file:/letters", "file:/letters", False, True),
-    ],
-)
-def test_dead_letters_are_believed_where_dead_letters_lie(
-    source: str, dead: str, replay: bool, reads: bool, tmp_path: Path
-) -> None:
-    assert reads_dead_letters(chosen(tmp_path, source=source, dead_letters=dead), replay) is reads
 
 
 @pytest.fixture

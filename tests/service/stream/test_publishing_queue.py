@@ -12,7 +12,7 @@ from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import publishing
 from nightjar_alerts.service.stream.batches import Batch
 from nightjar_alerts.service.stream.ledger import DeliveryLedger, LostAlertError
-from nightjar_alerts.service.stream.messages import FiniteSource, Message
+from nightjar_alerts.service.stream.messages import ActiveErrors, FiniteSource, Message
 from nightjar_alerts.service.stream.publishing import PublishingQueue, PublishTurn
 
 ROOM = 20
@@ -68,7 +68,7 @@ def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.
             source.uncommitted = 0
 
     async def work() -> None:
-        queue = PublishingQueue(source)
+        queue = PublishingQueue(source, ActiveErrors(Metrics()))
         turns = [queue.enqueue() for _ in batches]
         committing = asyncio.create_task(commit())
         await asyncio.gather(*(classified(queue, turn, batch) for turn, batch in zip(turns, batches, strict=True)))
@@ -88,7 +88,7 @@ def test_nobody_waits_for_a_batch_that_waits_for_something_outside() -> None:
         begun.append(part)
 
     async def work() -> None:
-        queue = PublishingQueue(Committing())
+        queue = PublishingQueue(Committing(), ActiveErrors(Metrics()))
         first_turn, second_turn, third_turn = (queue.enqueue() for _ in range(3))
         waiting = asyncio.create_task(queue.publish_in_turn(third_turn, third, publish))
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ def test_the_parts_of_a_batch_end_with_the_first_that_fails(monkeypatch: pytest.
             await asyncio.sleep(60)
 
     async def work() -> None:
-        queue = PublishingQueue(source)
+        queue = PublishingQueue(source, ActiveErrors(Metrics()))
         turn = queue.enqueue()
         with pytest.raises(LostAlertError):
             await queue.publish_in_turn(turn, batch, publish)
@@ -152,7 +152,7 @@ def test_alerts_are_answered_while_nobody_takes_commits(monkeypatch: pytest.Monk
         looks.append(waits - before)
 
     async def work() -> list[int]:
-        queue, looks = PublishingQueue(source), list[int]()
+        queue, looks = PublishingQueue(source, ActiveErrors(Metrics())), list[int]()
         for uncommitted in (ROOM, ROOM, 0, ROOM):
             source.uncommitted, before = uncommitted, waits
             await queue.publish_in_turn(queue.enqueue(), batch_of(1), partial(note, looks, before))

@@ -2,25 +2,25 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 # What follows imports the extra, hence stands after the question whether it is there.
 # ruff: noqa: E402
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 
 from nightjar_alerts.service.stream.addresses import parse_address
-from nightjar_alerts.service.stream.messages import Record, TransientError
 from nightjar_alerts.service.stream.redis_streams import (
     FIRST_ENTRIES,
     READ_FOR_DEAD_LETTER,
     REPLY_BYTES,
     FetchSize,
     RedisRange,
-    RedisSink,
     RedisSource,
 )
 from support.edge import Network, wait_until
@@ -240,6 +240,39 @@ def test_dead_letters_in_a_stream_are_replayed_and_deleted(server: RedisServer, 
     assert {one["key"] for one in published(server)} == {f"alerts/{10_000 + n}/echo-0.0.1" for n in range(5)}
 
 
+@pytest.mark.parametrize(
+    ("options", "read", "unmatched"),
+    [
+        ({"since": "2026-11-22"}, 2, []),
+        ({"until": "2026-11-22"}, 3, []),
+        ({"since": "2026-11-20", "until": "2026-11-22T00:00:01"}, 4, []),
+        ({"since": "2026-11-25"}, 0, ["no entry of days is in the range"]),
+    ],
+)
+def test_redis_replay_by_time(
+    options: dict[str, str], read: int, unmatched: list[str], server: RedisServer, tmp_path: Path
+) -> None:
+    for number, day in enumerate([20, 20, 21, 22, 22]):
+        second = 1 if number == 4 else 0
+        time_ms = int(datetime(2026, 11, day, 0, 0, second, tzinfo=UTC).timestamp() * 1000)
+        client(server).xadd("days", {"value": alert(number)}, id=f"{time_ms}-{number}")
+    source = address(server, "days", **options)
+    with running(settings(server, tmp_path, source=source), replay=True) as worker:
+        assert worker.join() == (1 if unmatched else 0)
+    assert worker.totals().get("classified", 0) == read
+    connectors = worker.worker._connectors
+    assert connectors is not None
+    assert list(connectors.source.unmatched) == unmatched  # type: ignore[attr-defined]
+
+
+def test_redis_replay_of_a_missing_stream_names_it(server: RedisServer, tmp_path: Path) -> None:
+    source = address(server, "nope")
+    with capture_logs() as logs, running(settings(server, tmp_path, source=source), replay=True) as worker:
+        assert worker.join() == 1
+    (account,) = [line for line in logs if line["event"] == "final account"]
+    assert account["unmatched"] == ["no stream nope, or it is empty"]
+
+
 def test_an_outage_delays_and_loses_nothing(server: RedisServer, tmp_path: Path) -> None:
     network = Network()
     feed(server, *map(alert, range(10)))
@@ -271,13 +304,6 @@ def test_a_sink_that_is_down_holds_the_source_back(server: RedisServer, tmp_path
             eventually(lambda: worker.totals().get("classified") == 100)
             assert worker.stop() == 0
         assert {one["alert_id"] for one in published(other)} == {str(10_000 + number) for number in range(100)}
-
-
-def test_a_sink_of_another_type_refuses_for_good(server: RedisServer) -> None:
-    client(server).set("results", "not a stream")
-    (verdict,) = RedisSink(parse_address(address(server, "results"))).publish([Record(b"k", b"v")])
-    assert "WRONGTYPE" in str(verdict)
-    assert not isinstance(verdict, TransientError)
 
 
 def test_a_source_says_how_far_behind_it_is(server: RedisServer) -> None:

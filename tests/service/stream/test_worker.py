@@ -12,6 +12,9 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.connectors import check_addresses
+from nightjar_alerts.service.stream.dead_letters import dead_letter, describe
+from nightjar_alerts.service.stream.inspection import print_dead_letters
+from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
 from support import alerts
 from support.edge import HOST, Network, wait_until
 from support.graphs import poison
@@ -124,6 +127,36 @@ def test_dead_letters_are_replayed_once(tmp_path: Path) -> None:
     assert dead_letters(tmp_path) == []
     keys = [one["key"] for one in results(tmp_path)]
     assert sorted(keys) == sorted({f"alerts/{10_000 + number}/echo-0.0.1" for number in range(8)})
+
+
+def test_dead_letters_command_prints_stage_and_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = f"file:{packets(tmp_path, alert(1), b'junk', b'')}"
+    with running(chosen(tmp_path, source=source)) as worker:
+        assert worker.join() == 3
+    before = dead_letters(tmp_path)
+    (tmp_path / "letters" / "x.record.json").write_text("{")
+    assert print_dead_letters(f"file:{tmp_path}/letters/") == 3
+    text = capsys.readouterr().out
+    assert "stage      decode" in text
+    assert "reason     unknown_envelope" in text
+    assert "alerts 0001.avro#1" in text
+    assert "1 decode empty" in text
+    assert "not read: x.record.json" in text
+    (tmp_path / "letters" / "x.record.json").unlink()
+    assert dead_letters(tmp_path) == before
+
+
+def test_dead_letters_command_escapes_control_characters() -> None:
+    letter = dead_letter(Message("a\x1b[31m", "0:1", b"x"), DeadLetterCause("decode", "empty", "line\nline"), "echo@1")
+    text = describe(Message("dead", "0:2", letter.value, headers=letter.headers))
+    assert "\x1b" not in text
+    assert "line\\nline" in text
+    assert "not a dead letter" in describe(Message("dead", "0:3", b""))
+
+
+def test_dead_letters_command_of_an_empty_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_dead_letters(f"file:{tmp_path}") == 0
+    assert capsys.readouterr().out == f"no dead letters in file:{tmp_path}\n"
 
 
 def test_probes_tell_how_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,339 @@
+"""A destination that refuses every record costs no alert: it is retried, with the worker not ready."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# What follows imports the extra, hence stands after the question whether it is there.
+# ruff: noqa: E402
+redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+
+from nightjar_alerts.service.stream.addresses import AddressError, parse_address
+from nightjar_alerts.service.stream.connectors import open_connectors
+from nightjar_alerts.service.stream.messages import Record
+from nightjar_alerts.service.stream.redis_streams import GROUP, RETURNED, RedisSink, RedisSource
+from support.redis import RedisServer, needs_redis, redis_server
+from support.stream import alert, chosen, dead_letters, eventually, results, running
+
+pytestmark = [pytest.mark.slow, needs_redis]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+def client(server: RedisServer, **options: Any) -> Any:
+    return redis.Redis(port=server.port, protocol=2, **options)
+
+
+def address(server: RedisServer, stream: str, options: str = "", login: str = "") -> str:
+    return f"redis://{login}127.0.0.1:{server.port}/{stream}{options}"
+
+
+def feed(server: RedisServer, *values: bytes) -> None:
+    for value in values:
+        client(server).xadd("alerts", {"value": value})
+
+
+def without_replicas(other: Any) -> Callable[[], object]:
+    other.config_set("min-replicas-to-write", 1)
+    return lambda: other.config_set("min-replicas-to-write", 0)
+
+
+def wrong_type(other: Any) -> Callable[[], object]:
+    other.set("results", "x")
+    return lambda: other.delete("results")
+
+
+def no_permission(other: Any) -> Callable[[], object]:
+    other.execute_command("ACL", "SETUSER", "default", "-xadd")
+    return lambda: other.execute_command("ACL", "SETUSER", "default", "+xadd")
+
+
+def out_of_memory(other: Any) -> Callable[[], object]:
+    other.config_set("maxmemory", "1")
+    return lambda: other.config_set("maxmemory", "0")
+
+
+def read_only(other: Any) -> Callable[[], object]:
+    other.replicaof("127.0.0.1", "1")
+    return lambda: other.replicaof("NO", "ONE")
+
+
+def misconfigured(other: Any) -> Callable[[], object]:
+    snapshot = Path(other.config_get("dir")["dir"], "dump.rdb")
+    snapshot.mkdir()  # no snapshot can be written there
+    other.config_set("save", "3600 1")
+    other.bgsave()
+    eventually(lambda: other.info("persistence")["rdb_last_bgsave_status"] == "err")
+
+    def repair() -> None:
+        snapshot.rmdir()
+        other.save()
+
+    return repair
+
+
+REFUSALS: dict[str, tuple[Callable[[Any], Callable[[], object]], str]] = {
+    "NOREPLICAS": (without_replicas, "NOREPLICAS"),
+    "WRONGTYPE": (wrong_type, "WRONGTYPE"),
+    "NOPERM": (no_permission, "permission"),
+    "OOM": (out_of_memory, "memory"),
+    "READONLY": (read_only, "read only"),
+    "MISCONF": (misconfigured, "MISCONF"),
+}
+
+
+@pytest.mark.parametrize("place", ["sink", "dead_letters"])
+@pytest.mark.parametrize("name", REFUSALS)
+def test_redis_destination_that_refuses_is_retried(name: str, place: str, server: RedisServer, tmp_path: Path) -> None:
+    begin, text = REFUSALS[name]
+    feed(server, alert(1), alert(2), b"junk")
+    (tmp_path / "other").mkdir()
+    with redis_server(tmp_path / "other") as other_server:
+        other = client(other_server)
+        repair = begin(other)
+        ends = {"source": address(server, "alerts"), place: address(other_server, "results")}
+        with running(chosen(tmp_path, retry_auth_errors=True, **ends)) as worker:
+            eventually(lambda: text in worker.ask("/readyz")[1])
+            status, reason = worker.ask("/readyz")
+            assert (status, "results" in reason) == (503, True)
+            repair()
+            wanted = 2 if place == "sink" else 1
+            eventually(lambda: other.exists("results") and other.xlen("results") == wanted)
+            eventually(lambda: worker.ask("/readyz")[0] == 200)
+            eventually(lambda: client(server).xpending("alerts", GROUP)["pending"] == 0)
+            assert worker.stop() == 0
+        totals = worker.totals()
+        assert (totals["classified"], totals["dead:unknown_envelope"], totals["in"]) == (2, 1, 3)
+        if place == "dead_letters":
+            assert other.xrange("results")[0][1][b"value"] == b"junk"
+
+
+def test_redis_acknowledgement_that_is_refused_turns_readiness_off(server: RedisServer, tmp_path: Path) -> None:
+    feed(server, alert(1))
+    source = address(server, "alerts")
+    with running(chosen(tmp_path, source=source)) as worker:
+        eventually(lambda: worker.totals().get("classified") == 1)
+        client(server).execute_command("ACL", "SETUSER", "default", "-xack")
+        feed(server, alert(2))
+        eventually(lambda: "acknowledge" in worker.ask("/readyz")[1])
+        assert worker.ask("/readyz")[0] == 503
+        client(server).execute_command("ACL", "SETUSER", "default", "+xack")
+        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        assert worker.stop() == 0
+    assert dead_letters(tmp_path) == []
+
+
+def test_orderly_stops_do_not_count_as_deliveries(server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    feed(server, *map(alert, range(5)))
+    with redis_server(tmp_path / "other") as other_server:
+        other = client(other_server)
+        repair = out_of_memory(other)
+        ends = {"source": address(server, "alerts"), "sink": address(other_server, "results")}
+        for _ in range(7):
+            with running(chosen(tmp_path, drain_timeout=0, **ends)) as worker:
+                eventually(lambda: "sink" in worker.ask("/readyz")[1])
+                assert worker.stop() == 0
+            assert worker.totals()["returned"] == 5
+        repair()
+        consumers = {one["name"] for one in client(server).xinfo_consumers("alerts", GROUP)}
+        assert consumers == {RETURNED.encode()}
+        with running(chosen(tmp_path, **ends)) as worker:
+            eventually(lambda: worker.totals().get("classified") == 5)
+            assert worker.stop() == 0
+        assert other.xlen("results") == 5
+    assert dead_letters(tmp_path) == []
+
+
+def test_redis_unclean_close_counts_the_delivery(server: RedisServer) -> None:
+    feed(server, b"body")
+    source = RedisSource(parse_address(address(server, "alerts", "?idle=0.01")))
+    (message,) = source.poll(1, 0.1)
+    source.close(clean=False)
+    eventually(lambda: bool(client(server).xpending_range("alerts", GROUP, "-", "+", 1, idle=10)))
+    (again,) = RedisSource(parse_address(address(server, "alerts", "?idle=0.01&consumer=x"))).poll(1, 0.1)
+    assert (message.deliveries, again.deliveries) == (1, 2)
+
+
+SOURCE_RIGHTS = ["+xgroup", "+xreadgroup", "+xpending", "+xclaim", "+xack"]
+
+
+def test_redis_user_with_the_documented_rights_is_enough(server: RedisServer, tmp_path: Path) -> None:
+    rights = [*SOURCE_RIGHTS, "+xadd", "~alerts", "~results", "~dead"]
+    client(server).execute_command("ACL", "SETUSER", "worker", "on", ">secret", *rights)
+    feed(server, alert(1), b"junk")
+    login = "worker:secret@"
+    ends = {"source": "alerts", "sink": "results", "dead_letters": "dead"}
+    addresses = {end: address(server, stream, login=login) for end, stream in ends.items()}
+    with running(chosen(tmp_path, **addresses)) as worker:
+        eventually(lambda: client(server).exists("results", "dead") == 2)
+        assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("right", SOURCE_RIGHTS[1:])
+def test_redis_source_without_a_right_ends_the_start_and_names_it(
+    right: str, server: RedisServer, tmp_path: Path
+) -> None:
+    rights = [one for one in SOURCE_RIGHTS if one != right]
+    client(server).execute_command("ACL", "SETUSER", "worker", "on", ">secret", *rights, "~alerts")
+    source = address(server, "alerts", login="worker:secret@")
+    with pytest.raises(AddressError, match=f"NIGHTJAR_SOURCE=.*not authorised.*'{right[1:]}'") as caught:
+        open_connectors(chosen(tmp_path, source=source))
+    assert "secret" not in str(caught.value)
+
+
+def test_redis_sink_without_a_right_ends_the_start_and_adds_nothing(server: RedisServer, tmp_path: Path) -> None:
+    source, sink = address(server, "alerts"), address(server, "results")
+    open_connectors(chosen(tmp_path, source=source, sink=sink))
+    assert client(server).exists("results") == 0
+    client(server).execute_command("ACL", "SETUSER", "default", "-xadd")
+    with pytest.raises(AddressError, match=r"NIGHTJAR_SINK=.*not authorised.*'xadd'"):
+        open_connectors(chosen(tmp_path, source=source, sink=sink))
+
+
+def test_redis_cluster_streams_are_read_and_written(tmp_path: Path) -> None:
+    with redis_server(tmp_path, "--cluster-enabled", "yes") as server:
+        client(server).execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        eventually(lambda: client(server).execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+        for number in range(4):
+            client(server).xadd("alerts" if number % 2 else "more", {"value": alert(number)})
+        ends = {
+            "source": address(server, "alerts,more", "?cluster=yes"),
+            "sink": address(server, "results", "?cluster=yes"),
+        }
+        with running(chosen(tmp_path, **ends)) as worker:
+            eventually(lambda: client(server).xlen("results") == 4)
+            assert worker.stop() == 0
+        assert worker.totals() == {"in": 4, "classified": 4, "pending": 0}
+
+
+def test_redis_sentinel_names_the_server(server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "sentinel").mkdir()
+    configuration = tmp_path / "sentinel" / "sentinel.conf"
+    configuration.write_text(f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\n")
+    with redis_server(tmp_path / "sentinel", str(configuration), "--sentinel", plain=True) as sentinel:
+        feed(server, alert(1))
+        ends = {
+            "source": address(sentinel, "alerts", "?sentinel=mymaster"),
+            "sink": address(sentinel, "results", "?sentinel=mymaster&db=1"),
+        }
+        with running(chosen(tmp_path, **ends)) as worker:
+            eventually(lambda: client(server, db=1).xlen("results") == 1)
+            assert worker.stop() == 0
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a private authority (ca.crt) and a certificate for servers and clients (node.crt, node.key)."""
+    folder = tmp_path_factory.mktemp("certificates")
+    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test authority",
+            "-keyout", "ca.key", "-out", "ca.crt")  # fmt: skip
+    openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", "node.key",
+            "-out", "node.csr")  # fmt: skip
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    openssl(folder, "x509", "-req", "-in", "node.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+            "-days", "2", "-extfile", "names", "-out", "node.crt")  # fmt: skip
+    return folder
+
+
+def test_redis_tls_with_a_private_authority_and_client_certificates(certificates: Path, tmp_path: Path) -> None:
+    files = {name: str(certificates / name) for name in ("ca.crt", "node.crt", "node.key")}
+    tls = [
+        "--tls-cert-file",
+        files["node.crt"],
+        "--tls-key-file",
+        files["node.key"],
+        "--tls-ca-cert-file",
+        files["ca.crt"],
+    ]
+    with redis_server(tmp_path, *tls, tls=True) as server:
+        options = f"?ssl_ca_certs={files['ca.crt']}&ssl_certfile={files['node.crt']}&ssl_keyfile={files['node.key']}"
+        base = f"rediss://localhost:{server.tls_port}"
+        feed(server, alert(1))
+        ends = {"source": f"{base}/alerts{options}", "sink": f"{base}/results{options}"}
+        with running(chosen(tmp_path, **ends)) as worker:
+            eventually(lambda: client(server).xlen("results") == 1)
+            assert worker.stop() == 0
+        with pytest.raises(AddressError, match=r"NIGHTJAR_SOURCE=.*no TLS connection.*certificate verify failed"):
+            open_connectors(chosen(tmp_path, source=f"{base}/alerts"))
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("?ssl_ca_certs=/nope", "write rediss://"),
+        ("?group=g&idle=soon", "idle is a number"),
+        ("?delete=true", "delete is yes or no"),
+        ("?cluster=yes&db=1", "only database 0"),
+    ],
+)
+def test_redis_option_that_is_wrong_is_named(query: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(AddressError, match=reason):
+        open_connectors(chosen(tmp_path, source=f"redis://localhost/in{query}"))
+
+
+def test_dead_letter_folder_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AddressError, match=r"NIGHTJAR_DEAD_LETTERS=.*cannot be written"):
+        open_connectors(chosen(tmp_path, source=f"file:{tmp_path}", dead_letters=f"file:{tmp_path}/file/"))
+
+
+def test_dead_letter_folder_that_fails_later_stops_the_worker_from_taking(server: RedisServer, tmp_path: Path) -> None:
+    settings = chosen(tmp_path, source=address(server, "alerts"), batch_messages=4, max_inflight_messages=1000)
+    with running(settings) as worker:
+        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        (tmp_path / "letters").rmdir()
+        (tmp_path / "letters").write_text("")
+        feed(server, b"junk")
+        eventually(lambda: "dead letters" in worker.ask("/readyz")[1])
+        feed(server, *map(alert, range(40)))
+        eventually(lambda: client(server).xlen("alerts") == 41)
+        taken = worker.totals()["in"]
+        (tmp_path / "letters").unlink()
+        eventually(lambda: worker.totals()["in"] == 41)
+        assert worker.stop() == 0
+    assert taken <= 5
+    assert len(results(tmp_path)) == 40
+    assert len(dead_letters(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "dead"),
+    [
+        ("redis://localhost/d", "redis://localhost:6379/d"),
+        ("redis://localhost/d", "redis://127.0.0.1/d"),
+        ("redis://localhost/a,d", "redis://localhost/d"),
+        ("kafka://localhost/d", "kafka://localhost:9092/d"),
+        ("kafka://a:1,b:1/d", "kafka://b:1/d"),
+        ("kafka://localhost/^al.*", "kafka://localhost/alerts-dead"),
+        ("file:.", "file:./"),
+    ],
+)
+@pytest.mark.parametrize("place", ["dead_letters", "sink"])
+def test_source_that_reads_what_the_worker_writes_is_refused(
+    source: str, dead: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AddressError, match=f"NIGHTJAR_{place.upper()}=.*this is also the source"):
+        open_connectors(chosen(tmp_path, source=source, **{place: dead}))
+
+
+def test_stream_of_another_database_is_not_the_source(server: RedisServer, tmp_path: Path) -> None:
+    ends = {"source": address(server, "d"), "dead_letters": address(server, "d", "?db=1")}
+    open_connectors(chosen(tmp_path, **ends)).source.close()
+
+
+def test_redis_sink_reports_a_missing_server_by_stream() -> None:
+    (report,) = RedisSink(parse_address("redis://127.0.0.1:1/results")).publish([Record(b"k", b"v")])
+    assert "stream results" in str(report)
