@@ -10,6 +10,7 @@ renamed, so that it is there whole or not at all.
 """
 
 import base64
+import errno
 import hashlib
 import os
 import threading
@@ -28,6 +29,8 @@ from nightjar_alerts.service.stream.messages import DeliveryReport, FiniteSource
 log = structlog.get_logger(__name__)
 
 RECORD_SUFFIX = ".record.json"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk, which is waited for."""
 
 
 class FileSource(FiniteSource):
@@ -118,7 +121,8 @@ class FolderSink(_FileSink):
             write_atomic(probe, b"")
             probe.unlink()
         except OSError as error:
-            raise AddressError(f"the folder {folder} cannot be written: {error.strerror}") from None
+            if error.errno not in FULL:
+                raise AddressError(f"the folder {folder} cannot be written: {error.strerror}") from None
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Write each record; it is on the disk when this returns."""

@@ -27,7 +27,12 @@ from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED
 from nightjar_alerts.service.stream.kafka.offsets import Offsets
 from nightjar_alerts.service.stream.kafka.sink import KafkaSink, produce_and_wait
 from nightjar_alerts.service.stream.kafka.source import KafkaSource
-from nightjar_alerts.service.stream.messages import FatalError, PermanentError, Record, TransientError
+from nightjar_alerts.service.stream.messages import (
+    FatalError,
+    Record,
+    RecordTooLargeError,
+    TransientError,
+)
 from support.edge import Network, wait_until
 from support.graphs import poison
 from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, LostClient, kafka_cluster
@@ -328,7 +333,7 @@ def test_a_source_is_no_member_before_it_joins_and_while_its_partitions_are_lost
 def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
     verdicts = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(5_000_000)), Record(b"c", b"v")])
-    assert [type(verdict) for verdict in verdicts] == [type(None), PermanentError, type(None)]
+    assert [type(verdict) for verdict in verdicts] == [type(None), RecordTooLargeError, type(None)]
     sink.close()
     nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})
     assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [TransientError]
