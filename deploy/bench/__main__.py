@@ -5,9 +5,9 @@
     python -m deploy.bench --parts '["before"]' --before OTHER/CHECKOUT
     python -m deploy.bench --parts '["peers"]'     other servers, installed from PyPI on the way
 
-Each part starts its own service, in its own process, and compares within a round with something measured in the same
-round. Half an hour on two cores. Separate commands: ``deploy.bench.simulation`` (batching policies and cluster sizes),
-``deploy.bench.soak`` (half an hour of load) and ``deploy.bench.http_load`` (the load client).
+Each part starts its own service process and takes ratios within a round. Half an hour on two cores. Separate commands:
+``deploy.bench.simulation`` (batching policies and cluster sizes), ``deploy.bench.soak`` (half an hour of load) and
+``deploy.bench.http_load`` (the load client).
 """
 
 from pathlib import Path

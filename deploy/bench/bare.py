@@ -1,14 +1,12 @@
-"""Bare onnxruntime, the yardstick of every benchmark: one light curve a call, and at its best.
+"""Bare onnxruntime, the reference of every benchmark: one light curve per call, and the best schedule.
 
-**One curve a call** (:class:`Bare`): ``session.run`` on ready-made inputs, and nothing else. No HTTP, JSON, validation,
-featurisation, queue or batching: the inputs are made before the clock starts. With one caller it is what a loop in a
-script gets; with as many callers as the service has workers it is all that the cores can do one by one.
+**One curve per call** (:class:`Bare`): ``session.run`` on prepared inputs, without HTTP, JSON, validation,
+preprocessing, queue or batching. With one caller this is a loop in a script; with as many callers as the service has
+workers it is the throughput of all cores one by one.
 
-**At its best** (:class:`Best`): everything known beforehand, and the schedule that does most. A schedule says which
-curves share a run. Those tried are one by one, and the curves sorted by length and cut into batches of so many padded
-observations. Batches begin with the longest, so that no caller is left with a long one at the end. Inputs are made
-before the clock starts; what a schedule costs to find, and its inputs to pad, costs nothing. That is more than any
-server can do, which has to take curves as they come: a service near it has little left to gain.
+**Best schedule** (:class:`Best`): all curves are known beforehand, and the fastest of several schedules counts: one by
+one, or sorted by length and cut into batches of a number of padded observations, the longest first. Finding the
+schedule and padding take no time. No server can reach this, since it gets the curves one after the other.
 """
 
 import threading

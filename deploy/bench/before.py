@@ -5,11 +5,10 @@
 OTHER has an environment of its own in ``.venv``, where it is installed. Both checkouts serve the same bundle with the
 same settings; settings of :data:`OPTIONAL` are left out where a checkout does not have them.
 
-Two processes of one commit differ by a few per cent for as long as they live, so each checkout is started several
-times. A start runs both checkouts; a round measures each of them once, in an order that changes from round to round.
-The ratio of a start is the median over its rounds. The result is the median over the starts, with their range
-(``spread``) and the 95 % interval of the median (``low``, ``high``). Throughput depends on other load of the machine,
-processor time hardly does.
+Two processes of one commit differ by a few per cent, so each checkout is started several times. A start runs both
+checkouts; a round measures each of them once, in an order that changes from round to round. The ratio of a start is the
+median over its rounds. The result is the median over the starts, with their range (``spread``) and the 95 % interval of
+the median (``low``, ``high``). Throughput depends on other load of the machine, processor time hardly does.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A real Kafka of one's own, for benchmarks and tests: brokers of this machine that may be killed and started again.
+"""Local Kafka brokers for benchmarks and tests, which may be killed and restarted.
 
 NIGHTJAR_KAFKA_HOME names any unpacked Kafka (a folder with ``libs/*.jar``); Java 17 or newer runs it. Each broker is
 its own controller as well and listens at five ports: plain, SASL, TLS, both, and one that tests reach through a proxy.

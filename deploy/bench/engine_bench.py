@@ -1,22 +1,19 @@
-"""The engine measured: against its simulation, other batching policies, bare onnxruntime and a lone request.
+"""Benchmark of the engine: its simulation, other batching policies, bare onnxruntime, and a lone request.
 
-**Simulated and real** (:mod:`deploy.bench.simulation`): both get the same trace and the same limits. Each round
-measures what runs cost, simulates, and drives the real engine with the trace. Two simulations are held against it: one
-with only what could be known before, and one that knows what runs took in the replay. The first also shows how
-much the machine changed from one second to the next; the second shows queue and policy alone.
+**Simulated and real** (:mod:`deploy.bench.simulation`), with the same trace and limits. Each round measures the cost of
+runs, simulates, and runs the real engine with the trace. Two simulations are compared with it: one with the costs
+measured before, which includes changes of the machine, and one with the costs of the replay, for queue and policy only.
 
 **A lone request**: one JSON light curve without other load, compared with its bare run. Each curve is run bare and
-over HTTP, in turn; the difference counts, curve by curve, so that long and short ones weigh alike. The client is
-a blocking socket in this process, the thinnest there is.
+over HTTP, in turn; the difference is taken curve by curve. The client is a blocking socket in this process.
 
 **Light curves** have the lengths of real alerts: lognormal around 50 points, and one in a hundred from a deep field.
-The cache is off, as the curves come again and again.
+The cache is off, since curves are repeated.
 
 **Batching policies** on the real engine, Nightjar's and those of other servers, get the same network, curves and run.
-At saturation every curve waits from the start, and what counts is how long it takes until the last is answered. At half
-of that load curves arrive at random, open loop: each is given to the engine at its time, independently of the others,
-and its latency counts from that moment. Rounds are interleaved (every policy once, in turn), and ratios are taken
-within a round.
+At saturation all curves are queued at the start, and the time until the last result counts. At half of that load curves
+arrive at random (open loop), and latency counts from the arrival. Rounds are interleaved (every policy once, in turn),
+and ratios are taken within a round.
 """
 
 import asyncio

@@ -2,10 +2,10 @@
 
     python -m deploy.bench --parts '["kafka"]' --output build/kafka.json
     python -m deploy.bench --parts '["kafka"]' --kafka-parts '["kills", "commits"]' --kafka-minutes 5
-    python -m deploy.bench.kafka SCALE [PART ...]        some parts alone, in small
+    python -m deploy.bench.kafka SCALE [PART ...]        some parts at a smaller scale
 
-One broker of our own (:mod:`deploy.bench.brokers`), worker processes as a user starts them. Each figure is kept as soon
-as it is known, those of kills and rounds after each of them, so that a run which is cut short has measured something.
+One local broker (:mod:`deploy.bench.brokers`) and real worker processes. Each figure is stored as soon as it is known,
+so that an interrupted run keeps its results.
 """
 
 import itertools

@@ -1,8 +1,7 @@
-"""One trial on a real Kafka: two topics of its own, workers between them, what is fed and what comes out.
+"""One trial on a real Kafka: two new topics, workers between them, alerts sent and results received.
 
-The broker stamps alerts and answers alike when it takes them, so times need no other clock. What is answered twice is
-identified by the keys of the results. Another checkout may be measured by the same means: ``BENCH_WORKER_TREE`` names
-it.
+The broker timestamps alerts and results, so no other clock is needed. Duplicates are identified by the keys of the
+results. ``BENCH_WORKER_TREE`` names another checkout to measure.
 """
 
 import itertools

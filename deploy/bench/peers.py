@@ -1,8 +1,8 @@
 """Throughput and latency of other model servers with the same light curves, network, client and machine.
 
-Each is installed from PyPI into an environment of its own (kept under ``build/``, so that a second run is quicker; one
-that cannot be installed is left out and named), started around the endpoint in ``endpoints/``, checked to answer what
-the network answers alone, measured and stopped, once in every round. All get as many processes as there are cores.
+Each is installed from PyPI into an environment of its own under ``build/`` (servers that cannot be installed are
+reported and left out), started with the endpoint in ``endpoints/``, verified against the network's outputs, measured
+and stopped, once per round. All get as many processes as there are cores.
 Batching servers are measured as they are and with batches of up to 64 light curves, gathered for up to 5 ms.
 """
 

@@ -1,10 +1,10 @@
-"""A service process of one's own, for the demonstration, benchmarks and tests: started, waited for, watched, stopped.
+"""A service process for the demo, benchmarks and tests: start, wait, measure, stop.
 
     with running(bundle) as service:
         urllib.request.urlopen(f"{service.url}/readyz")
 
-The process is the command a user starts (``nightjar serve``), configured by environment alone, with its log in
-a file so that a full pipe can never block it.
+The process is ``nightjar serve``, configured by environment variables, with its log in a file, since a full pipe would
+block it.
 """
 
 import os

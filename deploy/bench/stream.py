@@ -1,18 +1,10 @@
 """The stream worker: visits end to end compared with bare onnxruntime, and the decoder compared with fastavro.
 
-A real Redis server with streams of alerts and results, and the worker between them that a user starts.
+Real worker processes of one consumer group between two streams of a real Redis server. An alert is done when its result
+is acknowledged. The server's clock timestamps both; the age of an alert counts from its arrival.
 
-Memory of a worker behind a backlog: resident early, and late, while most of it still waits at the broker.
-
-The alerts are small, detections of new objects alone, and a thousand different ones come again and again: what matters
-is their number.
-
-Where the processor time of a streamed alert goes: decode, featurise, run, encode, each alone on one core.
-
-A real Redis server carries the alerts in and the answers out; worker processes are those that a user starts. An alert
-is drained when its answer is acknowledged. The server's own clock stamps both, so ages need no other: an alert's is
-counted from its arrival, as if that were the middle of its exposure. All worker processes are on this machine, of one
-consumer group; more of them than cores share what there is.
+Memory behind a backlog is measured early and late, while most of the backlog is still pending, with many small alerts.
+Processor time of an alert is measured by step: decode, featurise, run, encode, each alone on one core.
 """
 
 import io

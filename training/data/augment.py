@@ -1,29 +1,28 @@
-"""Views of a light curve: what one survey would show of it at one moment, fixed for scoring or drawn for training.
+"""Views of a light curve as one survey would have it at one time: fixed for evaluation, random for training.
 
 Notable:
 
-- a :class:`View` is plain data and :func:`apply_view` is pure, so that evaluation uses the same views as training
-  drew at random ("with g and r only", "without metadata", "at the third detection");
+- a :class:`View` is plain data and :func:`apply_view` is pure, so that evaluation uses the same views as random
+  training ("with g and r only", "without metadata", "at the third detection");
 - masked temporal augmentation (MTA) is that of ATAT (Cabrera-Vives et al. 2024): keep what was observed until a day
   drawn from a short list, counted from the trigger; observations before the trigger always stay;
 - alerts are sent at detections, so a share of the draws ends at a detection instead of a day, log-uniform in its
   number: half of a broker's traffic is about objects with few detections;
-- real alerts lack things. ZTF observes g, r and sometimes i, sends 30 days of history, and detections without forced
-  photometry; neither ZTF nor Rubin sends the 64 ELAsTiCC metadata. Each absence is drawn on its own, and a further
-  share of the draws has all of ZTF's absences together;
+- real alerts are incomplete. ZTF observes g, r and sometimes i, sends 30 days of history, and detections without forced
+  photometry; neither ZTF nor Rubin sends the 64 ELAsTiCC metadata. Each is dropped independently, and a further
+  share of the draws drops all that ZTF lacks;
 - ZTF is shallower, so what it detects is brighter: its views multiply fluxes and errors by one factor, which is the
   same object nearer, at the same signal to noise. A network that never saw such errors would read them as brightness.
 
-Degradations, drawn for training alone: brightness, errors, bands, points and metadata that vary from survey to survey.
+Degradations, for training only: brightness, errors, bands, points and metadata that vary from survey to survey.
 
 Notable:
 
-- every draw is for all classes alike: what is missing, or wrong, in some surveys alone would name the survey, and
-  with it the class (a tree that saw missing dust called ZTF's supernovae superluminous);
-- an object made brighter or fainter is the same object elsewhere, so it loses its redshift: brightness may reveal a
-  class with a redshift alone;
-- made fainter it may be noisier: errors keep their share of the flux, or grow;
-- an object that had no redshift may be given that of a galaxy nearby, as alerts inside the Galaxy are.
+- every draw is independent of the class: what is missing in some surveys only would reveal the survey, and with it the
+  class (trees with missing dust called ZTF's supernovae superluminous);
+- an object made brighter or fainter is at another distance, so it loses its redshift;
+- fainter light curves may be noisier: errors keep their ratio to the flux, or grow;
+- an object without a redshift may get that of a nearby galaxy, as happens for Galactic alerts.
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,12 @@
-"""Batches: class-balanced draws from a dataset, seen through random views, grouped by length.
+"""Batches: class-balanced samples of a dataset in random views, grouped by length.
 
 Notable:
 
-- curves become tokens by :func:`models.lightcurve.featurise`, the function that serves: there is no second
-  featurisation to drift away from;
+- light curves become tokens by :func:`models.lightcurve.featurise`, as in the service;
 - what a step trains on is a function of (seed, step) alone: a pool of ``pool`` batches is drawn from its own
-  generator, so a resumed run repeats exactly what an uninterrupted run would have seen, and no sampler state is
+  generator, so a resumed run is identical to an uninterrupted one, and no sampler state is
   stored;
-- within a pool examples are sorted by length before they are cut into batches, which is what keeps padding low; the
+- within a pool examples are sorted by length before they are cut into batches, which keeps padding low; the
   batches of a pool then come in random order;
 - one background thread prepares the next pool while the current one trains.
 """

@@ -1,11 +1,10 @@
 """Labelled light curves on disk: one ragged Parquet file, read back without copying the photometry.
 
-Notable: photometry is stored as Parquet list columns, so an object of 3 points and one of 3,000 sit side by side
-without padding, and reading hands out the Arrow value buffers with their offsets as numpy views. The split into
-train, validation and test is a stable hash of the object id: it survives re-writing or appending, and the same object
-is never on two sides. Objects that are not independent (simulations of one original, transients of one host) name what
-they share in ``parent``; the hash is then of that, and relatives stay on one side. Truth that must not reach a network
-(``redshift``) stays in the file and is left out of `Dataset`.
+Notable: photometry is stored as Parquet list columns, so there is no padding, and reading returns the Arrow value
+buffers with their offsets as numpy views. The split into train, validation and test is a stable hash of the object id:
+it survives re-writing or appending, and the same object is never on two sides. Objects that are not independent
+(simulations of one original, transients of one host) share a ``parent``; then its hash decides, and they stay on one
+side. Truth that must not reach a network (``redshift``) stays in the file and is left out of `Dataset`.
 
 Simulated files are labelled in the `ELASTICC` taxonomy. A file of another survey carries its own list of class names
 (key ``classes`` of the Parquet metadata) and may hold unlabelled objects (an empty class name, label -1); what trains

@@ -5,12 +5,12 @@ A mixture is a JSON file::
     {"ingredients": [{"file": "sim.parquet", "share": 0.4}, {"file": "sky.npz", "share": 0.6, "one_class": 0.35}],
      "classes": {"Ia": 3.0, "II": 2.0}}
 
-Within an ingredient a class is drawn by its weight in ``classes`` (1 where it has none) times the root of how much
-there is of it over all surveys; within a class a survey by the root of its number of objects, and one that holds a
-single class by ``one_class`` of that: it would be recognised, and taken for its class.
+Within an ingredient the weight of a class is that in ``classes`` (default 1) times the square root of its number of
+objects. Within a class the weight of a survey is the square root of its number of objects, times ``one_class`` for a
+survey with a single class, which the network could recognise instead of the class.
 
-Notable: real and re-observed files come with their own parts (train, valid, test), simulated ones are cut by the hash
-of :func:`training.data.dataset.split_indices`. What has no label or a doubtful one is left out.
+Notable: real and re-observed files have their own parts (train, valid, test); simulated ones are split by
+:func:`training.data.dataset.split_indices`. Objects without a reliable label are left out.
 """
 
 from collections.abc import Mapping

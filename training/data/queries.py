@@ -1,11 +1,11 @@
-"""Queries of forecasts: times and bands at which a flux is to be expected, in training and in serving.
+"""Queries of forecasts: times and bands of the predicted fluxes.
 
 Notable:
 
 - a query's time counts from the first kept observation of the history, subtracted in float64, as the history's own
   times do; it may lie after the history, between its observations or before them (then it is negative);
-- queries reach the network sorted by time, then band, so that its answer to one of them cannot depend on the order in
-  the queries, whatever the decoder does with order; :func:`query_order` leads back;
+- queries reach the network sorted by time, then band, so that a prediction cannot depend on the order of the queries;
+  :func:`query_order` restores it;
 - padding appears only in :func:`pad_queries`; the network's mask keeps it out of every other query's answer.
 """
 

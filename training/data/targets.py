@@ -10,16 +10,17 @@ hidden, random and same; the code rounds up one after the other and takes ``rand
 
 Legend: B rows, L length. Padding is never probed. A row of two or more observations keeps one that is not hidden.
 
-**Forecasts**: a light curve is cut where an alert was sent, and later visits of the survey are to be predicted.
+**Forecasts**: a light curve is cut at an alert, and the target is the flux of later visits.
 
 Notable:
 
-- a survey's own future answers: history is what had been observed when one of the object's alerts went out, queries are
-  the times and bands of later visits, targets the fluxes measured there. Nothing after the cut reaches the history: it
-  is cut before it is featurised, so windows and triggers are those of the shorter curve;
-- every later visit within the horizon counts, detection or not. The detections alone would teach that sources never
+- the history is what had been observed at one of the object's alerts, queries are the times and bands of later visits,
+  targets their measured fluxes. The history is cut before it is featurised, so windows and triggers are those of the
+  shorter curve;
+- every later visit within the horizon counts, detection or not. With detections only, sources would never
   fade;
-- cuts fall on the k-th detection with k log-uniform, as in ``training.data.augment``: a forecast is worth most early;
+- cuts fall on the k-th detection with k log-uniform, as in ``training.data.augment``, since early forecasts matter
+  most;
 - a view (fewer bands, no forced photometry ...) thins the history, never the queries;
 - what is drawn for an object is a function of one number taken from the generator, so one object's draw never shifts
   another's.

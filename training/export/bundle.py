@@ -5,16 +5,14 @@ Notable:
 - the graph is what ``training.export.served`` puts around the network; batch and length are dynamic;
 - only chosen feed-forward experts are computed: ``parts.grouping`` exports to one Split and a Gemm pair per expert, in
   standard operators (``training.export.graph`` traces);
-- equality is proved, not assumed: torch and onnxruntime must agree within 1e-4 on ragged batches that send tokens
-  through every expert of every layer (an expert the tracer missed is the classic export bug).
+- torch and onnxruntime must agree within 1e-4 on ragged batches that send tokens through every expert of every layer.
 
 Run::
 
     nightjar-train export runs/default-0 build/astro-moe --data build/sim.parquet
 
-A run is released in this order: fit what makes it believable, export, prove parity, record where it came from.
-Calibration, prediction sets and novelty come from the validation split in views as served. A bundle is complete when it
-leaves here: it has a card, which ``nightjar-train card`` rewrites once there are scores.
+Order: fit calibration, prediction sets and novelty on the validation split in views as in the service; export; test
+parity; record provenance. The bundle has a model card, which ``nightjar-train card`` rewrites with scores.
 """
 
 import json

@@ -1,8 +1,7 @@
-"""Model cards: what a bundle was trained on, how it scores, how far to believe it, what it must not be used for.
+"""Model cards: training data, scores, calibration, intended use and limits of a bundle.
 
-A classifier's card is written from the bundle's manifest and the reports of ``evaluate`` and ``baseline``, never by
-hand, so that its numbers are those that were measured; the scores go into the manifest, which is hashed anew. Sections
-on calibration, prediction sets and novelty are written if the bundle has them.
+A card is written from the bundle's manifest and the reports of ``evaluate`` and ``baseline``; the scores are added to
+the manifest. Sections on calibration, prediction sets and novelty are written if the bundle has them.
 """
 
 import json

@@ -1,12 +1,12 @@
-"""Parts of a graph that native kernels can take over (``models.native``), set apart as functions.
+"""Parts of a graph that native kernels can replace (``models.native``), as ONNX functions.
 
-A function of a graph is an operator whose meaning the graph itself holds, as nodes of standard operators. onnxruntime
-puts those in its place before it optimises anything, so the graph runs as if it had none; but where a library has a
-kernel for the operator, the kernel runs. So one file serves both, and its golden outputs hold the two to each other.
+An ONNX function is an operator that the graph defines with standard operators. onnxruntime inlines it before it
+optimises the graph, unless a library has a kernel for the operator. One file therefore works with and without
+kernels, and its golden outputs verify both.
 
-Notable: functions hold no weights, only constants. The numbers that a kernel has to know are attributes, which the
-nodes do not look at: kernel and nodes implement the same formula, and a test compares them. Nodes that use
-for nodes in a graph takes the functions apart again first (:func:`inlined`).
+Notable: functions have no weights, only constants. Parameters of a kernel are attributes, which the nodes do not use:
+kernel and nodes implement the same formula, and a test compares them. Code that inspects the nodes of a graph inlines
+the functions first (:func:`inlined`).
 """
 
 from collections.abc import Collection, Iterable, Mapping

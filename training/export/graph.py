@@ -1,13 +1,13 @@
-"""Trace a network to one ONNX file, and tidy what the tracer leaves behind.
+"""Trace a network to one ONNX file and simplify the graph.
 
-Notable: a grouped computation (``parts.packing``) arrives as one Split whose sizes take a detour through five little
-nodes per group, a fifth of the graph; :func:`split_by_counts` hands Split the counts themselves. Everything is standard
-operators, some of them in a function that native kernels can take over (``training.export.functions``), and nothing
+Notable: a grouped computation (``parts.packing``) is traced as one Split whose sizes go through five nodes per
+group, a fifth of the graph; :func:`split_by_counts` passes the counts directly. Everything is standard
+operators, some of them in a function that native kernels can replace (``training.export.functions``), and nothing
 lies outside the file; recurrent layers (``parts.positional_content``) are ONNX's LSTM and GRU, boosted trees
 (``parts.trees``) one TreeEnsemble of ONNX-ML.
 
-Tidying makes a traced graph cheaper without changing its answers. Every operation of a graph costs some microseconds
-before it computes anything, which for one light curve is most of the bill. The tracer writes two where one will do
+Simplification makes a traced graph faster without changing its outputs. Every operator has an overhead of some
+microseconds, which is most of the time for one light curve. The tracer writes two operators where one is enough
 (:func:`take_one`). A graph computes all of its nodes for any input, unless a part is conditional
 (:func:`only_where_present`): alerts of real surveys carry none of the metadata columns, and the transformer over them
 then has one answer, known when the graph is made.
@@ -157,10 +157,10 @@ def _under(
     answer = inside[-1].output[0]
     for node in inside:
         for names in (node.input, node.output):
-            names[:] = [f"{answer}/told" if name == answer else name for name in names]
+            names[:] = [f"{answer}/computed" if name == answer else name for name in names]
     nodes, constants, other = otherwise
-    inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (f"{answer}/told", other)]
-    then_graph = helper.make_graph(inside, f"{module}/told", [], inner[:1])
+    inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (f"{answer}/computed", other)]
+    then_graph = helper.make_graph(inside, f"{module}/computed", [], inner[:1])
     else_graph = helper.make_graph(nodes, f"{module}/otherwise", [], inner[1:], constants)
     branches = {"then_branch": then_graph, "else_branch": else_graph}
     place = list(graph.node).index(inside[-1])

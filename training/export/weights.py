@@ -1,13 +1,13 @@
-"""Weights read back from a bundle: what training goes on from where no run folder was kept, and a newer graph of them.
+"""Read weights from a bundle, to continue training without a run folder, or to export them again.
 
 Notable: the exporter keeps most names; the others are identified by use, by shape, and by the order in
-which the graph holds them. Heads that do not predict are not in the graph: they stay as they were made, which costs
-nothing, since a transfer leaves heads out. That nothing is mixed up is proved on the bundle's own golden vectors.
+the graph. Auxiliary heads are not in the graph and stay random; transfers ignore heads. The bundle's golden outputs
+verify the result.
 
     nightjar-train unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
 
-A bundle carries the graph that its day's exporter wrote. :func:`export_again` traces the same weights, calibration,
-novelty and trees by the exporter of today, and holds the new graph to the bundle's golden vectors::
+:func:`export_again` traces weights, calibration, novelty and trees with the current exporter, and compares the new
+graph with the bundle's golden outputs::
 
     nightjar-train export-again models/pretrained/astro-moe-elasticc/2.4.0 build/again
 """

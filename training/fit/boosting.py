@@ -1,12 +1,12 @@
 """Boosted trees on the inputs of heads (`training.sky`): for distillation, and for an ensemble in one graph.
 
-On few real objects trees are the better pupils. They are fitted by LightGBM (Ke et al. 2017) and laid into tables
-(``models.networks.parts.trees``). Out of fold they speak of objects that they were not fitted to, so that what they say
-is no memory, and heads learn labels and the trees' probabilities in equal parts (distillation, Hinton et al. 2015).
+With few real objects trees learn better than networks. LightGBM (Ke et al. 2017) fits them, and
+``models.networks.parts.trees`` evaluates them from tables. For distillation (Hinton et al. 2015) heads are trained on
+labels and on out-of-fold probabilities of the trees in equal parts.
 Their weight in the ensemble is fitted on validation light curves.
 
-Notable: LightGBM compares in double precision, a graph in single; a threshold is rounded down to the next number of
-single precision, which parts all numbers of single precision in the same way.
+Notable: LightGBM compares in double precision, a graph in single; thresholds are rounded down to single
+precision, which splits all single-precision numbers in the same way.
 
 Legend: N light curves, F numbers of each, M nodes and leaves, T trees, C classes.
 """

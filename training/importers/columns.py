@@ -1,11 +1,10 @@
-"""Raw objects and columns: what a reader hands over, and which column of a table plays which part.
+"""Raw objects, the output of readers, and maps of table columns.
 
 A path such as ``lightcurve.mjd`` reaches into a struct of lists (nested-pandas, HATS) and into a list of
 structs (alert archives) alike; ids pass as text, and floating-point ids are refused, for they have lost digits.
 
-A raw object is one object as its source has it, in nJy and MJD TAI but not yet checked. Readers convert units, because
-only they know them, and never drop a point: they name a reason in ``rejected``, so that the report of
-`training.importers.commands` can count it.
+A raw object is an object of the source in nJy and MJD TAI, not yet validated. Readers convert units and never drop a
+point: they give a reason in ``rejected``, which the report of `training.importers.commands` counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

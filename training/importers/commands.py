@@ -13,18 +13,18 @@
     nightjar-train import hats catalogue --out build/hats.parquet \
         --columns id=diaObjectId,mjd=lc.midpointMjdTai,flux=lc.psfFlux,flux_err=lc.psfFluxErr,band=lc.band
 
-Each prints what it read, wrote and dropped, and why, as JSON; the same is stored in the file (`read_notes`). With
+Each prints as JSON what it read, wrote and dropped, with reasons; the same is stored in the file (`read_notes`). With
 ``--classes`` labels become classes of another name (``--classes 'SNII=II'``), are left out (``'SNII='``) or become
 unlabelled (``'SNII=*'``); with a map every label it does not name is left out.
 
-Every point is checked, what cannot be used is dropped, why is counted, and the provenance is kept:
+Every point is validated, invalid ones are dropped and counted by reason, and the provenance is stored:
 
 - nothing is repaired: a point with a NaN flux or an error that is not positive is dropped and counted, not filled in;
-- a band outside u g r i z Y stops the import, because dropping it silently or calling it its neighbour are both wrong
-  answers to a question only the user can decide: ``--bands w=r`` reads it as r, ``--bands w=`` leaves it out;
+- a band outside u g r i z Y stops the import, since only the user can decide: ``--bands w=r`` reads it as r, ``--bands
+  w=`` leaves it out;
 - Julian dates stop the import; fluxes in the wrong unit cannot be proved, so an implausible median error is a warning;
-- of points at one time in one band the most precise is kept, whatever their order;
-- of objects with one id the first is kept: ids are all that is remembered of a stream.
+- of several points with the same time and band the most precise one is kept;
+- of several objects with the same id the first one is kept.
 """
 
 import json

@@ -6,11 +6,11 @@ PHOT file next to it; an end-of-event row (MJD = -777) stands between objects. F
 Notable:
 
 - PHOTFLAG bits: 4096 detection, 2048 the detection that triggered, 1024 saturated (left out);
-- the training set reaches far beyond what an alert would hold. ``window`` cuts it as the stream would: from 30 days
+- the training set has more than an alert contains. ``window`` cuts it as in the stream: from 30 days
   before the trigger to the last detection (ATAT, Cabrera-Vives+ 2024, A&A 689, A289);
 - the model is the name of the folder (``ELASTICC_TRAIN_SNIa-SALT2``); the 32 models become the 20 classes of ATAT, in
   which SNIIb is SN-like/Other though the survey's truth table counts it as a II;
-- object numbers start anew in every model, and those of Cepheid and d-Sct collide with others: these two get a prefix,
+- object numbers restart in every model, and those of Cepheid and d-Sct collide with others: these two get a prefix,
   1000000 and 2000000, as in ATAT. Other collisions are left out by the import and counted;
 - the metadata hold REDSHIFT_HELIO, the simulation's best redshift estimate, as ``z_final``; the true redshift
   (SIM_REDSHIFT_HELIO) is stored in a column of its own.

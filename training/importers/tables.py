@@ -5,7 +5,7 @@ Notable:
 - a table of points is read in one pass and an object ends where the next id begins. Rows that are not grouped by id
   would silently cut objects in two, so an id that comes back stops the import; ``unsorted`` first sorts such a table
   through temporary files, a share of the ids at a time;
-- labels, redshifts and metadata stand in the table itself or in a table of objects (``objects``), which is held in
+- labels, redshifts and metadata are in the table itself or in a table of objects (``objects``), which is held in
   memory;
 - memory holds one batch, the open object and, with ``unsorted``, 1/64 of the table.
 """

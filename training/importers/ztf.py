@@ -1,9 +1,9 @@
 """ZTF alert archives (tar, tar.gz, folders of Avro files) as difference fluxes of whole light curves.
 
 Alerts are read and converted by the code that serves them (:mod:`models.alerts`): signs, zero points, times, and which
-row stands for an exposure. What is added here is joining alerts and counting what is left out.
+row stands for an exposure. This module joins alerts and counts what is left out.
 
-Notable: an archive is read twice, first for which alerts there are. ``last`` makes a light curve of each object's last
+Notable: an archive is read twice, first for the list of alerts. ``last`` makes a light curve of each object's last
 alert, some 30 days of history; ``all`` joins the alerts of an object, and holds the points of an object until its last
 alert has come by.
 """
@@ -28,7 +28,6 @@ from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.training.importers.columns import ImportFormatError, RawObject
 from nightjar_alerts.training.importers.tables import About
 
-TAR_END: Final = 1024  # bytes
 RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1].observations)}
 """Order of preference of the lists of observations; those of brokers' packets have the same names."""
 MANY: Final = 1 << 40

@@ -1,1 +1,1 @@
-"""Every named training run; start at `catalogue`."""
+"""Recipes of training runs; start at `catalogue`."""

@@ -1,12 +1,11 @@
 """Astro-MoE and its baseline: the paper's networks, the shipped model, a small debug recipe, and fine-tuning.
 
-Fine-tuning goes on from simulated to real objects, of which there are few with labels:
-``train`` and ``crossvalidate`` take it with ``--pretrained`` and a run of ``default``, ``default-ztf`` or
-``default-multiband-astromer``.
+Fine-tuning continues from simulated to real objects, of which few have labels: ``train`` and ``crossvalidate`` with
+``--pretrained`` and a run of ``default``, ``default-ztf`` or ``default-multiband-astromer``.
 
-For the real sky the body learns on from simulated light curves to those of all surveys, then its heads. ``train`` takes
-the first two with a mixture file (`training.data.mixture`) and ``--pretrained`` a run of
-``default-periods`` or a bundle unpacked; ``sky-heads`` is fitted by ``sky heads`` on tables of what that body says.
+For real surveys the backbone continues from simulated light curves to a mixture (`training.data.mixture`), with
+``--pretrained`` and a run of ``default-periods`` or an unpacked bundle; then ``sky heads`` fits ``sky-heads`` on its
+embeddings.
 """
 
 from nightjar_alerts.models.lightcurve import Limits

@@ -8,13 +8,13 @@ Notable:
   et al. 2024);
 - ``default`` makes the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
-  ``default-statistics`` goes on from it for half an hour with statistics of the light curve at hand, and
-  ``default-periods`` from that, for as long, with its periods;
+  ``default-statistics`` continues for half an hour with statistics of the light curve, and ``default-periods`` for
+  another with periods;
 - ``default-dense`` is the dense baseline, for comparisons of speed;
-- ``default-ztf`` goes on from its weights on simulated ZTF supernovae; ``default-finetuning`` puts new heads on it for
-  a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts`` for
-  ZTF's as alerts show them; ``default-finetuning-whole`` trains all of it on;
-- ``sky-body`` and ``sky-body-views`` go on from its weights on light curves of every survey, ``sky-heads`` puts
+- ``default-ztf`` continues from its weights on simulated ZTF supernovae; ``default-finetuning`` puts new heads on it
+  for a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts``
+  for ZTF's as alerts show them; ``default-finetuning-whole`` trains all weights;
+- ``sky-body`` and ``sky-body-views`` continue from its weights on light curves of every survey, ``sky-heads`` puts
   heads on them and on statistics, ``sky-whole`` and ``sky-whole-on`` continue training all of it;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)

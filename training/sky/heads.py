@@ -1,8 +1,8 @@
 """Fit heads on embeddings of a frozen backbone and on statistics.
 
-Notable: every copy of the mixed head weighs the light curves anew (the Bayesian bootstrap, Rubin 1981), so that copies
-differ where there is little to learn from; the mean of their log-probabilities is the prediction. The prediction is of
-class shares of the table (``shares``), which the service replaces with others.
+Notable: every copy of the mixed head has its own random weights of the light curves (the Bayesian bootstrap, Rubin
+1981), so that copies differ where there are few examples; the mean of their log-probabilities is the prediction. The
+prediction is of class shares of the table (``shares``), which the service replaces with others.
 
 Legend: N light curves, M of a batch, K statistics, E embedding of the branches, C classes.
 """

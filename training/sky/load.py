@@ -1,8 +1,7 @@
 """All labelled sets of a data folder as one record, split by object, read once and then from a cache.
 
-Rows belong together when they share a name, an alias or a stated match in another set, whichever set they are in; a
-group goes to one side by a hash of its smallest name, so that the split never changes when sets are added that bring
-no new names. Supernovae are known with and without "SN" or "AT" in front.
+Rows with a common name, alias or stated match in another set form a group. A hash of its smallest name selects the
+part, so the split does not change when sets without new names are added. Prefixes "SN" and "AT" are ignored.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""Light curves that heads and novelty are fitted on (`CurveSet`), and a score of how unusual a light curve is.
+"""Light curves for the fit of heads and novelty (`CurveSet`), and the novelty score.
 
-Light curves are drawn once from a mixture, each as often as its weight says and as another survey might have seen it,
-and written to a file: statistics are worked out while the backbone still learns, its embeddings when it is done.
+Light curves are sampled once from a mixture and written to a file, so that statistics can be computed while the
+backbone is still training, and embeddings afterwards.
 
 A small perceptron on the embedding and its Mahalanobis distance from the classes is trained to separate training
 objects from outliers (outlier exposure, Hendrycks et al. 2019): real objects of no known class, and synthetic light

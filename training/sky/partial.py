@@ -1,13 +1,13 @@
-"""Scores of a bundle on light curves that lack something: bands, later points, metadata; and on surveys left out.
+"""Scores of a bundle by bands, detections and metadata, and on surveys outside its training.
 
 Tables, each by class group (`GROUP_OF_CLASS`):
 
 - ``bands``: every single band, every pair, and some larger subsets, of test objects that keep enough points;
 - ``early``: the first detections of an object, and the first days after its first detection;
-- ``metadata``: how far answers move when dust or the error of a redshift changes and nothing else does;
+- ``metadata``: changes of the predictions when only dust or the error of a redshift changes;
 - ``surveys``: whole objects and first detections of surveys in a folder of their own.
 
-`pattern_score` says how much of a training mixture's classes the pattern of observations alone gives away.
+`pattern_score` measures how much the pattern of observations reveals of the classes of a training mixture.
 
 Legend: N objects, P points, C classes.
 """

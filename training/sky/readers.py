@@ -1,4 +1,4 @@
-"""Readers of the sets of light curves: those in one schema, and those that each have a format of their own.
+"""Readers of sets of light curves, in a common schema or in formats of their own.
 
 One schema (``real/*.parquet``) has a row per object and survey, points in lists. Formats of their own have ZTF,
 ELAsTiCC, MALLORN, periodic variables and real Rubin alerts.

@@ -1,7 +1,6 @@
-"""The rows of the table of real surveys: which objects each is about, what is scored, and what was wanted.
+"""Rows of the table of real surveys: objects, scores and targets.
 
-Beside the figures of a row stand how often the first of all classes is right on its objects (``top-1``), and the share
-of them whose set is withheld as unusual (``withheld``): a score that withholding flatters is seen.
+Every row also has the accuracy on its objects (``top-1``) and the fraction flagged as unusual (``withheld``).
 
 Legend: N objects.
 """

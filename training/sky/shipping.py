@@ -1,7 +1,7 @@
 """From fitted heads, with or without boosted trees, to a bundle: calibration, prediction sets by stratum, novelty.
 
-Everything is fitted on the validation light curves of some folders (`training.sky.tables`); class shares are those of
-their training light curves, which calibration and thresholds assume.
+Everything is fitted on the validation light curves of some folders (`training.sky.tables`), with the class shares of
+their training light curves.
 """
 
 import json

@@ -2,14 +2,13 @@
 
 ``fit_six`` maps a network of ELAsTiCC's 20 classes to six, and ``folds`` scores the method:
 
-- the branches have learned from the training part, and what they say of its objects is memory. So heads are fitted to
-  the other parts alone: the last layer of the 20 classes, followed by a linear map to six (`fold_heads`);
-- trees look at statistics and shapes, which remember nothing, and are fitted to all parts;
-- a fifth of the other parts weighs the two against each other and calibrates; in folds another fifth is scored, which
-  nothing was fitted to. The trees of the comparison are also fitted to the fifth that
-  weighs, too.
+- the branches were trained on the training part, so heads are fitted to the other parts only: the last layer of the 20
+  classes, followed by a linear map to six (`fold_heads`);
+- trees use statistics and shapes, and are fitted to all parts;
+- a fifth of the other parts is for ensemble weights and calibration; in cross-validation another fifth is scored. The
+  trees of the comparison are fitted to the former as well.
 
-Differences of macro-F1 are bootstrapped over objects, both models on the same draws.
+Differences of macro-F1 are bootstrapped over objects, with the same draws for both models.
 
 Legend: N light curves, O objects, H copies of the heads, F numbers, C classes of a network, six classes here.
 """

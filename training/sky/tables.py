@@ -1,6 +1,6 @@
 """Folders of light curves for the fit of heads, with their statistics and embeddings.
 
-    ask    PART.npz              light curves (`training.sky.novelty`)
+    sample      PART.npz              light curves (`training.sky.novelty`)
     featurize   PART.statistics.npz   statistics
                 PART.embedding.npz    embeddings of the backbone
 

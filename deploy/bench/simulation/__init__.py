@@ -1,4 +1,4 @@
-"""The engine on paper: traffic, rival policies, discrete events, and a replay against the real one.
+"""Simulation of the engine: traffic, policies, discrete events, and a replay with the real one.
 
 Run it as ``python -m deploy.bench.simulation --alerts 500 --visits '[1000]'``.
 """

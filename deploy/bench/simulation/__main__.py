@@ -1,4 +1,4 @@
-"""Batching policies under made-up or recorded traffic, and the simulation against the engine."""
+"""Simulate batching policies with generated or recorded traffic, or compare the simulation with the engine."""
 
 import asyncio
 import json

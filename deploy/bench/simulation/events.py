@@ -1,22 +1,19 @@
 """The engine as discrete events: a queue, workers, and the scheduling functions that the real one calls.
 
-What is simulated is what decides latency: arrivals, the choice of every batch, how long its run takes, expiry. Left out
-is what happens before and after the engine, such as HTTP and decoding. Time is simulated and everything is
-deterministic, so minutes of traffic take a second or two.
+The simulation has arrivals, the choice of every batch, the time of its run, and expiry; not HTTP and decoding. Time is
+simulated and everything is deterministic, so minutes of traffic take a second or two.
 
 Policies of general model servers are functions of the same kind as the engine's own: a server that batches takes what
 has waited longest and pads it, by number of requests (Triton, TorchServe, LitServe, mosec), by a budget of padded
 tokens (text-embeddings-inference), or after a delay that gives others time to arrive. None of them looks at what a run
 would cost.
 
-:func:`replay` drives the real engine with the same traffic in this process, to hold the simulation against. Light
-curves are made up, at the lengths of the trace, before the clock starts; each is given to the engine at its
-arrival, whether or not earlier ones have been answered, and its latency counts from the arrival intended, so that a
-late event loop hides nothing.
+:func:`replay` runs the real engine with the same traffic in this process, for comparison. Light curves with the lengths
+of the trace are generated beforehand; each is submitted at its arrival, and latency counts from the intended arrival.
 
-What a run costs is measured first, by as many threads at once as the engine has workers: assembling, the graph and
-copying the answers out, all by the clock on the wall. That is what the simulation takes for the time of a run; what the
-policy believes is the fit of the warm-up, which times the graph alone on an idle machine.
+The cost of runs is measured first, with as many threads as the engine has workers: assembly, graph and copying of the
+outputs, in wall-clock time. The simulation uses these times; the policy uses the fit of the warm-up, which times the
+graph only.
 """
 
 import asyncio

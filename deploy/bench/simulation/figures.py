@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from math import ceil, floor, log10
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -236,10 +236,6 @@ class PolicyResult:
     policy: PolicyName
     outcome: TraceOutcome
     figures: Figures
-
-
-TOLD_AT: Final = 0.7
-"""Load at which the documentation gives latencies; other policies do not always keep up with it."""
 
 
 @dataclass(frozen=True, slots=True)
