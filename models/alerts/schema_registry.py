@@ -1,10 +1,11 @@
 """Schemas by their Confluent id, from a schema registry.
 
 An id never changes its meaning, so a schema is fetched once: it is kept in memory and, where a folder is given, on
-disk, from which the next process reads it without asking. While the registry cannot be reached, Rubin's ids
-(``major * 100 + minor``) are looked up among the schemas at hand; any other id has to wait.
+disk, from which the next process reads it without a request. Where the registry answers anything but a schema, or
+nothing, Rubin's ids (``major * 100 + minor``) are looked up among the shipped schemas, with one warning in the log; any
+other id has to wait, or is unknown.
 
-Ids come with messages, from whoever may publish: unknown ones are asked for once in a minute and forgotten before any
+Ids come with messages, from whoever may publish: unknown ones are requested once in a minute and forgotten before any
 good one, at most two fetches run at a time, and one that takes long keeps only messages of its own id waiting. A
 redirect is refused: it would carry the credentials to another address.
 """
@@ -12,6 +13,7 @@ redirect is refused: it would carry the credentials to another address.
 import base64
 import contextlib
 import json
+import logging
 import random
 import re
 import threading
@@ -19,7 +21,7 @@ import urllib.error
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -33,14 +35,17 @@ from nightjar_alerts.models.limits import MAX_SCHEMA_BYTES
 
 TIMEOUT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 5.0
-UNKNOWN_SECONDS: Final = 60.0  # for which an id that the registry does not know is not asked for again
-MAX_REMEMBERED: Final = 512  # ids come with messages: strangers must not fill the memory
+UNKNOWN_SECONDS: Final = 60.0  # for which an id that the registry does not know is not requested again
+MAX_REMEMBERED: Final = 512  # ids come with messages and must not fill the memory
 MAX_FETCHES: Final = 2  # at a time
 _REPLY_BYTES: Final = 4 * MAX_SCHEMA_BYTES  # the schema is text inside JSON: every quote in it is escaped
 
 
+log = logging.getLogger(__name__)
+
+
 class SchemaUnavailableError(Exception):
-    """The registry cannot be asked now; ``retry_after`` seconds later it may."""
+    """The registry does not answer now; ``retry_after`` seconds later it may."""
 
     def __init__(self, schema_id: int, detail: str, retry_after: float) -> None:
         super().__init__(f"schema {schema_id}: {detail}")
@@ -52,9 +57,9 @@ class SchemaRegistry:
 
     Parameters
     ----------
-    url : of the registry, with ``user:password@`` where it wants them; None to use the schemas at hand alone.
+    url : of the registry, with ``user:password@`` where it wants them; None to use only the shipped schemas.
     folder : keeps fetched schemas as ``<id>.avsc``.
-    extra : folder with more schemas at hand (see :mod:`models.alerts.avro`).
+    extra : folder with more schemas, read like the shipped ones (see :mod:`models.alerts.avro`).
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class SchemaRegistry:
         self._asking: dict[int, threading.Lock] = {}  # held while the registry is asked: others want the same schema
         self._fetches = threading.Semaphore(MAX_FETCHES)
         self._client: urllib.request.OpenerDirector | None = None
+        self._warned = False
 
     def plan(self, schema_id: int) -> DecodePlan:
         """Plan for the packets framed with an id.
@@ -139,13 +145,20 @@ class SchemaRegistry:
                 return _plan((self._folder / f"{schema_id}.avsc").read_bytes())
         try:
             text = self._fetch(schema_id)
-        except SchemaUnavailableError:
-            if avro.exists(avro.confluent_name(schema_id), self._extra):
-                return self._at_hand(schema_id)
-            raise
+        except (SchemaUnavailableError, PacketError) as error:
+            if not avro.exists(avro.confluent_name(schema_id), self._extra):
+                raise
+            self._warn(error)
+            return self._at_hand(schema_id)
         plan = _plan(text)
         self._keep(schema_id, text)
         return plan
+
+    def _warn(self, error: Exception) -> None:
+        """Log the first use of a shipped schema in place of the registry's."""
+        if not self._warned:
+            self._warned = True
+            log.warning("the schema registry gave no schema, reading with the shipped one: %s", error)
 
     def _at_hand(self, schema_id: int) -> DecodePlan:
         return plans.for_name(avro.confluent_name(schema_id), self._extra)
@@ -157,7 +170,7 @@ class SchemaRegistry:
         request = urllib.request.Request(f"{self._url}/schemas/ids/{schema_id}", headers=self._headers)
         try:
             with self._fetches, self._opener().open(request, timeout=TIMEOUT_SECONDS) as reply:
-                return _schema_text(schema_id, reply.read(_REPLY_BYTES + 1))
+                return _schema_text(schema_id, self._read(reply))
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (404, 422):
@@ -165,6 +178,16 @@ class SchemaRegistry:
             raise self._unavailable(schema_id, f"the registry answered {error.code}") from None
         except (OSError, HTTPException) as error:
             raise self._unavailable(schema_id, f"the registry cannot be reached ({error})") from None
+
+    def _read(self, reply: HTTPResponse) -> bytes:
+        """Read a reply within ``TIMEOUT_SECONDS``, however slowly it comes. Raises TimeoutError."""
+        end, parts, size = monotonic() + TIMEOUT_SECONDS, [], 0
+        while size <= _REPLY_BYTES and (part := reply.read1(_REPLY_BYTES)):
+            parts.append(part)
+            size += len(part)
+            if monotonic() > end:
+                raise TimeoutError("timed out")
+        return b"".join(parts)
 
     def _opener(self) -> urllib.request.OpenerDirector:
         """Return the client of the registry, made when first needed: most of these objects have no URL to ask."""

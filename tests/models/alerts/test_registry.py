@@ -1,7 +1,10 @@
 """The registry's client against a real HTTP server that misbehaves on demand."""
 
+import contextlib
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -106,8 +109,8 @@ def test_a_disk_that_takes_nothing_costs_only_the_cache(registry: Fake, tmp_path
 def test_an_unknown_id_is_asked_for_once(registry: Fake) -> None:
     schemas = SchemaRegistry(registry.url)
     for _ in range(3):
-        with pytest.raises(PacketError, match="schema id 704: the registry does not know it") as caught:
-            schemas.plan(704)  # a registry that answers is believed, whatever is at hand
+        with pytest.raises(PacketError, match="schema id 70400: the registry does not know it") as caught:
+            schemas.plan(70_400)
         assert caught.value.reason is RejectReason.UNKNOWN_SCHEMA
     assert len(registry.requests) == 1
 
@@ -129,11 +132,11 @@ def test_an_unknown_id_is_asked_for_again_after_a_minute(registry: Fake) -> None
     for seconds in (0.0, 0.9 * UNKNOWN_SECONDS, 1.1 * UNKNOWN_SECONDS):
         now[0] = seconds
         with pytest.raises(PacketError):
-            schemas.plan(704)
+            schemas.plan(70_400)
     assert len(registry.requests) == 2
-    registry.hold(704, "ztf/4.02")
+    registry.hold(70_400, "ztf/4.02")
     now[0] = 3 * UNKNOWN_SECONDS
-    assert schemas.plan(704).survey.name == "ztf"
+    assert schemas.plan(70_400).survey.name == "ztf"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -193,9 +196,54 @@ def test_ids_that_nobody_could_answer_leave_nothing_behind(registry: Fake) -> No
     assert not schemas._asking
 
 
-def test_rubins_ids_are_read_during_an_outage(registry: Fake) -> None:
-    registry.broken = 500
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422, 429, 500, 502, 503])
+def test_registry_error_status_known_id_is_read_with_the_shipped_schema(
+    registry: Fake, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.broken = status
+    schemas = SchemaRegistry(registry.url)
+    assert (schemas.plan(1101).version, schemas.plan(704).version) == ("11.1", "7.4")
+    (warning,) = caplog.records
+    assert (warning.levelname, "shipped" in warning.getMessage()) == ("WARNING", True)
+
+
+@pytest.mark.parametrize("reply", [b"<html>sign in</html>", b"", b"{}", b'{"schema": 5}', b"\xff\xfe"])
+def test_registry_reply_without_schema_known_id_is_read_with_the_shipped_schema(registry: Fake, reply: bytes) -> None:
+    registry.replies["/schemas/ids/1101"] = reply
     assert SchemaRegistry(registry.url).plan(1101).version == "11.1"
+
+
+def test_registry_that_answers_slowly_known_id_is_read_with_the_shipped_schema(
+    registry: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nightjar_alerts.models.alerts.schema_registry.TIMEOUT_SECONDS", 0.3)
+    registry.slow.add("/schemas/ids/1101")
+    assert SchemaRegistry(registry.url).plan(1101).version == "11.1"
+    registry.go_on.set()
+
+
+def test_registry_that_trickles_known_id_is_read_with_the_shipped_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightjar_alerts.models.alerts.schema_registry.TIMEOUT_SECONDS", 0.3)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def trickle() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b" ")
+                time.sleep(0.05)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    assert SchemaRegistry(f"http://127.0.0.1:{listener.getsockname()[1]}").plan(1101).version == "11.1"
+    thread.join(10)
+    listener.close()
+
+
+def test_registry_schema_of_a_known_id_outranks_the_shipped_one(registry: Fake) -> None:
+    registry.hold(704, "ztf/4.02")
+    assert SchemaRegistry(registry.url).plan(704).survey.name == "ztf"
 
 
 def test_nobody_there() -> None:
