@@ -1,27 +1,26 @@
-"""The training loop: plain torch, on one process or several, resumable at every step, whatever is trained.
+"""The training loop: plain torch, on one process or several, resumable at every step.
 
 Notable:
 
-- what is trained is a :class:`Task`: batches, a loss, a score. Classification, reconstruction, forecasting and every
+- a :class:`Task` defines the training: batches, a loss, a score. Classification, reconstruction, forecasting and every
   reproduced experiment run through this one loop;
-- AdamW with linear warm-up and cosine decay, clipped gradients, and weights averaged over steps where the
-  configuration says so: the averaged ones are scored and exported;
-- every random number comes from (seed, step), so a run that is killed and started again ends with bitwise the weights
-  of an uninterrupted one (same machine, same threads and processes);
+- AdamW with linear warm-up and cosine decay, clipped gradients, and optionally an average of the
+  weights over steps, which is then scored and exported;
+- every random number comes from (seed, step), so a resumed run ends with bitwise the weights of an uninterrupted one
+  (same machine, threads and processes);
 - launched by torchrun, processes share every batch (``training.fit.distributed``);
-- ``bfloat16`` is the one reduced precision: it has the range of float32, so no loss scale has to be kept and resumed;
+- ``bfloat16`` is the one reduced precision: it has the range of float32, so no loss scale is needed;
 - the progress bar is for a terminal; written to a file a run is silent except for warnings, and ``log.jsonl`` shows
   the rest.
 
-**Watching the experts**: an alarm, layer by layer, when a mixture stops using some of them. Expert load is given
-relative to an even share: 1 is fair, 0 is an expert that no token reached. A mixture that collapses keeps training and
-its loss looks ordinary, which is why this is watched. Every log line carries the smallest and largest load of each
-mixture (``expert_load``) and, once an expert has stayed under a tenth of its even share for three lines in a row, its
-number (``starved_experts``); the moment it gets there is a warning.
+**Expert load** is monitored for each mixture, with a warning when experts starve. It is relative to an even share: 1 is
+even, 0 is an expert without tokens. The loss does not show a collapsed mixture. Every log line carries the smallest and
+largest load of each mixture (``expert_load``) and, once an expert has stayed under a tenth of its even share for three
+lines in a row, its number (``starved_experts``), with one warning.
 
-**Moving the weights**: AdamW and its decay groups, the learning rate over a run, the average of the weights. The
-average starts fast and slows down to its decay (:func:`update_average`), so a short run does not drag its random start
-along.
+**Optimisation**: AdamW and its decay groups, the learning rate over a run, the average of the weights. The
+average starts fast and slows down to its decay (:func:`update_average`), so a short run does not keep its random
+start.
 """
 
 import copy
@@ -67,7 +66,7 @@ class Interval:
         self.counts: set[str] = set()
 
     def add(self, values: dict[str, Tensor]) -> None:
-        """Take in one step; nothing leaves the device until the line is written."""
+        """Add one step; values stay on the device until the line is written."""
         self.steps += 1
         for name, value in values.items():
             if not value.is_floating_point():
@@ -118,8 +117,7 @@ def load_range(shares: Shares) -> dict[str, list[float]]:
 class StarvationWatch:
     """Finds the experts that stay under ``STARVED`` of an even share for ``INTERVALS`` intervals; warns once per fall.
 
-    It is blind before ``first_step``: routers are still finding their balance during warm-up. A resumed run counts
-    anew.
+    It ignores steps before ``first_step``, the warm-up of the routers. A resumed run restarts the count.
     """
 
     def __init__(self, first_step: int) -> None:
@@ -257,7 +255,7 @@ class FitResult(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class TrainingRun:
-    """The moving parts of a training run."""
+    """State of a training run."""
 
     config: FitConfig
     folder: Path

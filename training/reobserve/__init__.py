@@ -1,1 +1,1 @@
-"""Objects as other surveys would have seen them: origins, patterns, and views of the one through the other."""
+"""Re-observation of objects with the cadence, bands and errors of other surveys: origins, patterns, views."""

@@ -1,9 +1,8 @@
 """Adapt the thresholds of a bundle to a survey with some of its unlabelled light curves.
 
-Labelled origins, real ones where a folder of them is given and simulated ones otherwise, are observed through the
-survey's own cadence, bands, depth and noise. Half of the views refit the thresholds of the prediction sets and the
-level from which a light curve is unusual; the other half, of other objects, measures both before and after. The
-network's weights do not change, so nothing that was measured about its first class changes either.
+Labelled objects, real ones from a folder or else simulated ones, are re-observed with the cadence, bands, depth and
+noise of the survey. The thresholds of the prediction sets and of `unusual` are refitted on half of the views and
+measured before and after on the other half, of other objects. The weights of the network do not change.
 
 Legend: N views.
 """

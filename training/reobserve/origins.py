@@ -1,16 +1,15 @@
 """Origins: models of the flux of an object at any time and wavelength, fitted to its points, for re-observation.
 
-- `Event`: a transient. A Gaussian process where there are points; before the first, back to zero as a fireball that
-  begins (or as the points say, where they reach down to zero); after the last, an exponential tail at its last slope.
-  An active nucleus (``steady``) is a process around a mean; nothing is known outside its points.
-- `training.reobserve.pulses` does the same for periodic variables and flares.
-- `Colours`: the ratio of flux between two wavelengths, for those at which the object was not observed. A constant
-  beyond the last filter makes grey supernovae, and a missing band a fingerprint. So the flux outside is the flux at the
-  edge times the ratio that a spectral template of the class has there at that phase; without templates, a power law
-  whose index the class has (`SLOPES`, of flux density per hertz, with its scatter), drawn once for each view.
+- `Event`: a transient. A Gaussian process within the points; before them a fireball from zero flux (or the points, if
+  they start near zero); after them an exponential tail with the last slope. An active nucleus (``steady``) is a process
+  around a mean, without extrapolation.
+- `training.reobserve.pulses` has periodic variables and flares.
+- `Colours`: the ratio of flux between two wavelengths, to extrapolate to unobserved wavelengths: the flux at the edge
+  times the ratio of a spectral template of the class at that phase; without templates, a power law with an index of the
+  class (`SLOPES`, of flux density per hertz, with scatter), drawn once per view. Constant flux would make supernovae
+  grey, and a missing band would reveal the survey.
 
-Poorly sampled objects are refused: the process would smooth them, and smooth curves would then be a mark of their
-class.
+Poorly sampled objects are rejected: the process would smooth them, and smoothness would reveal the class.
 
 Legend: N points fitted, Q points evaluated.
 """

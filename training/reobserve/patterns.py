@@ -1,9 +1,9 @@
-"""Patterns by which surveys look at the sky: real sequences of visits with bands, errors and limits.
+"""Patterns: real sequences of visits of surveys, with bands, errors and limits.
 
 Notable:
 
-- a pattern is one real object's visits; its class is forgotten. A survey of detections alone publishes no visits before
-  and after: its sequence is tiled in time, else every long event would become as short as the pattern's own;
+- a pattern has the visits of one real object, without its class. A survey that publishes detections only has no visits
+  before and after: its sequence is tiled in time, so that long events are not truncated;
 - errors grow with flux. For each survey and band the running median of ln(error) against ln(flux) is kept, and used as
   a ratio: an error at another flux is the pattern's own error times the ratio of the survey's medians;
 - published limits stay limits only at visits that were limits.

@@ -1,8 +1,8 @@
-"""Periodic variables by their folded light curves, and flares of M dwarfs from models of real ones.
+"""Periodic variables as folded light curves, and flares of M dwarfs from fits to real ones.
 
-A `Pulse` keeps one shape of magnitude against phase with an amplitude and a mean for every band. Bands in which a star
-was not observed get the colours and amplitude ratios of its class (`COLOURS`, `AMPLITUDES`), scattered, as filters that
-are missing would be a mark of the survey.
+A `Pulse` keeps one shape of magnitude against phase with an amplitude and a mean for every band. Unobserved
+bands get the colours and amplitude ratios of the class (`COLOURS`, `AMPLITUDES`) with scatter, since missing filters
+would reveal the survey.
 """
 
 from dataclasses import dataclass

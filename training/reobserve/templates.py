@@ -1,7 +1,7 @@
-"""Objects made from published fits and templates, for classes of which few real ones are well observed.
+"""Objects from published fits and templates, for classes with few well-observed real objects.
 
-Each is a light curve without noise in all six bands at the redshift of the object that it was fitted to, or at one near
-by; it becomes an origin like any real object and is then seen through the visits of real surveys:
+Each is a noise-free light curve in all six bands at the redshift of the fitted object or close to it, used as an origin
+for re-observation:
 
 - superluminous supernovae by the magnetar model with the parameters of Gomez et al. (2024): spin-down (Kasen & Bildsten
   2010) and nickel, diffusion with leakage (Arnett 1982; Wang et al. 2015), a photosphere that recedes at a floor of
@@ -12,8 +12,8 @@ by; it becomes an origin like any real object and is then seen through the visit
 - stripped supernovae by the templates of their types (Khakpash et al. 2024) with colours of maxima of Vincenzi et al.
   (2019).
 
-Where a file is not there its class has none. Notable: an object made from a fit belongs to the group of the object that
-was fitted, and stands on its side of the split.
+Classes without a file have none. An object from a fit belongs to the group of the fitted object and to its part of the
+split.
 
 Legend: T days, W wavelengths.
 """

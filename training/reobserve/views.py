@@ -1,12 +1,12 @@
-"""Views: objects as other surveys would have seen them, one by one (`view`) and many at once (`views_of`).
+"""Views: re-observed objects, one (`view`) or many (`views_of`).
 
-A view takes what an object was (`training.reobserve.origins`), moves it to a redshift at which the pattern
-could see it, and observes it at the pattern's visits with the pattern's filters and errors. Peak is laid to peak, give
-or take four days, in seven views of ten, at random in the others. What the origin does not tell (too uncertain, too far
-beyond its filters) is left out, and a view with too little left is refused: `make_views` then draws another.
+A view moves an origin (`training.reobserve.origins`) to a redshift at which the pattern can detect it, and observes it
+at the visits of the pattern with its filters and errors. In 70 % of the views the peaks are aligned within four days,
+in the others at random. Points where the origin is too uncertain or too far outside its filters are left out, and a
+view with too few points is rejected: `make_views` draws another.
 
-A view is an object of the record like any other: ``source`` is the survey it looks like, ``raw_label`` the source of
-its origin, ``quality`` ``view``, and it stays in the group and on the side of its origin.
+A view is an object of the record like any other: ``source`` is the survey of the pattern, ``raw_label`` the source
+of its origin, ``quality`` ``view``; it has the group and the part of its origin.
 
 Every class has every survey in the same proportion, so that the survey does not reveal the class; origins
 are drawn evenly over the sources of a class first, so that one large simulation does not drown the real objects.

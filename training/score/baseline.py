@@ -1,8 +1,8 @@
-"""The baselines to beat: gradient-boosted trees and a random forest on features of the light curve and metadata.
+"""Baselines: gradient-boosted trees and a random forest on features of the light curve and metadata.
 
-Trained on the same objects through the same random views as the network, and scored on the same views of the same
-test objects, so all know the same and are asked the same. Trees take missing values as they are. ``--examples`` draws
-are class-balanced; a tenth more of them, from the validation split, decide when boosting stops.
+They are trained on the same objects in the same random views as the network, and scored on the same views of the same
+test objects. Trees accept missing values. The ``--examples`` training examples are class-balanced; a tenth more from
+the validation split are for early stopping.
 
 Features are this project's own summary (``summary``), those of the `light-curve` package (``light-curve``), or the
 ``union`` of both, which is the default because it is the strongest: on simulated objects and few draws (4,000) boosted
@@ -29,7 +29,7 @@ periodogram up to ten cycles a day. NaN where a band has too few points or a fit
 Notable:
 
 - the periodogram is meaningful for bright, long light curves only; its signal-to-noise ratio is a feature, too;
-- the package raises on equal times, which float32 makes of points seconds apart: of those the first counts;
+- the package raises on equal times, which float32 makes of points seconds apart: the first of them is used;
 - its wheels are under the GPL; only this baseline imports it.
 """
 

@@ -1,30 +1,28 @@
-"""Calibration of a network, fitted to its answers about light curves as they will be served.
+"""Calibration of a network, fitted to predictions of light curves as in the service.
 
-Every object is seen whole and in random views drawn as in training (missing bands, metadata, forced photometry), at
-least half of which end at a detection whose number is log-uniform, since a broker asks at every detection: in two such
-views, or in up to eight where objects are few, since what a fit to a few hundred lacks most is rows.
-A fit to complete light curves alone would promise what it does not know about alerts with two detections.
+Every object is used complete and in two random views as in training (missing bands, metadata, forced photometry), or in
+up to eight if there are few objects. At least half of the views end at a detection with a log-uniform number, since a
+broker sends a request at every detection. Complete light curves only would not calibrate alerts with two detections.
 
 Legend: N rows (one for each view of each object), C classes, E embedding width.
 
-**Temperature scaling** (Guo et al. 2017), by length where that helps: probabilities that mean what they say. The
-temperature divides the logits of the predicting head. A single one fits all light curves, or it follows the number n of
-observations, ln T = c0 + c1 ln n (+ c2 (ln n)^2), since a network that is too sure of short light curves need not be of
-complete ones. Which of the three it is, the validation split decides: five-fold cross-validated log loss over views as
-served (:func:`ask_as_served`), folds by object; the simplest wins unless a later one gains more than the standard error
-of the gain over objects.
+**Temperature scaling** (Guo et al. 2017), by length where that helps. The temperature divides the logits of the
+predicting head. It is constant or depends on the number n of observations, ln T = c0 + c1 ln n (+ c2 (ln n)^2), since
+overconfidence may depend on the length. The choice is by five-fold cross-validated log loss on the validation split
+over views as in the service (:func:`ask_as_served`), with folds by object: the simplest, unless a later one gains more
+than the standard error of the gain over objects.
 
 Notable:
 
-- a temperature keeps the order of the classes, so calibration never changes an answer. Vector scaling (a factor and an
-  offset for each class) does, and it lost to one temperature where it was tried: 0.011 in log loss, 1,500 objects;
-- asking for twice the standard error left too many networks with one temperature: fine-tuned on ZTF supernovae, five
+- a temperature keeps the order of the classes. Vector scaling (a factor and an offset for each class) does not, and it
+  was worse than one temperature: 0.011 in log loss, 1,500 objects;
+- requiring twice the standard error left too many networks with one temperature: fine-tuned on ZTF supernovae, five
   folds of 600 validation objects each, all five got one, and at three detections an ECE of 0.056 on their test objects
   where the temperature by length they would have needed has 0.024;
-- simulated classes are equally common, so the probabilities assume equally common classes too: reweight them by your
-  survey's rates before you count anything;
-- the ECE of a perfect network is not 0: with finitely many objects every bin is off by chance. ``ece_by_chance`` says
-  by how much; an ECE near it shows no fault.
+- simulated classes are equally common, so the probabilities assume equally common classes; reweight them by your
+  survey's rates;
+- the ECE of a perfect network is not 0: with finitely many objects every bin deviates by chance.
+  ``ece_by_chance`` is the expected deviation; an ECE near it is perfect.
 
 Legend: N rows (views of objects), C classes, K coefficients.
 """
@@ -57,7 +55,7 @@ SERVED_DRAW = 2**32 + 1  # a generator of its own: neither training pools nor va
 
 
 class ServedSample(NamedTuple):
-    """A network's answers and what they are about.
+    """Predictions of a network with the properties of their light curves.
 
     Attributes
     ----------
@@ -77,18 +75,18 @@ class ServedSample(NamedTuple):
 def ask_as_served(
     network: nn.Module, dataset: Dataset, recipe: Recipe, split: str, per_class: int | None = None
 ) -> ServedSample:
-    """Answers about the objects of a split, or about so many of each class.
+    """Return predictions of the objects of a split, or of a number of each class.
 
     Raises
     ------
     ValueError
-        When the split has no object with something to show.
+        When the split has no object with observations.
     """
     rng = np.random.default_rng((recipe.seed, SERVED_DRAW))
     rows = _chosen(dataset, split_indices(dataset, recipe.data.fractions, recipe.data.turn)[split], per_class, rng)
     pairs = sorted(_views(dataset, rows, recipe, rng), key=lambda pair: len(pair[1].tokens))
     if not pairs:
-        raise ValueError(f"no object of split {split!r} has anything to show")
+        raise ValueError(f"no object of split {split!r} has observations")
     examples = [example for _, example in pairs]
     logits_NC, embedding_NE = _answers(network, examples, recipe.batch.size)
     return ServedSample(

@@ -1,13 +1,14 @@
-"""Prediction sets with stated coverage, and novelty: how sure an answer may be said to be.
+"""Prediction sets with stated coverage, and novelty.
 
 **Sets**, by split conformal prediction, for all objects or for every class. A threshold q is the ceil((n + 1)(1 -
 alpha))-th smallest nonconformity score of n calibration objects; a class belongs to the set of an object when its score
 does not exceed q. The true class is then in the set with probability at least 1 - alpha, whatever the network, *for
-objects drawn as the calibration objects were*: thresholds fitted to complete light curves promise nothing about alerts
-with two detections, so fit them to what will be asked.
+objects drawn as the calibration objects were*: thresholds fitted to complete light curves are not valid for alerts
+with two detections, so fit them to light curves like those of the requests.
 
 - ``lac`` (Sadinle et al. 2019): 1 - p of the class; the smallest sets, empty where no class is probable enough;
-- ``aps`` (Romano et al. 2020): summed probability of all more probable classes; sets that grow with the doubt;
+- ``aps`` (Romano et al. 2020): summed probability of all more probable classes; larger sets for less confident
+  predictions;
 - ``raps`` (Angelopoulos et al. 2021): aps plus a penalty for every rank beyond ``free_ranks``.
 
 Notable: aps and raps draw a random share of the class's own probability; here the share is always 0, so that the same
@@ -18,16 +19,16 @@ its own calibration objects, which guarantees the coverage of rare classes too; 
 
 **The sets of a bundle** (:func:`fit_sets`) come from validation objects in views as served, with the score that
 :class:`models.posterior.PredictionSets` describes: 1 - p of the true class, 0 if it is the most probable one.
-A threshold holds on average over all light curves, so it may promise too much where the network knows least. Two halves
-of the objects are played against each other: if the threshold of one half covers the other half's light curves of some
+A threshold holds on average over all light curves, so it may undercover where the network is least accurate. Two halves
+of the objects are compared: if the threshold of one half covers the other half's light curves of some
 number of detections by more than ``TOLERANCE`` (and twice the standard error) less or more than stated, every number of
 detections gets its own.
 
-**Sets by stratum** (:func:`fit_strata`) cover no survey at another's expense. Strata are cut by detections, then bands,
-then novelty; a stratum with too few light curves takes its threshold from the one around it. Within a stratum surveys
-weigh by the root of their number: a threshold of all together would be that of the largest simulation. No threshold is
-below a floor, so that a second class of some probability is always named. With other class shares in mind every light
-curve counts by the ratio of shares of its class (weighted conformal prediction, Tibshirani et al. 2019), and its
+**Sets by stratum** (:func:`fit_strata`) have the stated coverage for each survey. Strata are by detections, then bands,
+then novelty; a stratum with too few light curves uses the threshold of the enclosing one. Within a stratum surveys
+are weighted by the square root of their number, so that the largest simulation does not dominate. No threshold is
+below a floor, so that a second class of some probability is always included. For other class shares every light
+curve is weighted by the ratio of shares of its class (weighted conformal prediction, Tibshirani et al. 2019), and its
 probabilities are those under the shares.
 
 **Novelty** is how far an object's embedding lies from those of the training objects:
@@ -38,8 +39,7 @@ probabilities are those under the shares.
 
 For every score larger means more unusual. It is measured with classes that were left out of training: the AUROC is the
 probability that one of their objects has a larger score than an object of a known class. A bundle serves the first
-(:func:`fit_novelty`), as the share of validation objects that look less strange: nobody knows what a distance of 14
-means.
+(:func:`fit_novelty`), as the fraction of validation objects with a smaller distance.
 
 Legend: B objects, N rows (views of objects) or reference objects, C classes, K reference classes, E embedding width.
 """

@@ -1,13 +1,13 @@
-"""Scores on an untouched split, of what is shipped: the bundle, through onnxruntime, on the views that surveys send.
+"""Scores of a bundle, with onnxruntime, on an untouched split in the views of surveys.
 
 Notable:
 
 - the first model given is the one reported in full (confusion matrix, reliability, embedding); further ones, other
   seeds of the same recipe, give the spread of every score: its sample standard deviation;
-- an object that shows no detection in a view (never bright in g or r, say) would not have been alerted on: it is left
-  out of that view, and the number of objects says so;
-- in the series over detections and days every object stays in: one with three detections is shown in full at "10";
-- classes that the models never saw (``left_out``) have no right answer: their objects count for novelty alone.
+- an object that shows no detection in a view (never bright in g or r, say) would have no alert: it is left out of
+  that view, and the number of objects is given;
+- the series over detections and days have all objects: one with three detections is shown in full at "10";
+- objects of classes outside the training (``left_out``) count for novelty only.
 
 Run::
 
@@ -66,7 +66,7 @@ def evaluate(
     ----------
     objects : score a fixed random sample of the split of this size.
     left_out : names of classes that the models were trained without.
-    tsne : also draw the embedding by t-SNE, which takes minutes.
+    tsne : add a t-SNE plot of the embedding, which takes minutes.
 
     Raises
     ------

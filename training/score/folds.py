@@ -1,13 +1,12 @@
 """Cross-validation: a recipe trained once for every fold, and trees on the same folds, scored on complete light curves.
 
-For real data sets, of which no part is large enough to be the only test. The split of the recipe is turned by a fifth
-(of five folds) for each fold, so every object is tested once, by models that saw neither it nor a relative of it; a
-further tenth stops the training. Trees get every training and validation object once, in full, classes weighted to
-count the same; nothing stops them early.
+For real data sets that are too small for one test split. The split of the recipe is rotated by a fifth (of five folds)
+for each fold, so every object is tested once by models that were trained on neither it nor a related object; a further
+tenth is for early stopping. Trees get every training and validation object once, complete, with class weights and
+without early stopping.
 
-Notable: the network says the class with the largest probability after balanced training, which is what macro-F1 asks
-for; its folds are ordinary run folders, so a killed cross-validation goes on where it was, and ``evaluate`` reports on
-any of them.
+Notable: the network is trained with balanced classes, which suits macro-F1; its folds are ordinary run folders, so an
+interrupted cross-validation resumes, and ``evaluate`` can report on any of them.
 
 Run::
 
@@ -110,7 +109,7 @@ def score(dataset: Dataset, recipe: Recipe, make: Make, folds: int) -> dict[str,
 
 
 class Features:
-    """Features of light curves, each worked out once: folds and kinds of trees ask for the same ones again."""
+    """Cached features of light curves, which folds and kinds of trees share."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[FeatureSet, bytes], NDArray[np.float32]] = {}
@@ -142,7 +141,7 @@ def _grower(kind: Kind, features: FeatureSet, measured: Features) -> Make:
 def grow(
     kind: Kind, features: FeatureSet, examples: Sequence[Example], classes: int, measured: Features
 ) -> Callable[[Sequence[Example]], ModelAnswers]:
-    """Fit class-weighted trees on complete light curves; what comes back answers others."""
+    """Fit class-weighted trees on complete light curves; return a classifier of others."""
     estimator = _boosted() if kind == "boosted" else _forest()
     fitted = fit_trees(estimator, measured.of(examples, features), labels(examples), classes)
     return lambda others: ModelAnswers(fitted.predict(measured.of(others, features)))
