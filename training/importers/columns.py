@@ -69,7 +69,9 @@ class ColumnMap(BaseModel):
     band: str = Field(description="or the one band of the whole table, as =r")
     flux: str | None = None
     flux_err: str | None = None
-    mag: str | None = Field(default=None, description="AB magnitude of the difference; the flux is then positive")
+    mag: str | None = Field(
+        default=None, description="AB magnitude of the difference; the flux is positive unless magnitudes are signed"
+    )
     mag_err: str | None = None
     detected: str | None = None
     upper_limit: str | None = Field(default=None, description="true where the row is a limit, which is left out")
@@ -169,12 +171,19 @@ def header(path: Path) -> tuple[str, ...]:
 def column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return the column behind a dotted path; ImportFormatError when a field on the way is missing."""
     if name in batch.schema.names:
-        return batch.column(name)
+        return _any_length(batch.column(name))
     root, *fields = name.split(".")
-    values = batch.column(root)
+    values = _any_length(batch.column(root))
     for inner in fields:
-        values = _field(values, inner, name)
+        values = _any_length(_field(values, inner, name))
     return values
+
+
+def _any_length(array: pa.Array) -> pa.Array:
+    """Return lists of a fixed size as lists of any length."""
+    if not pa.types.is_fixed_size_list(array.type):
+        return array
+    return array.cast(pa.list_(array.type.value_type))
 
 
 def _field(array: pa.Array, field: str, name: str) -> pa.Array:

@@ -234,10 +234,17 @@ def _class_of(raw: RawObject, rules: ImportRules, report: ImportReport) -> str |
     """Class of the object, empty when unlabelled; None when the map leaves it out."""
     name = raw.label
     if rules.classes and name:
-        if not rules.classes.get(name):
+        known = NAMES.get(rules.taxonomy, ())
+        mapped = rules.classes.get(name, name if name in known else rules.classes.get("*"))
+        if mapped is None:
+            raise ImportFormatError(
+                f"object {raw.object_id}: the class map has no entry for {name!r}; map it (--classes '{name}=Ia'), "
+                f"leave it out (--classes '{name}=') or leave out every class that is not named (--classes '*=')"
+            )
+        if not mapped:
             report.dropped_objects[f"label {name!r} is not imported"] += 1
             return None
-        name = "" if rules.classes[name] == "*" else rules.classes[name]
+        name = "" if mapped == "*" else mapped
     if name and name not in NAMES.get(rules.taxonomy, (name,)):
         raise ImportFormatError(
             f"object {raw.object_id}: class {name!r} is not one of {rules.taxonomy}; map it (--classes '{name}=Ia'), "
@@ -457,6 +464,9 @@ class TableImport(LabelledImport):
         default=None, description="struct column whose fields have the metadata's names"
     )
     flux_unit: SourceUnit = Field(default="nJy", description="of flux and flux_err")
+    signed_magnitudes: bool = Field(
+        default=False, description="a negative magnitude stands for a negative flux, as in ATLAS's forced photometry"
+    )
     zero_point: float | None = Field(default=None, description="AB zero point of the fluxes, instead of --flux-unit")
     time_offset: float = Field(default=0.0, description="days to add to the times: -2400000.5 for Julian dates")
     unsorted: bool = Field(default=False, description="the rows of an object are not adjacent, so sort first")
@@ -470,6 +480,7 @@ class TableImport(LabelledImport):
             time_offset=self.time_offset,
             metadata=self.metadata,
             metadata_struct=self.metadata_struct,
+            signed_magnitudes=self.signed_magnitudes,
             about=self.about(),
             unsorted=self.unsorted,
         )

@@ -148,6 +148,8 @@ ELASTICC_CLASSES: Final = {
     "SLSN-I_no_host": "SLSN",
     "SNIa-91bg": "91bg",
     "SNIa-SALT2": "Ia",
+    "SNIa-SALT3": "Ia",
+    "SNIa": "Ia",
     "SNIax": "Iax",
     "SNIb+HostXT_V19": "Ib/c",
     "SNIb-Templates": "Ib/c",
@@ -164,6 +166,27 @@ ELASTICC_CLASSES: Final = {
     "uLens-Binary": "uLens",
     "uLens-Single-GenLens": "uLens",
     "uLens-Single_PyLIMA": "uLens",
+    # Further names of PLAsTiCC and ELAsTiCC2.
+    "EBE": "EB",
+    "KN": "KN",
+    "KN_Kasen": "KN",
+    "Mdwarf": "M-dwarf Flare",
+    "MIRA": "",  # no class of the taxonomy
+    "Mira": "",
+    "PISN-MOSFIT": "PISN",
+    "PISN-STELLA_HECORE": "PISN",
+    "PISN-STELLA_HYDROGENIC": "PISN",
+    "SLSN-I": "SLSN",
+    "SLSN-I-MOSFIT": "SLSN",
+    "SNIbc-MOSFIT": "Ib/c",
+    "SNIbc-Templates": "Ib/c",
+    "SNII-MOSFIT": "II",
+    "SNIIn": "II",
+    "TDE-MOSFIT": "TDE",
+    "uLens": "uLens",
+    "uLens-Point": "uLens",
+    "uLens-STRING": "uLens",
+    "uLens-Single": "uLens",
 }
 
 _RENAMED = {"zphot": "PHOTOZ", "zphot_err": "PHOTOZ_ERR", "zspec": "SPECZ", "zspec_err": "SPECZ_ERR"}

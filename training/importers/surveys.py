@@ -82,7 +82,7 @@ ZTF_TYPES: Final = {
     "SLSN-I": ("SLSN-I",),
     "SLSN-II": ("SLSN-II",),
 }
-ZTF_CLASSES: Final = {kind: name for name, kinds in ZTF_TYPES.items() for kind in kinds}
+ZTF_CLASSES: Final = {kind: name for name, kinds in ZTF_TYPES.items() for kind in kinds} | {"*": ""}
 
 # Targets of the challenge (Kessler+ 2019, PASP 131, 094501) by the names of the ELAsTiCC grouping where it has them.
 PLASTICC_CLASSES: Final = {

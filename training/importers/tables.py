@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,9 @@ from nightjar_alerts.training.importers.columns import (
 )
 
 SHARES = 64
+PLAUSIBLE_MAGNITUDES: Final = (0.0, 35.0)
+PLAUSIBLE_ERROR: Final = 5.0
+"""Magnitudes and errors of magnitudes beyond these are sentinels such as 99, -99 and -999."""
 POINT_PARTS = ("mjd", "band", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
 TEXT_PARTS = ("id", "band", "label", "parent", "detected", "upper_limit")
 
@@ -61,7 +64,8 @@ class TableLayout:
 
     ``unit`` nJy of one unit of flux; ``time_offset`` days added to the times; ``metadata`` our name to theirs;
     ``metadata_struct`` a struct column whose fields carry our names; ``extra`` further columns that ``rejections``
-    looks at; ``about`` gives what another table knows of an id, instead of the columns of this one.
+    looks at; ``signed_magnitudes`` where the sign of a magnitude is that of the flux, as in ATLAS's forced photometry;
+    ``about`` gives what another table knows of an id, instead of the columns of this one.
     """
 
     columns: ColumnMap
@@ -69,6 +73,7 @@ class TableLayout:
     time_offset: float = 0.0
     metadata: Mapping[str, str] = field(default_factory=dict)
     metadata_struct: str | None = None
+    signed_magnitudes: bool = False
     extra: tuple[str, ...] = ()
     rejections: Rejections | None = None
     about: Mapping[str, About] | None = None
@@ -102,11 +107,16 @@ def read_tables(paths: list[Path], layout: TableLayout) -> Iterator[RawObject]:
             raise ImportFormatError(f"{path} is empty")
         every = _chain(first, batches)
         if _is_list(column(first, layout.columns.mjd).type):
-            yield from _from_lists(every, layout)
+            rows = _list_rows(every, layout)
+            bands = layout.columns.band
+            if layout.columns.only_band is None and not _is_list(column(first, bands).type):
+                yield from _joined(rows, layout, str(path))  # a row has the points of an object in one band
+            else:
+                yield from (_object(name, parts, about, layout) for name, about, parts in rows)
         elif layout.unsorted:
             yield from _sorted_first(every, layout)
         else:
-            yield from _from_rows(every, layout, str(path))
+            yield from _joined(_runs(every, layout), layout, str(path))
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -162,18 +172,26 @@ def _struct_paths(batch: pa.RecordBatch, layout: TableLayout) -> dict[str, str]:
     return {**paths, **layout.metadata}
 
 
-def _from_lists(batches: Iterator[pa.RecordBatch], layout: TableLayout) -> Iterator[RawObject]:
+def _list_rows(
+    batches: Iterator[pa.RecordBatch], layout: TableLayout
+) -> Iterator[tuple[str, About, dict[str, NDArray[Any]]]]:
+    """Yield the id, the metadata and the points of each row whose points are in lists."""
     used = layout.columns.used()
     for batch in batches:
         ids = as_text(column(batch, layout.columns.id), layout.columns.id)
         abouts = list(_about(batch, used, metadata_of(batch, _struct_paths(batch, layout))))
         lists = {part: column(batch, used[part]) for part in POINT_PARTS if part in used}
+        bands = None
+        if "band" in lists and not _is_list(lists["band"].type):  # one row for each object and band
+            bands = as_text(lists.pop("band"), used["band"])
         if flat := [used[part] for part, values in lists.items() if not _is_list(values.type)]:
             raise ImportFormatError(f"points are in lists, but {', '.join(flat)} is not a column of lists")
         for row, name in enumerate(ids):
-            points = {part: values[row].values for part, values in lists.items()}
-            about = abouts[row] if layout.about is None else layout.about.get(name)
-            yield _object(name, _parts(points, used), about, layout)
+            parts = _parts({part: values[row].values for part, values in lists.items()}, used)
+            if bands is not None:
+                parts["band"] = np.full(len(parts["mjd"]), bands[row], np.object_)
+            about = abouts[row] if layout.about is None else layout.about.get(name, About())
+            yield name, about, parts
 
 
 def _parts(points: Mapping[str, pa.Array | None], used: Mapping[str, str]) -> dict[str, NDArray[Any]]:
@@ -198,10 +216,13 @@ class _Open:
         return {part: np.concatenate([piece[part] for piece in self.pieces]) for part in self.pieces[0]}
 
 
-def _from_rows(batches: Iterator[pa.RecordBatch], layout: TableLayout, source: str) -> Iterator[RawObject]:
+def _joined(
+    pieces: Iterator[tuple[str, About, dict[str, NDArray[Any]]]], layout: TableLayout, source: str
+) -> Iterator[RawObject]:
+    """Join the adjacent pieces of each object. Raises ImportFormatError for an id that comes back."""
     ended: set[str] = set()
     current: _Open | None = None
-    for name, about, piece in _runs(batches, layout):
+    for name, about, piece in pieces:
         if current is not None and current.name == name:
             current.pieces.append(piece)
             continue
@@ -242,13 +263,14 @@ def _none(_: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
 
 def _object(name: str, parts: Mapping[str, NDArray[Any]], about: About | None, layout: TableLayout) -> RawObject:
     facts, only = about or About(), layout.columns.only_band
-    if "mag" in parts:
-        flux, flux_err = njy_with_error(parts["mag"], parts["mag_err"])
-    else:
-        flux, flux_err = parts["flux"] * layout.unit, parts["flux_err"] * layout.unit
     rejected = {part[1:]: values for part, values in parts.items() if part.startswith("!")}
     if "upper_limit" in parts:
         rejected["upper limit"] = parts["upper_limit"]
+    if "mag" in parts:
+        flux, flux_err, implausible = _fluxes_of(parts["mag"], parts["mag_err"], layout.signed_magnitudes)
+        rejected |= implausible
+    else:
+        flux, flux_err = parts["flux"] * layout.unit, parts["flux_err"] * layout.unit
     return RawObject(
         object_id=name,
         mjd=parts["mjd"] + layout.time_offset,
@@ -262,6 +284,24 @@ def _object(name: str, parts: Mapping[str, NDArray[Any]], about: About | None, l
         rejected=rejected,
         parent=facts.parent,
     )
+
+
+def _fluxes_of(
+    magnitude: Float64, error: Float64, signed: bool
+) -> tuple[Float64, Float64, dict[str, NDArray[np.bool_]]]:
+    """Return fluxes and errors in nJy, and which rows are no measurements, by reason.
+
+    The error of a signed magnitude says how uncertain the flux is, however large it is: ``dm = 1.0857 dF / |F|``.
+    """
+    size = np.abs(magnitude) if signed else magnitude
+    flux, flux_err = njy_with_error(size, error)
+    negative = np.zeros(len(size), np.bool_) if signed else magnitude < PLAUSIBLE_MAGNITUDES[0]
+    rejected = {
+        "negative magnitude": negative,
+        "magnitude is not plausible": ~negative & ((size < PLAUSIBLE_MAGNITUDES[0]) | (size > PLAUSIBLE_MAGNITUDES[1])),
+        "magnitude error is not plausible": np.zeros(len(size), np.bool_) if signed else error > PLAUSIBLE_ERROR,
+    }
+    return np.copysign(flux, magnitude) if signed else flux, flux_err, rejected
 
 
 def _sorted_first(batches: Iterator[pa.RecordBatch], layout: TableLayout) -> Iterator[RawObject]:
@@ -278,7 +318,7 @@ def _sorted_first(batches: Iterator[pa.RecordBatch], layout: TableLayout) -> Ite
         for share in sorted(writers):
             table = pq.read_table(paths[share])
             order = pc.sort_indices(column_of(table, layout.columns.id))
-            yield from _from_rows(iter(table.take(order).to_batches()), layout, str(paths[share]))
+            yield from _joined(_runs(iter(table.take(order).to_batches()), layout), layout, str(paths[share]))
 
 
 def column_of(table: pa.Table, name: str) -> pa.Array:

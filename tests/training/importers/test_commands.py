@@ -1,10 +1,13 @@
 """The sub-commands end to end: tiny files of every layout, and samples of the real sets where they are present."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nightjar_alerts.models.photometry import NJY_PER_UNIT
@@ -203,6 +206,71 @@ def test_table_units(tmp_path: Path, out: Path, capsys: Capture) -> None:
         "--bands",
         "w=",
     )
+
+
+MAGNITUDES = """id,mjd,m,dm,filter
+a,58039.30,-25.117,73.0,r
+a,58039.31,20.191,0.946,r
+a,58039.32,-20.110,0.819,r
+a,58040.30,99.0,0.1,r
+a,58041.30,19.0,9.9,r
+a,58042.30,18.0,0.1,r
+"""
+
+
+@pytest.mark.parametrize(
+    ("signed", "flux_njy", "dropped"),
+    [
+        (
+            "false",
+            [30450.9, 229086.8],
+            {
+                "negative magnitude": 2,
+                "magnitude is not plausible": 1,
+                "magnitude error is not plausible": 1,
+            },
+        ),
+        ("true", [-326.0, 30450.9, -32810.5, 91201.1, 229086.8], {"magnitude is not plausible": 1}),
+    ],
+)
+def test_implausible_magnitudes_are_left_out_and_counted(
+    tmp_path: Path, out: Path, capsys: Capture, signed: str, flux_njy: list[float], dropped: dict[str, int]
+) -> None:
+    source = write_text(tmp_path / "atlas.csv", MAGNITUDES)
+    columns = ("--columns", "id=id,mjd=mjd,band=filter,mag=m,mag_err=dm", "--min-detections", "0")
+    data, stored = run(capsys, out, "table", source, *columns, "--signed-magnitudes", signed)
+    np.testing.assert_allclose(data.flux, flux_njy, rtol=2e-3)
+    assert stored["report"]["dropped_points"] == dropped
+
+
+@pytest.mark.parametrize("same_id", [True, False])
+def test_hats_rows_of_one_band_are_joined_by_id(tmp_path: Path, out: Path, capsys: Capture, same_id: bool) -> None:
+    points = [{"t": 60_000.0 + n, "f": 9.0, "e": 1.0} for n in range(6)]
+    rows = [{"id": 7, "b": 1, "lc": points}, {"id": 7 if same_id else 8, "b": 2, "lc": points}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "one.parquet")
+    columns = ("--columns", "id=id,mjd=lc.t,band=b,flux=lc.f,flux_err=lc.e", "--bands", "1=g,2=r")
+    data, stored = run(capsys, out, "table", tmp_path / "one.parquet", *columns)
+    assert len(data) == (1 if same_id else 2)
+    assert stored["report"]["bands"] == {"g": 6, "r": 6}
+
+
+def test_lists_of_a_fixed_size_are_read(tmp_path: Path, out: Path, capsys: Capture) -> None:
+    fixed = {
+        "id": pa.array(["a"]),
+        "t": pa.array([[60_000.0, 60_001.0, 60_002.0]], pa.list_(pa.float64(), 3)),
+        "f": pa.array([[9.0, 8.0, 7.0]], pa.list_(pa.float64(), 3)),
+        "e": pa.array([[1.0, 1.0, 1.0]], pa.list_(pa.float64(), 3)),
+        "b": pa.array([["g", "r", "g"]], pa.list_(pa.string(), 3)),
+    }
+    pq.write_table(pa.table(fixed), tmp_path / "fixed.parquet")
+    data, _ = run(capsys, out, "table", tmp_path / "fixed.parquet", "--columns", "id=id,mjd=t,band=b,flux=f,flux_err=e")
+    assert data.flux.tolist() == [9.0, 8.0, 7.0]
+
+
+@needs_shared
+def test_elasticc2_folders_are_read_under_their_model_names(out: Path, capsys: Capture) -> None:
+    data, _ = run(capsys, out, "snana", shared("data", "bugs", "snana_elasticc2_names"), "--min-detections", "0")
+    assert Counter(ELASTICC.names[label] for label in data.label.tolist()) == {"Ia": 2, "II": 2, "TDE": 1}
 
 
 @pytest.mark.parametrize(

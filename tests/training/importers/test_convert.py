@@ -95,7 +95,7 @@ def test_julian_dates_stop_the_import() -> None:
         ({}, {"required_bands": "gi"}, "fewer than 1 points in i"),
         ({}, {"required_bands": "g", "min_per_band": 3}, "fewer than 3 points in g"),
         ({"band": ["g"]}, {}, "columns differ in length"),
-        ({"label": "?"}, {"classes": {"SN": "Ia"}}, "label '?' is not imported"),
+        ({"label": "?"}, {"classes": {"SN": "Ia", "*": ""}}, "label '?' is not imported"),
         ({"label": "SN"}, {"classes": {"SN": ""}}, "label 'SN' is not imported"),
     ],
 )
@@ -112,6 +112,15 @@ def test_labels_are_mapped() -> None:
     assert cleaned(raw_object(), classes=classes)[0].class_name == ""
     with pytest.raises(ImportFormatError, match="'Quark nova' is not one of elasticc-20"):
         cleaned(raw_object(label="Quark nova"), taxonomy="elasticc-20")
+
+
+def test_label_without_an_entry_in_the_class_map_stops_the_import() -> None:
+    classes = {"SN Ia": "Ia"}
+    with pytest.raises(ImportFormatError, match="no entry for 'SNIa-SALT9'; map it"):
+        cleaned(raw_object(label="SNIa-SALT9"), classes=classes, taxonomy="elasticc-20")
+    record, _ = cleaned(raw_object(label="II"), classes=classes, taxonomy="elasticc-20")
+    assert record is not None
+    assert record.class_name == "II"  # already a class of the taxonomy
 
 
 def imported(path: Path, objects: list[RawObject], **rules: Any) -> dict[str, Any]:
