@@ -155,7 +155,7 @@ def test_unlabelled_objects_are_no_training_set_for_a_classifier(tmp_path: Path)
     with pytest.raises(DatasetError, match="1 unlabelled"):
         require_labels(read_dataset(path), path)
     imported(path, [raw_object(label="TDE")])
-    with pytest.raises(DatasetError, match="no two classes to tell apart: TDE"):
+    with pytest.raises(DatasetError, match="fewer than two classes: TDE"):
         require_labels(read_dataset(path), path)
 
 
