@@ -126,7 +126,7 @@ DeliveryReport = PermanentError | TransientError | None
 LONGEST_TOPIC: Final = 255
 """Longest name of a topic that is accepted: Kafka allows 249 characters, file systems 255 bytes."""
 
-PART_MESSAGES: Final = 64
+PART_MESSAGES: Final = 24
 """Most messages that are published together where a source has a commit window."""
 
 

@@ -18,7 +18,7 @@ from nightjar_alerts.service.stream.kafka.assignment import Assignment, Position
 from nightjar_alerts.service.stream.kafka.client import ClientErrors
 from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction
-from nightjar_alerts.service.stream.messages import FatalError, TransientError
+from nightjar_alerts.service.stream.messages import PART_MESSAGES, FatalError, TransientError
 
 log = structlog.get_logger(__name__)
 
@@ -30,9 +30,10 @@ MAX_UNCOMMITTED: Final = 256
 At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
 """
 LATE_SECONDS: Final = 0.25
-"""Seconds without an answer to a commit after which nothing more is answered: a kill would repeat it.
+"""Duration of a commit from which on only :data:`PART_MESSAGES` messages may be answered and not committed.
 
-The group refuses commits while it waits for a killed member, and a busy broker answers late.
+A machine or a broker that is so slow, and a group that waits for a killed member, would leave the window full for most
+of the time, and each kill would repeat it.
 """
 UNANSWERED_SECONDS: Final = 75.0
 """Seconds without an answer to a commit, although the brokers answer other clients, after which the process ends."""
@@ -88,7 +89,7 @@ class ConsumerCommits:
         self._assignment, self._offsets, self._client_errors = assignment, offsets, client_errors
         self.consumer: Consumer | None = None
         self._sent: dict[Partition, Position] = {}
-        self._sent_at = self._next_at = 0.0
+        self._sent_at = self._next_at = self._last_seconds = 0.0
 
     @property
     def in_flight(self) -> bool:
@@ -98,9 +99,9 @@ class ConsumerCommits:
     @property
     def window(self) -> int:
         """Number of messages that may be answered before anything is committed. For any thread."""
-        if self._sent and monotonic() - self._sent_at > LATE_SECONDS:
-            return 0
-        return MAX_UNCOMMITTED - self._offsets.uncommitted()
+        seconds = monotonic() - self._sent_at if self._sent else self._last_seconds
+        most = MAX_UNCOMMITTED if seconds < LATE_SECONDS else PART_MESSAGES
+        return most - self._offsets.uncommitted()
 
     def send(self, awaited: Collection[Partition]) -> None:
         """Send a commit of all partitions where one is due and none is in flight."""
@@ -122,6 +123,7 @@ class ConsumerCommits:
 
     def on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
         """Record the outcome of a commit."""
+        self._last_seconds = monotonic() - self._sent_at
         if error is None:
             self._client_errors.note_answer()
             acknowledged = [(str(one.topic), one.partition) for one in positions if one.error is None]
