@@ -136,13 +136,6 @@ COMMON_PROPERTIES: Final[Mapping[str, Any]] = {
 }
 MEMBER_PROPERTIES: Final = ("group.instance.id", "partition.assignment.strategy", "transactional.id")
 """Properties of members of a group, and of transactional producers; other clients of the same address have none."""
-# Errors that may pass by themselves, besides those that librdkafka calls retriable.
-_TRANSIENT: Final = frozenset({
-    KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT,
-    KafkaError._RESOLVE, KafkaError._QUEUE_FULL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT,
-    KafkaError._AUTHENTICATION, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.POLICY_VIOLATION,
-})  # fmt: skip
 
 
 def properties(address: Address, extra: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,11 +156,6 @@ def make_client(factory: Callable[[dict[str, Any]], ClientT], config: dict[str, 
         return factory(config)
     except KafkaException as error:
         raise AddressError(f"Kafka: {error.args[0].str()}") from None
-
-
-def is_transient(error: KafkaError) -> bool:
-    """Return whether the same record may be accepted later."""
-    return bool(error.retriable() or error.code() in _TRANSIENT)
 
 
 REACHABLE_SECONDS: Final = 3.0

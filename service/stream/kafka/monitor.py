@@ -4,6 +4,7 @@ A question may take seconds when a broker is silent. The consumer that takes ale
 answers of the last round (:attr:`ClusterMonitor.view`), so that alerts never wait for an answer.
 """
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -59,7 +60,7 @@ class ClusterMonitor:
     Parameters
     ----------
     config : properties of a client of the consumer's group that is not a member.
-    topics : names that the consumer subscribes to; those that begin with ``^`` are patterns, and not asked about.
+    topics : names that the consumer subscribes to; those that begin with ``^`` are patterns.
     on_topic_recreated : called on the monitor's thread with each topic that was deleted and created again.
 
     Attributes
@@ -79,7 +80,9 @@ class ClusterMonitor:
         # Ids of our topics since their partitions were assigned, the newest first: a recreated topic has another id.
         self._ids: dict[str, list[str]] = {}
         self._epochs: Counter[str] = Counter()
-        self._topics = [topic for topic in topics if not topic.startswith("^")]
+        names = list(topics)
+        self._topics = [name for name in names if not name.startswith("^")]
+        self._patterns = [name for name in names if name.startswith("^")]
         self._client_errors = client_errors
         self._make_clients()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -207,8 +210,9 @@ class ClusterMonitor:
                 missing.append(topic)
             else:
                 self._client_errors.note(metadata.error)
-        if not self._topics:
-            self._client.list_topics(timeout=ASK_SECONDS)
+        if self._patterns:
+            topics = self._client.list_topics(timeout=ASK_SECONDS).topics
+            missing += [one for one in self._patterns if not any(re.match(one, topic) for topic in topics)]
         return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
 
     def _end_offsets(self) -> dict[Partition, int]:

@@ -7,19 +7,22 @@ and its commit publishes again; the record's key is then the same, so a compacte
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
-from nightjar_alerts.service.stream.addresses import Address
+from nightjar_alerts.service.stream.addresses import Address, AddressError
 from nightjar_alerts.service.stream.broker_errors import kafka_report
 from nightjar_alerts.service.stream.kafka.client import (
+    REACHABLE_SECONDS,
     ClientErrors,
     is_reachable,
     make_client,
     properties,
+    query_properties,
 )
 from nightjar_alerts.service.stream.messages import FatalError, PermanentError, Record, TransientError
 
@@ -34,8 +37,8 @@ PRODUCER_PROPERTIES: Final[Mapping[str, Any]] = {
     "compression.type": "lz4",
     "message.timeout.ms": 30_000,
     "queue.buffering.max.kbytes": 65_536,
-    # A dead letter is as large as a message that the source takes, and has headers besides; brokers may take less.
-    "message.max.bytes": (4 << 20) + (64 << 10),
+    # Larger than any topic takes by default: a record is refused by its topic, and not by its producer.
+    "message.max.bytes": 64 << 20,
 }
 SLACK_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.1
@@ -43,6 +46,10 @@ POLL_SECONDS: Final = 0.1
 LOCK_WAIT_SECONDS: Final = 0.005
 """Seconds after which a thread that waits for delivery reports checks whether another one still polls."""
 REFUSAL_SECONDS: Final = 3.0
+CLOSE_SECONDS: Final = 1.0
+RECHECK_SECONDS: Final = 1.0
+"""Seconds after which topics that do not exist are checked again."""
+UNKNOWN_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
 LOST_SECONDS: Final = 75.0
 """Seconds without a delivered record, although the brokers answer other clients, after which the process ends."""
 
@@ -55,15 +62,16 @@ class KafkaSink:
         self.client_errors = ClientErrors("sink")
         self._config = {**properties(address, extra, PRODUCER_PROPERTIES), "error_cb": self.client_errors.note}
         self._producer = make_client(Producer, self._config)
-        self._poll_lock = threading.Lock()
-        self._reconnect_probe = ReconnectProbe(self._config, self._topic, self.client_errors)
+        self._poll_lock, self._closing = threading.Lock(), threading.Event()
+        self._topic_probe = TopicProbe(self._config, [self._topic], self.client_errors)
         self._undelivered_since: float | None = None
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
         """Hand over and wait until each record is acknowledged, refused or too late. Raises FatalError."""
         numbered = [(self._topic, record) for record in records]
         started = monotonic()
-        verdicts = produce_and_wait(self._producer, numbered, verdict_timeout(self._config), self._poll_lock)
+        timeout = verdict_timeout(self._config)
+        verdicts = produce_and_wait(self._producer, numbered, timeout, self._poll_lock, self._closing)
         self.client_errors.check()
         if not verdicts or any(verdict is None for verdict in verdicts):
             self._undelivered_since = None
@@ -87,33 +95,58 @@ class KafkaSink:
 
     @property
     def trouble(self) -> str:
-        """Errors of the client since a broker answered last."""
-        self._reconnect_probe.start()
-        return str(self.client_errors)
+        """Errors of the client since a broker answered last; a topic that does not exist."""
+        self._topic_probe.start()
+        return str(self.client_errors) or self._topic_probe.missing
 
     def close(self) -> None:
-        """Deliver what was handed over, for a few seconds at most."""
-        self._producer.flush(SLACK_SECONDS)
+        """Give up what was not delivered yet: its batch was given back, and it will be published again."""
+        self._closing.set()
+        self._producer.purge()
+        self._producer.flush(CLOSE_SECONDS)
 
 
-class ReconnectProbe:
-    """Probe that checks, on a thread, whether unreachable brokers are back: an idle producer does not notice it."""
+class TopicProbe:
+    """Probe that checks, on a thread, whether brokers answer and topics exist: an idle producer does not notice it.
 
-    def __init__(self, config: Mapping[str, Any], topic: str, client_errors: ClientErrors) -> None:
-        self._config, self._topic, self._client_errors = config, topic, client_errors
-        self._running = threading.Lock()
+    The first check is made at the first call of :meth:`start`, further ones while something is wrong. Where brokers
+    create topics automatically, the first check does so.
+
+    Attributes
+    ----------
+    missing : names the topics that do not exist; empty if all do.
+    """
+
+    def __init__(self, config: Mapping[str, Any], topics: Sequence[str], client_errors: ClientErrors) -> None:
+        self._config, self._topics, self._client_errors = config, topics, client_errors
+        self._running, self._checked, self.missing = threading.Lock(), False, ""
 
     def start(self) -> None:
-        """Check, without waiting, where brokers are unreachable and no check runs."""
-        if self._client_errors.away and self._running.acquire(blocking=False):
+        """Check, without waiting, where something is or may be wrong and no check runs."""
+        wrong = not self._checked or self.missing or self._client_errors.away
+        if wrong and self._running.acquire(blocking=False):
             threading.Thread(target=self._check, name="sink", daemon=True).start()
 
     def _check(self) -> None:
         try:
-            if is_reachable(self._config, self._topic, self._client_errors):
-                self._client_errors.note_answer()
+            client = make_client(AdminClient, query_properties(self._config, self._client_errors))
+            unknown = _unknown_topics(client, self._topics)
+            if unknown:  # one that is created automatically exists soon
+                sleep(RECHECK_SECONDS)
+                unknown = _unknown_topics(client, self._topics)
+            self._client_errors.note_answer()
+            self.missing = f"waiting for topics that do not exist: {', '.join(unknown)}" if unknown else ""
+            self._checked = True
+        except (KafkaException, AddressError):
+            pass  # as before: the client's errors say what is wrong
         finally:
             self._running.release()
+
+
+def _unknown_topics(client: AdminClient, topics: Sequence[str]) -> list[str]:
+    """Return topics that do not exist; brokers that may create topics create them. Raises KafkaException."""
+    found = [client.list_topics(topic, REACHABLE_SECONDS).topics[topic] for topic in topics]
+    return [str(one.topic) for one in found if one.error is not None and one.error.code() in UNKNOWN_TOPIC]
 
 
 def refusal_of(producer: Producer, topic: str, client_errors: ClientErrors) -> str:
@@ -135,9 +168,13 @@ def verdict_timeout(config: Mapping[str, Any]) -> float:
 
 
 def produce_and_wait(
-    producer: Producer, records: Sequence[tuple[str, Record]], timeout: float, poll_lock: threading.Lock
+    producer: Producer,
+    records: Sequence[tuple[str, Record]],
+    timeout: float,
+    poll_lock: threading.Lock,
+    closing: threading.Event | None = None,
 ) -> list[Verdict]:
-    """Hand records over, each with its topic, and wait for the delivery report of each.
+    """Hand records over, each with its topic, and wait for the delivery report of each, or until ``closing`` is set.
 
     Of several threads that wait, the one that holds ``poll_lock`` polls the producer for all of them. The producer
     hands a delivery report to whichever thread polls: if all polled, one might go on polling for a report that another
@@ -158,7 +195,7 @@ def produce_and_wait(
             verdicts[number] = refusal
             unanswered.discard(number)
     end = monotonic() + timeout
-    while unanswered and monotonic() < end:
+    while unanswered and monotonic() < end and not (closing is not None and closing.is_set()):
         if poll_lock.acquire(blocking=False):
             try:
                 producer.poll(POLL_SECONDS)

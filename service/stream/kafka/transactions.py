@@ -33,7 +33,7 @@ from nightjar_alerts.service.stream.kafka.assignment import Position
 from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, make_client, properties
 from nightjar_alerts.service.stream.kafka.sink import (
     PRODUCER_PROPERTIES,
-    ReconnectProbe,
+    TopicProbe,
     Verdict,
     produce_and_wait,
     refusal_of,
@@ -109,7 +109,8 @@ class KafkaTransactions:
         self.topic, self.dead_letters = address.name, dead_letters
         self._producer = make_client(Producer, self._config)
         self._poll_lock = threading.Lock()
-        self._reconnect_probe = ReconnectProbe(self._config, self.topic, self.client_errors)
+        topics = [topic for topic in (self.topic, dead_letters) if topic]
+        self._topic_probe = TopicProbe(self._config, topics, self.client_errors)
         self._initialised, self._outages = False, 0
         # Written by the owner, read by `check` on another thread: the name of the call that runs, since when it has
         # been repeated, and when the last repetition began.
@@ -275,10 +276,11 @@ class KafkaTransactions:
     @property
     def trouble(self) -> str:
         """Errors of the client since a broker answered last."""
-        self._reconnect_probe.start()
+        self._topic_probe.start()
         call, now = self._call, monotonic()
         repeated = call is not None and now - call[1] > CALL_SECONDS
-        return str(self.client_errors) or (f"{self.topic}: {self._call_error or 'no answer'}" if repeated else "")
+        stuck = f"{self.topic}: {self._call_error or 'no answer'}" if repeated else ""
+        return str(self.client_errors) or self._topic_probe.missing or stuck
 
     def close(self) -> None:
         """End the thread after the transactions that were handed over, and wait a few seconds for that."""

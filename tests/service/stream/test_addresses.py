@@ -136,6 +136,7 @@ def test_time_of_a_range(time: str, milliseconds: int) -> None:
         ("source", "alerts/", "NIGHTJAR_SOURCE=alerts/: an address begins with .* Forms: kafka://HOST:PORT/TOPIC"),
         ("sink", "x.jsonl", r"NIGHTJAR_SINK=x\.jsonl: an address begins with .* file:PATH\.jsonl"),
         ("dead_letters", "redis://u:secret@h", r"NIGHTJAR_DEAD_LETTERS=redis://\*\*\*@h: an address names a host and"),
+        ("source", "kafka://h:x/t?sasl.password=secret&x=1", r"sasl\.password=\*\*\*&x=1: 'h:x': the port"),
         ("source", "file:/missing", "NIGHTJAR_SOURCE=file:/missing: /missing does not exist"),
         ("kafka_config", Path("/missing"), "NIGHTJAR_KAFKA_CONFIG=/missing: cannot be read: No such file"),
     ],

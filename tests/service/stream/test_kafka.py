@@ -334,7 +334,7 @@ def test_a_source_is_no_member_before_it_joins_and_while_its_partitions_are_lost
 
 def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
-    verdicts = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(5_000_000)), Record(b"c", b"v")])
+    verdicts = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(65 << 20)), Record(b"c", b"v")])
     assert [type(verdict) for verdict in verdicts] == [type(None), RecordTooLargeError, type(None)]
     sink.close()
     nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})

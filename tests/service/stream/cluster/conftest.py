@@ -22,6 +22,8 @@ SHORT = (
     "test_topics.py::test_a_topic_that_does_not_exist_yet_is_waited_for",
     "test_topics.py::test_a_topic_made_again_begins_anew[at least once]",
     "test_topics.py::test_a_dead_letter_beyond_the_limit_of_its_topic_is_shortened[at least once]",
+    "test_destinations.py::test_missing_sink_topic_is_named_and_waited_for[at least once]",
+    "test_destinations.py::test_worker_with_a_missing_sink_topic_stops_within_its_time",
     "test_replay.py::test_replay_by_time_reads_the_range_of_each_partition[?since=2026-11-22-read0-0-ranges0]",
     "test_access.py::test_a_password_over_tls[SCRAM-SHA-512]",
     "test_access.py::test_a_wrong_password_ends_the_start_with_a_sentence",
