@@ -83,10 +83,10 @@ def build(config: NetworkConfig, task: NetworkTask = "classify") -> nn.Module:
     return make(config)
 
 
-def transfer(weights: Mapping[str, Tensor], network: nn.Module) -> tuple[str, ...]:
-    """Copy weights of equal name and shape, heads excepted, into a network; return the names copied.
+def transfer(weights: Mapping[str, Tensor], network: nn.Module, *, heads: bool = False) -> tuple[str, ...]:
+    """Copy weights of equal name and shape into a network; return the names copied.
 
-    Unlike RoMAE's released code this includes the input projection.
+    Heads are copied only if ``heads``. Unlike RoMAE's released code this includes the input projection.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def transfer(weights: Mapping[str, Tensor], network: nn.Module) -> tuple[str, ..
     """
     own = network.state_dict()
     fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
-    copied = {name: value for name, value in fitting.items() if not name.startswith("head")}
+    copied = {name: value for name, value in fitting.items() if heads or not name.startswith("head")}
     if not copied:
         raise ValueError("no weight of the pretrained network has the name and shape of one of this network's")
     network.load_state_dict(own | copied)

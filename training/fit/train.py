@@ -104,7 +104,7 @@ def train(
     identity = RunConfig(recipe=recipe, data=source, **origin)
     network = start(recipe, dataset, split["train"])
     if pretrained is not None and not (folder / CHECKPOINT).exists():
-        transfer(load_best(pretrained), network)
+        transfer(load_best(pretrained), network, heads=recipe.keep_heads)
     task = TASKS[recipe.task](recipe, dataset, split)
     return fit(network, task, recipe, folder, identity, max_minutes=max_minutes, progress=progress)
 

@@ -326,17 +326,25 @@ def sky_whole_on() -> Recipe:
 
 
 def sky_bands_whole() -> Recipe:
-    """Train the whole network of a bundle on light curves as ``sky-bands`` shows them, somewhat fewer cut short."""
+    """Train the whole network of a bundle, heads included, on light curves as ``sky-bands`` shows them.
+
+    Somewhat fewer are cut short, and stars are shown up to nine magnitudes brighter.
+    """
     whole, bands = sky_whole_on(), sky_bands()
     augmentation = bands.augmentation.model_copy(
-        update={"degraded": 0.2, "shaken": 0.7, "few_bands": 0.4, "prefix": 0.3}
-    )
+        update={
+            "degraded": 0.2, "shaken": 0.7, "few_bands": 0.45, "prefix": 0.3,
+            "degrade": bands.augmentation.degrade.model_copy(update={"magnitudes": (-9.0, 3.0)}),
+        }
+    )  # fmt: skip
     return whole.model_copy(
         update={
             "name": "sky-bands-whole",
-            "schedule": ScheduleConfig(steps=4_000, warmup_steps=150, final_fraction=0.0),
-            "validation": ValidationConfig(every=400, objects=2_000, keep="last"),
+            "schedule": ScheduleConfig(steps=1_600, warmup_steps=60, final_fraction=0.0),
+            "optimiser": OptimiserConfig(lr=2e-4, weight_decay=0.01, ema_decay=0.998),
+            "validation": ValidationConfig(every=800, objects=2_000, keep="last"),
             "augmentation": augmentation,
+            "keep_heads": True,
         }
     )
 

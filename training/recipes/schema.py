@@ -112,6 +112,7 @@ class Recipe(FitConfig):
     masking: MaskingConfig = Field(default=MaskingConfig(), description="what a reconstruction hides")
     reconstruction_loss: ReconstructionLoss = "mse"
     forecasting: ForecastingConfig = Field(default=ForecastingConfig(), description="queries of a forecaster")
+    keep_heads: bool = Field(default=False, description="start from the heads of a pretrained run as well")
 
     @property
     def aux_weight(self) -> float:

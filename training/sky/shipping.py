@@ -43,7 +43,7 @@ from nightjar_alerts.training.sky.card import write_sky_card
 from nightjar_alerts.training.sky.heads import HeadInputs, answers, scores, shares
 from nightjar_alerts.training.sky.novelty import CurveSet, OutlierModel, fit_outliers, joined, judge, read_curve_set
 from nightjar_alerts.training.sky.readers import STAND_INS
-from nightjar_alerts.training.sky.tables import classes_of, read_head_inputs, read_part
+from nightjar_alerts.training.sky.tables import classes_of, read_part
 
 PARITY_CURVES: Final = 500
 DECIDED: Final = 1e-3  # spreads of a statistic
@@ -51,7 +51,7 @@ LAST_DIGITS: Final = 3e-7  # relative
 JITTERED: Final = 4
 SAME_LEAVES: Final = 1e-5  # of a logit: a leaf differs from its neighbour by more
 SURVEYS_OF_STRANGERS: Final = ("css", "eros1", "gaia_alerts", "crts_mantra", "catalina")
-REFERENCE: Final = 20_000  # training light curves that novelty is fitted to
+REFERENCE, REFERENCE_ALIKE = 60_000, 20_000  # training light curves that novelty is fitted to
 KINDS_JUDGED: Final = 5
 SMALLEST_SHARE: Final = 1e-4
 MEASURED_ON: Final = (
@@ -96,7 +96,7 @@ def ship(
     folder : light curves and features of the fit of the heads.
     about : further provenance for the manifest: sources and their shares.
     trees : file of ``sky boost``, trees for the ensemble.
-    more : further such folders; outliers are taken from ``folder``.
+    more : further such folders.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: 
         sample, ensemble, parts = beside(forest, inputs, curve_set, sample)
     fit = fit_calibration(sample)
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
-    novelty, auroc = _novelty(network, training_part, folders[0], sample, recipe.seed)
+    novelty, auroc = _novelty(network, training_part, folders, sample, recipe.seed)
     strata = Strata(curve_set.detections, curve_set.bands, novelty.novelty(sample.embedding_NE), curve_set.source)
     usual = strata.novelty <= novelty.described.threshold
     measured = _without(p_NC, sample.label_N, strata, usual)
@@ -209,17 +209,17 @@ def served_sample(network: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) ->
 
 
 def _novelty(
-    network: AstroMoE, part: tuple[HeadInputs, CurveSet], folder: Path, usual: ServedSample, seed: int
+    network: AstroMoE, part: tuple[HeadInputs, CurveSet], folders: Sequence[Path], usual: ServedSample, seed: int
 ) -> tuple[OutlierModel, dict[str, float]]:
-    (inputs, training), outliers = part, read_curve_set(folder / "outliers.npz")
+    (inputs, training), (outlier_inputs, outliers) = part, read_part(folders, "outliers")
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(inputs.embedding))[:REFERENCE]
     # otherwise the score would detect the surveys of the outliers instead of the outliers
     alike = np.flatnonzero(np.isin(training.source, SURVEYS_OF_STRANGERS))
-    rows = np.concatenate([rows, rng.choice(alike, REFERENCE)]) if len(alike) else rows
+    rows = np.concatenate([rows, rng.choice(alike, REFERENCE_ALIKE)]) if len(alike) else rows
     some = HeadInputs(inputs.embedding[rows], inputs.value[rows], inputs.is_known[rows])
     inlier_NE = answers(network, some)[1]
-    strange_NE = answers(network, read_head_inputs(folder, "outliers"))[1]
+    strange_NE = answers(network, outlier_inputs)[1]
     label_N = training.label[rows]
     fit = fit_outliers(inlier_NE, label_N, strange_NE, usual.embedding_NE, seed=seed)
     kinds, count = np.unique(outliers.source, return_counts=True)

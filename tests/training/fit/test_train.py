@@ -231,3 +231,15 @@ def test_new_heads_on_frozen_branches(data: Path, tmp_path: Path) -> None:
     lines = [line for line in read_log(tmp_path / "second") if "loss" in line]
     assert all(line["starved_experts"] == {} for line in lines)
     assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+@pytest.mark.parametrize("keep_heads", [False, True])
+def test_train_on_pretrained_run_keeps_heads_only_if_asked(keep_heads: bool, data: Path, tmp_path: Path) -> None:
+    train(tiny(), data, tmp_path / "first", progress=False)
+    frozen = OptimiserConfig(lr=1e-12, weight_decay=0.0)
+    recipe = tiny().model_copy(update={"optimiser": frozen, "seed": 1, "keep_heads": keep_heads})
+    train(recipe, data, tmp_path / "second", pretrained=tmp_path / "first", progress=False)
+    first, second = (load_network(tmp_path / name)[0].state_dict() for name in ("first", "second"))
+    heads = [name for name in first if name.startswith("head") and name.endswith("weight")]
+    assert heads
+    assert all(torch.allclose(first[name], second[name], atol=1e-6) == keep_heads for name in heads)

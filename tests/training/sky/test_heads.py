@@ -192,7 +192,7 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     assert verify_golden(bundle, open_session(bundle.model)) < 1e-4
     card = (bundle.path / "CARD.md").read_text(encoding="utf-8")
     assert "Training data" in card
-    assert "Trees beside the network" in card
+    assert "## Boosted trees" in card
     assert [node.op_type for node in onnx.load(bundle.model).graph.node].count("TreeEnsemble") == 1
     assert manifest.ensemble is not None
     assert manifest.ensemble.trees == 20 * 6
