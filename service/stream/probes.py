@@ -1,6 +1,6 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` of a worker, on a port of their own and on threads of their own.
+"""Probes and metrics of a worker: ``/metrics``, ``/healthz`` and ``/readyz`` on a port of their own.
 
-They answer while the worker loads its model, and also when its event loop hangs: then they say so.
+They are served from threads, so that they answer while the worker loads its model, and report an event loop that hangs.
 """
 
 import socket
@@ -16,19 +16,18 @@ from nightjar_alerts.service.stream.messages import SourceStatus
 
 
 class ProgressMonitor:
-    """Monitor of the progress of alerts: when messages were taken and done last, and the status of the source.
+    """Monitor of progress: when messages were taken and done last, and the status of the source.
 
     A worker is not ready while it can take nothing, for whatever reason, or takes nothing although the broker has more.
     It is unhealthy, so that a supervisor restarts it, when nothing moves for minutes although messages wait and no
-    trouble outside explains it: a restart does not mend a broker, sink, registry or disk. It is unhealthy as well when
-    its group does not count it as a member although the brokers answer: it has no partitions then, so nothing waits for
-    it.
+    external error explains it: a restart does not repair a broker, sink, registry or disk. It is also unhealthy when it
+    is not a member of its group although the brokers answer: it has no partitions then, so no messages wait for it.
 
     Parameters
     ----------
     unready_after : seconds without a message taken, while more wait, after which the worker is not ready.
-    unhealthy_after : seconds without any movement after which it is unhealthy.
-    outside : what is wrong outside, in words; empty when nothing is.
+    unhealthy_after : seconds without any progress after which it is unhealthy.
+    outside : returns the external errors; empty when there is none.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class ProgressMonitor:
         self._moved_at = self._clock()
 
     def observe(self, status: SourceStatus, in_flight: int) -> None:
-        """Take in the status of the source, and set the metrics; called every few seconds.
+        """Record the status of the source and set the metrics; called every few seconds.
 
         Parameters
         ----------
@@ -83,7 +82,7 @@ class ProgressMonitor:
         metrics.stream_not_ready.set(bool(self._outside() or self.unready()))
 
     def unready(self) -> str:
-        """Return why nothing is taken, in words; empty when there is nothing to take, or it is taken."""
+        """Return the reason for which nothing is taken; empty when messages are taken, or none wait."""
         if self.status.trouble:
             return f"source: {self.status.trouble}"
         since = self._clock() - self._taken_at
@@ -92,7 +91,7 @@ class ProgressMonitor:
         return self._membership_trouble(self._unready_after)
 
     def unhealthy(self) -> str:
-        """Return what only a new process mends, in words; empty when nothing is known to be wrong."""
+        """Return what only a new process can repair; empty when nothing is known to be wrong."""
         now = self._clock()
         if self._outside() or self.status.trouble:
             return ""
@@ -114,11 +113,11 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Probes:
-    """HTTP server of a worker's probes and metrics.
+    """HTTP server of a worker's probes and metrics. GET and HEAD answer, OPTIONS names the methods.
 
     Parameters
     ----------
-    alive, ready : what is wrong, in words; empty when nothing is.
+    alive, ready : return the reason for which the worker is unhealthy or not ready; empty if it is not.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class Probes:
 
 
 class _Server(ThreadingHTTPServer):
-    """One thread for each connection, of which there are few: probes and scrapes come every few seconds."""
+    """Server with one thread per connection; there are few: probes and scrapes come every few seconds."""
 
     daemon_threads = True
     request_queue_size = 4 * MAX_CONNECTIONS  # with five, a burst would wait whole seconds to be connected at all
@@ -160,14 +159,14 @@ class _Server(ThreadingHTTPServer):
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread, or hang up where all places are taken."""
+        """Start a thread, or close the connection if there are too many."""
         if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and give the place back; whoever is slower than :data:`TIMEOUT_SECONDS` is hung up on."""
+        """Answer within :data:`TIMEOUT_SECONDS`, or close the connection."""
         # The handler's own timeout begins anew with each byte that comes.
         late = threading.Timer(TIMEOUT_SECONDS, _hang_up, [request])
         late.start()
@@ -189,14 +188,27 @@ def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRe
         server_version, sys_version = "nightjar", ""  # not which Python answers
 
         def do_GET(self) -> None:
+            body = self._send_head()
+            self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self._send_head()
+
+        def do_OPTIONS(self) -> None:
+            self.send_response(204)
+            self.send_header("Allow", "GET, HEAD, OPTIONS")
+            self.end_headers()
+
+        def _send_head(self) -> bytes:
+            """Send status and headers; return the body."""
             status, kind, body = answer(self.path.partition("?")[0])
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            return body
 
         def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: probes come every few seconds."""
+            """Log nothing: there is a request every few seconds."""
 
     return Handler

@@ -213,6 +213,27 @@ def test_replay_that_matches_nothing_names_it_and_fails(
     assert account["unmatched"] == [reason]
 
 
+def test_dead_letter_folder_that_fails_stops_publishing_at_the_commit_window(
+    cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "WINDOW_TIMEOUT_SECONDS", 0.2)
+    cluster.create("one", 1)
+    changes = {"source": source(cluster, "one"), "sink": f"file:{tmp_path}/results.jsonl"}
+    with running(settings(cluster, tmp_path, **changes)) as worker:
+        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        (tmp_path / "letters").rmdir()
+        (tmp_path / "letters").write_text("")
+        cluster.produce("one", [*map(alert, range(5)), b"junk", *map(alert, range(5, 3000))], partition=0)
+        eventually(lambda: "dead letters" in worker.ask("/readyz")[1])
+        time.sleep(3)
+        assert len(results(tmp_path)) <= MAX_UNCOMMITTED
+        (tmp_path / "letters").unlink()
+        eventually(lambda: worker.totals().get("classified") == 3000)
+        assert worker.stop() == 0
+    assert len(results(tmp_path)) == 3000
+    assert len(dead_letters(tmp_path)) == 1
+
+
 def test_replay_reads_topics_by_pattern(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [alert(number) for number in range(10)])
     source = f"kafka://{cluster.hosts}/^al.*"

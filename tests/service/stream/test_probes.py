@@ -36,6 +36,25 @@ def test_probes_answer_and_do_not_say_what_answers(probes: Probes) -> None:
     assert ask(probes, "/readyz")[::2] == (503, "still loading\n")
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/nope"])
+def test_head_answers_like_get_without_a_body(probes: Probes, path: str) -> None:
+    connection = HTTPConnection(HOST, probes.port, timeout=30)
+    connection.request("HEAD", path)
+    response = connection.getresponse()
+    assert response.status == ask(probes, path)[0]
+    assert int(response.getheader("Content-Length", "0")) > 0
+    assert response.read() == b""
+    connection.close()
+
+
+def test_options_names_the_methods(probes: Probes) -> None:
+    connection = HTTPConnection(HOST, probes.port, timeout=30)
+    connection.request("OPTIONS", "/readyz")
+    response = connection.getresponse()
+    assert (response.status, response.getheader("Allow")) == (204, "GET, HEAD, OPTIONS")
+    connection.close()
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_probes_listen_on_addresses_of_ipv6() -> None:
     server = Probes("::1", 0, Metrics(), lambda: "", lambda: "")
