@@ -45,7 +45,7 @@ class Bare:
         bundle = load_bundle(folder)
         inputs = [graph_inputs(curve, bundle.manifest) for curve in curves]
         bare = cls(open_session(bundle.model), inputs)
-        bare.run(callers=1)  # the first run of a shape is dearer
+        bare.run(callers=1)  # the first run of a shape takes longer
         return bare
 
     def probabilities(self) -> np.ndarray:
@@ -83,7 +83,7 @@ def pace(session: ort.InferenceSession, inputs: Sequence[Run], callers: int, cur
 
 
 BUDGETS = (0, 256, 512, 1024, 2048, 4096)
-"""Padded observations in a batch; 0 stands for one by one."""
+"""Padded observations in a batch; 0 means one by one."""
 TRIALS = 2
 SAMPLE = 1024  # curves that schedules are compared on
 
@@ -119,7 +119,7 @@ class Best:
         some = tokens[:SAMPLE]
         ready = {budget: _runs(some, budget, among) for budget in BUDGETS}
         rates = dict.fromkeys(BUDGETS, 0.0)
-        for budget in [*BUDGETS] * (1 + TRIALS):  # the first run of a shape is dearer, and never the best
+        for budget in [*BUDGETS] * (1 + TRIALS):  # the first run of a shape takes longer, and never the best
             rates[budget] = max(rates[budget], pace(session, ready[budget], callers, len(some)).per_second)
         best = max(BUDGETS, key=lambda budget: rates[budget])
         return cls(session, best, _runs(tokens, best, among), len(tokens))
@@ -149,7 +149,7 @@ def cut(tokens: Sequence[Tokens], budget: int) -> list[list[Tokens]]:
 
 
 def _runs(tokens: Sequence[Tokens], budget: int, among: int | None) -> list[Run]:
-    """Return the inputs of every run of a schedule that sees so many curves at a time."""
+    """Return the inputs of every run of a schedule."""
     windows = [tokens[first : first + (among or len(tokens))] for first in range(0, len(tokens), among or len(tokens))]
     return [_inputs(group) for window in windows for group in cut(window, budget)]
 

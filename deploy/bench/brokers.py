@@ -42,7 +42,8 @@ _QUIET: Final = _LOGGING.replace("INFO", "ERROR")
 def home() -> Path | None:
     """Return the folder of an unpacked Kafka, or None where none is found or Java is missing or too old.
 
-    It is looked for at NIGHTJAR_KAFKA_HOME, where `make kafka` puts one, and in a folder shared beside the repository.
+    It is searched in NIGHTJAR_KAFKA_HOME, where `make kafka` installs one, and in a shared folder next to the
+    repository.
     """
     repository = Path(__file__).resolve().parents[2]
     named = os.environ.get("NIGHTJAR_KAFKA_HOME")

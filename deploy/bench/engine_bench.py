@@ -55,7 +55,7 @@ from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.engine.engine import Engine, engine_options
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
 
-WITHIN: Final = 1.0  # seconds, of goodput, which is not looked at here
+WITHIN: Final = 1.0  # seconds, for goodput, which is not used here
 FIGURES: Final = ("throughput", "p50_ms", "p99_ms")
 
 
@@ -193,7 +193,7 @@ def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
 
 
 def _ask_alone(line: HttpLine, data: bytes, bare: Bare, index: int) -> Lone:
-    """Ask about a light curve over HTTP, then run its network bare."""
+    """Classify a light curve over HTTP, then run the network bare."""
     began = time.perf_counter()
     head, body = line.ask(data)
     over_http = time.perf_counter() - began
@@ -321,7 +321,7 @@ def measure_policies(model: LoadedModel, curves: Sequence[Columns], rounds: int,
 
 
 async def _measure(bench: EngineBench, rounds: int, say: Callable[[str], None]) -> Numbers:
-    await bench.saturated(OURS)  # the first run of a shape is dearer
+    await bench.saturated(OURS)  # the first run of a shape takes longer
     rates: list[dict[PolicyName, float]] = []
     for number in range(rounds):
         rates.append({policy: await bench.saturated(policy) for policy in bench.contenders})

@@ -5,7 +5,7 @@
 - ``gpu.moe_over_dense.*``: the network of the paper's size over the same network with dense layers;
 - ``gpu.service_per_s``, ``gpu.service_share``: light curves per second through HTTP, and divided by ``gpu.mix_per_s``.
 
-Without a GPU the part measures nothing and says so.
+Without a GPU it prints that nothing was measured.
 """
 
 import tempfile

@@ -52,7 +52,7 @@ class Harm(NamedTuple):
 
 
 class Flood(NamedTuple):
-    """Messages of one kind, so many a second; ``make`` is given the number of each."""
+    """Messages of one kind at a rate; ``make`` gets the number of each."""
 
     name: str
     per_second: float

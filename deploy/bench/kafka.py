@@ -130,13 +130,13 @@ class KafkaBench:
         return Trial(self.cluster, self.bundle)
 
     def times(self, count: int) -> Iterator[int]:
-        """Numbers of rounds or kills, from 0: a share of so many, two at least, and no more once the time is over."""
+        """Yield numbers of rounds or kills from 0: the scaled count, at least two, until time is up."""
         for number in range(max(2, round(count * self.scale))):
             if not self.over or number == 0:
                 yield number
 
     def alerts(self, count: int) -> int:
-        """Return a share of so many alerts."""
+        """Scale a number of alerts."""
         return int(count * self.scale)
 
 
@@ -156,7 +156,7 @@ def drain(bench: KafkaBench) -> None:
 
 
 def _visit(bench: KafkaBench, count: int, seconds: float, workers: int = 1, warm: int = 0) -> float:
-    """Return seconds from the first alert's arrival to the last answer; so many are answered before, to warm up."""
+    """Return seconds from the first alert to the last result, after a warm-up."""
     trial, cores = bench.trial(), usable_cores()
     with ExitStack() as stack:
         started = [stack.enter_context(trial.worker(runs=cores // workers or 1)) for _ in range(workers)]
@@ -182,7 +182,7 @@ class WorkerArm:
         self.rate(WARM)
 
     def rate(self, count: int) -> float:
-        """Alerts a second of so many that come at once: the same ones each time."""
+        """Return alerts per second for a burst, the same one each time."""
         stamps = self._trial.feed(packets(0, count), 0)
         self._fed += count
         self._answers.wait_total(self._fed)
@@ -253,7 +253,7 @@ def rebalance(bench: KafkaBench) -> None:
         still, repeated = _rebalance(bench)
         stills.append(still)
         repeats.append(repeated)
-        bench.say(f"rebalance: stands still {still:.1f} s, repeats {repeated}")
+        bench.say(f"rebalance: pause {still:.1f} s, duplicates {repeated}")
         bench.note({"kafka.standstill_s": statistics.median(stills), "kafka.standstill_s.worst": max(stills)})
         bench.note({"kafka.repeats_per_rebalance": float(max(repeats)), "kafka.rebalances": float(len(stills))})
 
@@ -347,12 +347,12 @@ def kills_loaded(bench: KafkaBench) -> None:
 
 def _note_kills(bench: KafkaBench, key: str, counted: str, repeated: int, killed: int) -> None:
     if killed:
-        bench.say(f"{killed} kills: {repeated} repeats")
+        bench.say(f"{killed} kills: {repeated} duplicates")
         bench.note({key: repeated / killed, counted: float(killed)})
 
 
 def outages(bench: KafkaBench) -> None:
-    """Seconds from a broker's return to the first new answer, by fault and promise."""
+    """Return seconds from a broker's return to the first new result, by failure and delivery guarantee."""
     key, longest = "kafka.return_to_first_answer_s", 0.0
     for fault, (name, once) in itertools.product(FAULTS, (("at_least_once", False), ("exactly_once", True))):
         took = _outage(bench, fault, once)

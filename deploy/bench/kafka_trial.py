@@ -165,11 +165,11 @@ class AnswerTopic:
                 self.last_ms = max(self.last_ms, stamp)
 
     def wait(self, count: int, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until so many alerts are answered; raises TimeoutError."""
+        """Wait for the results of a number of alerts; raises TimeoutError."""
         self._wait(count, seconds, lambda: len(self._keys))
 
     def wait_total(self, count: int, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until so many answers are there, of alerts that were fed several times; raises TimeoutError."""
+        """Wait for a number of results of alerts that were sent several times; raises TimeoutError."""
         self._wait(count, seconds, self._keys.total)
 
     def _wait(self, count: int, seconds: float, count_so_far: Callable[[], int]) -> None:

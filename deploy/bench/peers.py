@@ -38,7 +38,7 @@ STOP_SECONDS: Final = 15.0
 
 
 class NoServer(RuntimeError):
-    """A peer could not be installed or did not answer; the message ends with what it had to say."""
+    """A peer could not be installed or did not respond; the message ends with its output."""
 
 
 def install(folder: Path, requires: Sequence[str]) -> Path:
@@ -208,7 +208,7 @@ def _ask(port: int, route: Route, curve: Columns) -> tuple[int, bytes]:
 
 
 def _check(port: int, route: Route, curves: Sequence[Columns], expected: np.ndarray) -> None:
-    """Ask everything once, which also warms up. Raises WrongAnswer beyond what batch mates may change, NoServer."""
+    """Send every request once, as a warm-up. Raises WrongAnswer above the rounding of batches, or NoServer."""
     with tempfile.TemporaryDirectory() as folder:
         replies = Path(folder, "replies")
         statuses = _load(port, route, curves, replies)["statuses"]

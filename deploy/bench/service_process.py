@@ -70,7 +70,7 @@ class ServiceProcess:
             connection.close()
 
     def wait_ready(self, seconds: float = START_SECONDS, pause: float = 0.01) -> None:
-        """Return when ``/readyz`` says 200; raises ServiceDied when the process ends or the time is over."""
+        """Wait until ``/readyz`` returns 200; raises ServiceDied when the process ends or on timeout."""
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:
             if self.process.poll() is not None:

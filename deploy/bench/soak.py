@@ -112,7 +112,7 @@ def _one(kind: Kind, curves: Sequence[Columns], rng: random.Random) -> SoakReque
 
 
 def judge(question: SoakRequest, reply: HttpReply, golden: Golden) -> Verdict:
-    """Judge whether a reply is what it has to be. A refusal for want of room is none to a bad request."""
+    """Return whether a reply is correct. A rejection for lack of capacity is wrong for an invalid request."""
     if question.kind == "bad":
         return "right" if 400 <= reply.status < 500 or reply.status in REFUSALS else "wrong"
     if reply.status in REFUSALS:
@@ -170,7 +170,7 @@ class Administrator:
     failures: list[str] = field(default_factory=list)
 
     async def work(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         changes = (
             ("load", f"/admin/models/{self.name}/load", json.dumps({"version": self.version})),
             ("reload", "/admin/reload", ""),
@@ -221,7 +221,7 @@ class Tally:
         return sum(count for (_, what), count in self.outcomes.items() if what == outcome)
 
     def note(self, question: SoakRequest, outcome: str, seconds: float, text: str = "") -> None:
-        """One more; what was said is kept of the first that went wrong."""
+        """Count a reply; keep the first wrong one."""
         self.outcomes[question.kind, outcome] += 1
         if outcome == "right":
             self.seconds.append(seconds)

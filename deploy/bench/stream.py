@@ -60,7 +60,7 @@ def feed(client: Any, packets: Sequence[bytes], seconds: float = 0.0, stream: st
 
 
 def wait(client: Any, count: int, stream: str = "results") -> None:
-    """Wait until so many alerts are answered; raises TimeoutError after ten minutes."""
+    """Wait for the results of a number of alerts; raises TimeoutError after ten minutes."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while client.xlen(stream) < count:
         if time.monotonic() > give_up:
@@ -146,7 +146,7 @@ def measure_backlog(bundle: Path, waiting: int, say: Callable[[str], None]) -> N
 
 
 def _memory_at(client: Any, process: ServiceProcess, count: int) -> tuple[int, int]:
-    """Resident bytes when so many alerts are answered, or the time is over; and how many are then."""
+    """Return resident bytes after a number of results or a timeout, and the number of results."""
     give_up = time.monotonic() + SECONDS
     while (answered := int(client.xlen("results"))) < count and time.monotonic() < give_up:
         time.sleep(STEP_SECONDS)
@@ -174,7 +174,7 @@ def measure_shares(folder: Path, packets: Sequence[bytes]) -> Numbers:
 
 
 def _outcomes(bare: Bare) -> list[Outcome]:
-    """Ask the network about each light curve."""
+    """Run the network on each light curve."""
     outcomes = []
     for inputs in bare.inputs:
         row = {name: output[0] for name, output in run(bare.session, inputs).items() if len(output) == 1}

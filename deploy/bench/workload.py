@@ -169,7 +169,7 @@ POOL = 400
 
 
 def broken(curve: Columns, rng: random.Random) -> bytes:
-    """Return a body that must be refused: one fault of many in an otherwise good curve."""
+    """Return a body that must be rejected: a valid light curve with one of many errors."""
     text = orjson.dumps(curve)
     faults = [
         b"",
@@ -234,7 +234,7 @@ class Trace(NamedTuple):
 
 
 class TraceError(ValueError):
-    """A file is no trace; says where and why."""
+    """A file is not a trace."""
 
 
 def draw_lengths(count: int, longest: int, rng: np.random.Generator) -> NDArray[np.int64]:

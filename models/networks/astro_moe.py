@@ -15,7 +15,7 @@ baseline.
 Notable: every time encoding of ``parts.positional`` and, in the light-curve branch, every kind of ``attention``
 fits in. Apart from the modulation, time encodings leave the network blind to bands, as Astro-MoE's eq 6 and ATAT's
 ablation are; ``band_embedding`` adds a learned vector per band, which ``rotary`` always has: a band is a
-category, so that no rotation stands for it.
+category, which no rotation can represent.
 
 Legend: B batch, L length, N real tokens, V shown tokens, M tokens with the [CLS]s, D width, G bands, C classes,
 E embedding, F metadata columns.
@@ -401,7 +401,7 @@ class AstroMoEPretraining(LightCurveBranch):
     transformed flux of probed observations.
 
     Astro-MoE masks as ASTROMER does: of the observations, 90 % are probed; of those, 30 % are hidden, 30 % show the
-    values of a random other observation, 40 % show their own, and the loss looks at probed ones only. Its text says "90
+    values of a random other observation, 40 % show their own, and the loss uses probed ones only. Its text says "90
     % of the light curves", of which 30/30/40; a share of light curves would leave nothing to measure on the rest, so it
     is read as the share of observations. Which ones is drawn by ``training.data.targets``.
 

@@ -48,7 +48,7 @@ Value = Literal["magnitude", "asinh", "linear"]
 
 
 def value_of(flux_BL: Tensor, kind: Value, scale: float) -> Tensor:
-    """Return what stands for the brightness, from the flux f in the network's unit; ``scale`` is b or s, in that unit.
+    """Return a measure of brightness from the flux f in the network's unit; ``scale`` is b or s, in that unit.
 
     - ``magnitude``: -2.5 / ln 10 * asinh(f / 2b), the magnitude of Lupton, Gunn & Szalay (1999) up to its zero point,
       which centring removes: a magnitude where f is far above b, linear around zero, so that difference flux may be
@@ -269,7 +269,7 @@ class AstromerConfig(TimeEncodingFields):
     @model_validator(mode="after")
     def _leak_needs_a_place(self) -> Self:
         if self.leak and self.version == "note":
-            raise ValueError("leak stands where v0 and v2 have no residual connection; the note has one")
+            raise ValueError("leak replaces the missing residual connection of v0 and v2; the note has one")
         return self
 
     @property

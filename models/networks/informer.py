@@ -46,7 +46,7 @@ Notable: the paper and its released code close the convolution in a circle and p
 knows padding, so there the end of a padded row leaks into its first token and batch mates share their statistics. Here
 a row's answer never depends on its padding:
 
-- ``plain`` (the default) pads with zeros, which is also what stands beyond the last real token, and has no BatchNorm:
+- ``plain`` (the default) pads with zeros, as beyond the last real token, and has no BatchNorm:
   a light curve's last night is no neighbour of its first, and nothing depends on batch mates;
 - ``released`` closes the circle at the row's own last token and takes the statistics of real tokens only; without
   padding it is the released layer exactly. In training its statistics still come from the whole batch, as BatchNorm's
@@ -110,7 +110,7 @@ class Distilling(nn.Module):
         self.norm = nn.BatchNorm1d(width) if kind == "released" else None
 
     def forward(self, x_MD: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
-        """Distil packed tokens without [CLS]; the result is packed anew."""
+        """Distil packed tokens without [CLS] and pack the result."""
         mask_BS1 = packing.mask_BS[..., None]
         x_BSD = torch.where(mask_BS1, packing.unpack(x_MD), 0.0)
         x_BSD = self.convolution(self._edges(x_BSD, mask_BS1).transpose(1, 2)).transpose(1, 2)
@@ -146,7 +146,7 @@ class Distilling(nn.Module):
 
 
 def halve(x_BS: Tensor) -> Tensor:
-    """Every second place, the first included: those that distilled tokens stand at."""
+    """Return every second place, the first included: the places of distilled tokens."""
     return x_BS.index_select(1, torch.arange(0, x_BS.shape[1], 2, device=x_BS.device))
 
 
@@ -490,7 +490,7 @@ class InformerForecaster(nn.Module):
         self.query_D = nn.Parameter(torch.zeros(config.d_model))
         self.head = nn.Linear(config.d_model, 3)
         self.apply(initialise)
-        nn.init.zeros_(self.head.weight)  # so an untrained network says the mean of its anchors
+        nn.init.zeros_(self.head.weight)  # so that an untrained network predicts the mean of its anchors
 
     def forward(
         self,

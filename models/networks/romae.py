@@ -111,7 +111,7 @@ class Embedding(nn.Module):
         self.cls_1D = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, width), std=0.02)) if cls else None
 
     def forward(self, values_BLK: Tensor, position_BLA: Tensor, mask_BL: Tensor) -> Embedded:
-        """Embed the tokens of ``mask_BL``; values and positions elsewhere are never looked at."""
+        """Embed the tokens of ``mask_BL``; values and positions elsewhere are ignored."""
         x_MD = self.projection(pack_values(values_BLK, mask_BL))
         packing = Packing.of(mask_BL, self.cls_1D is not None)
         if self.cls_1D is not None:
@@ -247,7 +247,7 @@ class SequenceModel(nn.Module):
         self.apply(init_classifier)
 
     def forward(self, values_BLK: Tensor, position_BLA: Tensor, mask_BL: Tensor) -> Tensor:
-        """Output per row [B, O], or per token [B, L, O] where what stands at empty places means nothing."""
+        """Output per row [B, O], or per token [B, L, O]; values at empty places mean nothing."""
         embedded: Embedded = self.embedding(values_BLK, position_BLA, mask_BL)
         packing = embedded.packing
         x_MD = self.encoder(*embedded)
@@ -338,7 +338,7 @@ class MaskedAutoencoder(nn.Module):
 
 
 class Masked(NamedTuple):
-    """A batch with some of its real tokens hidden; what stands at hidden places is never looked at."""
+    """A batch with some of its real tokens hidden; values at hidden places are ignored."""
 
     values_BLK: Tensor
     position_BLA: Tensor
@@ -414,7 +414,7 @@ class RoMAE(nn.Module):
     def forward(
         self, flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor
     ) -> Output:
-        """Classify padded light curves, given as ``models.networks.network`` says."""
+        """Classify padded light curves; ``models.networks.network`` describes the inputs."""
         values_BLK = observed_values(flux_BL, flux_err_BL, self.config)
         embedded = self.embedding(values_BLK, positions(time_BL, band_BL), mask_BL)
         pooled_BD = pool(self.encoder(*embedded), embedded.packing, self.config.pooling)

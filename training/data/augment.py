@@ -262,9 +262,8 @@ BAND_SUBSETS: Final = (
     *"ugrizY", *"griz", "ug", "ur", "gr", "gr", "gi", "gz", "ri", "rz", *("iz",) * 5, "zY", "iY",
     "ugr", "gri", "riz", "izY", "grz", "giz", "griz", "rizY",
 )  # fmt: skip
-"""Bands in which surveys and brokers deliver light curves, one after the other; those named several times are drawn
-more often. The draw is the same for every class, so that missing bands say nothing of the class. i with z alone is
-common in Rubin's survey and was taken for microlensing."""
+"""Bands in which surveys and brokers deliver light curves, one after the other; those named twice are drawn twice as
+often. The draw is the same for every class, so that missing bands are independent of the class."""
 NEAREST: Final = 1
 """Places in `BANDS` by which a light curve of one band may move to another band."""
 DUST: Final = (0.04, 0.9)

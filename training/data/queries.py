@@ -62,7 +62,7 @@ def check_queries(
     ----------
     mjd : shape (q,), days, TAI; any time, also before or within the history.
     band : shape (q,), names, or an integer array of indices.
-    bands : bands that the network can forecast, and the filters that stand for them.
+    bands : bands that the network can forecast, and filters mapped to them.
     limit : most queries allowed.
 
     Raises

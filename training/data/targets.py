@@ -143,7 +143,7 @@ class ForecastingConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     horizon_days: float = Field(default=60.0, gt=0, description="queries are later visits up to this long after")
-    max_queries: int = Field(default=32, ge=1, description="of these at most so many, drawn at random")
+    max_queries: int = Field(default=32, ge=1, description="maximum number of queries, a random subset")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,7 +213,7 @@ def seen_at(curve: LightCurve, mjd: float) -> LightCurve:
 def ask(
     curve: LightCurve, indices: NDArray[np.integer], history: LightCurve, limits: Limits, flux_unit: FluxUnit
 ) -> ForecastQuestion:
-    """Ask for the observations ``indices`` of ``curve``, given a history of the same object."""
+    """Make queries of the observations ``indices`` of ``curve``, given a history of the same object."""
     tokens = featurise(history, limits, flux_unit, ())
     order = indices[query_order(curve.mjd[indices], curve.band[indices])]
     return ForecastQuestion(

@@ -4,7 +4,7 @@ Every arm differs from the reference, ``tm`` (time modulation, experts, from scr
 curves in the same views in the same number of steps:
 
     tm          Astro-MoE (TM)
-    pe          Astro-MoE (PE): fixed sinusoids added (eq 6), which say nothing about the band
+    pe          Astro-MoE (PE): fixed sinusoids added (eq 6), without the band
     pe-band     the same with a learned vector per band, which separates the time encoding from that
     dense       every mixture replaced by one dense layer
     pe-dense    both: the paper's "Multiband-Astromer" baseline
@@ -143,7 +143,7 @@ def run_arm(options: AstroMoEArm) -> RunRecord | None:
     problem = simulated(options, recipe) if options.dataset == "simulated" else mallorn(options, recipe)
     outcome = trees(options, recipe, problem) if options.arm == "trees" else network(options, recipe, problem)
     if outcome is None:
-        sys.stdout.write("stopped: run the same command again to go on\n")
+        sys.stdout.write("stopped: run the same command again to resume\n")
         return None
     record = RunRecord(
         experiment=options.experiment,

@@ -15,8 +15,8 @@ Notable:
 - random tokens share nothing that a projection or a hash could exploit, and ``linformer`` is measured before training:
   read its error, and ``grouped_query``'s, as that of replacing a trained layer without training;
 - *forward* is inference, *step* is training, forward and backward. Memory is the peak of the tensors made on the way,
-  beyond weights and input: what the allocator says on a GPU, and live tensors on a CPU (not the scratch space inside an
-  operator).
+  beyond weights and input: as reported by the allocator on a GPU, and live tensors on a CPU (not the scratch space
+  inside an operator).
 
 Each kind writes a record; the table goes to standard output.
 

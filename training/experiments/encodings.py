@@ -12,7 +12,7 @@ train classifiers on up to 500 objects per class in each of 3 folds, at full, 3/
   within 2 % of the best: the step of the best itself depends on noise in the last digits;
 - classification: the frozen encoder's vectors are computed once per cadence. Two heads read them: the paper's two LSTMs
   and a perceptron on their mean. Batches are class-balanced, a tenth of the training folds decides when to stop, and
-  the fold held out is looked at once. Heads are trained and tested at the same cadence.
+  the held-out fold is used once. Heads are trained and tested at the same cadence.
 
 Notable: the paper pretrains 2 blocks of 4 x 64 heads on windows of 200 observations of MACHO (1.5 million curves) and
 uses LSTMs of 256. The defaults here are what a CPU core does in minutes: windows of 128, a width of 64, LSTMs of 64.
@@ -288,7 +288,7 @@ class MagnitudeReconstruction(Task):
         self.validation = self.held_out(parts.validation)
 
     def batches(self, step: int) -> Generator[MaskedBatch, None, None]:
-        """Shuffled epochs; window and masks of an object are drawn anew each time."""
+        """Shuffled epochs with new random windows and masks."""
         drawn = epochs(len(self.parts.train), self.batch, self.seed, step)
         for number, indices in enumerate(drawn, start=step):
             yield self._draw(self.parts.train[indices], np.random.default_rng((self.seed, number)))
@@ -373,7 +373,7 @@ def pretrain(options: Encodings) -> PretrainedNetwork | None:
     identity = RunIdentity(variant=options.encoding, settings=options.settings(), fit=config)
     result = fit(network, task, config, folder, identity, max_minutes=options.max_minutes)
     if not result.finished:
-        sys.stdout.write(f"stopped at step {result.step}: run the same command again to go on\n")
+        sys.stdout.write(f"stopped at step {result.step}: run the same command again to resume\n")
         return None
     network.load_state_dict(load_best(folder))
     write_record(_pretraining_record(options, network.eval(), task, folder, result.step), options.records)

@@ -9,7 +9,7 @@ clearly below 1 is a leak.
 Notable, where paper and code disagree:
 
 - the published test set is the first 400 of the 1,600 training curves (both are drawn with seed 0). Here they are
-  disjoint; the number of shown points is drawn anew for each curve and step, the published run draws it once;
+  disjoint; the number of shown points is drawn for each curve and step, in the published run once;
 - the published run keeps t in [0, 1], where the highest rotary frequency turns by 1 rad over the whole curve and all
   tokens look alike. Default here: grid steps as the unit (``position_scale`` 50); 1 is the published choice;
 - published learning rate 1e-3, from which training hardly starts; default here 3e-4. Batch 8 for 50 epochs (10,000
@@ -78,7 +78,7 @@ def draw_curves(n: int, grid: Grid, rng: np.random.Generator) -> Float64:
 
 
 def draw_observed(count_N: NDArray[np.int64], length: int, rng: np.random.Generator) -> Mask:
-    """Mask [N, L] with so many points of each curve observed, at random."""
+    """Return a mask [N, L] with ``count_N`` random points of each curve observed."""
     rank_NL = rng.random((len(count_N), length)).argsort(1).argsort(1)
     observed_NL: Mask = rank_NL < count_N[:, None]
     return observed_NL

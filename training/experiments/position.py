@@ -58,7 +58,7 @@ VALIDATED = 500  # examples that the log is about; the record is about all
 
 
 class Examples(NamedTuple):
-    """Tokens and what to say about them; also the batch."""
+    """Tokens and targets; also the batch."""
 
     values_NLK: Tensor
     position_NLA: Tensor

@@ -215,7 +215,7 @@ class ExperimentPlan:
 def fit_config(
     options: ExperimentOptions, *, steps: int, warmup: int, lr: float, clip_norm: float | None, validations: int = 10
 ) -> FitConfig:
-    """Loop configuration of a published run of so many steps, shortened to ``options.steps``; AdamW, decay 0.01."""
+    """Return the loop configuration of a published run, shortened to ``options.steps``; AdamW, decay 0.01."""
     done = options.steps or steps
     return FitConfig(
         name=options.experiment,
@@ -235,7 +235,7 @@ def run(options: ExperimentOptions, plan: ExperimentPlan) -> RunRecord | None:
     identity = RunIdentity(variant=plan.variant, settings=options.settings(), fit=plan.fit)
     result = fit(plan.network, plan.task, plan.fit, folder, identity, max_minutes=options.max_minutes)
     if not result.finished:
-        sys.stdout.write(f"stopped at step {result.step} of {steps}: run the same command again to go on\n")
+        sys.stdout.write(f"stopped at step {result.step} of {steps}: run the same command again to resume\n")
         return None
     with torch.inference_mode():
         metrics = plan.measure(plan.network.eval())

@@ -25,7 +25,7 @@ Run::
     BasicMotions/BasicMotions_TRAIN.ts, ..._TEST.ts     channels separated by ':', the class after the last one
     Epilepsy_mlmts.npz                                  X [series, steps, channels], y; the training block first
 
-Notable: the archive's own split is kept. The ``.npz`` files do not say where it is; it is where the archive's published
+Notable: the archive's own split is kept. The ``.npz`` files do not contain it; it follows from the archive's published
 counts put it (:data:`NPZ_TRAINING`), and the classes, which are sorted within each block, confirm it.
 
 **Training** is optional masked pretraining on the training side, then classification from [CLS].
@@ -184,7 +184,7 @@ def _channels(path: Path, channels: list[str]) -> Float32:
 
 def _read_npz(path: Path, name: str) -> tuple[tuple[list[Float32], list[str]], tuple[list[Float32], list[str]]]:
     if name not in NPZ_TRAINING:
-        raise ArchiveError(f"{path}: nothing says how many of its series are for training")
+        raise ArchiveError(f"{path}: the number of training series is unknown")
     with np.load(path) as stored:
         values = list(stored["X"].astype(np.float32))
         names = [str(int(label)) for label in stored["y"]]
@@ -257,7 +257,7 @@ class SeriesReconstruction(Task):
         self.data, self.seed = data, seed
 
     def batches(self, step: int) -> Generator[HiddenBatch, None, None]:
-        """Shuffled epochs, masked anew each time."""
+        """Shuffled epochs with new random masks."""
         drawn = epochs(len(self.data.train), PRETRAINING_BATCH, self.seed, step)
         for number, indices in enumerate(drawn, start=step):
             series = batch_of(self.data.train, indices)

@@ -97,7 +97,7 @@ class Release:
 
 
 def _silent(_: str) -> None:
-    """Say nothing."""
+    """Ignore a progress message."""
 
 
 def export_bundle(
@@ -114,7 +114,7 @@ def export_bundle(
     ----------
     tokens : real light curves for the parity batches, enough to reach every expert; the shortest and longest of them
         and some between become the golden vectors.
-    say : takes a sentence at the beginning of each step, of which two take long.
+    say : callback for progress messages.
 
     Returns
     -------
@@ -154,7 +154,7 @@ def check_parity(served: ServedNetwork, path: Path, batches: Sequence[Arrays]) -
         worst = float(np.max([worst, _last_experts(served, path, batches[-1], reached["expert_load"][-1])]))
     missed = [f"{name}{list(map(int, index))}" for name, load in reached.items() for index in np.argwhere(load == 0)]
     if missed:
-        raise ExportError(f"no token reached {', '.join(missed)}: parity says nothing about them; give more curves")
+        raise ExportError(f"no token reached {', '.join(missed)}: give more light curves to test their parity")
     if not worst <= GOLDEN_TOLERANCE:
         raise ExportError(f"torch and onnxruntime differ by {worst:.2e}")
     return worst
@@ -270,7 +270,7 @@ def release(
     Parameters
     ----------
     data : the data file the run was trained on; its validation split calibrates.
-    say : takes a sentence at the beginning of each step.
+    say : callback for progress messages.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def release(
     dataset = read_dataset(data)
     if fingerprint(data, len(dataset)).sha256 != config.data.sha256:
         raise RunError(f"{run} was trained on other data than {data}")
-    say(f"asking the network about {len(dataset)} light curves")
+    say(f"running the network on {len(dataset)} light curves")
     fit = fit_confidence(network, dataset, config.recipe)
     described = Release(
         name=name,

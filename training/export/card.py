@@ -18,7 +18,7 @@ from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.training.score.figures import confusion_figure
 
-SHARES = """The probabilities assume the class shares that the manifest names as its prior; ask under your survey's own
+SHARES = """The probabilities assume the class shares that the manifest names as its prior; use those of your survey
 (`options.prior`), or multiply by the ratio of the shares and normalise, before adding them up over a population."""
 BALANCED = """The probabilities assume equally common classes: multiply them by the rates of your survey relative to a
 uniform mix, and normalise, before adding them up over a population."""
@@ -37,7 +37,7 @@ NEARER = {
 
 
 def confidence_sections(manifest: Manifest) -> list[str]:
-    """Return what the manifest says, section by section."""
+    """Return the sections on calibration, prediction sets and novelty."""
     sections = [_calibration(manifest), _sets(manifest), _novelty(manifest)]
     return [section for section in sections if section]
 
@@ -229,7 +229,7 @@ def read_report(path: Path | None) -> Report | None:
 
 
 def identity(manifest: Manifest) -> str:
-    """Say what a classifier is: its classes, its size, what it takes and gives."""
+    """Describe a classifier: classes, size, inputs and outputs."""
     parameters, limits, days = manifest.parameters, manifest.limits, manifest.limits.pre_trigger_days
     window = "all history" if days is None else f"history from {days:g} days before the first detection"
     return f"""# {manifest.name} {manifest.version}
@@ -321,7 +321,7 @@ Macro-F1 when the light curve ends at its n-th detection; objects with fewer are
 
 {markdown_table(["detections", "with metadata", "without"], rows, numbers=True)}
 
-The same when it ends so many days after its first detection, with metadata:
+The same when it ends a number of days after the first detection, with metadata:
 
 {markdown_table(["days", "macro-F1"], days, numbers=True)}"""
 

@@ -30,7 +30,7 @@ MOST_BANDS: Final = 32
 def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) -> bool:
     """Make a function of the nodes that work out statistics; return whether there were any.
 
-    Its inputs are :data:`INPUTS` and the one column of the metadata that is looked at, its outputs values and which of
+    Its inputs are :data:`INPUTS` and the metadata column that is used, its outputs values and which of
     them are known, both [batch, statistics].
 
     Parameters
@@ -96,7 +96,7 @@ def _values_first(model: onnx.ModelProto, outputs: list[str]) -> list[str]:
 
 
 def _column(graph: onnx.GraphProto, module: str) -> str:
-    """Return the name of the one column of the metadata that a module looks at."""
+    """Return the name of the metadata column that a module uses."""
     inputs = _read(node for node in graph.node if node.name.startswith(f"{module}."))
     (column,) = {str(node.output[0]) for node in graph.node if METADATA in node.input and node.output[0] in inputs}
     return column
@@ -113,7 +113,7 @@ def _behind(graph: onnx.GraphProto, outputs: Collection[str], inputs: Collection
 
 
 def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """Return the names of all that nodes look at, those under conditions as well."""
+    """Return the names of all inputs of nodes, including conditional ones."""
     names = set[str]()
     for node in nodes:
         names.update(node.input)

@@ -50,7 +50,7 @@ class Ensembled(nn.Module):
     def numbers(self, output: Output) -> Tensor:
         """Return the trees' features [B, F]: statistics, NaN where they are not known, and the branches' embedding."""
         if output.statistics is None:
-            raise ValueError("trees look at statistics, and this network works out none")
+            raise ValueError("trees need statistics, and this network has none")
         value_BK, mask_BK = output.statistics
         branches = self.trees.forest.numbers - value_BK.shape[1]
         return torch.cat([torch.where(mask_BK, value_BK, torch.nan), output.embedding_BE[:, :branches]], dim=1)
@@ -169,7 +169,7 @@ class StrangerScore(nn.Module):
         return score
 
     def settle(self, odds_Q: NDArray[np.float64], share_Q: NDArray[np.float64]) -> None:
-        """Say which share of usual objects has lower odds than each of ``odds_Q``."""
+        """Set the fraction of known objects with lower odds than each of ``odds_Q``."""
         self.register_buffer("odds_Q", _single(odds_Q[:-1]))
         self.register_buffer("width_Q", _single(np.diff(odds_Q)))
         self.register_buffer("step_Q", _single(np.diff(share_Q)))

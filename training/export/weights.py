@@ -130,7 +130,7 @@ def read_served(path: Path) -> ServedNetwork:
 
 
 def _statistics(network: nn.Module, path: Path) -> int:
-    """Return how many statistics a network works out, which trees are given first."""
+    """Return the number of statistics of a network, the first features of trees."""
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
     inputs, _ = read_golden(path)
     with torch.no_grad():
@@ -160,7 +160,7 @@ def _novelty(model: onnx.ModelProto) -> nn.Module | None:
 
 
 def _forest(model: onnx.ModelProto, depth: int, least: int) -> Forest:
-    """Read the trees of a graph, which are given at least so many numbers; others that none looks at are left out."""
+    """Read the trees of a graph with at least this number of features."""
     (node,) = [node for node in model.graph.node if node.op_type == "TreeEnsemble"]
     attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
     tables = {

@@ -94,7 +94,7 @@ def _one_after_the_other(first: Forest, second: Forest) -> Forest:
 
 
 def bundled_forest(bundle: Path, numbers: int, rounds: int) -> Forest:
-    """Trees of a bundle's graph, the first ``rounds`` of boosting; ``numbers`` of a row are what they look at.
+    """Trees of a bundle's graph, the first ``rounds`` of boosting; ``numbers`` is the number of features.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def _rounded_down(value_M: Float64) -> Float32:
 
 @torch.inference_mode()
 def tree_logits(forest: Forest, value_NF: Float32) -> Float32:
-    """Return what trees say, [N, C]."""
+    """Return the scores of trees, [N, C]."""
     trees, rows = BoostedTrees(forest), torch.from_numpy(value_NF)
     return np.concatenate([trees(rows[at : at + BATCH_ROWS]).numpy() for at in range(0, len(rows), BATCH_ROWS)])
 

@@ -148,7 +148,7 @@ def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
 
 
 def _holds(path: Path, config: BaseModel) -> bool:
-    """Compare configurations as written: in memory a field may hold more than its declared type says and saves."""
+    """Compare configurations as written, since fields may hold subclasses of their declared types."""
     try:
         return type(config).model_validate_json(path.read_bytes()).model_dump_json() == config.model_dump_json()
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Training on several processes: every batch shared out by rows, gradients averaged, one process that speaks.
+"""Training on several processes: every batch split by rows, gradients averaged, output by one process.
 
     torchrun --standalone --nproc-per-node 2 -m nightjar_alerts.training train default --data build/sim.parquet
 
@@ -139,7 +139,7 @@ def join_launch(device: str) -> Ranks:
 
 
 def is_first() -> bool:
-    """Return whether this process is the one that speaks: alone, or the first of torchrun's."""
+    """Return whether this process prints and writes: the only one, or the first of torchrun's."""
     return not _by_torchrun() or os.environ["RANK"] == "0"
 
 

@@ -295,7 +295,7 @@ def fit(
     ----------
     network : as :func:`seeded` made it; its weights are replaced when there is a checkpoint.
     identity : what makes this run this run; a folder that holds another is refused.
-    max_minutes : save and return after this long, at the next step; call again to go on.
+    max_minutes : save and return after this long, at the next step; call again to resume.
 
     Raises
     ------

@@ -37,7 +37,7 @@ Notable:
   observation's own ``flux_err``: 1 is the best possible for a source known exactly. Their root mean square is ruled by
   the brightest objects, so their median size is given, too;
 - two baselines answer the same validation questions: the last flux observed in the query's band (persistence) and the
-  band's inverse-variance mean. Where a band has no history both say 0, the flux of the reference image.
+  band's inverse-variance mean. Without a history in the band both are 0, the flux of the reference image.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -215,7 +215,7 @@ class MaskedReconstruction(Task):
         self.watch = StarvationWatch(recipe.schedule.warmup_steps)
 
     def batches(self, step: int) -> Generator[MaskedBatch, None, None]:
-        """Batches of similar length, masked anew each time."""
+        """Batches of similar length with new random masks."""
         curves = stream(self.dataset, self.split["train"], self.recipe, step)
         for number, batch in enumerate(curves, start=step):
             yield self._mask(batch, np.random.default_rng((self.recipe.seed, VALIDATION_MASKS, number)))
@@ -350,7 +350,7 @@ def collate_questions(questions: Sequence[ForecastQuestion]) -> ForecastBatch:
 
 
 def distribution(network: nn.Module, batch: ForecastBatch) -> FluxDistribution:
-    """Ask the network about the queries of a batch, in float32."""
+    """Run the network on the queries of a batch, in float32."""
     likely: FluxDistribution = network.distribution(batch.history, batch.queries)  # type: ignore[operator]  # a forecaster has it; nn.Module does not
     return likely
 
@@ -364,7 +364,7 @@ class QueryScores(NamedTuple):
 
 
 def answer(network: nn.Module, questions: Sequence[ForecastQuestion], batch_size: int) -> QueryScores:
-    """Ask a network; the queries of all questions follow each other."""
+    """Run a network; queries of all objects are concatenated."""
     device = next(network.parameters()).device
     parts = []
     for start in range(0, len(questions), batch_size):

@@ -13,7 +13,7 @@ Both sides train the recipe's network from the same start with the same optimise
 same objects, prepared by a background thread each. The recipe's side sorts each pool by length and leaves padding out
 of everything but attention (``parts.packing``). The plain side is the loop one writes first: curves in the order in
 which they were drawn, every batch padded to its longest, every layer run over every place. Its padding is marked as
-observed, which makes any network do that work; its losses therefore mean nothing and only its time is looked at.
+observed, which makes any network do that work; so only its time is meaningful, not its loss.
 
 Rounds are interleaved, the side that begins alternates, and each round gives one ratio, so that whatever else the
 machine does meets both sides alike. A round is one pool of batches, everything counted: drawing, featurising, padding,
@@ -76,7 +76,7 @@ def train(
     Parameters
     ----------
     pretrained : run folder whose best weights the network starts from, wherever name and shape agree.
-    max_minutes : save and return after this long, at the next step; call again to go on.
+    max_minutes : save and return after this long, at the next step; call again to resume.
 
     Raises
     ------

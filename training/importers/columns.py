@@ -211,7 +211,7 @@ def as_numbers(array: pa.Array, name: str) -> Float64:
 def as_text(array: pa.Array, name: str) -> NDArray[np.object_]:
     """Text of an id, a band or a label, nulls as empty; ImportFormatError for floating-point numbers."""
     if pa.types.is_floating(array.type):
-        raise ImportFormatError(f"column {name} holds floating-point numbers where a name or a whole number must stand")
+        raise ImportFormatError(f"column {name} holds floating-point numbers instead of a name or an integer")
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):

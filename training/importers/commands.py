@@ -260,7 +260,7 @@ def _bands(raw: RawObject, rules: ImportRules) -> Int64:
         mapped = rules.bands.get(name, name)
         if mapped and mapped not in (*BANDS, "y"):
             raise ImportFormatError(
-                f"object {raw.object_id}: band {mapped!r} is not one of {' '.join(BANDS)}; say how to read it "
+                f"object {raw.object_id}: band {mapped!r} is not one of {' '.join(BANDS)}; state how to read it "
                 f"(--bands '{name}=r') or leave it out (--bands '{name}=')"
             )
         index_by_name[name] = filter_index(mapped) if mapped else -1

@@ -1,7 +1,7 @@
 """SNANA simulations as FITS: the training sets of ELAsTiCC and PLAsTiCC (``*_HEAD.FITS[.gz]``, ``*_PHOT.FITS[.gz]``).
 
 A HEAD file has a row for each object, whose points are rows PTROBS_MIN to PTROBS_MAX (from 1, both included) of the
-PHOT file next to it; an end-of-event row (MJD = -777) stands between objects. Fluxes are FLUXCAL (zero point 27.5).
+PHOT file next to it; an end-of-event row (MJD = -777) separates objects. Fluxes are FLUXCAL (zero point 27.5).
 
 Notable:
 

@@ -1,7 +1,7 @@
 """ZTF alert archives (tar, tar.gz, folders of Avro files) as difference fluxes of whole light curves.
 
 Alerts are read and converted by the code that serves them (:mod:`models.alerts`): signs, zero points, times, and which
-row stands for an exposure. This module joins alerts and counts what is left out.
+row represents an exposure. This module joins alerts and counts what is left out.
 
 Notable: an archive is read twice, first for the list of alerts. ``last`` makes a light curve of each object's last
 alert, some 30 days of history; ``all`` joins the alerts of an object, and holds the points of an object until its last
@@ -162,7 +162,7 @@ def _object(name: str, rows: list[AlertRow], about: About) -> RawObject:
 
 
 def _exposures(points: Photometry) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Exposures that were detected, and those for which another row stands; rows are in order of preference."""
+    """Return detected exposures, and duplicate rows of an exposure; rows are in order of preference."""
     detected, spare = points.detected.copy(), np.zeros(len(points), dtype=np.bool_)
     placed = np.flatnonzero(photometry.placed(points))
     if not len(placed):

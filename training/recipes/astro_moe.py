@@ -72,7 +72,7 @@ def default() -> Recipe:
 
 
 def default_statistics() -> Recipe:
-    """Return the shipped model, learned on with statistics of the light curve at hand, correlations by lag among them.
+    """Return the shipped model, trained further with statistics of the light curve, including correlations by lag.
 
     From the weights of ``default``, which keep what they know by learning at a third of the rate: what a network for
     all of twenty classes lacks most are the time scales of variable stars.

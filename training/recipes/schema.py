@@ -49,7 +49,7 @@ class BatchConfig(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _from_before_there_were_degrees(cls, values: Any) -> Any:
-        """Run folders of earlier versions say ``balanced``."""
+        """Accept ``balanced`` of earlier run folders."""
         if not isinstance(values, dict) or "balanced" not in values:
             return values
         others = {name: value for name, value in values.items() if name != "balanced"}

@@ -63,7 +63,7 @@ def adapt(
 
     Parameters
     ----------
-    like : Parquet file of ``import``; labels are not looked at.
+    like : Parquet file of ``import``; labels are ignored.
     origins : folder of labelled surveys, as ``sky measure`` takes it; None: simulated objects are observed.
     number : of views, about. version : of the new bundle; default the next patch.
 
@@ -214,7 +214,7 @@ def _sets_only(answers: SkyAnswers, label_N: NDArray[np.int64]) -> dict[str, Any
 
 
 def _looks(library: Library) -> dict[str, Any]:
-    """Return how the survey looks at the sky, in numbers."""
+    """Return figures of the survey's cadence."""
     sky = library.sky
     return {
         "curves": len(library.rows[SURVEY]),

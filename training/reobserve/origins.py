@@ -168,7 +168,7 @@ PEAK_MAGNITUDE: Final = {
     LABELS["Ia"]: -19.1, LABELS["91bg"]: -17.5, LABELS["Iax"]: -17.3, LABELS["Ib/c"]: -17.6, LABELS["II"]: -17.2,
     LABELS["SN-like/Other"]: -17.6, LABELS["SLSN"]: -21.0, LABELS["TDE"]: -19.5, LABELS["ILOT"]: -13.5,
 }  # fmt: skip
-"""Absolute magnitudes of maximum light that stand in for a distance where no redshift is known (Richardson+ 2014;
+"""Absolute magnitudes of maximum light that replace a distance without a redshift (Richardson+ 2014;
 van Velzen+ 2021; Gomez+ 2024)."""
 LARGEST_PEAK_SPREAD: Final = 0.06
 REACH: Final = 0.14

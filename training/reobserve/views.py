@@ -54,7 +54,7 @@ OVER_A_TEMPLATE: Final = 0.7
 LIGHT_OF_NUCLEI: Final = (1.8, 0.7)
 """Centre and scatter of ln(light of nucleus and host over the largest difference): 2 to 20 times."""
 MOST: Final = 220
-"""A view has at most so many points, the nearest to the peak where a pattern has more."""
+"""Maximum number of points of a view; those closest to the peak are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def view_of_pulse(pulse: Pulse, pattern: Pattern, rng: np.random.Generator) -> N
     for number in np.unique(pattern.band[rows]):
         here = pattern.band[rows] == number
         level = np.median(total[here])
-        if few:  # a template of a few exposures stands somewhere within the range
+        if few:  # a template of a few exposures is anywhere within the range
             level = np.mean(rng.choice(total[here], size=min(4, int(here.sum()))))
         flux[here] -= level
     return NoiselessView(rows, flux, total, total, np.nan)
@@ -339,7 +339,7 @@ SHARES: Final[Mapping[str, float]] = {
 """How many views of each class, relative to each other: neither nature's shares nor equal ones, which would let rare
 neighbours swallow Ia."""
 OF_A_SOURCE: Final = 900
-"""Origins of one class and source are at most so many."""
+"""Maximum number of origins of one class and source."""
 TRIES: Final = 6
 POOR: Final = frozenset({"gaia_alerts", "eros1"})
 
@@ -348,7 +348,7 @@ POOR: Final = frozenset({"gaia_alerts", "eros1"})
 class Origins:
     """Origins by class index and source, with what their views inherit.
 
-    An origin that is no object of ``sky`` has a negative row, and its source, name and part stand in ``stars``.
+    An origin that is no object of ``sky`` has a negative row, and its source, name and part are in ``stars``.
     """
 
     sky: SurveySample
@@ -395,7 +395,7 @@ def find_origins(
 
 
 def add_made_up(origins: Origins, part: int, number: int, *, seed: int = 0) -> None:
-    """Give classes of periodic variables that have no origin so many that are made up."""
+    """Add synthetic origins for classes of periodic variables that have none."""
     rng = np.random.default_rng(seed)
     for label in sorted(PERIODIC - set(origins.by_class)):
         for pulse in made_up_pulses(label, number, rng):
@@ -508,7 +508,7 @@ def views_of(
 
     Parameters
     ----------
-    through : the surveys to look through, evenly; default: all, by `survey_weights`. classes : those to look at;
+    through : the surveys of the patterns, evenly; default: all, by `survey_weights`. classes : classes to include;
     default: all. copies : origins per published fit (`training.reobserve.templates`), in addition to the real ones.
     """
     flares = None if data is None else data / "real" / "lclib_mdwarf.parquet"

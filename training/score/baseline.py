@@ -257,7 +257,7 @@ Classifier: TypeAlias = HistGradientBoostingClassifier | RandomForestClassifier
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedTrees:
-    """A fitted classifier of so many classes, and the columns that it uses: those that had a value in training."""
+    """A fitted classifier, and the columns that it uses: those with a value in training."""
 
     classifier: Classifier
     classes: int

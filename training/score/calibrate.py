@@ -108,7 +108,7 @@ def _chosen(dataset: Dataset, rows: Int64, per_class: int | None, rng: np.random
 
 
 def draws_of_each(objects: int) -> int:
-    """Return the number of random views of each object in a sample of so many objects."""
+    """Return the number of random views per object for a number of objects."""
     least, most = DRAWS
     return max(least, min(most, LARGEST_SAMPLE // max(objects, 1)))
 
@@ -176,7 +176,7 @@ def softmax(logits_NC: Float, temperature: float | NDArray[np.float64] = 1.0) ->
 
 
 def calibrated(logits_NC: Float, length_N: Int64, calibration: Calibration) -> NDArray[np.float64]:
-    """Probabilities, shape (N, C), of light curves of so many observations: what the graph computes, in float64."""
+    """Calibrated probabilities, shape (N, C), by number of observations: as in the graph, in float64."""
     return softmax(logits_NC, calibration.temperatures(length_N))
 
 

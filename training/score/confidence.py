@@ -467,7 +467,7 @@ def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
 
 
 def quantiles_of(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Distinct quantiles and their shares: steps of a hundredth, and finer ones in the tail that alarms look at."""
+    """Distinct quantiles and their shares: steps of a hundredth, and finer ones in the tail."""
     tail = 1 - np.geomspace(0.01, 1 / max(len(distance_N), 101), 30)
     share_Q = np.unique(np.concatenate([np.linspace(0, 1, 101), tail]))
     grid = GRID * abs(float(np.median(distance_N))) or 1.0

@@ -117,7 +117,7 @@ def series_scores(panel: ModelPanel, rows: Int64, views: Mapping[str, View]) -> 
 
 
 def sample_split(dataset: Dataset, config: DataConfig, split: str, objects: int | None) -> Int64:
-    """Row numbers of a split, or of a sample of it that depends on nothing but its size."""
+    """Row numbers of a split, or of a fixed sample of a size."""
     parts = split_indices(dataset, config.fractions, config.turn)
     if split not in parts or not len(parts[split]):
         raise ValueError(f"there is no object in split {split!r}; splits are {', '.join(parts)}")
@@ -168,7 +168,7 @@ def _classes_of(taxonomy: Taxonomy) -> dict[str, Any]:
 
 
 def _further(panel: ModelPanel, rows: Int64, *, tsne: bool) -> dict[str, Any]:
-    """Sections that need nothing but the scored objects."""
+    """Sections that need only the scored objects."""
     classes = len(panel.dataset.classes)
     growing = {name: SERIES[name] for name in ("days", "detections")}
     return {

@@ -195,7 +195,7 @@ def reliability_figure(tables: Mapping[str, Sequence[Sequence[float | None]]]) -
 
 
 def wilson(share_K: Values, count_K: Values) -> tuple[Values, Values]:
-    """One-sigma interval of a share of so many objects (Wilson 1927), which has a width even where all are right."""
+    """One-sigma interval of a fraction (Wilson 1927), which has a width even at 0 and 1."""
     count_K = np.where(count_K > 0, count_K, np.nan)
     middle = (share_K + 0.5 / count_K) / (1 + 1 / count_K)
     half = np.sqrt(share_K * (1 - share_K) / count_K + 0.25 / count_K**2) / (1 + 1 / count_K)
@@ -283,7 +283,7 @@ def confusion_figure(
     Parameters
     ----------
     range_CC : lower and upper percentile over runs; cells show how far they lie from the median.
-    borders : draw a line after so many classes.
+    borders : numbers of classes after which a line is drawn.
     """
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(11, 10), dpi=90, layout="constrained")

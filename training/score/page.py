@@ -1,7 +1,7 @@
 """The report as one HTML file that needs nothing else: no scripts, no fonts, no network; pictures are inside.
 
 Words and form are in ``page.html.j2``; here are the numbers and drawings that fill it. Written from the JSON reports
-alone, so that a page can be drawn again years later. Sections that were not measured say so instead of being absent.
+alone, so that a page can be rebuilt later. Sections without measurements state that.
 """
 
 import base64
@@ -94,7 +94,7 @@ def value(score: Mapping[str, Any], digits: int = 3) -> str:
 
 
 def _tiles(report: Report) -> Iterator[tuple[str, str, str]]:
-    """Yield the few numbers to look at first: mean, spread and label of each."""
+    """Yield the main scores: mean, spread and label of each."""
     everything, sets = report["views"]["everything"], report["conformal"]
     first = [(everything["macro_f1"], 3, "macro-F1, complete light curves")]
     first += [(report["detections"][n]["macro_f1"], 3, f"macro-F1 at {n} detections") for n in ("3", "10")]

@@ -5,7 +5,7 @@ Notable:
 - a bundle answers through onnxruntime, as it is served; a run folder through torch, calibrated on the validation split,
   as its export would have it;
 - examples are made once per view for all models that featurise alike;
-- embeddings are kept for the views that ask for them only: over all views of all models they would be gigabytes.
+- embeddings are kept for the views that need them only; for all views of all models they would be gigabytes.
 
 Legend: N objects, C classes, E embedding width.
 """
@@ -114,7 +114,7 @@ def _open_run(path: Path, dataset: Dataset) -> ScoredModel:
 
 @torch.inference_mode()
 def outputs_of(network: nn.Module, examples: Sequence[Example]) -> Output:
-    """Everything that a classifier says about one batch of examples."""
+    """Return the predictions of a classifier for one batch of examples."""
     output: Output = network(*collate(examples).inputs_of(network))
     return output
 

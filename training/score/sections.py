@@ -8,7 +8,7 @@ measured on the objects that the scores are measured on; thresholds of conformal
 the same view. Where a part cannot be measured (no validation objects, no embedding, no mixture) it is None and the page
 says so.
 
-The uses of each expert, its share of the tokens of every band and of every class, are known in two ways, told apart in
+The uses of each expert, its share of the tokens of every band and of every class, are measured in two ways, named in
 the result:
 
 - ``tokens``, from a run folder: the routers' choices are read from the network itself, observation by observation, in

@@ -52,7 +52,7 @@ GAP: Final = (0.7, 12.0)  # days from one clear night with a visit to the next, 
 DEPTH: Final = (17.0, 25.0)  # 5 sigma, AB
 COLOUR_OF_DEPTH: Floats = np.array([-0.7, 0.1, 0.0, -0.3, -0.9, -1.6])  # of a band against r
 YEARS: Final = (0.4, 9.0)  # length of a survey of variables
-MOST_NIGHTS: Final = 420  # looked at in one survey
+MOST_NIGHTS: Final = 420  # of one survey
 
 
 def positions(rng: np.random.Generator, n: int, start: Floats | None = None, end: Floats | None = None) -> Visits:

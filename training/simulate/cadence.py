@@ -1,4 +1,4 @@
-"""Visits and signals: when an LSST-like survey looks at a position, and what its difference images see there.
+"""Visits and signals: when an LSST-like survey observes a position, and the fluxes of its difference images.
 
 Visits (nights, bands, depths), for many objects at once. What is imitated is what a classifier can trip over: season
 gaps, weather, moon (u and g in dark time, z and Y in bright time), pairs of visits half an hour apart in the same or

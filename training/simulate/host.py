@@ -1,7 +1,7 @@
 """The 64 metadata columns: two nearby galaxies (photometry, shape, photo-z), Galactic dust, a final redshift.
 
 Notable, and what a user of the columns should know:
-- a missing value is NaN here; `sentinel` says what an ELAsTiCC alert writes in its place (-9, -999, -9999, 999);
+- a missing value is NaN here; `sentinel` has the values of ELAsTiCC alerts (-9, -999, -9999, 999);
 - the catalogue is not the truth: 3 to 13 % of the photo-z are outliers, one host in twenty is the wrong galaxy, faint
   hosts are not in the catalogue at all, and Galactic objects sometimes have a chance galaxy nearby;
 - ``z_final`` is the host's spectroscopic redshift where one is known, else its photo-z, with the matching error;
@@ -62,7 +62,7 @@ WRONG_HOST = 0.05
 
 
 def sentinel(column: str) -> float:
-    """Return the value that stands for a missing one in ``column`` of an ELAsTiCC alert."""
+    """Return the value of a missing ``column`` in an ELAsTiCC alert."""
     if "_mag" in column:
         return 999.0
     if column.endswith(("ellipticity", "sqradius")):

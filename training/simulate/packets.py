@@ -16,7 +16,7 @@ detection: that detection and the history before it. Conventions are theirs:
   detection is a day old; it then holds the detected visits too;
 - ZTF: JD UTC at the start of the exposure, magnitudes with a sign flag, upper limits in the history, forced photometry
   in counts, 30 days of history, g r i only, a snappy container. LSST's sky is some four magnitudes deeper, so an object
-  is first observed anew by `at_ztf_depth`; few survive.
+  is first re-observed by `at_ztf_depth`; few are detected.
 """
 
 import argparse

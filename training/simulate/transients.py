@@ -71,7 +71,7 @@ STRETCHED = ("rise", "fall", "tail_time", "cooling", "plateau")
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Parameters of ``n`` explosions, one f64[n] each unless said; times in rest-frame days.
+    """Parameters of ``n`` explosions, one f64[n] each unless noted; times in rest-frame days.
 
     ``kind`` i64[n] index into the class's subtypes; ``peak_mjd`` observed; ``peak_flux`` nJy at rest 4800 Angstrom
     before all dust; ``a_v`` host dust; ``milky_way`` E(B-V); ``shape`` the drawn `PARAMETERS`; ``cut`` power of the
@@ -323,7 +323,7 @@ def bright_supernovae(rng: np.random.Generator, name: str, first_id: int) -> lis
 
 
 def _alerted(rng: np.random.Generator, snr: Floats) -> NDArray[np.bool_]:
-    """Draw which points became alerts: most images ask for a signal to noise of 4.5, one in five for less."""
+    """Draw which points became alerts: most images require a signal-to-noise ratio of 4.5, one in five less."""
     threshold = np.where(rng.random(len(snr)) < 0.8, 4.5, 3.3) + 0.4 * rng.standard_normal(len(snr))
     return snr > threshold
 

@@ -46,11 +46,11 @@ class Views(SurveyCommand):
     number: int = Field(default=10_000, ge=1, description="of views, about")
     seed: int = Field(default=0, ge=0, description="the same seed gives the same views")
     through: list[str] = Field(default=[], description="survey to look through; repeat for several; default: all")
-    classes: list[str] = Field(default=[], description="class to look at; repeat for several; default: all")
+    classes: list[str] = Field(default=[], description="class to include; repeatable; default: all")
     copies: int = Field(default=0, ge=0, description="origins made of every published fit below real/templates")
 
     def cli_cmd(self) -> None:
-        """Fit the origins, draw the views and say how many of each class there are."""
+        """Fit origins, make views and print their number by class."""
         import numpy as np
 
         from nightjar_alerts.models.taxonomy import ELASTICC

@@ -79,7 +79,7 @@ def read_all(data: Path) -> list[SkyObject]:
 def assemble(objects: Sequence[SkyObject]) -> SurveySample:
     """Group objects over surveys, settle types that disagree, and split: one side for each group.
 
-    A set that may be measured only stands in the test part with everything that is the same object. Objects that two
+    A set for evaluation only is in the test part, with everything of the same objects. Objects that two
     rows of one group give different classes lose their label.
     """
     groups = group_names([(row.object_id, *row.names) for row in objects])

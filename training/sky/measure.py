@@ -128,7 +128,7 @@ def _under(path: Path, sky: SurveySample, prior: str) -> dict[str, Any]:
 def _answer_all(ask: Ask, sky: SurveySample, reveals: tuple[ContextPolicy, ...]) -> AnsweredSky:
     """Answers to every question about the objects that a model can answer.
 
-    Where a question reveals nothing more than one before, its answer stands: asking costs the most here.
+    Where a context adds nothing to the previous one, the predictions are reused, since inference dominates the time.
     """
     first = ask(sky, reveals[0])
     answerable = sky.take(first.rows_N)

@@ -161,7 +161,7 @@ def show_objects(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.G
 
 
 def statistician(recipe: Recipe) -> AstroMoE:
-    """Return a network of a recipe, as yet untrained: it works out statistics."""
+    """Return an untrained network of a recipe, which computes statistics."""
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
     return network.eval()

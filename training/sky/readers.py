@@ -4,8 +4,8 @@ One schema (``real/*.parquet``) has a row per object and survey, points in lists
 ELAsTiCC, MALLORN, periodic variables and real Rubin alerts.
 
 **Filters.** A network knows u g r i z Y of LSST. Filters near them (SDSS, Pan-STARRS, DECam, MegaCam, ZTF, Kepler-cam,
-CSP) carry their letter already; others would be lost, so the nearest band stands in, in log wavelength, and the point
-is marked as foreign. `V` stands for `r`, not for the slightly nearer `g`, so that `B` and `V` keep a colour. No colour
+CSP) carry their letter already; other filters are mapped to the nearest band in log wavelength, and the point
+is marked as foreign. `V` is mapped to `r`, not to the slightly nearer `g`, so that `B` and `V` keep a colour. No colour
 term is applied: a `V` seen as `r` is bluer than an `r` would be, and training must see that it can be so. Ultraviolet
 filters beyond `U`, and everything redder than `Y`, are left out.
 
@@ -38,7 +38,7 @@ FOREIGN: Final[dict[str, tuple[tuple[str, float], ...]]] = {
           ("C", 600.0), ("clear", 600.0)),
     "i": (("I", 798.0), ("F775W", 775.0)),
 }  # fmt: skip
-"""Letters that stand in for a band, with their effective wavelengths in nm."""
+"""Filters mapped to a band, with their effective wavelengths in nm."""
 
 STAND_INS: Final = {letter: band for band, stand_ins in FOREIGN.items() for letter, _ in stand_ins if letter in FILTERS}
 """Filters that a request may name, and the band that each counted as in training: a bundle's ``band_groups``."""
@@ -310,7 +310,7 @@ def read_ztf_periodic(folder: Path) -> Iterator[SkyObject]:
 
 
 def read_catalina(folder: Path, of_a_class: int = CATALINA_OF_A_CLASS) -> Iterator[SkyObject]:
-    """Periodic variables of Catalina's southern survey, one unfiltered band: the first so many of each class."""
+    """Periodic variables of Catalina's southern survey, one unfiltered band: a maximum number of each class."""
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path)
         counts: dict[str, int] = {}

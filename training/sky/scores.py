@@ -98,7 +98,7 @@ def ask_bundle(path: Path, sky: SurveySample, reveal: ContextPolicy, prior: str 
 
 
 def _regrouped(sky: SurveySample, manifest: Manifest) -> SurveySample:
-    """Put points of other filters into the bands that they stand for in a bundle; the record has the newest groups."""
+    """Map points of other filters to the bands of a bundle; the record has the newest mapping."""
     band_P = sky.band.copy()
     for letter, nanometres in ((letter, nm) for stand_ins in FOREIGN.values() for letter, nm in stand_ins):
         if letter in manifest.band_groups:
@@ -251,7 +251,7 @@ def novelty_auroc(usual: SkyAnswers, strange: SkyAnswers) -> float:
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
-    """Numbers of a report rounded and NaN as None, for a small JSON file that says the same to every reader."""
+    """Numbers of a report rounded and NaN as None, for a small JSON file."""
     if isinstance(value, Mapping):
         return {key: rounded(part, digits) for key, part in value.items()}
     if isinstance(value, list | tuple):

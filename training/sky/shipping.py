@@ -66,7 +66,7 @@ FAINTEST_NJY, BRIGHTEST_NJY = 100.0, 5e7  # 26.4 and 12.2 mag
 
 
 class FittedBundle(NamedTuple):
-    """All that validation light curves say of a network."""
+    """Fits and scores on validation light curves."""
 
     calibration: Calibration
     novelty: OutlierModel
@@ -173,7 +173,7 @@ def beside(
 ) -> tuple[ServedSample, Ensemble, dict[str, Any]]:
     """Return the sample as trees and network answer together, their weights, and the scores of each and of both.
 
-    Scores of both are of objects that the weight was not fitted to: each half is weighed as the other half says.
+    Scores are cross-fitted: each half uses the weight fitted to the other half.
     """
     redshift_N, trees_NC = curve_set.has_redshift, tree_logits(forest, inputs.columns)
     columns = trees_NC, sample.logits_NC, sample.length_N, redshift_N
@@ -302,7 +302,7 @@ def parity_tokens(
 def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
     """Check that statistics in single precision are those in double, also where last digits of the points differ.
 
-    Of shapes, which trees alone look at, it is enough that the same ones are known.
+    Of shapes, which only trees use, it is enough that the same ones are defined.
     """
     assert network.statistics is not None
     inputs = RaggedBatch.collate([tokens]).padded()
@@ -319,7 +319,7 @@ def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
 
 @torch.inference_mode()
 def _keeps_its_leaves(network: AstroMoE, exact: nn.Module, ensemble: Ensembled, tokens: Tokens) -> bool:
-    """Check that the trees say the same in double precision and where the last digits differ, with metadata or without.
+    """Check that the trees are stable against rounding of the last digits, with metadata or without.
 
     With tens of thousands of thresholds some number of every light curve is near one; what counts is that rounding,
     and ten times as much, leads to the same leaves.
@@ -383,7 +383,7 @@ def _complete(out: Path, fitted: FittedBundle) -> Bundle:
 
 
 def _domain(bands: Sequence[str]) -> dict[str, Any]:
-    """Return where the 20 classes were measured. Six types of supernovae state no domain, lest all ask them."""
+    """Return the domain of bundles of 20 classes; those of six types have none, so they are never substitutes."""
     return {
         "bands": bands,
         "fewest_bands": 1,

@@ -134,7 +134,7 @@ class SupernovaDraws:
 
     @property
     def values(self) -> Float32:
-        """Statistics and shapes, NaN where unknown, [N, F]: the numbers that trees look at."""
+        """Features of trees: statistics and shapes, NaN where undefined, [N, F]."""
         return np.where(self.inputs.is_known, self.inputs.value, np.float32(np.nan)).astype(np.float32)
 
     @property
@@ -176,7 +176,7 @@ class SixFit(NamedTuple):
 
 
 def draw_six(sky: SurveySample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
-    """Show supernovae of all parts complete, and some draws of each as alerts do; ask the network of a run."""
+    """Sample supernovae of all parts, complete and as in alerts, and run the network of a run folder."""
     six, label_O = typed(sky)
     dataset, _, _ = sky_dataset(six)
     rng, data = np.random.default_rng(seed), recipe.data

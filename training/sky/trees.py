@@ -176,7 +176,7 @@ def rows_of(raw: SurveySample, views: SurveySample, *, most: int = OF_A_SOURCE, 
 
 
 def _at_most(sky: SurveySample, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Objects, at most so many of one class and source."""
+    """Return objects, with a maximum number of one class and source."""
     chosen = []
     for label in np.unique(sky.label):
         for source in np.unique(sky.source[sky.label == label]):

@@ -5,8 +5,8 @@ simulated and everything is deterministic, so minutes of traffic take a second o
 
 Policies of general model servers are functions of the same kind as the engine's own: a server that batches takes what
 has waited longest and pads it, by number of requests (Triton, TorchServe, LitServe, mosec), by a budget of padded
-tokens (text-embeddings-inference), or after a delay that gives others time to arrive. None of them looks at what a run
-would cost.
+tokens (text-embeddings-inference), or after a delay that gives others time to arrive. None of them uses the cost of a
+run.
 
 :func:`replay` runs the real engine with the same traffic in this process, for comparison. Light curves with the lengths
 of the trace are generated beforehand; each is submitted at its arrival, and latency counts from the intended arrival.
@@ -166,7 +166,7 @@ class _Engine:
         self.peak = max(self.peak, len(self.waiting))
 
     def dispatch(self, now: float) -> float:
-        """Occupy free workers; when to ask again although nothing may have happened by then."""
+        """Occupy idle workers; return the time of the next call."""
         limits, machine = self.contender.limits, self.machine
         while self.waiting and len(self.busy) < machine.workers:
             window = list(islice(self.waiting.items(), limits.window))

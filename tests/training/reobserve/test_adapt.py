@@ -39,7 +39,7 @@ def test_a_survey_is_its_visits_whoever_observed_what(tmp_path: Path) -> None:
 
 
 def test_too_few_light_curves_tell_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="tell how a survey looks"):
+    with pytest.raises(ValueError, match="are needed"):
         library_of(read_dataset(like(tmp_path / "mine.parquet", 6)))
 
 

@@ -60,5 +60,5 @@ def test_so_many_of_each_class_and_the_same_again(dataset: Dataset) -> None:
 
 def test_an_empty_split_is_an_error(dataset: Dataset) -> None:
     data = RECIPE.data.model_copy(update={"fractions": (1.0, 0.0, 0.0)})
-    with pytest.raises(ValueError, match="has anything to show"):
+    with pytest.raises(ValueError, match="has observations"):
         ask_as_served(NETWORK, dataset, RECIPE.model_copy(update={"data": data}), "validation")
