@@ -296,9 +296,11 @@ class StreamSettings(CommonSettings):
 
     source: str = Field(
         "",
-        description="where a worker takes alerts: `kafka://host:9092/topic?group=g`, `redis://host/stream`, `file:p`",
+        description="address of the alerts: `kafka://host:9092/topic?group=g`, `redis://host/stream` or `file:path`",
     )
-    sink: str = Field("", description="where a worker publishes: `kafka://...`, `redis://...`, `file:results.jsonl`")
+    sink: str = Field(
+        "", description="address of the results: `kafka://...`, `redis://...`, `file:results.jsonl` or `file:folder/`"
+    )
     sink_format: SinkFormat = Field(
         "nightjar",
         description="format of published results: `nightjar` (JSON), `nightjar-avro`, `elasticc`, `alerce-avro`, "
@@ -310,51 +312,54 @@ class StreamSettings(CommonSettings):
         "about three quarters of a JSON record",
     )
     dead_letters: str = Field(
-        "file:dead-letters/", description="address for messages that a stream worker gives up: topic, stream or folder"
+        "file:dead-letters/", description="address of dead letters (messages that cannot be processed)"
     )
     topics: dict[str, TopicRule] = Field(
         {},
-        description='JSON object of topic patterns and how their messages are read: `{"alerts-*": {"envelope": "bare", '
-        '"schema_name": "elasticc/0.9.1"}}`',
+        description="JSON object of topic patterns and the envelope of their messages: "
+        '`{"alerts-*": {"envelope": "bare", "schema_name": "elasticc/0.9.1"}}`',
     )
     registry: str = Field(
         "", pattern=r"^(https?://\S+)?$", description="URL of the schema registry for Confluent framing"
     )
-    registry_cache: Path | None = Field(None, description="folder in which schemas from the registry are kept")
+    registry_cache: Path | None = Field(None, description="folder that caches schemas from the registry")
     unknown_schema: Literal["wait", "dead_letter"] = Field(
         "wait",
-        description="what a worker does with alerts whose schema cannot be fetched: `wait` until it can, or "
-        "`dead_letter`",
+        description="handling of alerts whose schema cannot be fetched: `wait` until it can, or `dead_letter`",
     )
     kafka_config: Path | None = Field(
         None, description="JSON file of librdkafka properties for every Kafka connection, such as credentials"
     )
     batch_messages: int = Field(
-        256, ge=1, description="most messages that a stream worker takes from its source at once"
+        256, ge=1, description="maximum number of messages that are polled from the source at once"
     )
     max_inflight_messages: int = Field(
-        1024, ge=1, description="messages in progress beyond which a stream worker takes no more"
+        1024, ge=1, description="maximum number of messages in progress; beyond it no more are polled"
     )
-    max_deliveries: int = Field(5, ge=1, description="deliveries of a message beyond which it is a dead letter")
+    max_deliveries: int = Field(
+        5, ge=1, description="maximum number of deliveries of a message; after more it becomes a dead letter"
+    )
     retry_auth_errors: bool = Field(
         False,
-        description="true: a worker whose password, certificate or permission is refused at its start keeps trying; "
-        "false: it ends",
+        description="if true, a worker whose password, certificate or permission is rejected at the start retries; "
+        "otherwise it exits",
     )
     unready_after: float = Field(
         60,
         gt=0,
-        description="seconds without taking a message although some wait, or outside of its Kafka group, after which a "
-        "worker is not ready (/readyz)",
+        description="seconds without a polled message while messages are pending, or outside of the Kafka group, after "
+        "which a worker is not ready (/readyz)",
     )
     unhealthy_after: float = Field(
         300,
         gt=0,
-        description="seconds without finishing anything although messages wait and nothing outside is down, or outside "
-        "of its Kafka group, after which a worker is unhealthy (/healthz)",
+        description="seconds without progress while messages are pending and no external error explains it, or outside "
+        "of the Kafka group, after which a worker is unhealthy (/healthz)",
     )
     worker_port: int = Field(8081, ge=0, le=65535, description="TCP port of a worker's metrics and probes")
-    account_interval: float = Field(60, gt=0, description="seconds between log lines with a worker's account")
+    account_interval: float = Field(
+        60, gt=0, description="interval in seconds between log lines with the account of a worker"
+    )
 
 
 class ClientSettings(BaseSettings):

@@ -38,8 +38,8 @@ class FileSource(FiniteSource):
 
     Attributes
     ----------
-    unreadable : what could not be read, by name, with the reason.
-    skipped : names of files that hold no alerts.
+    unreadable : reasons for which files could not be read, by name.
+    skipped : names of files without alerts.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +48,7 @@ class FileSource(FiniteSource):
         self._messages = self._read(path)
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return the next messages, none at the end. A file that cannot be read is noted and passed over."""
+        """Return the next messages, none at the end. A file that cannot be read is recorded and skipped."""
         return list(islice(self._messages, limit))
 
     def _read(self, path: Path) -> Iterator[Message]:
@@ -73,13 +73,16 @@ class FileSource(FiniteSource):
         self.unreadable[name] = detail
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Remove dead letters that have been answered; packets stay. A dead letter written anew since stays, too."""
+        """Remove dead letters that have been answered; packets stay, and a dead letter written anew since then."""
         for message in messages:
             if isinstance(message.token, tuple):
                 path, inode = message.token
-                # A dead letter that was written since has the same name, but another inode.
-                if path.exists() and path.stat().st_ino == inode:
-                    path.unlink()
+                try:
+                    # A dead letter that was written since then has the same name, but another inode.
+                    if path.exists() and path.stat().st_ino == inode:
+                        path.unlink()
+                except OSError as error:
+                    raise TransientError(f"{path} cannot be removed: {error.strerror}") from error
 
 
 class RecordError(ValueError):
