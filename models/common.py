@@ -1,4 +1,4 @@
-"""Writing that all rooms share: files that appear whole, Markdown tables, the name of the processor."""
+"""Helpers that every package uses: atomic file writes, Markdown tables, the name of the processor."""
 
 import os
 import platform

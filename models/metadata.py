@@ -1,4 +1,4 @@
-"""Knowledge of an object besides its light curve: metadata that networks see, context that weighs their answers.
+"""Information on an object besides its light curve: metadata for networks, and context that weights their results.
 
 **Metadata.** The 64 columns of the ELAsTiCC ``diaObject``. Column order follows ATAT (alphabetical by SNANA name:
 second host, first host, Milky Way dust, final redshift). Surveys write missing values as sentinels (-9 redshift, 999

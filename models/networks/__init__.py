@@ -1,1 +1,1 @@
-"""Networks in torch, one folder a family: nothing that is served imports them."""
+"""Networks in torch, one module per family. The service does not import them."""

@@ -8,17 +8,17 @@ Notable:
 
 - ProbSparse attention costs L log L where full attention costs L^2, and every distilling halves L: this is the network
   for deep-field histories, trained on up to 1,024 points per band;
-- two readings of the encoder. The paper's text and its later write-ups leave the norm open and have a bare convolution
+- two versions of the encoder. The paper's text and its later write-ups leave the norm open and have a bare convolution
   between blocks: pre-norm and ``distilling = "plain"``, the defaults. The released code is post-norm with circular
   padding and BatchNorm: ``norm_order = "post"`` and ``distilling = "released"``. Both end in a LayerNorm, as released;
-- the released code has no padding mask anywhere. Here padding and batch mates cannot change an answer: they are masked
-  in attention (also where ProbSparse samples, ranks and averages), in the distilling and in the mean;
+- the released code has no padding mask anywhere. Here padding and other rows of the batch cannot change a
+  result: they are masked in attention (also where ProbSparse samples, ranks and averages), distilling and mean;
 - Informer's calendar (month, weekday, hour of a civil date) has no place in a light curve: time is days since the first
   observation, encoded by ``models.networks.parts.positional``, and the band has an embedding of its own;
 - the mean over what is left after distilling makes the embedding. A [CLS] token would be convolved with its neighbours
   and be gone after the first pool.
 
-The forecaster: the flux to expect at requested times and bands, and how far to trust it::
+The forecaster: the expected flux at requested times and bands, with its uncertainty::
 
     history -> encoder -> memory
     newest observations (start tokens) and queries -> decoder -> mean and std of asinh(flux / s) -> flux

@@ -1,4 +1,4 @@
-"""Models that answer, and their answers: each (model, objects, view) is computed once and kept.
+"""Models and their predictions: each (model, objects, view) is computed once and cached.
 
 Notable:
 

@@ -1,4 +1,4 @@
-"""Time encodings: how an observation's time enters a transformer, by one field of its configuration.
+"""Time encodings: how an observation's time enters a transformer, chosen by one field of its configuration.
 
 Here are those that enter through the attention scores, and the rotary one; those that meet the token itself are in
 ``models.networks.parts.positional_content``.

@@ -1,4 +1,4 @@
-"""Time encodings that meet the token itself, before the blocks or after them; ``parts.positional`` lists all.
+"""Time encodings that combine with the token's content, before or after the blocks; ``parts.positional`` lists all.
 
 Two of them are recurrent. The LSTM and GRU here train as torch's own and export as one ONNX operator each: torch's
 exporter learns the shapes of a recurrent layer by unrolling it over every step of the example, several times (minutes

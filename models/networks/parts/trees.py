@@ -1,4 +1,4 @@
-"""Boosted trees inside a graph: every tree leads a row of numbers to one of its leaves, and a class adds up its own.
+"""Boosted trees inside a graph: each row reaches one leaf of every tree, and the leaf values are summed by class.
 
 Notable:
 

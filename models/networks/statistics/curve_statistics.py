@@ -1,30 +1,28 @@
-"""Statistics of a light curve at a glance: brightness, colours, time scales, a coarse sampling, and likeness by lag.
+"""Summary statistics of a light curve: brightness, colours, time scales, a coarse sampling, and autocorrelation.
 
-These are the statistics that classifiers on hand-made features live on (FATS, Nun et al. 2015; the features of ALeRCE,
-Sanchez-Saez et al. 2021), computed inside the network, so that the service does not need them. A
-transformer can learn each, given enough light curves; a few thousand labelled ones are not enough, and with the
-statistics at hand they are.
+These are the statistics that feature-based classifiers use (FATS, Nun et al. 2015; ALeRCE, Sanchez-Saez et al. 2021).
+They are computed inside the network, so the service needs no code for them. A transformer can learn them from many
+light curves; from a few thousand labelled ones it cannot, so they are given as input.
 
 Notable: all of it is comparisons, sums and elementwise functions over all bands together (``statistics.points``), so it
-exports to few operations. Values are squashed to order one (asinh, log1p), with the network's flux in FLUXCAL; a
+exports to few operations. Values are compressed to order one (asinh, log1p), with the network's flux in FLUXCAL. An
 undefined statistic (a band without points) is marked in the second tensor; its value means nothing. A detection
 here is a point at 5 sigma. The coarse sampling is counted from the brightest detection.
 
-:func:`lag_statistics` are the autocorrelation: how alike points are that lie so many days apart, over all bands
-together. What a network learns of time scales from sparse light curves is coarse: a star that varies within hours, one
-that varies within days and noise look the same to it. The correlation by lag distinguishes them without a search for
-periods (the discrete correlation function of Edelson & Krolik 1988, and the structure functions that brokers use, are
-of this kind). There,
+:func:`lag_statistics` is the autocorrelation as a function of the lag in days, over all bands together. A network
+learns only coarse time scales from sparse light curves: a star that varies within hours, one that varies within days
+and noise look the same to it. The correlation by lag distinguishes them without a search for periods (compare the
+discrete correlation function of Edelson & Krolik 1988 and the structure functions that brokers use). There,
 
 - every point counts as its standard score within its band, in squashed flux (asinh), so that bands can be paired: two
   bands share a night where two visits in one band are days apart;
-- points are not weighted by their errors: this was worse, since the fraction of noise in the scatter is given by
-  the shortest lags;
-- all pairs are compared with every lag, which is the costliest of all statistics for light curves of hundreds of points
-  and the cheapest way for those of tens. The table of pairs stands left in the product: right, all of it would be
-  copied before it is multiplied by two rows. An exported graph multiplies whole numbers (:func:`_whole_pairs`). Sums of
-  pairs nearer than the end of a lag are taken of each point, and the nearer ones off them point by point: where no pair
-  lies between two ends, nothing is left but an exact zero.
+- points are not weighted by their errors: this was worse, since the shortest lags already give the fraction of noise
+  in the scatter;
+- all pairs are compared with every lag. This is the costliest statistic for light curves of hundreds of points, and the
+  cheapest way for those of tens. The table of pairs is the left operand of the product: as the right one it would be
+  copied before it is multiplied by two rows. An exported graph multiplies integers (:func:`_whole_pairs`). Sums over
+  pairs closer than the end of a lag are taken per point, and those of the previous lag are subtracted per point: a lag
+  without pairs gives an exact zero.
 
 Legend: B batch, L length, G bands, X groups (the bands, all points, all detections), Q quantities, I intervals, K
 statistics or lags, D width.

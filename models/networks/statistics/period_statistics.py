@@ -1,4 +1,4 @@
-"""The period of a light curve and statistics of it: how sure it is, how long, and the shape of one turn.
+"""The period of a light curve and its statistics: confidence, length, and the shape of the folded curve.
 
 The best frequency of the :func:`periodogram`, refined by the power in it and two overtones, or the one that
 :func:`search` finds, is described by the amplitudes and relative phases of its overtones (R_k1 and phi_k1 of
