@@ -1,12 +1,12 @@
 """Time encodings: how an observation's time enters a transformer, chosen by one field of its configuration.
 
-Here are those that enter through the attention scores, and the rotary one; those that meet the token itself are in
-``models.networks.parts.positional_content``.
+This module has those that enter through the attention scores, and the rotary one; those that combine with the token's
+content are in ``models.networks.parts.positional_content``.
 
-A network gets one from :func:`time_encoding` and calls its three hooks; each encoding implements some::
+A network gets one from :func:`time_encoding` and calls its three hooks; each encoding implements some of them::
 
     x_ND = time.embed(x_ND, when)               # before the first block, tokens of width time.content_width
-    position = time.position(when)              # handed to every block's attention
+    position = time.position(when)              # passed to every block's attention
     x_MD = time.finish(x_MD, when)              # after the last block
 
 PE(t) stands for D sinusoids: the sine (even i) or cosine (odd i) of omega_i t, omega_i = base^(-c i / D), i = 0 .. D-1,

@@ -14,9 +14,9 @@ and an eclipse is not lost to noise.
 
 Notable:
 
-- the logarithm of the frequency is also given as hat functions, of which one layer can make any function of the period;
+- the logarithm of the frequency is also given as hat functions, of which one layer can fit any function of the period;
   phases are given as cosine and sine times the amplitude, which are 0 without a signal. Amplitudes
-  are sums over the points, no fit: irregular times let one part in the root of their number leak over;
+  are sums over the points, not a fit: irregular times let one part in the square root of their number leak over;
 - the search's step between frequencies is wide for the narrow peaks of many years: light curves beyond :data:`LONG` are
   searched a second time, shifted by half a step;
 - rows with too few points are not searched: :class:`Searched` takes them out, and they come back as zeros;
@@ -24,17 +24,17 @@ Notable:
 
 **The periodogram** measures how much of a light curve repeats at each of twenty thousand frequencies, over all bands
 together. Period and shape distinguish pulsating stars from eclipsing binaries (Debosscher et al. 2007), and no
-network of this size learns periods from points at irregular times: it would have to try tens of thousands. This does
-so. Its power is that of Lomb (1976) and Scargle (1982) without the small correction for uneven phases.
+network of this size learns periods from points at irregular times, since it would have to try tens of thousands. The
+periodogram does. Its power is that of Lomb (1976) and Scargle (1982) without the small correction for uneven phases.
 
 Notable:
 
 - the frequencies cost four small matrix products: with f = a + b and a - b, of 160 coarse a and 64 fine b, the sums of
   angles are split, and cosines are taken of a t and of b t alone;
 - every point counts as its standard score within its band, in squashed flux (asinh), times the share of the band's
-  scatter that is not noise, so that all bands speak of one period and faint points say little;
-- a peak is of a frequency and its overtone, or the steep rise of a sawtooth is lost to aliases (several harmonics:
-  Schwarzenberg-Czerny 1996);
+  scatter that is not noise, so that all bands contribute to one period and faint points count little;
+- power is that of a frequency plus its overtone, since the steep rise of a sawtooth would otherwise be lost to aliases
+  (several harmonics: Schwarzenberg-Czerny 1996);
 - of frequencies that fit equally well, as the aliases of evenly spaced points do, the lowest counts, by :data:`TILT`:
   rounding decides nothing;
 - frequencies above ten cycles a day, as of many Delta Scuti stars, appear at an alias, which still identifies them.

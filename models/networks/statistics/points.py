@@ -1,7 +1,7 @@
 """Points of light curves as all statistics use them: cleaned, compressed, and relative to their bands.
 
 Notable: a point is in one band, so what is computed of points is [B, L] wide, not [B, G, L]: the sums of a band are one
-matrix product with the table of which point is where, and its other way round hands a band's number to its points. All
+matrix product with the table of bands by points, and its transpose gives every point the value of its band. All
 statistics share these few wide operations; a graph of many small ones costs more than its arithmetic.
 
 Legend: B batch, L length, G bands, Q quantities, X groups of points.
