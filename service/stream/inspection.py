@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 
 from nightjar_alerts.service.settings import StreamSettings
+from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.connectors import open_source
 from nightjar_alerts.service.stream.dead_letters import PREFIX, describe
 from nightjar_alerts.service.stream.files import FileSource
@@ -23,7 +24,10 @@ def print_dead_letters(address: str) -> int:
     """
     settings = StreamSettings()
     settings = settings.model_copy(update={"source": address or settings.dead_letters})
-    source = open_source(settings, replay=True)
+    try:
+        source = open_source(settings, replay=True)
+    except AddressError as error:  # the address is not the setting's
+        raise AddressError(str(error).removeprefix("NIGHTJAR_SOURCE=")) from None
     reasons: Counter[str] = Counter()
     while messages := source.poll(POLL_MESSAGES, POLL_SECONDS):
         for message in messages:

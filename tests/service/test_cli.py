@@ -64,6 +64,13 @@ def test_classify(edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert others == "no alerts in 1 other files: notes.txt"
 
 
+def test_dead_letters_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("dead-letters", f"file:{tmp_path}") == 0
+    assert capsys.readouterr().out == f"no dead letters in file:{tmp_path}\n"
+    assert run("dead-letters", "letters") == 1
+    assert "nightjar: letters: an address begins with kafka://" in capsys.readouterr().err
+
+
 def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("classify", str(folder / "notes.txt"), "--url", f"http://{HOST}:{edge.port}") == 1
     assert "unknown_envelope" in capsys.readouterr().out
