@@ -47,10 +47,12 @@ def about_setting(setting: str, text: str) -> Iterator[None]:
     except AddressError as error:
         if str(error).startswith("NIGHTJAR_"):
             raise
-        raise AddressError(f"NIGHTJAR_{setting.upper()}={_masked(text)}: {error}. Forms: {FORMS[setting]}") from None
+        raise AddressError(
+            f"NIGHTJAR_{setting.upper()}={without_secrets(text)}: {error}. Forms: {FORMS[setting]}"
+        ) from None
 
 
-def _masked(text: str) -> str:
+def without_secrets(text: str) -> str:
     """Return an address without user, password and other secrets, cut to a length that fits a message."""
     text = re.sub(r"//[^/]*@", "//***@", text)
     return re.sub(r"([?&][^=&]*(?:password|secret|token|pem|jaas|config)[^=&]*=)[^&]*", r"\1***", text)[:MAX_SHOWN]

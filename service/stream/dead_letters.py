@@ -116,7 +116,7 @@ def describe(message: Message) -> str:
     headers = {name: value.decode(errors="backslashreplace") for name, value in message.headers}
     facts = {name.removeprefix(PREFIX): value for name, value in headers.items() if name.startswith(PREFIX)}
     if not facts:
-        return f"{_printable(message.topic)} {_printable(message.place)}\n  not a dead letter\n"
+        return f"{printable(message.topic)} {printable(message.place)}\n  not a dead letter\n"
     size = f"{len(message.value)} bytes"
     if "length" in facts:
         size = f"first {len(message.value)} of {facts['length']} bytes, SHA-256 {facts.get('sha256', '')}"
@@ -124,8 +124,9 @@ def describe(message: Message) -> str:
     shown: dict[str, str] = {name: facts[name] for name in names if name in facts}
     shown["value"] = size
     title = f"{facts.get('topic', '')} {facts.get('place', '')}"
-    return "\n".join([_printable(title), *(f"  {name:<10} {_printable(value)}" for name, value in shown.items()), ""])
+    return "\n".join([printable(title), *(f"  {name:<10} {printable(value)}" for name, value in shown.items()), ""])
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

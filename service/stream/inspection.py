@@ -4,11 +4,11 @@ import sys
 from collections import Counter
 
 from nightjar_alerts.service.settings import StreamSettings
-from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.addresses import AddressError, without_secrets
 from nightjar_alerts.service.stream.connectors import open_source
-from nightjar_alerts.service.stream.dead_letters import PREFIX, describe
+from nightjar_alerts.service.stream.dead_letters import PREFIX, describe, printable
 from nightjar_alerts.service.stream.files import FileSource
-from nightjar_alerts.service.stream.messages import FiniteSource
+from nightjar_alerts.service.stream.messages import FiniteSource, TransientError
 
 POLL_MESSAGES = 100
 POLL_SECONDS = 1.0
@@ -20,7 +20,7 @@ def print_dead_letters(address: str) -> int:
     Raises
     ------
     AddressError
-        When the address cannot be read.
+        When the address cannot be read, or its broker does not answer.
     """
     settings = StreamSettings()
     settings = settings.model_copy(update={"source": address or settings.dead_letters})
@@ -28,18 +28,22 @@ def print_dead_letters(address: str) -> int:
         source = open_source(settings, replay=True)
     except AddressError as error:  # the address is not the setting's
         raise AddressError(str(error).removeprefix("NIGHTJAR_SOURCE=")) from None
-    reasons: Counter[str] = Counter()
-    while messages := source.poll(POLL_MESSAGES, POLL_SECONDS):
-        for message in messages:
-            facts = {name: value.decode(errors="replace") for name, value in message.headers}
-            stage, reason = facts.get(f"{PREFIX}stage", ""), facts.get(f"{PREFIX}reason", "not a dead letter")
-            reasons[f"{stage} {reason}".strip()] += 1
-            sys.stdout.write(f"{describe(message)}\n")
-    for cause, count in reasons.most_common():
+    causes: Counter[str] = Counter()
+    try:
+        while messages := source.poll(POLL_MESSAGES, POLL_SECONDS):
+            for message in messages:
+                facts = {name: printable(value.decode(errors="replace")) for name, value in message.headers}
+                stage, reason = facts.get(f"{PREFIX}stage", ""), facts.get(f"{PREFIX}reason", "not a dead letter")
+                causes[f"{stage} {reason}".strip()] += 1
+                sys.stdout.write(f"{describe(message)}\n")
+    except TransientError as error:
+        raise AddressError(str(error)) from None
+    finally:
+        source.close()
+    for cause, count in causes.most_common():
         sys.stdout.write(f"{count} {cause}\n")
-    if not reasons:
-        sys.stdout.write(f"no dead letters in {settings.source}\n")
-    source.close()
+    if not causes:
+        sys.stdout.write(f"no dead letters in {without_secrets(settings.source)}\n")
     unreadable = source.unreadable if isinstance(source, FileSource) else {}
     for name, reason in unreadable.items():
         sys.stdout.write(f"not read: {name}: {reason}\n")
