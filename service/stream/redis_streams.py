@@ -65,6 +65,7 @@ REPLY_BYTES: Final = 16 << 20
 WAIT_SECONDS: Final = 0.01
 HEADER: Final = b"h:"
 DEFAULT_PORT: Final = 6379
+CUT_CONNECTION: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 CONNECTION_OPTIONS: Final = ("db", "cluster", "sentinel", *TLS_FILES)
 """Options of every address of Redis, called as redis-py calls them."""
@@ -130,9 +131,9 @@ def refusal_of(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]]) -
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the error of TLS behind an error of the client, if it is one that stays."""
+    """Return the error of TLS behind an error of the client, unless the connection was only cut."""
     while error is not None:
-        if isinstance(error, ssl.SSLError):
+        if isinstance(error, ssl.SSLError) and not isinstance(error, CUT_CONNECTION):
             return error
         error = error.__cause__ or error.__context__
     return None

@@ -267,6 +267,9 @@ def test_redis_tls_with_a_private_authority_and_client_certificates(certificates
             assert worker.stop() == 0
         with pytest.raises(AddressError, match=r"NIGHTJAR_SOURCE=.*no TLS connection.*certificate verify failed"):
             open_connectors(chosen(tmp_path, source=f"{base}/alerts"))
+        authority = f"?ssl_ca_certs={files['ca.crt']}"
+        with pytest.raises(AddressError, match="no TLS connection"):  # the server asks for a client certificate
+            open_connectors(chosen(tmp_path, source=f"{base}/alerts{authority}"))
 
 
 @pytest.mark.parametrize(
