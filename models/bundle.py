@@ -222,7 +222,7 @@ class Manifest(_Frozen):
         that stand in for them (:class:`models.photometry.BandMap`).
     domain : light curves on which the quality was measured; None where that is not stated.
     prior, priors : class shares that the answers assume, and others that may be named.
-    ensemble : boosted trees that answer beside the network, in the same graph.
+    ensemble : boosted trees that vote with the network, in the same graph.
     context : what the network learned besides the light curve (:class:`models.metadata.Context`).
     input_statistics : distribution of the training light curves; None where that is not stated.
     """
@@ -400,7 +400,7 @@ def _verify_file(folder: Path, name: str, expected: str) -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> Bundle:
-    """Write ``manifest.json`` beside the files it describes, with the hash of every other file in the folder."""
+    """Write ``manifest.json`` next to the files it describes, with the hash of every other file in the folder."""
     files = {file.name: sha256_of(file) for file in sorted(path.iterdir()) if file.name != MANIFEST}
     complete = manifest.model_copy(update={"files": files})
     text = json.dumps(complete.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"

@@ -46,7 +46,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, number
 
 
 def processor_name() -> str:
-    """Name of the processor as Linux tells it; elsewhere the architecture."""
+    """Name of the processor as Linux reports it; elsewhere the architecture."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

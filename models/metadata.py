@@ -170,7 +170,7 @@ class Evidence:
             self._soft += [self._star, self._parallax]
 
     def factors(self, metadata: Mapping[str, float]) -> Factors | None:
-        """Return the factors of an object, None where nothing that is known of it tells classes apart."""
+        """Return the factors of an object, None where its metadata do not distinguish classes."""
         if not metadata:
             return None
         log_C = np.zeros(len(self._galactic_C))

@@ -158,7 +158,7 @@ class PredictionSets(_Frozen):
 
         Parameters
         ----------
-        detections, bands, novelty : of the light curve, as :class:`SetThresholds` tells them.
+        detections, bands, novelty : of the light curve, as in :class:`SetThresholds`.
         coverage : at least this; the smallest stated one that reaches it is taken, every class where none does.
         """
         order_C = np.argsort(-probabilities_C, kind="stable")
@@ -532,7 +532,7 @@ class Posterior:
     def _weighed(
         self, row: Sequence[float], summary: CurveSummary, prior: Prior
     ) -> tuple[Sequence[float], tuple[str, ...]]:
-        """Weigh the graph's probabilities by what is known besides; the evidence used is told beside them."""
+        """Weight the graph's probabilities by the metadata and the prior; return them and the evidence used."""
         factors = self._evidence.factors(summary.metadata) if summary.metadata else None
         if factors is not None:
             return self._reweighted(row, prior, factors.log_C, factors.texts)
@@ -541,7 +541,7 @@ class Posterior:
     def _reweighted(
         self, row: Sequence[float], prior: Prior, log_C: NDArray[np.float64] | None, evidence: tuple[str, ...]
     ) -> tuple[list[float], tuple[str, ...]]:
-        """Apply shares and factors; factors that contradict the shares altogether are left out, and that is told."""
+        """Apply shares and factors. Factors that contradict all shares are left out, and the evidence says so."""
         with np.errstate(divide="ignore"):
             total_C = np.log(np.maximum(row, SMALLEST)) + np.log(prior.share_C) - np.log(self._assumed_C)
         if log_C is not None:

@@ -1,4 +1,4 @@
-"""Avro object container files (OCF) from strangers: the header's schema and the blocks, unpacked within limits.
+"""Untrusted Avro object container files (OCF): the header's schema and the blocks, unpacked within limits.
 
 fastavro would decompress a block of any size, so a few kilobytes of zeros can fill the memory of the machine. Here the
 framing is walked in Python: deflate stops at the byte after the limit, snappy's stated size is checked before anything

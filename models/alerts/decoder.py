@@ -182,7 +182,7 @@ def _primitive(kind: str) -> bytes:
 
 
 def _text(longest: int) -> bytes:
-    """Return a text of any length up to ``longest``: one alternative for each, told apart by its first byte or two."""
+    """Return a text of any length up to ``longest``: one alternative for each, by its first byte or two."""
     lengths = [(_length(size), size) for size in range(longest + 1)]
     return b"(?:" + b"|".join(re.escape(prefix) + b".{%d}" % size for prefix, size in lengths) + b")"
 
@@ -412,7 +412,7 @@ def _integers(column: Sequence[bytes]) -> NDArray[np.int64]:
 
 
 READS_BEFORE_COMPILING: Final = 3
-"""Records of a stranger's schema that fastavro reads before the schema is compiled, which takes tens of milliseconds. A
+"""Records of an untrusted schema that fastavro reads before the schema is compiled, which takes tens of milliseconds. A
 survey sends thousands with one schema; whoever sends a new one with every packet would have each compiled in vain."""
 
 
@@ -422,7 +422,7 @@ class AvroDecoder:
     Parameters
     ----------
     keep : for each record by full name, the fields wanted; others are skipped.
-    trusted : whether the schema is one of ours or of a registry, which is compiled for its first record.
+    trusted : whether the schema is built in or from a registry, which is compiled for its first record.
 
     Attributes
     ----------
@@ -439,7 +439,7 @@ class AvroDecoder:
     @cached_property
     def _steps(self) -> list[Step] | None:
         steps = steps_of(self.schema, self._keep)  # takes milliseconds, and not every plan is for bytes
-        re.purge()  # else Python's own cache keeps these patterns, and strangers fill it
+        re.purge()  # else Python's own cache keeps these patterns, and untrusted schemas fill it
         return steps
 
     @property

@@ -186,7 +186,7 @@ def schema_id_in(headers: Headers) -> int | None:
     Raises
     ------
     PacketError
-        ``unknown_schema`` for an id that no registry can be asked for: a GUID, or bytes of another length.
+        ``unknown_schema`` for an id that no registry can look up: a GUID, or bytes of another length.
     """
     for name, value in headers:
         if name in SCHEMA_ID_HEADERS:

@@ -1,7 +1,7 @@
 """Layout of a survey's packets: one :class:`Survey` says everything that this code has to know about it.
 
 A module in :mod:`models.alerts.surveys`, with the record and the survey's own conversions, and its schemas are all that
-a new survey takes: which packets are the survey's, how they are read and converted, which model is asked and what
+a new survey takes: which packets are the survey's, how they are read and converted, which model classifies and what
 replies say all follow from it. A new version that renames a field is one more alias. Aliases are tried in order against
 the schema that the packet was written with, once for each schema.
 """

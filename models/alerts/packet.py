@@ -56,7 +56,7 @@ class RejectReason(StrEnum):
     NO_RECORDS = "no_records"
     """A well-formed container without a single record."""
     INTERNAL_ERROR = "internal_error"
-    """A fault of ours, which cost this packet alone; the detail names the place."""
+    """An internal error, which affected this packet only; the detail names the place."""
 
 
 class PacketError(ValueError):
@@ -90,7 +90,7 @@ class Packet:
     schema_version : dotted (``"10.0"``), ``"unknown"`` when the packet does not say.
     alert_id, object_id : decimal digits or survey names, empty when the packet has none; never passed through a float.
     curve : the light curve, None when ``reason`` says why there is nothing to classify.
-    detail : for people, beside ``reason``.
+    detail : for people, in addition to ``reason``.
     source_id : of the detection that caused the alert; in most surveys the same as ``alert_id``.
     mjd : TAI, mid-exposure, of that detection; None when the packet does not say.
     """

@@ -149,7 +149,7 @@ def resolve(schema: avro.Schema, trusted: bool = True) -> DecodePlan:
 
     Parameters
     ----------
-    trusted : whether it is one of ours or of a registry, as opposed to one that came with a packet.
+    trusted : whether it is built in or from a registry, as opposed to one that came with a packet.
 
     Raises
     ------

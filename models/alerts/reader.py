@@ -277,7 +277,7 @@ CONFLUENT_HEADER_BYTES: Final = 5
 SNIFFED_BARE_SCHEMAS: Final = tuple(name for survey in SURVEYS for name in survey.bare)
 
 TRACEBACK_FRAMES: Final = 20
-"""Most frames of a traceback in the log: a stranger may cause a fault a thousand times, and recursion has as many."""
+"""Most frames of a traceback in the log: a client may cause an error a thousand times, and recursion has as many."""
 
 PacketOutcome = Packet | PacketError
 
@@ -297,7 +297,7 @@ def sniff_bare(data: bytes, limits: ReadLimits) -> Packet | None:
 
 
 def rejection(error: Exception) -> PacketError:
-    """Turn any exception of a reader into a refusal. A fault of ours is logged with its place."""
+    """Turn any exception of a reader into a refusal. An internal error is logged with its place."""
     if isinstance(error, PacketError):
         return error.as_outcome()
     if isinstance(error, RecursionError):

@@ -78,7 +78,7 @@ class SchemaRegistry:
         self._refusals: OrderedDict[int, tuple[PacketError, float]] = OrderedDict()  # each until when
         self._retry_at: dict[int, float] = {}
         self._lock = threading.Lock()  # held for moments
-        self._asking: dict[int, threading.Lock] = {}  # held while the registry is asked: others want the same schema
+        self._asking: dict[int, threading.Lock] = {}  # held while the registry is queried: others want the same schema
         self._fetches = threading.Semaphore(MAX_FETCHES)
         self._client: urllib.request.OpenerDirector | None = None
         self._warned = False

@@ -170,11 +170,11 @@ CHANGES: Final[Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]] = 
 
 
 def metadata_changes(path: Path, sky: SurveySample) -> dict[str, Any]:
-    """How answers move when one value changes; redshifts, where they are known, stay."""
+    """How results change with one value; known redshifts stay."""
     known = sky.take(np.isfinite(sky.z))
     table = {}
     for name, (first, second) in CHANGES.items():
-        before, after = (ask_bundle(path, _with_metadata(known, told), "redshift") for told in (first, second))
+        before, after = (ask_bundle(path, _with_metadata(known, value), "redshift") for value in (first, second))
         top_N = before.probabilities_NC.argmax(axis=1)
         rows = np.arange(len(top_N))
         moved = np.abs(after.probabilities_NC[rows, top_N] - before.probabilities_NC[rows, top_N])

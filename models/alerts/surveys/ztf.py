@@ -3,7 +3,7 @@
 Conventions are those of its alert documentation: ``jd`` is UTC at the *start* of the exposure, ``magpsf`` an AB
 magnitude of the absolute difference whose sign is ``isdiffpos``, ``forcediffimflux`` counts (DN) with the zero point
 ``magzpsci``. Fink adds Gaia's parallax. BOOM, whose public streams are Babamul's, adds fluxes and names bands; its unit
-of flux is told by the magnitudes beside them.
+of flux follows from the magnitudes next to them.
 """
 
 from collections.abc import Sequence
@@ -137,7 +137,7 @@ def boom(columns: Columns, detection: bool, bands: Bands) -> Photometry:
 
 
 def boom_unit(lists: Sequence[Columns]) -> float:
-    """Return nJy per unit of BOOM's ZTF fluxes, worked out from the magnitudes beside them.
+    """Return nJy per unit of BOOM's ZTF fluxes, computed from the magnitudes next to them.
 
     Its streams call the unit nJy, but hold fluxes in uJy (zero point 23.9) times 1e9, hence units of 1e-15 Jy. Without
     a magnitude the fluxes are taken for nJy.

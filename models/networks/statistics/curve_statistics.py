@@ -192,9 +192,9 @@ def _sampling(points: Points, before_B1: Tensor) -> tuple[Tensor, Tensor]:
     return (sum_BIG / number_BIG.clamp(min=1)).flatten(1), number_BIG.flatten(1)
 
 
-# What is worked out, in this order: rows of G bands each, logs of as many, what is of the curve. Then, for every
-# statistic as it is told: where its value is, what it is divided by, where the number is that has to be more than the
-# last one for it to be known.
+# Computed values, in this order: rows of G bands each, as many logarithms, values of the whole curve. Then, for every
+# statistic in the output: its value, the divisor of the value, the value that must exceed a minimum for it to
+# be defined, and this minimum.
 _ROWS: Final = (
     *("soft", "flux", "snr", "before_least", "before_start", "end", "before_peak", "before_bright", "bright_end"),
     *("first", "last", "mean", "best_snr", "scatter", "excess", "skewness", "rise", "fall"),
@@ -228,7 +228,7 @@ _CURVE_STATISTICS: Final = (
 
 @cache
 def _places(n_bands: int) -> tuple[list[int], list[float], list[int], list[float]]:
-    """Place of every statistic's value among what is worked out, its scale, the place of its evidence, and how much."""
+    """Index of every statistic's value among the computed ones, its divisor, the index of its evidence, its minimum."""
     first = len(_ROWS) * n_bands
     behind = first + len(_CURVE)
     rows: list[tuple[int, float, int, float]] = [
