@@ -94,8 +94,8 @@ def redis_server(
 ) -> Iterator[RedisServer]:
     """A server, running."""
     server = RedisServer(folder, *options, keeps=keeps, plain=plain, tls=tls)
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.kill()

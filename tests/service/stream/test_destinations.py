@@ -15,7 +15,7 @@ from nightjar_alerts.service.stream.addresses import AddressError, parse_address
 from nightjar_alerts.service.stream.connectors import open_connectors
 from nightjar_alerts.service.stream.messages import Record
 from nightjar_alerts.service.stream.redis_streams import GROUP, RETURNED, RedisSink, RedisSource
-from support.redis import RedisServer, needs_redis, redis_server
+from support.redis import RedisServer, free_port, needs_redis, redis_server
 from support.stream import alert, chosen, dead_letters, eventually, results, running
 
 pytestmark = [pytest.mark.slow, needs_redis]
@@ -199,7 +199,8 @@ def test_redis_sink_without_a_right_ends_the_start_and_adds_nothing(server: Redi
 
 
 def test_redis_cluster_streams_are_read_and_written(tmp_path: Path) -> None:
-    with redis_server(tmp_path, "--cluster-enabled", "yes") as server:
+    bus = str(free_port())  # the default, 10,000 above the server's port, may be no port at all
+    with redis_server(tmp_path, "--cluster-enabled", "yes", "--cluster-port", bus) as server:
         client(server).execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         eventually(lambda: client(server).execute_command("CLUSTER INFO")["cluster_state"] == "ok")
         for number in range(4):
