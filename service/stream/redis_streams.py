@@ -250,7 +250,8 @@ class RedisSource:
 
     def _note_in_flight(self, messages: list[Message]) -> list[Message]:
         """Remember what is delivered, so that this source does not claim it from itself."""
-        self._in_flight |= {cast("tuple[bytes, bytes]", one.token): one.deliveries for one in messages}
+        # An unread entry was claimed without counting a delivery, so that there is none to take back.
+        self._in_flight |= {cast("tuple[bytes, bytes]", one.token): one.deliveries + one.unread for one in messages}
         return messages
 
     def _claim(self, limit: int) -> list[Message]:

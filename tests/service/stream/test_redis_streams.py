@@ -147,6 +147,21 @@ def test_an_entry_just_beyond_the_deliveries_is_read_for_its_dead_letter(server:
     assert fetched == [(b"body", False, True), (b"body", False, True), (b"", True, True)]
 
 
+@pytest.mark.parametrize("times", [1, 3, 3 + READ_FOR_DEAD_LETTER])
+def test_redis_clean_close_leaves_the_number_of_deliveries_as_it_was(times: int, server: RedisServer) -> None:
+    connection = client(server)
+    feed(server, b"body")
+    connection.xgroup_create("alerts", "nightjar", "0")
+    ((_, ((first, _),)),) = connection.xreadgroup("nightjar", "victim", {"alerts": ">"}, 1)
+    deliver(server, first, times)
+    sleep(0.05)
+    source = RedisSource(parse_address(address(server, "alerts", idle=0.01)), 3)
+    assert len(source.poll(10, 0.1)) == 1
+    source.close()
+    (pending,) = connection.xpending_range("alerts", "nightjar", "-", "+", 10)
+    assert (pending["times_delivered"], pending["consumer"]) == (times, b"returned")
+
+
 def counts(source: RedisSource | RedisRange, total: int) -> list[int]:
     """Sizes of the replies by which so many entries come."""
     sizes: list[int] = []
