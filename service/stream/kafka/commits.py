@@ -27,13 +27,13 @@ COMMIT_SECONDS: Final = 0.05
 MAX_UNCOMMITTED: Final = 256
 """Most messages that may be answered and not committed: as many may be answered twice after a kill.
 
-At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
+At half of the window a commit is sent at once, so that the other half may be answered while the broker takes it.
 """
 LATE_SECONDS: Final = 0.25
-"""Duration of a commit from which on only :data:`PART_MESSAGES` messages may be answered and not committed.
+"""Duration of a commit from which on it is late.
 
-A machine or a broker that is so slow, and a group that waits for a killed member, would leave the window full for most
-of the time, and each kill would repeat it.
+A broker answers no commit of a member that has rejoined its group until the group is complete: it serves one request
+of a connection at a time. Where a member was killed, that takes until its session is over.
 """
 UNANSWERED_SECONDS: Final = 75.0
 """Seconds without an answer to a commit, although the brokers answer other clients, after which the process ends."""
@@ -80,6 +80,9 @@ def _final(assignment: Assignment, partitions: Iterable[Partition], clean: bool)
 class ConsumerCommits:
     """Commits of the consumer itself, many times a second.
 
+    The window begins with :data:`PART_MESSAGES`, doubles with each commit that was sent at half of it and answered in
+    time, and begins anew after any other: what is answered while no commit succeeds is repeated after a kill.
+
     Attributes
     ----------
     consumer : sends them; set once it is made, with :meth:`on_commit` as its callback.
@@ -89,7 +92,9 @@ class ConsumerCommits:
         self._assignment, self._offsets, self._client_errors = assignment, offsets, client_errors
         self.consumer: Consumer | None = None
         self._sent: dict[Partition, Position] = {}
-        self._sent_at = self._next_at = self._last_seconds = 0.0
+        self._sent_at = self._next_at = 0.0
+        self._window = PART_MESSAGES
+        self._half_full = False  # whether the window was when the last commit was sent
 
     @property
     def in_flight(self) -> bool:
@@ -99,16 +104,23 @@ class ConsumerCommits:
     @property
     def window(self) -> int:
         """Number of messages that may be answered before anything is committed. For any thread."""
-        seconds = monotonic() - self._sent_at if self._sent else self._last_seconds
-        most = MAX_UNCOMMITTED if seconds < LATE_SECONDS else PART_MESSAGES
-        return most - self._offsets.uncommitted()
+        late = bool(self._sent) and self._waited >= LATE_SECONDS
+        window = PART_MESSAGES if late else self._window
+        # Messages that are done before an earlier one, which waits for something outside, cannot be committed.
+        return min(window - self._offsets.unacknowledged(), MAX_UNCOMMITTED - self._offsets.uncommitted())
+
+    @property
+    def _waited(self) -> float:
+        """Seconds since the last commit was sent."""
+        return monotonic() - self._sent_at
 
     def send(self, awaited: Collection[Partition]) -> None:
         """Send a commit of all partitions where one is due and none is in flight."""
         now = monotonic()
         if self._sent:
             return
-        if awaited or now >= self._next_at or self._offsets.uncommitted() >= MAX_UNCOMMITTED // 2:
+        self._half_full = self._offsets.unacknowledged() >= self._window // 2
+        if awaited or now >= self._next_at or self._half_full:
             self._next_at = now + COMMIT_SECONDS
             self._send(self._assignment.moved(self._assignment.partitions))
 
@@ -123,7 +135,8 @@ class ConsumerCommits:
 
     def on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
         """Record the outcome of a commit."""
-        self._last_seconds = monotonic() - self._sent_at
+        in_time = self._half_full and self._waited < LATE_SECONDS
+        self._window = min(2 * self._window, MAX_UNCOMMITTED) if in_time else PART_MESSAGES
         if error is None:
             self._client_errors.note_answer()
             acknowledged = [(str(one.topic), one.partition) for one in positions if one.error is None]
@@ -136,9 +149,8 @@ class ConsumerCommits:
 
     def check(self, answering_seconds: float) -> None:
         """Raise FatalError where the broker does not answer a commit."""
-        waited = monotonic() - self._sent_at
-        if self._sent and min(answering_seconds, waited) > UNANSWERED_SECONDS:
-            raise FatalError(f"Kafka source: no answer to a commit for {waited:.0f} s")
+        if self._sent and min(answering_seconds, self._waited) > UNANSWERED_SECONDS:
+            raise FatalError(f"Kafka source: no answer to a commit for {self._waited:.0f} s")
 
 
 class TransactionCommits:

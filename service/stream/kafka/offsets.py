@@ -112,6 +112,11 @@ class Offsets:
         with self._lock:
             return sum(progress.done_ahead + len(progress.uncommitted) for progress in self._partitions.values())
 
+    def unacknowledged(self) -> int:
+        """Return the number of messages that may be committed and whose commit nobody has acknowledged."""
+        with self._lock:
+            return sum(len(progress.uncommitted) for progress in self._partitions.values())
+
     def committable(self, partition: Partition) -> int | None:
         """Return the offset before which everything is done; None where nothing has been taken."""
         with self._lock:

@@ -272,6 +272,7 @@ def test_few_alerts_are_answered_and_not_committed(
         return verdicts
 
     monkeypatch.setattr(KafkaSink, "publish", watched)
+    monkeypatch.setattr(commits, "PART_MESSAGES", MAX_UNCOMMITTED)  # the widest window from the start
     cluster.produce("alerts", [alert(number) for number in range(1500)])
     with running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 1500)
@@ -279,27 +280,34 @@ def test_few_alerts_are_answered_and_not_committed(
     assert 0 < max(most) <= MAX_UNCOMMITTED
 
 
-def test_window_while_a_commit_is_late_and_after_it_is_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill repeats what is in the window; on a slow machine it would be full for most of the time."""
+def test_window_grows_with_commits_in_time_and_begins_anew_after_a_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill repeats what is in the window: it must not fill while no commit succeeds."""
     partition, offsets = ("alerts", 0), Offsets()
     assignment = Assignment(offsets, 5)
     assignment.add([partition])
     assignment.start(partition, 0, None)
     state = assignment.state(partition)
     assert state is not None
-    state.first_offset = 0
-    offsets.finish([offsets.take(partition, 0)])
+    state.first_offset, offset = 0, 0
     consumer = commits.ConsumerCommits(assignment, offsets, ClientErrors("source"))
     consumer.consumer = cast(Any, SimpleNamespace(commit=lambda **_: None))
     monkeypatch.setattr(commits, "LATE_SECONDS", 60.0)
-    consumer.send(())
-    assert consumer.window == MAX_UNCOMMITTED - 1
+    sizes = [PART_MESSAGES, 2 * PART_MESSAGES, 4 * PART_MESSAGES, 8 * PART_MESSAGES, MAX_UNCOMMITTED, MAX_UNCOMMITTED]
+    for size in sizes:
+        assert consumer.window == size
+        offsets.finish([offsets.take(partition, offset + number) for number in range(size // 2)])
+        offset += size // 2
+        assert consumer.window == size - size // 2
+        consumer.send(())
+        assert consumer.in_flight
+        consumer.on_commit(None, [TopicPartition(*partition, offset)])
+    offsets.finish([offsets.take(partition, offset)])
+    consumer.send([partition])
     monkeypatch.setattr(commits, "LATE_SECONDS", 0.0)
     assert consumer.window == PART_MESSAGES - 1
-    consumer.on_commit(None, [TopicPartition(*partition, 1)])
-    assert consumer.window == PART_MESSAGES
+    consumer.on_commit(None, [TopicPartition(*partition, offset + 1)])
     monkeypatch.setattr(commits, "LATE_SECONDS", 60.0)
-    assert consumer.window == MAX_UNCOMMITTED
+    assert consumer.window == PART_MESSAGES
 
 
 def test_a_worker_that_stops_under_load_commits_while_it_finishes(
