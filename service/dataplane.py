@@ -115,11 +115,6 @@ class Outcome:
     metadata: Mapping[str, float] = field(default_factory=dict)
     featurise_seconds: float = 0.0
 
-    @property
-    def from_cache(self) -> bool:
-        """True if the result came from the cache."""
-        return self.prediction is not None and not self.prediction.batch_size
-
 
 class Results(Protocol):
     """Cache of the results of one model, as :class:`service.registry.cache.ModelResults`."""

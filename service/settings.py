@@ -226,20 +226,22 @@ class Settings(CommonSettings):
     admin_keys: tuple[KeyDigest, ...] = Field(
         (), description="JSON list of sha256 hex digests of keys that the admin interface accepts; not those of /v1"
     )
-    default_deadline_ms: int = Field(30_000, ge=1, description="milliseconds a request has when it names no deadline")
-    max_deadline_ms: int = Field(300_000, ge=1, description="most milliseconds a request may ask for")
+    default_deadline_ms: int = Field(30_000, ge=1, description="deadline in milliseconds of a request that names none")
+    max_deadline_ms: int = Field(
+        300_000, ge=1, description="maximum deadline in milliseconds that a request may ask for"
+    )
     max_requests: int = Field(512, ge=1, description="requests in progress beyond which 429 is answered")
     max_streams: int = Field(256, ge=1, description="streams (x-ndjson) in progress beyond which 429 is answered")
     max_connections: int = Field(
         2048,
         ge=1,
-        description="open connections beyond which an idle one, of the address with most of them, is closed for each "
-        "new one; where none is idle, new ones get 503",
+        description="open connections beyond which new ones are answered 503; beyond twice as many they are closed "
+        "without an answer",
     )
     max_json_bytes: int = Field(
-        8 * MIB, ge=1, description="most bytes in a body of light curves, or in a line of a stream"
+        8 * MIB, ge=1, description="maximum bytes in a body of light curves, or in a line of a stream"
     )
-    max_alert_bytes: int = Field(64 * MIB, ge=1, description="most bytes in a body of alert packets")
+    max_alert_bytes: int = Field(64 * MIB, ge=1, description="maximum bytes in a body of alert packets")
     max_tensor_bytes: int = Field(
         64 * MIB, ge=1, description="most bytes in a body of tensors (/v2), also decompressed"
     )

@@ -273,7 +273,7 @@ class AdminAuthMiddleware(AuthMiddleware):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http":
-            scope.setdefault("state", {})["client"] = self.keys.authenticate(scope)
+            scope.setdefault("state", {})["key"] = self.keys.authenticate(scope)
             headers, by_socket = dict(scope["headers"]), scope["server"] is None or scope["server"][1] is None
             foreign = b"origin" in headers or not (by_socket or _is_this_machine(headers.get(b"host", b"")))
             if not self.keys and foreign:
@@ -353,7 +353,7 @@ async def change(request: Request, action: str, work: Awaitable[T], **fields: ob
     ProblemError
         404 for an unknown model, 409 for a change that is rejected.
     """
-    by = {"key": getattr(request.state, "client", ""), "peer": request.client.host if request.client else "socket"}
+    by = {"key": getattr(request.state, "key", ""), "peer": request.client.host if request.client else "socket"}
     try:
         await work
     except (UnknownModel, ChangeRejected) as error:

@@ -336,7 +336,7 @@ def _parse_in_parts(body: Any, reader: Reader, settings: Settings) -> ParsedBody
     except _UNREADABLE as error:
         if isinstance(error, msgspec.ValidationError):
             if "`key`" in str(error):
-                raise ProblemError(MALFORMED, "the document has a name that is not text") from None
+                raise ProblemError(MALFORMED, "object keys must be strings") from None
             raise _invalid(error) from None
         assert isinstance(reader, Encoded)
         return _parse_not_finite(body, reader, settings, error)
@@ -350,7 +350,7 @@ def _names_light_curves(body: Any, reader: Reader) -> bool:
 
 def _invalid(error: msgspec.ValidationError, parent: str = "") -> ProblemError:
     if "`key`" in str(error):
-        return ProblemError(MALFORMED, "the document has a name that is not text")
+        return ProblemError(MALFORMED, "object keys must be strings")
     return ProblemError(INVALID, errors=[error_of(error, parent)])
 
 

@@ -98,15 +98,15 @@ def _header_deadline(request: Request, settings: Settings) -> int | None:
 
 
 def client_of(request: Request) -> str:
-    """Return the client as queues distinguish them: by key, and by address where no keys are asked for."""
-    client: str = request.scope.get("state", {}).get("share", "")
-    return client
+    """Return the client as queues distinguish them: by API key, and by address where no keys are required."""
+    client_id: str = request.scope.get("state", {}).get("client_id", "")
+    return client_id
 
 
 def key_of(request: Request) -> str:
-    """Name of the key of a request."""
-    key: str = request.scope.get("state", {}).get("key", ANONYMOUS)
-    return key
+    """Return the name of the API key of a request."""
+    key: str = request.scope.get("state", {}).get("key", "")
+    return key or ANONYMOUS
 
 
 async def charge(request: Request, service: Service, curves: int) -> None:
@@ -175,7 +175,7 @@ class Timings:
 def routing_key(request: Request, names: Iterable[str] = ()) -> str:
     """Return the key of a canary's share: the first object with a name, else the API key, else the request's id."""
     state = request.scope["state"]
-    fallback: str = state.get("client", "") or state["request_id"]
+    fallback: str = state.get("key", "") or state["request_id"]
     return next(filter(None, names), fallback)
 
 

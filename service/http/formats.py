@@ -110,7 +110,7 @@ def body_format(media_type: str) -> Format:
     """Return the format of a body, JSON when it names none. Raises ProblemError (415) when it is not installed."""
     if media_type and media_type not in available():
         raise ProblemError(
-            UNSUPPORTED, f"{media_type} is not installed here: its operator would install the arrow extra"
+            UNSUPPORTED, f"{media_type} is not installed here: install nightjar-alerts[arrow] on the server"
         )
     return FORMATS[media_type] if media_type else JSON
 

@@ -2,7 +2,7 @@
 
 Starting (load the bundle, verify hashes and golden vectors, open the session, warm up) happens in a thread while the
 event loop already answers ``/healthz`` and ``/startupz``. An engine that dies, or cannot go on for another reason (see
-:mod:`service.engine.supervise`), makes the process not ready at once and ends it with a non-zero status: an
+:mod:`service.engine.watchdog`), makes the process not ready at once and ends it with a non-zero status: an
 orchestrator can replace it, a hung service nobody notices.
 """
 

@@ -51,8 +51,8 @@ from nightjar_alerts.service.settings import Settings, is_loopback
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
 embeddings out. Every problem is an
 `application/problem+json` document (RFC 9457) whose `errors` point at the values at fault. Replies carry
-`X-Request-ID`, `traceresponse` (W3C Trace Context) and, where work was done, `Server-Timing`. A request may say
-until when it is worth an answer (`Nightjar-Deadline-Ms`)."""
+`X-Request-ID`, `traceresponse` (W3C Trace Context) and, where work was done, `Server-Timing`. The header
+`Nightjar-Deadline-Ms` sets a deadline."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -217,14 +217,14 @@ def serve(settings: Settings) -> int:
 
 
 def _may_listen(settings: Settings) -> bool:
-    """Return True when this address may be served: without keys anybody may ask, which has to be set on purpose."""
+    """Return whether to listen: without API keys only on a loopback address, unless anonymous access is enabled."""
     if settings.keys or is_loopback(settings.host):
         return True
     if settings.allow_anonymous:
-        log.warning("anybody who reaches this address may ask: no API keys are set", host=settings.host)
+        log.warning("anonymous access is enabled: no API keys are set", host=settings.host)
         return True
-    detail = "no API keys are set: set NIGHTJAR_API_KEYS, or NIGHTJAR_ALLOW_ANONYMOUS=true where anybody may ask"
-    log.critical("this address is not served", host=settings.host, reason=detail)
+    detail = "no API keys are set: set NIGHTJAR_API_KEYS, or NIGHTJAR_ALLOW_ANONYMOUS=true for anonymous access"
+    log.critical("refusing to listen without API keys", host=settings.host, reason=detail)
     return False
 
 

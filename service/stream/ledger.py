@@ -146,11 +146,6 @@ class DeliveryLedger:
             return OTHER
         return topic if topic in self._in or len(self._in) < TOPICS else OTHER
 
-    @property
-    def pending(self) -> int:
-        """Number of alerts that are not resolved."""
-        return self._in.total() - sum(counts.total() for counts in self._out.values())
-
     def count(self, *dispositions: Disposition) -> int:
         """Return the number of alerts with one of these dispositions, in all topics."""
         counts = (counter.items() for counter in self._out.values())

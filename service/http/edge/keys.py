@@ -108,7 +108,7 @@ def limits_of(limits: KeyLimits | None) -> tuple[Limit, ...]:
 
 
 class Wait(NamedTuple):
-    """Skipped of a request: the limit that it met, and after how many seconds it will be let in."""
+    """The limit that a request exceeds, and the seconds until it would be admitted."""
 
     limit: Limit
     seconds: float

@@ -123,7 +123,7 @@ def _log_access(
         log.debug("request", client=client, method=method, route=route, status=status, seconds=round(seconds, 6))
         return
     fields: dict[str, object] = {"client": client}
-    if (key := scope["state"].get("client")) is not None:
+    if (key := scope["state"].get("key")) is not None:
         fields["key"] = key
     if problem is not None:
         fields["reason"] = problem.kind.slug
@@ -221,23 +221,23 @@ class AuthMiddleware:
                 self.keys.authenticate(scope)
             await self.app(scope, receive, send)
             return
-        key = self.keys.authenticate(scope) if self._keyed else ANONYMOUS
-        client = key if self._keyed else ""
-        share = client or (scope["client"][0] if scope.get("client") else "")
-        scope.setdefault("state", {}).update(client=client, key=key, share=share)
+        key = self.keys.authenticate(scope) if self._keyed else ""
+        client_id = key or (scope["client"][0] if scope.get("client") else "")
+        scope.setdefault("state", {}).update(key=key, client_id=client_id)
+        account = key or ANONYMOUS  # in metrics and quotas
         if self.metrics is not None:
-            self.metrics.key_requests.labels(key).inc()
-        self.limiter.acquire(share)
+            self.metrics.key_requests.labels(account).inc()
+        self.limiter.acquire(client_id)
         try:
             if self.quotas is None:
                 await self.app(scope, receive, send)
                 return
-            await self.quotas.admit(key)
+            await self.quotas.admit(account)
             try:
                 await self.app(scope, receive, send)
             except Exception as error:
                 if problem_of(error).kind in (OVERLOADED, UNAVAILABLE):
-                    await self.quotas.refund(key, scope["state"].get("charged", 0))
+                    await self.quotas.refund(account, scope["state"].get("charged", 0))
                 raise
         finally:
-            self.limiter.release(share)
+            self.limiter.release(client_id)

@@ -186,8 +186,8 @@ probes = APIRouter()
 UNAVAILABLE = openapi.problems(errors.UNAVAILABLE)
 
 
-class Fine(BaseModel):
-    """The answer of a probe that finds nothing wrong."""
+class HealthStatus(BaseModel):
+    """The reply of a probe that finds nothing wrong."""
 
     status: Literal["alive", "started"]
 
@@ -201,12 +201,12 @@ class ReadyReply(BaseModel):
 
 
 @probes.get("/healthz", summary="Liveness", responses=UNAVAILABLE)
-async def healthz(request: Request) -> Fine:
+async def healthz(request: Request) -> HealthStatus:
     """Tell whether this process works: the event loop answers and the inference engine lives."""
     service = service_of(request)
     if not service.alive:
         raise service.not_ready()
-    return Fine(status="alive")
+    return HealthStatus(status="alive")
 
 
 @probes.get("/readyz", summary="Readiness", responses=UNAVAILABLE)
@@ -222,12 +222,12 @@ async def readyz(request: Request) -> ReadyReply:
 
 
 @probes.get("/startupz", summary="Startup", responses=UNAVAILABLE)
-async def startupz(request: Request) -> Fine:
+async def startupz(request: Request) -> HealthStatus:
     """Tell whether the model has been loaded, verified and warmed up."""
     service = service_of(request)
     if not service.started:
         raise service.not_ready()
-    return Fine(status="started")
+    return HealthStatus(status="started")
 
 
 @probes.get(

@@ -267,24 +267,24 @@ class CurveStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, all of it with the same version of the model."""
-        share = client_of(self._request)
-        self._service.streams.acquire(share)  # fewer than requests: streams last, and others must get in meanwhile
+        client_id = client_of(self._request)
+        self._service.streams.acquire(client_id)  # fewer than requests: streams last, and others must get in meanwhile
         try:
             with self._service.select_model(self._query.model, routing_key=self._key) as handle:
                 await self._converse(LineAnswerer(self._request, handle, self._query), scope, receive, send)
         finally:
-            self._service.streams.release(share)
+            self._service.streams.release(client_id)
 
     async def _converse(self, answerer: LineAnswerer, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers[MODEL_HEADER] = answerer.model_name
         settings, head = self._service.settings, {"status": self.status_code, "headers": self.raw_headers}
         output = _Output(send, {"type": "http.response.start", **head})
         try:
-            with self._service.budget.reserve(client_of(self._request)) as share:
+            with self._service.budget.reserve(client_of(self._request)) as reservation:
                 if content_coding(self._request):  # a compressed stream is read as a whole, within its limit
-                    receive = _received(await read_body(self._request, share, settings.max_json_bytes), receive)
+                    receive = _received(await read_body(self._request, reservation, settings.max_json_bytes), receive)
                 conversation = _Conversation(LineBody(receive, settings), output, answerer, settings.max_json_bytes)
-                await conversation.run(share)
+                await conversation.run(reservation)
         except ClientDisconnected:
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -369,14 +369,14 @@ class _Conversation:
         self._ended = False
         self._fault: ProblemError | None = None  # of the body; told when everything before it has been answered
 
-    async def run(self, share: Reservation) -> None:
+    async def run(self, reservation: Reservation) -> None:
         """Read and answer until the end; raises ClientDisconnected and whatever else ends it early."""
         try:
             while not self._turn():
-                share.hold(self._held)
+                reservation.hold(self._held)
                 await asyncio.wait(self._pending(), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            share.hold(0)
+            reservation.hold(0)
             await self._stop()
         if self._fault is not None:
             raise self._fault

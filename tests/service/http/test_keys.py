@@ -295,7 +295,7 @@ def test_an_address_that_others_reach_is_not_served_without_keys() -> None:
     with capture_logs() as logged, pytest.MonkeyPatch.context() as patch:
         patch.setattr("nightjar_alerts.service.http.server.configure_log", lambda _: None)
         assert serve(settings(host="0.0.0.0")) == 1
-    (line,) = [line for line in logged if line["event"] == "this address is not served"]
+    (line,) = [line for line in logged if line["event"] == "refusing to listen without API keys"]
     assert line["log_level"] == "critical"
     assert "NIGHTJAR_ALLOW_ANONYMOUS" in line["reason"]
 
@@ -318,7 +318,7 @@ def test_a_service_runs_with_keys_or_where_it_may_be_open(
     with capture_logs() as logged:
         assert serve(settings(**changes)) == 0
     assert ran == [True]
-    assert any("anybody" in line["event"] for line in logged) == warned
+    assert any("anonymous access" in line["event"] for line in logged) == warned
 
 
 def test_passwords_are_neither_arguments_nor_shown(capsys: pytest.CaptureFixture[str]) -> None:
