@@ -167,7 +167,10 @@ def test_a_fenced_producer_ends_the_worker_with_a_status_for_its_supervisor(
         cluster.produce("alerts", [alert(number) for number in range(5, 10)])
         assert worker.join() == RESTART_STATUS
         assert "commit_transaction" in worker.worker._failure
-    assert worker.totals() == {"in": 10, "classified": 5, "returned": 5, "pending": 0}
+    totals = worker.totals()
+    taken = totals["in"]  # some of the five may not have been taken when the first transaction failed
+    assert 5 < taken <= 10
+    assert totals == {"in": taken, "classified": 5, "returned": taken - 5, "pending": 0}
 
 
 @pytest.mark.parametrize(
