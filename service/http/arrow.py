@@ -40,7 +40,7 @@ from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
-from nightjar_alerts.service.http.forms import MAX_FILTERS, Response, embedding_bytes
+from nightjar_alerts.service.http.forms import MAX_FILTERS, ClassifyResults, embedding_bytes
 
 _HEADER_TYPE, _HEADER, _ID, _DATA, _IS_DELTA, _COMPRESSION = 1, 2, 0, 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
@@ -403,7 +403,7 @@ _SIMPLE: dict[str, Any] = {
 _STRUCTS: dict[str, Any] = {"probabilities": pa.float64(), "hierarchy": pa.float64(), "points_per_band": pa.int64()}
 
 
-def write_arrow(response: Response) -> bytes:
+def write_arrow(response: ClassifyResults) -> bytes:
     """One stream."""
     results = response.results
     columns = {name: pa.array([_plain(result.get(name)) for result in results], kind) for name, kind in _SIMPLE.items()}
@@ -434,7 +434,7 @@ def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind
     return pa.StructArray.from_arrays(columns, list(names), mask=_absent(rows))
 
 
-def _embeddings(response: Response) -> Any:
+def _embeddings(response: ClassifyResults) -> Any:
     embeddings = [result.get("embedding") for result in response.results]
     nothing = np.zeros(response.embedding_dim, np.float32)
     data = b"".join(embedding_bytes(nothing if row is None else row, response.options) for row in embeddings)

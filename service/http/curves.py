@@ -43,12 +43,12 @@ from nightjar_alerts.service.http.forms import (
     MAX_FILTER_NAME,
     MAX_ID_LENGTH,
     MAX_SAFE_INTEGER,
+    BatchClassifyRequest,
+    ClassifyRequest,
+    ClassifyResults,
     FilterIn,
     LightCurveIn,
-    ManyCurves,
-    OneCurve,
     Options,
-    Response,
 )
 from nightjar_alerts.service.registry.serving import ModelHandle
 from nightjar_alerts.service.settings import Settings
@@ -252,12 +252,12 @@ def parse(body: bytes, reader: Encoded, settings: Settings, at_once: bool = Fals
         400 for a body that is not one document, 422 for an error of the envelope or of a bare curve, 413 for too many
         curves.
     """
-    document: ManyCurves | OneCurve
+    document: BatchClassifyRequest | ClassifyRequest
     try:
         try:
-            document = reader.typed(body, ManyCurves)
+            document = reader.typed(body, BatchClassifyRequest)
         except msgspec.ValidationError:
-            document = reader.typed(body, OneCurve)
+            document = reader.typed(body, ClassifyRequest)
     except _UNREADABLE as error:
         if at_once:
             raise NotWhole from None
@@ -267,7 +267,7 @@ def parse(body: bytes, reader: Encoded, settings: Settings, at_once: bool = Fals
     options = document.options
     check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
     named = _set_options(body, reader) if options is not DEFAULT_OPTIONS else frozenset()
-    if isinstance(document, ManyCurves):
+    if isinstance(document, BatchClassifyRequest):
         _check_count(len(document.light_curves), settings)
         return ParsedBody(document.light_curves, options, reader.packed, set_options=named)
     return ParsedBody([document], options, reader.packed, bare=True, set_options=named)
@@ -313,7 +313,7 @@ def _parse_in_parts(body: Any, reader: Reader, settings: Settings) -> ParsedBody
                 body.decode()
         many = _names_light_curves(body, reader)
         try:
-            members = reader.members(body, ManyCurves if many else OneCurve)
+            members = reader.members(body, BatchClassifyRequest if many else ClassifyRequest)
         except msgspec.ValidationError as error:
             raise _invalid(error) from None
         options, named = DEFAULT_OPTIONS, frozenset[str]()
@@ -750,9 +750,9 @@ def check_bare(body: ParsedBody, outcomes: Sequence[Outcome]) -> None:
         raise ProblemError(errors.INTERNAL, outcomes[0].detail)
 
 
-def classified(
+def classify_results(
     serializers: Sequence[ResultSerializer], items: Sequence[Item], outcomes: Sequence[Outcome], options: Options
-) -> Response:
+) -> ClassifyResults:
     """Return the results of light curves, ready to be encoded in any format.
 
     Parameters
@@ -768,7 +768,7 @@ def classified(
         options.embedding,
         options.coverage,
     )
-    return Response(
+    return ClassifyResults(
         replies.provenance, replies.classes, replies.groups, replies.bands, replies.embedding_dim, results, options
     )
 

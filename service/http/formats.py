@@ -20,20 +20,20 @@ import msgspec
 from nightjar_alerts.service.answers.serializer import encode_json
 from nightjar_alerts.service.http.curves import Parse, ParsedBody, parse_json, parse_msgpack, parse_rows
 from nightjar_alerts.service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
-from nightjar_alerts.service.http.forms import Options, Response, embedding_bytes, embedding_text
+from nightjar_alerts.service.http.forms import ClassifyResults, Options, embedding_bytes, embedding_text
 from nightjar_alerts.service.settings import Settings
 
 JSON_TYPE = "application/json"
 LINES_TYPE = "application/x-ndjson"
 
 
-def write_json(response: Response) -> bytes:
+def write_json(response: ClassifyResults) -> bytes:
     """One document."""
     results = [_plain(result, response.options) for result in response.results]
     return encode_json({"model": response.model, "results": results})
 
 
-def write_lines(response: Response) -> bytes:
+def write_lines(response: ClassifyResults) -> bytes:
     """One line for each result; which network answered is said elsewhere, once."""
     return b"".join(encode_json(_plain(result, response.options)) + b"\n" for result in response.results)
 
@@ -49,7 +49,7 @@ MSGPACK_TYPES = ("application/msgpack", "application/vnd.msgpack", "application/
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def write_msgpack(response: Response) -> bytes:
+def write_msgpack(response: ClassifyResults) -> bytes:
     """One document."""
     results = [
         {**result, "embedding": embedding_bytes(result["embedding"], response.options)}
@@ -66,15 +66,15 @@ ARROW_TYPE = "application/vnd.apache.arrow.stream"
 class Format(NamedTuple):
     """One format: its media type, how light curves are read from it and how answers are written in it.
 
-    ``slow_start`` says that reading and writing are for a thread, whatever the size: a library is loaded on the way;
-    ``one_model`` that a reply has room for the classes of a single model.
+    ``in_thread``: bodies of any size are read and written in a thread, for the first one loads a library.
+    ``single_model``: a reply holds the classes of a single model.
     """
 
     media_type: str
     read: Parse | None
-    write: Callable[[Response], bytes]
-    slow_start: bool = False
-    one_model: bool = False
+    write: Callable[[ClassifyResults], bytes]
+    in_thread: bool = False
+    single_model: bool = False
 
 
 def _read_arrow(body: bytes, settings: Settings, _: bool) -> ParsedBody:
@@ -83,7 +83,7 @@ def _read_arrow(body: bytes, settings: Settings, _: bool) -> ParsedBody:
     return parse_rows(arrow.read_arrow(body, settings.max_curves), settings)
 
 
-def _write_arrow(response: Response) -> bytes:
+def _write_arrow(response: ClassifyResults) -> bytes:
     from nightjar_alerts.service.http import arrow
 
     return arrow.write_arrow(response)
@@ -92,7 +92,7 @@ def _write_arrow(response: Response) -> bytes:
 JSON = Format(JSON_TYPE, parse_json, write_json)
 LINES = Format(LINES_TYPE, None, write_lines)
 LINES_ALIASES = ("application/ndjson", "application/jsonl", "application/x-jsonlines")
-ARROW = Format(ARROW_TYPE, _read_arrow, _write_arrow, slow_start=True, one_model=True)
+ARROW = Format(ARROW_TYPE, _read_arrow, _write_arrow, in_thread=True, single_model=True)
 MSGPACK = tuple(Format(name, parse_msgpack, write_msgpack) for name in MSGPACK_TYPES)
 
 FORMATS: dict[str, Format] = {each.media_type: each for each in (JSON, *MSGPACK, LINES, ARROW)} | dict.fromkeys(

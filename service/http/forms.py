@@ -160,13 +160,13 @@ class Options(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
 DEFAULT_OPTIONS: Final = Options()
 
 
-class OneCurve(LightCurveIn):
+class ClassifyRequest(LightCurveIn):
     """The bare form: a light curve, with options beside its columns."""
 
     options: Options = DEFAULT_OPTIONS
 
 
-class ManyCurves(Struct, kw_only=True, forbid_unknown_fields=True):
+class BatchClassifyRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The batch form. A light curve that breaks a rule is answered ``rejected``, the others are classified."""
 
     light_curves: Annotated[list[LightCurveIn], Meta(min_length=1)]
@@ -206,7 +206,7 @@ class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
 
 
-class Response(NamedTuple):
+class ClassifyResults(NamedTuple):
     """Results of a request, before they are encoded in a format.
 
     Attributes

@@ -15,7 +15,7 @@ from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
 from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW, JSON_TYPE, LINES, MSGPACK, available
-from nightjar_alerts.service.http.forms import ManyCurves, OneCurve
+from nightjar_alerts.service.http.forms import BatchClassifyRequest, ClassifyRequest
 from nightjar_alerts.service.http.oip import forms as oip
 from nightjar_alerts.service.settings import Settings
 
@@ -25,7 +25,7 @@ REF = "#/components/schemas/{model}"
 PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary", JSON_TYPE)
 MULTIPART_TYPES = ("multipart/form-data", "multipart/mixed")
 _REQUESTS: tuple[type[BaseModel], ...] = (oip.InferRequest,)
-_STRUCTS = (OneCurve, ManyCurves)
+_STRUCTS = (ClassifyRequest, BatchClassifyRequest)
 _REPLIES: tuple[type[BaseModel], ...] = (
     ClassifyReply, AlertsReply, ClassifierDescription, ModelsReply, Problem, oip.InferReply, oip.ServerMetadata,
     oip.ModelMetadata, oip.ModelReady,
@@ -56,7 +56,7 @@ def _other_formats(schema: Document) -> Document:
     return {each.media_type: {"schema": schemas[each]} for each in available().values() if each in schemas}
 
 
-CLASSIFY_BODY = _body(OneCurve, ManyCurves, _CURVE | {"options": {"embedding": False}})
+CLASSIFY_BODY = _body(ClassifyRequest, BatchClassifyRequest, _CURVE | {"options": {"embedding": False}})
 CLASSIFY_BODY["content"] |= _other_formats(CLASSIFY_BODY["content"][JSON_TYPE]["schema"])
 ALERTS_BODY: Document = {
     "required": True,
@@ -167,7 +167,7 @@ def query_parameters(form: type[Struct]) -> list[Document]:
 
 def _add_limits(built: Document, settings: Settings) -> None:
     schemas = built["components"]["schemas"]
-    schemas["ManyCurves"]["properties"]["light_curves"]["maxItems"] = settings.max_curves
+    schemas["BatchClassifyRequest"]["properties"]["light_curves"]["maxItems"] = settings.max_curves
     schemas["Options"]["properties"]["deadline_ms"]["anyOf"][0]["maximum"] = settings.max_deadline_ms
     for _, _, operation in operations(built):
         for parameter in operation.get("parameters", ()):

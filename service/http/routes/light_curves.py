@@ -39,7 +39,7 @@ from nightjar_alerts.service.http.curves import (
     ParsedBody,
     check_bare,
     check_deadline,
-    classified,
+    classify_results,
     light_curves_of,
     merged_options,
     parse_lines,
@@ -100,16 +100,16 @@ router = APIRouter()
 async def classify(request: Request) -> Response:
     """Send one light curve, or many under `light_curves`.
 
-    A single curve that breaks a rule is a problem (422) whose `errors` point at the values at fault. Among many, it is
-    answered alone with status `rejected` while the others are classified. A curve without an observation in a band that
-    the model knows is `abstained`. Times may come in any order.
+    A single invalid light curve is a problem (422) whose `errors` point at the invalid values. In a batch, an invalid
+    light curve gets the status `rejected` and the others are classified. A light curve without observations in the
+    model's bands is `abstained`. Observations may be in any order.
 
-    The same in msgpack (`application/msgpack`), where a column may be the bytes of its little-endian values: `mjd`
-    float64, `flux`, `flux_err` and `metadata` float32, `band` and `detected` one byte each; as an Arrow IPC stream with
-    a row for each light curve; or as lines of JSON (`application/x-ndjson`), a light curve in each, answered line by
-    line while more are sent. `Accept` chooses the format of the reply, which else is that of the request. Options go
-    into the body or, where it has no place for them, into the address. Where a JSON object repeats a name, the last
-    value counts.
+    Light curves can also be sent as msgpack (`application/msgpack`), where a column may be the bytes of its
+    little-endian values: `mjd` float64, `flux`, `flux_err` and `metadata` float32, `band` and `detected` one byte each;
+    as an Arrow IPC stream with one row for each light curve; or as NDJSON (`application/x-ndjson`), one light curve per
+    line, with results returned while more lines are sent. `Accept` selects the format of the reply, by default that of
+    the request. Options are in the body or, in formats without a place for them, query parameters. Where a JSON object
+    repeats a name, its last value counts.
     """
     service, settings = service_of(request), service_of(request).settings
     timings = Timings(service.metrics)
@@ -131,7 +131,7 @@ async def classify(request: Request) -> Response:
         curves = await service.run_maybe_in_thread(build, len(body.forms) > INLINE_ITEMS)
         timings.stage("validate")
         options = merged_options(body, query)
-        handles, items = _choose_models(request, service, query.model, curves, one_model=reply_form.one_model)
+        handles, items = _choose_models(request, service, query.model, curves, single_model=reply_form.single_model)
         if options.prior is not None:  # unknown class shares are an error before anything is classified
             result_serializers(handles, options.prior, settings.prior)
         terms = infer_options(request, settings, timings.started, options.deadline_ms)
@@ -141,7 +141,7 @@ async def classify(request: Request) -> Response:
     timings.start()
     check_bare(body, outcomes)
     encode = partial(_encode, reply_form, handles, settings.prior, curves, outcomes, options)
-    content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS or reply_form.slow_start)
+    content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS or reply_form.in_thread)
     timings.stage("encode")
     return reply(request, content, reply_form.media_type, handles, outcomes, timings)
 
@@ -149,7 +149,7 @@ async def classify(request: Request) -> Response:
 async def _decode(data: bytes, form: Format, service: Service) -> ParsedBody:
     """Decode a body, on the event loop if it is small and valid."""
     assert form.read is not None
-    if len(data) <= INLINE_BYTES and not form.slow_start:
+    if len(data) <= INLINE_BYTES and not form.in_thread:
         try:
             return form.read(data, service.settings, True)
         except NotWhole:
@@ -158,13 +158,13 @@ async def _decode(data: bytes, form: Format, service: Service) -> ParsedBody:
 
 
 def _choose_models(
-    request: Request, service: Service, model: str, curves: Sequence[Item], one_model: bool
+    request: Request, service: Service, model: str, curves: Sequence[Item], single_model: bool
 ) -> tuple[list[ModelHandle], list[Any]]:
     """Choose the model of each light curve; returns those and the items for them."""
     key = ""
     if service.models.router.canaries:  # else no key is needed
         key = routing_key(request, (curve.object_id for curve in curves))
-    choices = [service.route(curve, model, routing_key=key, substitute=not one_model) for curve in curves]
+    choices = [service.route(curve, model, routing_key=key, substitute=not single_model) for curve in curves]
     return [handle for handle, _ in choices], [item for _, item in choices]
 
 
@@ -176,7 +176,7 @@ def _encode(
     outcomes: Sequence[Outcome],
     options: Options,
 ) -> bytes:
-    return form.write(classified(result_serializers(handles, options.prior, prior), curves, outcomes, options))
+    return form.write(classify_results(result_serializers(handles, options.prior, prior), curves, outcomes, options))
 
 
 class LineAnswerer:
@@ -211,7 +211,7 @@ class LineAnswerer:
         timings.stage("decode")
         outcomes = await self._ask(items, terms, patient)
         timings.start()
-        written = write_lines(classified([self._serializer] * len(items), items, outcomes, self._options))
+        written = write_lines(classify_results([self._serializer] * len(items), items, outcomes, self._options))
         timings.stage("encode")
         return written
 

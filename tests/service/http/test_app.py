@@ -140,7 +140,7 @@ def test_models_with_an_alias_keep_it(document: dict[str, Any]) -> None:
 def test_limits_are_in_the_document() -> None:
     document = create_app(Service(settings(max_curves=7, max_deadline_ms=1234))).openapi()
     schemas = document["components"]["schemas"]
-    curves = schemas["ManyCurves"]["properties"]["light_curves"]
+    curves = schemas["BatchClassifyRequest"]["properties"]["light_curves"]
     assert (curves["minItems"], curves["maxItems"]) == (1, 7)
     assert json.dumps(document).count('"maximum": 1234') == 3
 

@@ -20,7 +20,7 @@ from nightjar_alerts.service.http import arrow
 from nightjar_alerts.service.http.arrow import is_compressed
 from nightjar_alerts.service.http.curves import InvalidCurve, Item, parse_rows
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.forms import Options, Response
+from nightjar_alerts.service.http.forms import ClassifyResults, Options
 from support.bodies import built, read_json
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table
@@ -241,7 +241,9 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
     fields -= {"model"}  # such a reply has the columns of one model, which its schema names
     options, described = Options(embedding=True), REJECTED | {"filters": {"F606W": "r"}}
-    table = pa.ipc.open_stream(arrow.write_arrow(Response({}, ("x", "y"), ("all",), BANDS, 3, [described], options)))
+    table = pa.ipc.open_stream(
+        arrow.write_arrow(ClassifyResults({}, ("x", "y"), ("all",), BANDS, 3, [described], options))
+    )
     assert set(table.schema.names) == fields
 
 
@@ -250,7 +252,7 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
 def test_answers(results: list[dict[str, Any]], dtype: Any) -> None:
     options = Options(embedding=True, embedding_dtype=dtype)
     table = pa.ipc.open_stream(
-        arrow.write_arrow(Response({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
+        arrow.write_arrow(ClassifyResults({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
     ).read_all()
     assert orjson.loads(table.schema.metadata[b"model"]) == {"name": "m"}
     assert table.schema.field("embedding").type == pa.list_(pa.from_numpy_dtype(dtype), 3)

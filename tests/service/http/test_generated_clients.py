@@ -16,11 +16,11 @@ CALL = """
 import sys
 from nightjar_client import Client
 from nightjar_client.api.default import classify, healthz, models
-from nightjar_client.models import ManyCurves, OneCurve
+from nightjar_client.models import BatchClassifyRequest, ClassifyRequest
 import json
 client = Client(base_url=sys.argv[1], raise_on_unexpected_status=True)
 curve = json.loads(sys.argv[2])
-for form in (OneCurve.from_dict(curve), ManyCurves.from_dict({"light_curves": [curve, curve]})):
+for form in (ClassifyRequest.from_dict(curve), BatchClassifyRequest.from_dict({"light_curves": [curve, curve]})):
     reply = classify.sync(client=client, body=form, embedding=True, prior="uniform")
     print([result.status for result in reply.results], type(reply).__name__)
 print(healthz.sync(client=client).status, models.sync(client=client).models[0].name)
@@ -56,7 +56,7 @@ def test_datamodel_code_generator_makes_models_that_validate(document: Path, tmp
     made = tmp_path / "made.py"
     options = ["--input-file-type", "openapi", "--output-model-type", "pydantic_v2.BaseModel"]
     subprocess.run([generator, "--input", document, "--output", made, *options], check=True, capture_output=True)
-    check = "import json, sys, made; made.OneCurve.model_validate(json.loads(sys.argv[1])); print('valid')"
+    check = "import json, sys, made; made.ClassifyRequest.model_validate(json.loads(sys.argv[1])); print('valid')"
     told = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", check, json.dumps(curve())],
         cwd=tmp_path, check=True, capture_output=True, text=True,
