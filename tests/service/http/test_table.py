@@ -54,7 +54,7 @@ def test_arrow_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "find_spec", lambda name: None)
     with pytest.raises(ProblemError) as caught:
         body_format(ARROW.media_type)
-    assert (caught.value.kind.status, "arrow extra" in caught.value.detail) == (415, True)
+    assert (caught.value.kind.status, "nightjar-alerts[arrow]" in caught.value.detail) == (415, True)
     with pytest.raises(ProblemError) as caught:
         reply_format(ARROW.media_type, JSON)
     assert caught.value.kind.status == 406
