@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from os import SEEK_END
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, Any, Final, Literal, NamedTuple
 
 import cramjam
@@ -76,24 +77,44 @@ def read_path(path: Path) -> Iterator[FileItem]:
 
 def _read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
     try:
-        with path.open("rb") as raw, _decompressed(raw) as file:
-            head = _peek(file)
-            if head[_TAR_MAGIC[0] :].startswith(_TAR_MAGIC[1]):
-                yield from _members(file, name)
-                if file is raw and not _has_tar_end(raw):  # compression has an end of its own
-                    yield FileItem(name, b"", "unreadable", "the archive has no end: it is cut short")
+        with path.open("rb") as raw:
+            if _peek(raw).startswith(_ZSTD_MAGIC):
+                yield from _read_zstd(raw.read(), name, named)
                 return
-            data = file.read(MAX_ITEM_BYTES + 1)
+            with _decompressed(raw) as file:
+                if _is_tar(_peek(file)):
+                    yield from _members(file, name)
+                    if file is raw and not _has_tar_end(raw):  # compression has an end of its own
+                        yield FileItem(name, b"", "unreadable", "the archive has no end: it is cut short")
+                    return
+                data = file.read(MAX_ITEM_BYTES + 1)
     except _DAMAGED as error:
         yield FileItem(name, b"", "unreadable", _reason(error))
         return
     yield from _items(name, data, named)
 
 
+def _read_zstd(packed: bytes, name: str, named: bool) -> Iterator[FileItem]:
+    """Yield the packets of a zstd file, those before the damage in a damaged archive.
+
+    An archive may be larger than memory, and what was decompressed before an error is only known from a file.
+    """
+    with NamedTemporaryFile() as file:
+        damage = None
+        try:
+            cramjam.zstd.decompress_into(packed, cramjam.File(file.name))
+        except _DAMAGED as error:
+            damage = error
+        if _is_tar(_peek(file)):
+            yield from _members(file, name)
+        elif damage is None:
+            yield from _items(name, file.read(MAX_ITEM_BYTES + 1), named)
+        if damage is not None:
+            raise damage
+
+
 def _decompressed(file: IO[bytes]) -> Any:
     head = _peek(file)
-    if head.startswith(_ZSTD_MAGIC):
-        return BytesIO(_unzstd(file.read()))
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
     return file if opener is None else opener(file)
 
@@ -110,8 +131,12 @@ def _peek(file: IO[bytes]) -> bytes:
     return head
 
 
-def _members(file: IO[bytes], name: str) -> Iterator[FileItem]:
-    """Yield the packets of a tar archive."""
+def _is_tar(head: bytes) -> bool:
+    return head[_TAR_MAGIC[0] :].startswith(_TAR_MAGIC[1])
+
+
+def _members(file: IO[bytes], name: str, nested: bool = False) -> Iterator[FileItem]:
+    """Yield the packets of a tar archive, and those of archives in it."""
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             inner = f"{name}/{member.name}"
@@ -126,6 +151,9 @@ def _members(file: IO[bytes], name: str) -> Iterator[FileItem]:
                 raise EOFError("the archive is cut short")
             try:
                 data = _unpack(data)
+                if _is_tar(data[:HEAD_BYTES]) and len(data) <= MAX_ITEM_BYTES and not nested:
+                    yield from _members(BytesIO(data), inner, nested=True)
+                    continue
             except _DAMAGED as error:
                 yield FileItem(inner, b"", "unreadable", _reason(error))
                 continue
@@ -187,10 +215,12 @@ def _documents(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
     """Yield the alerts of a JSON file: one object, a list of objects, or one object a line."""
     text = data.removeprefix(BOM_UTF8).strip()
     document = _loads(text)
-    if isinstance(document, list):
-        yield from _parts(name, [orjson.dumps(each, default=str) for each in document])
-    elif document is None and text[:1] == b"{" and b"\n" in text:
-        yield from _parts(name, [line for line in text.splitlines() if line.strip()])
+    lines = text.splitlines() if document is None and text[:1] == b"{" else []
+    if isinstance(document, list) and (named or any(map(is_alert, document))):
+        # json, unlike orjson, writes whatever it has read: integers of any size, and text that is no UTF-8
+        yield from _parts(name, [json.dumps(each).encode() for each in document])
+    elif len(lines) > 1 and isinstance(_loads(lines[0]), dict):
+        yield from _parts(name, [line for line in lines if line.strip()])
     elif document is None or named or is_alert(document):
         yield FileItem(name, data)
     else:

@@ -48,7 +48,7 @@ class Photometry:
     flux, flux_err : nJy, NaN when missing.
     band : index into ``models.photometry.FILTERS``, -1 when unknown.
     detected : whether the row is a detection.
-    visit : visit number, 0 when there is none.
+    visit : visit number, 0 or negative when there is none.
     flaw : why the row has no usable flux although it may have a value, as :class:`Flaw`; 0 when nothing is wrong.
     """
 
@@ -228,6 +228,6 @@ def exposures(rows: Photometry) -> Exposures:
 def _first_of_exposure(rows: Photometry) -> NDArray[np.intp]:
     """Positions at which a new exposure begins, over rows sorted by band and time."""
     gap = np.diff(rows.mjd)
-    same_visit = (np.diff(rows.visit) == 0) & (rows.visit[1:] != 0)
+    same_visit = (np.diff(rows.visit) == 0) & (rows.visit[1:] > 0)
     same = (np.diff(rows.band) == 0) & ((gap < SAME_EXPOSURE_DAYS) | (same_visit & (gap < SAME_VISIT_DAYS)))
     return np.flatnonzero(np.concatenate(([True], ~same)))

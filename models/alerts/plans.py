@@ -26,6 +26,8 @@ _WHOLE: Final = frozenset({"int", "long"})
 _REAL: Final = _WHOLE | {"float", "double"}
 _LABEL: Final = _WHOLE | {"string"}
 _TEXT: Final = _REAL | {"string"}
+_SCALAR: Final = _TEXT | {"boolean"}
+"""Types of what is read by value, such as a distance that a broker writes as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +220,9 @@ class _Resolver:
         self._check_required(rows)
         for paths in (layout.alert_id, layout.source_id, layout.object_id):
             self._present(paths, _LABEL)
-        self._present(layout.moving_id, _REAL)
-        self._present(layout.moving_name, _TEXT)
-        self._present(layout.moving_distance, _REAL)
-        for path, _ in layout.moving_flags:
-            self._present((path,), _REAL | {"boolean"})
+        self._present(layout.moving_id, _LABEL)
+        for paths in (layout.moving_name, layout.moving_distance, tuple(path for path, _ in layout.moving_flags)):
+            self._present(paths, _SCALAR)
         self._present(layout.version, frozenset({"string"}))
         metadata, context = self._metadata(), self._context()
         keep = {name: frozenset(names) for name, names in self.keep.items()}
@@ -261,11 +261,11 @@ class _Resolver:
         place = self.layout.metadata
         if place is None:
             return ()
-        paths = self._present(tuple((place, name) for name in METADATA_COLUMNS), _REAL)
+        paths = self._present(tuple((place, name) for name in METADATA_COLUMNS), _SCALAR)
         return tuple(path[-1] for path in paths)
 
     def _context(self) -> dict[str, tuple[FieldPath, ...]]:
-        paths_by_name = {name: self._present(paths, _REAL) for name, paths in self.layout.context.items()}
+        paths_by_name = {name: self._present(paths, _SCALAR) for name, paths in self.layout.context.items()}
         return {name: paths for name, paths in paths_by_name.items() if paths}
 
     def _holds(self, path: FieldPath, kinds: frozenset[str]) -> bool:
@@ -296,7 +296,7 @@ def _type_name(kind: avro.AvroType) -> str:
 
 def _kinds(role: str) -> frozenset[str]:
     if role in TEXT_ROLES:
-        return _TEXT | {"boolean"}
+        return _SCALAR
     return _TEXT if role == "band" else _REAL
 
 

@@ -101,7 +101,7 @@ HISTORY_DAYS: Final = 0.5
 
 def _solar_system_match(record: Record, layout: PacketLayout) -> SolarSystemMatch | None:
     for path, values in layout.moving_flags:
-        if (flag := _at(record, path)) is not None and flag in values:
+        if _flag(_at(record, path)) in values:
             return SolarSystemMatch(0.0, f"{'.'.join(path)} marks a known Solar System object")
     name = next((text for path in layout.moving_name if (text := _text(_at(record, path)))), "")
     if not name:
@@ -113,6 +113,12 @@ def _solar_system_match(record: Record, layout: PacketLayout) -> SolarSystemMatc
                 distance, f"the known Solar System object {name[:40]!r} is {distance:.1f} arcsec away"
             )
     return None
+
+
+def _flag(value: Any) -> Any:
+    """Return a flag that is written as text, such as ``"3"`` or ``"true"``, as what it says."""
+    text = value.strip().lower() if isinstance(value, str) else None
+    return value if text is None else {"true": True, "t": True}.get(text, _number(text))
 
 
 def _text(value: Any) -> str:

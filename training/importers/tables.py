@@ -42,7 +42,7 @@ from nightjar_alerts.training.importers.columns import (
 SHARES = 64
 PLAUSIBLE_MAGNITUDES: Final = (0.0, 35.0)
 PLAUSIBLE_ERROR: Final = 5.0
-"""Magnitudes and errors of magnitudes beyond these are sentinels such as 99, -99 and -999."""
+"""Magnitudes and errors of magnitudes beyond these are sentinels such as 99, -99 and -999, and so is 0 itself."""
 POINT_PARTS = ("mjd", "band", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
 TEXT_PARTS = ("id", "band", "label", "parent", "detected", "upper_limit")
 
@@ -296,9 +296,10 @@ def _fluxes_of(
     size = np.abs(magnitude) if signed else magnitude
     flux, flux_err = njy_with_error(size, error)
     negative = np.zeros(len(size), np.bool_) if signed else magnitude < PLAUSIBLE_MAGNITUDES[0]
+    beyond = (size <= PLAUSIBLE_MAGNITUDES[0]) | (size > PLAUSIBLE_MAGNITUDES[1])
     rejected = {
         "negative magnitude": negative,
-        "magnitude is not plausible": ~negative & ((size < PLAUSIBLE_MAGNITUDES[0]) | (size > PLAUSIBLE_MAGNITUDES[1])),
+        "magnitude is not plausible": ~negative & beyond,
         "magnitude error is not plausible": np.zeros(len(size), np.bool_) if signed else error > PLAUSIBLE_ERROR,
     }
     return np.copysign(flux, magnitude) if signed else flux, flux_err, rejected

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def crossing(distance: Json, name: Json, history: int) -> Packet:
     return read(json.dumps(document | {"candidate": candidate, "prv_candidates": earlier, "fp_hists": None}).encode())
 
 
-@pytest.mark.parametrize(("distance", "name"), [(0.0, "4371"), (4.9, "2010 AB1"), (0, "433 Eros")])
+@pytest.mark.parametrize(("distance", "name"), [(0.0, "4371"), (4.9, "2010 AB1"), (0, "433 Eros"), ("1.5", 4371)])
 def test_known_solar_system_object_abstains(distance: Json, name: Json) -> None:
     assert crossing(distance, name, 0).reason is AbstainReason.SOLAR_SYSTEM_OBJECT
 
@@ -158,6 +159,25 @@ def test_known_solar_system_object_abstains(distance: Json, name: Json) -> None:
 @pytest.mark.parametrize(("distance", "name"), [(-999.0, "null"), (5.1, "4371"), (0.0, None), (None, "4371"), (1, "")])
 def test_no_solar_system_object_is_classified(distance: Json, name: Json) -> None:
     assert crossing(distance, name, 0).curve is not None
+
+
+@pytest.mark.parametrize(
+    ("flag", "moving"), [(3, True), (3.0, True), ("3", True), ("2", False), ("null", False), (None, False)]
+)
+def test_flag_of_a_known_solar_system_object_is_read_by_value(flag: Json, moving: bool) -> None:
+    document = plain(alerts.ztf_alert(), lambda _: None)
+    packet = read(json.dumps({**document, "roid": flag, "prv_candidates": None, "fp_hists": None}).encode())
+    assert (packet.reason is AbstainReason.SOLAR_SYSTEM_OBJECT) is moving
+
+
+@pytest.mark.parametrize("kind", [["null", "string"], ["string", "null", "double"]], ids=["text", "text first"])
+def test_distance_of_a_solar_system_object_in_avro_text_is_read(kind: Json) -> None:
+    text = json.dumps(alerts.schema("ztf/4.02"))
+    schema = json.loads(re.sub(r'("name": "ssdistnr", "type": )\[[^]]*\]', rf"\1{json.dumps(kind)}", text))
+    alert = alerts.ztf_alert()
+    candidate = alert["candidate"] | {"ssdistnr": "1.5", "ssnamenr": "4371"}
+    near = {**alert, "candidate": candidate, "prv_candidates": None, "fp_hists": None}
+    assert read(alerts.container(schema, [near])).reason is AbstainReason.SOLAR_SYSTEM_OBJECT
 
 
 def test_object_with_a_history_keeps_its_light_curve_near_a_solar_system_object() -> None:

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,33 @@ def test_read_path_damaged_files_hide_no_others(tmp_path: Path) -> None:
     assert found["d.avro"] == "packet"
 
 
+def test_read_path_cut_zstd_archive_gives_the_members_before_the_cut(tmp_path: Path) -> None:
+    noise = random.Random(0).randbytes(1_000_000)
+    packed = bytes(cramjam.zstd.compress(tar({"good.avro": container(RECORD), "noise": noise})))
+    (tmp_path / "night.tar.zst").write_bytes(packed[:-100])
+    assert kinds(tmp_path) == [("night.tar.zst/good.avro", "packet"), ("night.tar.zst", "unreadable")]
+
+
+def test_read_path_zstd_archive_may_be_larger_than_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = container(RECORD)
+    monkeypatch.setattr(files, "MAX_ITEM_BYTES", len(data))
+    members = {f"{number}.avro": data for number in range(5)}
+    (tmp_path / "night.tar.zst").write_bytes(bytes(cramjam.zstd.compress(tar(members))))
+    assert [kind for _, kind in kinds(tmp_path)] == ["packet"] * 5
+
+
+def test_read_path_archive_in_an_archive_gives_its_members(tmp_path: Path) -> None:
+    nights = {"one.tar": tar({"a.avro": container(RECORD)}), "two.tgz": tar({"b.avro": container(RECORD)}, "w:gz")}
+    damaged = {"three.tgz": tar({"c.avro": container(RECORD)}, "w:gz")[:-20]}
+    (tmp_path / "week.tar").write_bytes(tar({**nights, **damaged, "d.avro": container(RECORD)}))
+    assert dict(kinds(tmp_path)) == {
+        "week.tar/one.tar/a.avro": "packet",
+        "week.tar/two.tgz/b.avro": "packet",
+        "week.tar/three.tgz": "unreadable",
+        "week.tar/d.avro": "packet",
+    }
+
+
 def test_read_path_file_beyond_the_limit_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MAX_ITEM_BYTES", 1000)
     (tmp_path / "bomb.avro.gz").write_bytes(gzip.compress(bytes(100_000)))
@@ -113,10 +141,23 @@ def test_read_path_json_gives_each_alert(text: str, expected: int, tmp_path: Pat
     assert all(object_ids(item) for item in items)
 
 
+def test_read_path_json_list_of_several_surveys_with_unusual_values_gives_each_alert(tmp_path: Path) -> None:
+    ztf = {"objectId": "ZTF1", "candidate": {"pid": 2**80, "note": "\ud800", "magpsf": float("nan")}}
+    (tmp_path / "alerts.json").write_text(json.dumps([json.loads(DOCUMENT), ztf]))
+    surveys = [packet.survey for item in read_path(tmp_path) for packet in read_packet(item.data)]
+    assert surveys == ["lsst", "ztf"]
+
+
+def test_read_path_damaged_json_over_several_lines_is_one_item(tmp_path: Path) -> None:
+    (tmp_path / "alert.json").write_text(json.dumps(json.loads(DOCUMENT), indent=1)[:-10])
+    assert kinds(tmp_path) == [("alert.json", "packet")]
+
+
 def test_read_path_other_files_of_a_folder_are_named(tmp_path: Path) -> None:
+    (tmp_path / "bands.json").write_text('["g", {"a": 1}]')
     (tmp_path / "README.md").write_text("hello")
     (tmp_path / "package.json").write_text('{"name": "x"}')
-    assert kinds(tmp_path) == [("README.md", "other"), ("package.json", "other")]
+    assert kinds(tmp_path) == [("README.md", "other"), ("bands.json", "other"), ("package.json", "other")]
 
 
 def test_read_path_missing_path_is_an_error(tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ SAME = {
     "a minute apart in one visit": (60 / DAY, 7, 7, 1),
     "a minute apart in two visits": (60 / DAY, 7, 8, 2),
     "a minute apart, no visits": (60 / DAY, 0, 0, 2),
+    "a minute apart, -1 for no visit": (60 / DAY, -1, -1, 2),
     "a day apart under one visit number": (1.0, 7, 7, 2),
 }
 

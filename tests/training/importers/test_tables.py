@@ -72,6 +72,15 @@ def test_magnitudes_limits_and_flags(tmp_path: Path) -> None:
     assert report.dropped_points == {"upper limit": 1}
 
 
+def test_read_tables_sentinels_for_magnitudes_are_counted(tmp_path: Path) -> None:
+    columns = ColumnMap(id="id", mjd="t", band="b", mag="m", mag_err="e")
+    rows = [f"a,{60000 + day},g,{mag},0.1" for day, mag in enumerate([20, 0, -99, 99, 99.99, 35.1])]
+    raws = read(write_text(tmp_path / "x.csv", "\n".join(["id,t,b,m,e", *rows, ""])), columns)
+    record, report = cleaned(raws[0])
+    np.testing.assert_allclose(record.flux, [36_307.8], rtol=1e-5)
+    assert report.dropped_points == {"magnitude is not plausible": 4, "negative magnitude": 1}
+
+
 def test_a_table_may_be_of_one_band(tmp_path: Path) -> None:
     columns = ColumnMap(id="id", mjd="t", band="=r", flux="f", flux_err="e")
     assert list(read(write_text(tmp_path / "x.csv", ROWS), columns)[0].band) == ["r", "r"]
