@@ -69,7 +69,7 @@ def test_nothing_is_overwritten_and_other_classes_are_refused(tmp_path: Path) ->
     mine = like(tmp_path / "mine.parquet")
     with pytest.raises(ValueError, match="holds something"):
         adapt(DEFAULT_BUNDLE, mine, tmp_path)
-    with pytest.raises(ValueError, match="does not tell"):
+    with pytest.raises(ValueError, match="does not have the 20 classes"):
         adapt(SURVEY_BUNDLES["ztf"], mine, tmp_path / "new")
 
 

@@ -142,7 +142,7 @@ def test_a_bundle_is_asked_as_it_is_served() -> None:
 
 
 def test_a_bundle_of_other_classes_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not tell"):
+    with pytest.raises(ValueError, match="does not have the 20 classes"):
         measure_bundle(SURVEY_BUNDLES["ztf"], small_sky())
 
 
