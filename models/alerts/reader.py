@@ -193,7 +193,7 @@ def _unknown_filters(parts: Sequence[ObservationList]) -> dict[str, int]:
         if (part.rows.band < 0).any():
             for value, band in zip(part.columns["band"], part.rows.band.tolist(), strict=True):
                 if band < 0:
-                    name = str(value)[:MAX_FILTER_NAME]
+                    name = "null" if value is None else str(value)[:MAX_FILTER_NAME]
                     nameable = _FILTER.fullmatch(name) and (name in counts or len(counts) < MAX_FILTER_NAMES)
                     counts[name if nameable else "other"] += 1
     return dict(counts)

@@ -186,7 +186,8 @@ def test_an_empty_history_is_no_other_layout() -> None:
 def test_rows_of_unknown_filters_are_counted_by_name() -> None:
     packet = ztf(1.0)
     packet["fp_hists"] = [point(JD - 6, 100.0, 3e3, "w"), point(JD - 7, 100.0, 3e3, "w"), point(JD - 8, 1.0, 1.0, "é")]
+    packet["fp_hists"].append({**point(JD - 9, 1.0, 1.0, "g"), "band": None})
     record_, plan = read_document(orjson.dumps(packet), ReadLimits())
     read = build_packet(record_, plan, ReadLimits())
     assert read.curve is not None
-    assert read.curve.unknown_filters == {"w": 2, "other": 1}
+    assert read.curve.unknown_filters == {"w": 2, "other": 1, "null": 1}
