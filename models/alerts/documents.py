@@ -35,7 +35,7 @@ def read_document(data: bytes, limits: ReadLimits) -> tuple[Document, PacketPlan
     document = _parse(data)
     if isinstance(document.get("alert"), dict):  # Lasair's filter streams hold the alert next to the chosen columns
         document = {**document, **document["alert"]}
-    survey, layout, version = plans.find_layout(lambda path: _holds(document, path), "the JSON document")
+    survey, layout, version = _find_layout(document)
     rows, total = [], 0
     for place in layout.observations:
         observations = _rows(document, place)
@@ -61,10 +61,22 @@ def is_alert(document: Json) -> bool:
     if not isinstance(document, dict):
         return False
     try:
-        plans.find_layout(lambda path: _holds(document, path) or _holds(document.get("alert"), path), "")
+        _find_layout({**document, **document["alert"]} if isinstance(document.get("alert"), dict) else document)
     except PacketError:
         return False
     return True
+
+
+def _find_layout(document: Document) -> tuple[Survey, PacketLayout, str | None]:
+    """Find the layout whose fields have values, or else one whose fields are there and that has observations."""
+    what = "the JSON document"
+    try:
+        return plans.find_layout(lambda path: _holds(document, path), what)
+    except PacketError:
+        found = plans.find_layout(lambda path: _holds(document, path, null=True), what)
+        if not any(document.get(place.path) for place in found[1].observations):
+            raise
+        return found
 
 
 def _plan(
@@ -89,7 +101,7 @@ def _parse(data: bytes) -> Document:
     return document
 
 
-def _holds(document: Json, path: FieldPath) -> bool:
+def _holds(document: Json, path: FieldPath, null: bool = False) -> bool:
     value: Json = document
     for name in path:
         if isinstance(value, list):  # a list of observations has what any of its rows has
@@ -97,7 +109,7 @@ def _holds(document: Json, path: FieldPath) -> bool:
         if not isinstance(value, dict) or name not in value:
             return False
         value = value[name]
-    return value is not None
+    return null or value is not None
 
 
 def _rows(document: Document, place: Observations) -> list[Document]:

@@ -144,6 +144,22 @@ def test_time_of_withdrawal_that_is_no_mjd_means_not_withdrawn(withdrawn: Json) 
     assert read(json.dumps({**document, "prvDiaSources": None, "prvDiaForcedSources": None}).encode()).curve is None
 
 
+def test_detection_that_is_null_leaves_the_history() -> None:
+    document = plain(alerts.lsst_alert(), lambda _: None)
+    expected = read(json.dumps({**document, "diaSource": document["prvDiaSources"][0]}).encode())
+    packet = read(json.dumps({**document, "diaSource": None}).encode())
+    assert packet.curve is not None
+    assert expected.curve is not None
+    assert packet.curve.mjd.tolist() == expected.curve.mjd.tolist()
+
+
+def test_object_id_that_is_null_leaves_the_points() -> None:
+    document = plain(alerts.ztf_alert(), lambda _: None)
+    packet = read(json.dumps({**document, "objectId": None}).encode())
+    assert (packet.survey, packet.object_id) == ("ztf", "")
+    assert packet.curve is not None
+
+
 def crossing(distance: Json, name: Json, history: int) -> Packet:
     document = plain(alerts.ztf_alert(), lambda _: None)
     candidate = document["candidate"] | {"ssdistnr": distance, "ssnamenr": name}
