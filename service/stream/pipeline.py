@@ -26,7 +26,7 @@ from nightjar_alerts.models.alerts.envelopes import MessageReader, TopicRule, ru
 from nightjar_alerts.models.alerts.packet import Packet, PacketError
 from nightjar_alerts.models.alerts.reader import PacketOutcome
 from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
-from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
 from nightjar_alerts.service.dataplane import InferOptions, Item, Outcome, Skipped
@@ -364,14 +364,15 @@ class Pipeline:
         """Record the age of each answered alert; a replay says nothing about the speed of the service."""
         if self._source.finite:
             return
-        now = now_ms() / 1000
-        for result in results:
-            if result.packet.mjd is not None:
-                age = max(0.0, now - unix_seconds(result.packet.mjd))
-                self._metrics.stream_alert_age.labels(result.packet.survey).observe(age)
+        dated = [(result.packet.survey, result.packet.mjd) for result in results if result.packet.mjd is not None]
+        if not dated:
+            return
+        ages = now_ms() / 1000 - unix_seconds(np.array([mjd for _, mjd in dated]))
+        for (survey, _), age in zip(dated, ages.tolist(), strict=True):
+            self._metrics.stream_alert_age.labels(survey).observe(max(0.0, age))
 
 
-def unix_seconds(mjd_tai: float) -> float:
-    """Return seconds since 1970, UTC, of an MJD in TAI."""
-    offset = float(tai_minus_utc(np.array([mjd_tai]))[0])
-    return (mjd_tai - MJD_OF_1970) * SECONDS_PER_DAY - offset
+def unix_seconds(mjd_tai: Float64) -> Float64:
+    """Return seconds since 1970, UTC, of MJDs in TAI, shape (n,)."""
+    seconds: Float64 = (mjd_tai - MJD_OF_1970) * SECONDS_PER_DAY - tai_minus_utc(mjd_tai)
+    return seconds

@@ -146,15 +146,17 @@ def test_refused_packets_leave_nothing_for_the_search_for_cycles() -> None:
     """Each kept itself and its bytes by the frames it was raised in; looking for them took a tenth of a second."""
     whole = alerts.container("ztf/4.02", [alerts.ztf_alert()])
     bad = [b"", b"garbage", b"{", b'{"a": [1]}', whole[:-200], whole + b"x", b"\0\0\0\x27\x0f\2"]
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(100):
-            assert all(isinstance(outcome, PacketError) for data in bad for outcome in READER.read(data)[-1:])
-        unreachable = gc.collect()
-    finally:
-        gc.enable()
-    assert unreachable < 100
+    unreachable = []
+    for _ in range(3):  # threads that earlier tests started may leave cycles of their own meanwhile
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(100):
+                assert all(isinstance(outcome, PacketError) for data in bad for outcome in READER.read(data)[-1:])
+            unreachable.append(gc.collect())
+        finally:
+            gc.enable()
+    assert min(unreachable) < 100
 
 
 def test_blocks_without_records_use_up_the_allowance_too(monkeypatch: pytest.MonkeyPatch) -> None:
