@@ -213,8 +213,8 @@ def test_nobody_waits_for_more_batches_than_came_before(arriving: list[int]) -> 
             assert taken[id(item)] < sum(other.enqueued <= item.enqueued for other in entries)
 
 
-# The same examples in every run: the bound is no theorem. A client whose light curves suit several batches in a row can get
-# ahead by two light curves more (30,000 random queues).
+# The same examples in every run: the bound is no theorem. A client whose light curves suit several batches in a row can
+# get ahead by two light curves more (30,000 random queues).
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.sampled_from("abc")), min_size=1, max_size=80),
