@@ -181,7 +181,7 @@ def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float
     total = np.array(flux, dtype=np.float64)
     if isinstance(band, np.ndarray):
         bands = band
-    else:  # numbers, as an array of texts has room for the longest of them in every place
+    else:  # numbers: an array of texts would take the longest of them for every row
         number_of_name: dict[int | str, int] = {}
         bands = np.array([number_of_name.setdefault(NAMES.get(name, name), len(number_of_name)) for name in band])
     if total.shape == bands.shape and total.ndim == 1:

@@ -541,7 +541,7 @@ class Posterior:
     def _reweighted(
         self, row: Sequence[float], prior: Prior, log_C: NDArray[np.float64] | None, evidence: tuple[str, ...]
     ) -> tuple[list[float], tuple[str, ...]]:
-        """Apply shares and factors. Factors that contradict all shares are left out, and the evidence says so."""
+        """Apply shares and factors. Factors that contradict all shares are ignored, and ``evidence`` states it."""
         with np.errstate(divide="ignore"):
             total_C = np.log(np.maximum(row, SMALLEST)) + np.log(prior.share_C) - np.log(self._assumed_C)
         if log_C is not None:

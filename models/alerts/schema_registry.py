@@ -5,7 +5,7 @@ disk, from which the next process reads it without a request. Where the registry
 nothing, Rubin's ids (``major * 100 + minor``) are looked up among the shipped schemas, with one warning in the log; any
 other id has to wait, or is unknown.
 
-Ids come with messages, from whoever may publish: unknown ones are requested once in a minute and forgotten before any
+Anyone who may publish can send any id, so an unknown one is requested at most once a minute and forgotten before any
 good one, at most two fetches run at a time, and one that takes long keeps only messages of its own id waiting. A
 redirect is refused: it would carry the credentials to another address.
 """

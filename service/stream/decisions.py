@@ -9,7 +9,7 @@
 | infer | classified or abstained | result |
 | infer | out of memory, deadline exceeded | retried, then dead letter |
 | infer | any other failure | dead letter, ``classify/REASON`` |
-| infer | no room in the queue | retried |
+| infer | the queue is full | retried |
 | publish | the format needs what the alert does not have | dead letter, ``encode/not_expressible`` |
 | publish | the sink refuses this record | dead letter, ``publish/refused`` |
 | publish | the sink fails, or refuses every record | retried, and the worker is not ready |

@@ -33,8 +33,9 @@ class DeliveryLedger:
     was given to others, and the broker delivers it again. An alert that is not resolved when its batch is done is
     *lost*: an error, after which the worker stops and the broker delivers the alert again.
 
-    Each message is one alert until it is known how many it holds (:meth:`expand`). Messages in flight are told apart as
-    objects (:func:`~nightjar_alerts.service.stream.messages.identity`): every stage passes on the ones that were taken.
+    A message counts as one alert until it is decoded (:meth:`expand`). Messages in flight are distinguished by
+    identity (:func:`~nightjar_alerts.service.stream.messages.identity`): every stage passes
+    on the ones that were taken.
 
     Used on one thread.
     """

@@ -208,7 +208,7 @@ class InferStage:
     async def _infer_when_there_is_room(
         self, alerts: Sequence[Alert], handles: Sequence[ModelHandle], items: Sequence[Item], before_wait: BeforeWait
     ) -> list[Outcome]:
-        """Classify once the queue has room: back-pressure, not failure."""
+        """Classify, and retry while the engine's queue is full."""
         options = InferOptions(surveys=[alert.packet.survey for alert in alerts])
         for pause in backoff():
             try:

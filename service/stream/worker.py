@@ -1,4 +1,4 @@
-"""The worker: polls messages while there is room, passes them through the pipeline, and accounts for every one.
+"""The worker: polls messages up to its limits, passes them through the pipeline, and accounts for every one.
 
 SIGTERM or SIGINT: nothing more is polled, what is in flight is finished within ``drain_timeout``, the rest is given
 back to the broker. The process ends with 0 when the ledger balances; a dead engine, a lost alert or a ledger that does
@@ -178,16 +178,16 @@ class Worker:
         return Pipeline(connectors.source, stages, self.ledger, self._errors, self.metrics, model, once)
 
     async def _take(self, source: Source, pipeline: Pipeline) -> None:
-        """Take messages while there is room for them."""
+        """Poll messages up to the limits of messages and bytes in flight."""
         while not self._stop.is_set():
             self._last_beat = monotonic()
             await self._wait_for_batch_end()
-            room = self._settings.max_inflight_messages - self._in_flight_messages
-            full = room <= 0 or self._in_flight_bytes > self._settings.max_held_bytes or self._at_batch_limit()
+            free = self._settings.max_inflight_messages - self._in_flight_messages
+            full = free <= 0 or self._in_flight_bytes > self._settings.max_held_bytes or self._at_batch_limit()
             if full or DEAD_LETTERS in self._errors:
                 await self._call_source(lambda: source.keep_alive(KEEP_ALIVE_SECONDS))
                 continue
-            messages = await self._poll(source, min(room, self._settings.batch_messages))
+            messages = await self._poll(source, min(free, self._settings.batch_messages))
             if messages:
                 self._begin(pipeline, messages)
             elif messages is not None and source.finite:
@@ -214,7 +214,7 @@ class Worker:
         return [restore(message) for message in messages] if self._replay else messages
 
     def _begin(self, pipeline: Pipeline, messages: list[Message]) -> None:
-        self._count(messages, 1)  # before the task begins: the next look at the room must see them
+        self._count(messages, 1)  # before the task begins: the next poll must see them
         self._progress.note_taken()
         task = asyncio.create_task(self._handle(pipeline, messages))
         self._tasks.add(task)

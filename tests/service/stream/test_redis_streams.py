@@ -277,7 +277,7 @@ def test_redis_replay_by_time(
     assert worker.totals().get("classified", 0) == read
     connectors = worker.worker._connectors
     assert connectors is not None
-    assert list(connectors.source.unmatched) == unmatched  # type: ignore[attr-defined]
+    assert list(connectors.source.unmatched) == unmatched  # type: ignore[attr-defined]  # a Redis source
 
 
 def test_redis_replay_of_a_missing_stream_names_it(server: RedisServer, tmp_path: Path) -> None:

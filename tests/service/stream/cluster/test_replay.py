@@ -46,4 +46,4 @@ def test_replay_by_time_reads_the_range_of_each_partition(
     assert worker.totals().get("classified", 0) == len(tuple(read))
     connectors = worker.worker._connectors
     assert connectors is not None
-    assert connectors.source.ranges == {f"{topic}/{number}": text for number, text in ranges.items()}  # type: ignore[attr-defined]
+    assert connectors.source.ranges == {f"{topic}/{number}": text for number, text in ranges.items()}  # type: ignore[attr-defined]  # Kafka
