@@ -138,6 +138,7 @@ class Metrics(Recorder):
         )
         self.predicted_class = counter("predicted_class_total", "Light curves by most probable class.", ["class"])
         self.confidence = histogram("confidence", "Probability of the most probable class.", buckets=CONFIDENCES)
+        self.unusual = counter("unusual_total", "Light curves whose novelty exceeds the threshold of the model.")
         self.observations = counter("observations_total", "Points passed to the network, by band.", ["band"])
         self.truncated = counter("truncated_total", "Light curves shortened to the limits of the network.")
         self.missing_metadata = counter("missing_metadata_total", "Metadata values missing from light curves.")
@@ -369,6 +370,7 @@ class ModelMetrics(ModelRecorder):
         self._record_experts(report)
         self._record_inputs(report.entries)
         self._record_predictions([result for result in report.results if isinstance(result, Prediction)])
+        self._record_novelty(report)
 
     def _record_experts(self, report: RunReport) -> None:
         for output, load in report.expert_load.items():
@@ -402,6 +404,15 @@ class ModelMetrics(ModelRecorder):
             self._metrics.confidence.observe(float(probabilities[best]))
             if best < len(self._by_class):
                 self._by_class[best].inc()
+
+    def _record_novelty(self, report: RunReport) -> None:
+        rule = self._bundle.manifest.novelty
+        if rule is None:
+            return
+        for entry, result in zip(report.entries, report.results, strict=True):
+            if isinstance(result, Prediction):
+                detections = int(np.count_nonzero(entry.input.tokens.detected))
+                self._metrics.unusual.inc(rule.unusual(float(result.outputs["novelty"]), detections))
 
     def record_stage(self, stage: str, started: float, ended: float, light_curves: int = 1) -> None:
         """Record one stage of the current request."""

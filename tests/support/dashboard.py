@@ -13,6 +13,9 @@ PATH = ROOT / "deploy" / "grafana" / "dashboards" / "nightjar.json"
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
 
+CONSTANT_FALLBACK = re.compile(r"\bvector\s*\(|\bor\s+on\s*\(\s*\)|\babsent(_over_time)?\s*\(")
+"""Parts of queries that return a value although nothing was measured."""
+
 # What remains of a query once these are gone, in this order, is metric names.
 _NOT_NAMES = (
     r'"(?:\\.|[^"\\])*"',  # string literals

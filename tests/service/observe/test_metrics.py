@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.posterior import Novelty
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.batch import InferenceFailed, Prediction, QueueEntry, RunReport
@@ -78,6 +80,28 @@ def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
     }
     for (name, *label), number in expected.items():
         assert value(metrics, name, **dict([label] if label else [])) == pytest.approx(number), (name, label)
+
+
+@pytest.mark.parametrize(("novelty", "unusual"), [(0.3, 0), (0.6, 1)])
+def test_unusual_light_curves_are_counted_by_the_threshold_of_their_detections(
+    metrics: Metrics, novelty: float, unusual: int
+) -> None:
+    rule = Novelty(
+        threshold=0.1, thresholds_by_detections={10: 0.5, 11: 0.9}, false_alarm_rate=0.05, split="none",
+        objects=1, reference_objects=1,
+    )  # fmt: skip
+    with_rule = replace(bundle("1.0.0"), manifest=bundle("1.0.0").manifest.model_copy(update={"novelty": rule}))
+    run = report()
+    classified = run.results[0]
+    assert isinstance(classified, Prediction)
+    classified.outputs["novelty"] = np.array(novelty, np.float32)
+    metrics.model(with_rule).record_run(run, 2e-3)
+    assert value(metrics, "nightjar_unusual_total") == unusual
+
+
+def test_unusual_light_curves_are_not_counted_without_a_rule(metrics: Metrics) -> None:
+    metrics.model(bundle("1.0.0")).record_run(report(), 2e-3)
+    assert value(metrics, "nightjar_unusual_total") == 0
 
 
 @pytest.mark.parametrize(("layer", "expert", "load"), [("input", "1", 6), ("0", "1", 12), ("1", "0", 16)])
