@@ -144,27 +144,37 @@ def test_one_thread_alone_calls_the_consumer(
     assert len({thread for _, thread in called}) == 1
 
 
-def test_a_transaction_that_was_aborted_is_tried_again(cluster: KafkaCluster, tmp_path: Path) -> None:
-    cluster.produce("alerts", [alert(number) for number in range(5)])
+@pytest.mark.parametrize(
+    ("partition", "batch_retried"),
+    [pytest.param(0, True, id="of a batch"), pytest.param(1, False, id="of a journal entry")],
+)
+def test_transaction_that_the_broker_aborts_is_repeated(
+    cluster: KafkaCluster, tmp_path: Path, partition: int, batch_retried: bool
+) -> None:
+    """The first message of a partition is delivered after a transaction of its own, which commits its journal entry.
+
+    The entry of partition 0 has been committed when the error comes, that of partition 1 has not.
+    """
+    cluster.produce("alerts", [alert(number) for number in range(5)], partition=0)
     with running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 5)
         cluster.fail_next(kafka.TXN_OFFSET_COMMIT, ILLEGAL_GENERATION)
-        cluster.produce("alerts", [alert(number) for number in range(5, 10)])
+        cluster.produce("alerts", [alert(number) for number in range(5, 10)], partition=partition)
         wait_until(lambda: worker.totals().get("classified") == 10)
         assert worker.stop() == 0
     assert worker.totals() == {"in": 10, "classified": 10, "pending": 0}
-    assert worker.metric("nightjar_stream_retries_total", step="transaction") >= 1
+    assert (worker.metric("nightjar_stream_retries_total", step="transaction") >= 1) is batch_retried
     assert {int(m.key().decode().split("/")[1]) for m in cluster.read("results", 10)} == set(range(10_000, 10_010))
 
 
 def test_a_fenced_producer_ends_the_worker_with_a_status_for_its_supervisor(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    cluster.produce("alerts", [alert(number) for number in range(5)])
+    cluster.produce("alerts", [alert(number) for number in range(5)], partition=0)
     with running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 5)
         cluster.fail_next(kafka.END_TXN, PRODUCER_FENCED)
-        cluster.produce("alerts", [alert(number) for number in range(5, 10)])
+        cluster.produce("alerts", [alert(number) for number in range(5, 10)], partition=0)  # no journal entry first
         assert worker.join() == RESTART_STATUS
         assert "commit_transaction" in worker.worker._failure
     totals = worker.totals()
