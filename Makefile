@@ -111,7 +111,7 @@ LOCKED = $(LOCK) --constraint deploy/constraints.txt --generate-hashes
 
 lock: $(BIN)/uv
 	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra otel --extra stream \
-		--extra train --extra dev --output-file deploy/constraints.txt
+		--extra tables --extra train --extra dev --output-file deploy/constraints.txt
 	$(LOCKED) pyproject.toml --extra cpu --extra otel --extra stream --output-file deploy/requirements.txt
 	$(LOCKED) deploy/build-requirements.in --output-file deploy/build-requirements.txt
 
@@ -159,5 +159,5 @@ $(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.t
 
 $(VENV)/.test: pyproject.toml deploy/constraints.txt deploy/build-requirements.txt $(KERNELS) | $(BIN)/python
 	$(INSTALL) $(PIP_ARGS) --require-hashes --requirement deploy/build-requirements.txt
-	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,otel,stream,train,dev]'
+	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,otel,stream,tables,train,dev]'
 	@touch $(VENV)/.cpu $@

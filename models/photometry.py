@@ -170,6 +170,28 @@ DETECTION_SNR: Final = 5.0
 
 Float64 = NDArray[np.float64]
 
+MagSystem = Literal["AB", "Vega"]
+VEGA_AB_OFFSETS: Final[Mapping[str, float]] = {
+    "u": 0.91,
+    "g": -0.08,
+    "r": 0.16,
+    "i": 0.37,
+    "z": 0.54,
+    "Y": 0.634,
+    "G": 0.114,
+    "BP": 0.016,
+    "RP": 0.356,
+    "U": 0.79,
+    "B": -0.09,
+    "V": 0.02,
+    "R": 0.21,
+    "I": 0.45,
+    "C": 0.02,
+}
+"""AB magnitude of Vega by filter: what is added to a Vega magnitude to get AB, mag. ugriz and UBVRI: Blanton & Roweis
+2007 (AJ 133, 734); Y: Hewett+ 2006 (MNRAS 367, 454); Gaia: Riello+ 2021 (A&A 649, A3); unfiltered magnitudes on the V
+scale: V."""
+
 
 def flux_to_njy(flux: ArrayLike, unit: SourceUnit) -> Float64:
     """Flux in nJy from a flux in ``unit`` (linear, so it serves errors as well)."""

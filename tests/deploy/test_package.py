@@ -186,6 +186,7 @@ PROVIDED = {
     "serve": "fastapi, uvicorn, prometheus_client, redis",
     "stream": "confluent_kafka",
     "arrow": "pyarrow",
+    "tables": "astropy.table, pandas, pyarrow.parquet",
     "otel": "opentelemetry.sdk.trace, opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "dev": "pytest, hypothesis, mypy, build, uv",
 }

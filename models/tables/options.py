@@ -1,0 +1,194 @@
+"""Options of the reader, and what it reports: guesses, questions and errors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, get_args
+
+from nightjar_alerts.models.photometry import NAMES, MagSystem, SourceUnit
+
+FluxKind = Literal["difference", "total"]
+TimeFormat = Literal["mjd", "jd", "iso", "unix", "year"]
+TableFormat = Literal["csv", "jsonl", "json", "ecsv", "fits", "votable", "parquet", "hats"]
+
+ROLES: Final = (
+    "object_id",
+    "time",
+    "band",
+    "flux",
+    "flux_err",
+    "mag",
+    "mag_err",
+    "limit",
+    "upper_limit",
+    "detected",
+    "sign",
+    "snr",
+    "zero_point",
+    "flux_unit",
+    "mag_system",
+    "flag",
+    "label",
+    "redshift",
+    "parent",
+)
+"""What a column can be. ``limit`` is the limiting magnitude of an observation, ``upper_limit`` a flag that its
+measurement is a limit, ``sign`` the sign of a difference magnitude (ZTF's ``isdiffpos``), ``zero_point`` the AB zero
+point of the flux, ``flag`` a quality flag, ``parent`` what objects share that must stay on one side of a split."""
+
+
+class TableError(ValueError):
+    """The table cannot be read; the message names the file and what to do."""
+
+
+class MissingExtra(TableError):
+    """A library that this format needs is not installed; the message names the extra."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer to a question: the value of the option, and what it means."""
+
+    value: str
+    meaning: str
+
+
+class TableQuestion(TableError):
+    """Two readings of the table are possible, and the caller has to choose.
+
+    Attributes
+    ----------
+    question : one sentence.
+    option : field of :class:`TableOptions` that answers it; ``columns.time`` is the key ``time`` of ``columns``.
+    choices : possible values, empty where there is no list of them.
+    """
+
+    def __init__(self, question: str, option: str, choices: Sequence[Choice] = ()) -> None:
+        self.question = question
+        self.option = option
+        self.choices = tuple(choices)
+        listed = "; ".join(f"{choice.value!r}: {choice.meaning}" for choice in self.choices)
+        super().__init__(f"{question} Set {option}" + (f" ({listed})." if listed else "."))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the question as JSON values."""
+        return {
+            "question": self.question,
+            "option": self.option,
+            "choices": [{"value": choice.value, "meaning": choice.meaning} for choice in self.choices],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """One decision of the reader that the caller did not make.
+
+    Attributes
+    ----------
+    option : field of :class:`TableOptions` that overrides it, as in :attr:`TableQuestion.option`.
+    value : value of the option that would give the same reading.
+    text : one sentence.
+    """
+
+    option: str
+    value: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.option}={self.value})" if self.value else self.text
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the guess as JSON values."""
+        return {"option": self.option, "value": self.value, "text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """How to read a table. Whatever is empty is guessed from names and values.
+
+    Attributes
+    ----------
+    format : format of the file, where its name does not say.
+    columns : column of each of :data:`ROLES`; an empty name means that the table has no such column. A dotted name
+        reaches into a nested column (``lightcurve.mjd``).
+    object_id : name of the one object in a table without a column of names.
+    band : the one filter of a table without a column of filters.
+    filters : filter of each name in the table: a name of :data:`models.photometry.FILTERS`, an effective wavelength
+        in nm, optionally with a width (``620``, ``620/140``), or empty to leave its rows out.
+    filter_numbers : numbering of filters that are given as integers.
+    time_format : ``mjd``, ``jd`` (JD, HJD, BJD), ``iso``, ``unix`` (seconds) or ``year`` (decimal).
+    time_offset : days to add to the times to get MJD (or JD, with ``time_format="jd"``).
+    flux_unit : unit of flux and its error. zero_point: AB zero point of the flux instead, mag.
+    flux_kind : difference from a template, or total flux, of which the median of each filter is subtracted.
+    mag_system : ``AB``, ``Vega``, or ``mixed``: Vega for U B V R I, G BP RP and unfiltered, AB for the others.
+    mag_err : error of every magnitude in a table without a column of errors, mag.
+    signed_magnitudes : a negative magnitude stands for a negative flux, as in ATLAS's forced photometry.
+    upper_limits : leave upper limits out, or use each as flux 0 with the limit's error.
+    limit_sigma : significance of upper limits.
+    keep_flagged : keep rows that the survey flags as bad.
+    metadata : column of each metadata name (``mwebv``, ``zspec``, ``hostgal_zphot``).
+    survey : survey of the photometry (``ztf``), which decides what stands for the model's bands.
+    """
+
+    format: TableFormat | Literal[""] = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    object_id: str = ""
+    band: str = ""
+    filters: Mapping[str, str] = field(default_factory=dict)
+    filter_numbers: Literal["", "ztf", "lsst", "ps1"] = ""
+    time_format: TimeFormat | Literal[""] = ""
+    time_offset: float | None = None
+    flux_unit: SourceUnit | Literal["", "mag"] = ""
+    zero_point: float | None = None
+    flux_kind: FluxKind | Literal[""] = ""
+    mag_system: MagSystem | Literal["", "mixed"] = ""
+    mag_err: float | None = None
+    signed_magnitudes: bool | None = None
+    upper_limits: Literal["drop", "use"] = "drop"
+    limit_sigma: float = 5.0
+    keep_flagged: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    survey: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values. Raises TableError naming the option."""
+        for name, kind in (
+            ("format", TableFormat),
+            ("time_format", TimeFormat),
+            ("flux_kind", FluxKind),
+        ):
+            known = get_args(kind)
+            if (value := getattr(self, name)) and value not in known:
+                raise TableError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
+        if unknown := sorted(set(self.columns) - set(ROLES)):
+            raise TableError(f"columns has {unknown[0]!r}; a column can be {', '.join(ROLES)}")
+        if self.filter_numbers not in ("", "ztf", "lsst", "ps1"):
+            raise TableError(f"filter_numbers is {self.filter_numbers!r}; it must be one of ztf, lsst, ps1")
+        if self.mag_system not in ("", "AB", "Vega", "mixed"):
+            raise TableError(f"mag_system is {self.mag_system!r}; it must be one of AB, Vega, mixed")
+        if self.flux_unit and self.flux_unit not in (units := (*get_args(SourceUnit), "mag")):
+            raise TableError(f"flux_unit is {self.flux_unit!r}; it must be one of {', '.join(units)}")
+        if self.upper_limits not in ("drop", "use"):
+            raise TableError(f"upper_limits is {self.upper_limits!r}; it must be drop or use")
+        if self.band and self.band not in NAMES and not _is_wavelength(self.band):
+            raise TableError(f"band is {self.band!r}; it must be a wavelength in nm or one of {', '.join(NAMES)}")
+        for name, meaning in self.filters.items():
+            if meaning and meaning not in NAMES and not _is_wavelength(meaning):
+                known_names = ", ".join(NAMES)
+                raise TableError(
+                    f"filters[{name!r}] is {meaning!r}; it must be a wavelength in nm or one of {known_names}"
+                )
+        if self.limit_sigma <= 0:
+            raise TableError("limit_sigma must be greater than zero")
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """Return the names of the options."""
+        return tuple(each.name for each in fields(cls))
+
+
+def _is_wavelength(text: str) -> bool:
+    wavelength, _, width = text.partition("/")
+    try:
+        return float(wavelength) > 0 and (not width or float(width) > 0)
+    except ValueError:
+        return False
