@@ -29,6 +29,9 @@ class TaxonClass(BaseModel):
     path: tuple[str, ...] = ()
 
 
+SUPERNOVA_GROUPS: Final = frozenset({"SN-like", "SLSN"})
+
+
 class Taxonomy(BaseModel):
     """An ordered set of leaf classes; the order is that of the network's logits."""
 
@@ -48,6 +51,11 @@ class Taxonomy(BaseModel):
     def names(self) -> tuple[str, ...]:
         """Leaf names in the order of the logits."""
         return tuple(leaf.name for leaf in self.classes)
+
+    @property
+    def supernovae(self) -> tuple[bool, ...]:
+        """For each class, True if it is a type of supernova: of the group ``SN-like``, or superluminous."""
+        return tuple(not SUPERNOVA_GROUPS.isdisjoint((leaf.name, *leaf.path)) for leaf in self.classes)
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -98,6 +98,7 @@ class Outcome:
     dropped_points : rows of a packet without a usable value, by reason.
     metadata : metadata of the light curve.
     featurise_seconds : time of featurising.
+    subtype : result of the model of supernova types, for a light curve that may be a supernova; else None.
     """
 
     status: Status
@@ -114,6 +115,7 @@ class Outcome:
     dropped_points: Mapping[str, int] = field(default_factory=dict)
     metadata: Mapping[str, float] = field(default_factory=dict)
     featurise_seconds: float = 0.0
+    subtype: "Outcome | None" = None
 
 
 class Results(Protocol):
@@ -172,7 +174,7 @@ class DataPlane:
         """
         options = options or InferOptions()
         curves = [item for item in items if isinstance(item, LightCurve)]
-        classified = iter(await self._classify(curves, options) if curves else ())
+        classified = iter(await self.classify(curves, options) if curves else ())
         outcomes = [next(classified) if isinstance(item, LightCurve) else _skipped(item) for item in items]
         names = [options.surveys] * len(outcomes) if isinstance(options.surveys, str) else options.surveys
         counts = Counter[tuple[str, str, str]]()
@@ -181,7 +183,8 @@ class DataPlane:
         self.recorder.record_outcomes(counts)
         return outcomes
 
-    async def _classify(self, curves: Sequence[LightCurve], options: InferOptions) -> list[Outcome]:
+    async def classify(self, curves: Sequence[LightCurve], options: InferOptions) -> list[Outcome]:
+        """Return one outcome per light curve, in order, as :meth:`infer` does, without counting them in the metrics."""
         # Before any work is spent; enqueue() checks again, with other requests possibly ahead by then.
         if self._engine.depth or not self._engine.accepting:
             self._engine.check_capacity(map(self._adapter.max_length, curves), options.client)

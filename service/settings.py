@@ -98,8 +98,9 @@ class CommonSettings(BaseSettings):
     bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the bundle to serve")
     ztf_bundle: Path | None = Field(
         None,
-        description="folder of the bundle that answers ZTF packets; unset: the ZTF bundle that is shipped if `bundle` "
-        "is left at its default, else `bundle` answers them too",
+        description="folder of the bundle of the alias `ztf`: it gives the `subtype` of ZTF supernovae if all its "
+        "classes are types of supernovae, else it classifies what ZTF observed. Unset: the shipped bundle for ZTF if "
+        "`bundle` has its default value, else none",
     )
     repository: Folder | None = Field(
         None, description="folder of bundles to serve besides `bundle`, as `name/version/` or one folder for each"
@@ -164,7 +165,7 @@ class CommonSettings(BaseSettings):
 
     @property
     def survey_bundles(self) -> dict[str, Path]:
-        """Folders of what answers the packets of a survey, by its name, where that is not the model of `bundle`."""
+        """Folders of the bundles of surveys, by the survey's name, where that is not the model of `bundle`."""
         chosen = dict(SURVEY_BUNDLES) if self.bundle == DEFAULT_BUNDLE else {}
         if self.ztf_bundle is not None:
             chosen["ztf"] = self.ztf_bundle

@@ -112,6 +112,19 @@ class _NetworkInput(Reply):
     metadata_missing: int = Field(description="metadata columns of the network without a value; 0 if it has none")
 
 
+class Subtype(Reply):
+    """Type of a supernova, by a model of supernova types alone."""
+
+    class_: str = Field(alias="class", description="the most probable type")
+    class_id: int = Field(description="number of that type in the taxonomy")
+    confidence: float = Field(description="probability of that type, given that it is a supernova")
+    probabilities: dict[str, float] = Field(description="probability of every type; they sum to 1")
+    unusual: bool | None = Field(None, description="as in the result, of this model")
+    prediction_set: list[str] | None = Field(None, description="types that it may be; absent where it is unusual")
+    coverage: float | None = Field(None, description="how often such a set holds the true type")
+    model: ClassifierProvenance
+
+
 class _Classification(_NetworkInput):
     status: Literal["classified"]
     object_id: str
@@ -138,6 +151,11 @@ class _Classification(_NetworkInput):
         "where the light curve is unusual",
     )
     coverage: float | None = Field(None, description="how often such a set holds the true class, as the model states")
+    subtype: Subtype | None = Field(
+        None,
+        description="for a supernova of a survey that has a model of supernova types (ZTF with the default settings); "
+        "absent for any other class, and where that model cannot classify the light curve",
+    )
     evidence: list[str] | None = Field(
         None,
         description="what the probabilities take account of besides the light curve and what the network was given, "

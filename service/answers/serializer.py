@@ -7,7 +7,7 @@ as much; tests validate what is written.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -45,12 +45,16 @@ def classifier_provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
     }
 
 
+SUBTYPE_CONFIDENCE: Final = ("unusual", "prediction_set", "coverage")
+
+
 class ResultSerializer:
     """Serializer of the results of one model under one prior.
 
     Parameters
     ----------
     prior : class shares, a name or weights by class; those of the calibration by default.
+    subtypes : bundle of the model of supernova types, if there is one.
 
     Raises
     ------
@@ -58,8 +62,12 @@ class ResultSerializer:
         When the model cannot use the prior.
     """
 
-    def __init__(self, bundle: Bundle, role: Role = "", prior: RequestedPrior = None) -> None:
+    def __init__(
+        self, bundle: Bundle, role: Role = "", prior: RequestedPrior = None, subtypes: Bundle | None = None
+    ) -> None:
         taxonomy = bundle.manifest.classes
+        self._is_supernova = taxonomy.supernovae
+        self._subtypes = None if subtypes is None else ResultSerializer(subtypes)
         self.classes, self._ids = taxonomy.names, taxonomy.ids
         self._members_of_group = _members_of_groups(taxonomy)
         self.groups = tuple(self._members_of_group)
@@ -128,9 +136,27 @@ class ResultSerializer:
             **self._confidence(outcome.prediction, posterior),
             **_input_members(outcome, self.bands),
         }
+        if self._subtypes and outcome.subtype and outcome.subtype.prediction and self._is_supernova[top]:
+            result["subtype"] = self._subtypes.subtype(outcome.subtype)
         if embedding:
             result["embedding"] = outcome.prediction.outputs["embedding"]
         return result
+
+    def subtype(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the fields of :class:`service.answers.replies.Subtype` for an outcome with a prediction."""
+        assert outcome.prediction is not None
+        posterior = self._posteriors([outcome])[0]
+        values = posterior.values
+        top = values.index(max(values))
+        confidence = self._confidence(outcome.prediction, posterior)
+        return {
+            "class": self.classes[top],
+            "class_id": self._ids[top],
+            "confidence": values[top],
+            "probabilities": dict(zip(self.classes, values, strict=True)),
+            **{name: confidence[name] for name in SUBTYPE_CONFIDENCE if name in confidence},
+            "model": self.provenance,
+        }
 
     def probabilities(self, outcome: Outcome) -> Float64 | None:
         """Return the probability of every class, shape (classes,); None for an outcome without a prediction."""
@@ -229,24 +255,27 @@ def serialize_all(
             embedding,
             coverage,
         )
-        if serializer is not serializers[0]:
+        if serializer.provenance != serializers[0].provenance:
             results = [result | {"model": serializer.provenance} for result in results]
         documents |= zip(indices, results, strict=True)
     return [documents[index] for index in range(len(outcomes))]
 
 
-# One serializer for each model, role and name of a prior; dropped with the model.
-_SERIALIZERS: "WeakKeyDictionary[ServedModel, dict[tuple[Role, str | None], ResultSerializer]]" = WeakKeyDictionary()
+# One serializer for each model, role, name of a prior and model of types; dropped with the model.
+_SERIALIZERS: "WeakKeyDictionary[ServedModel, dict[tuple[Role, str | None, str], ResultSerializer]]" = (
+    WeakKeyDictionary()
+)
 
 
 def result_serializer(handle: "ModelHandle", prior: RequestedPrior = None) -> ResultSerializer:
     """Return the serializer of a model's results under a prior. Raises PriorError as :class:`ResultSerializer`."""
+    subtypes = None if handle.subtypes is None else handle.subtypes.bundle
     if prior is not None and not isinstance(prior, str):
-        return ResultSerializer(handle.bundle, handle.role, prior)
+        return ResultSerializer(handle.bundle, handle.role, prior, subtypes)
     serializers = _SERIALIZERS.setdefault(handle.model, {})
-    key = (handle.role, prior)
+    key = (handle.role, prior, "" if subtypes is None else subtypes.sha256)
     if key not in serializers:  # few: a name that the model does not have raises
-        serializers[key] = ResultSerializer(handle.bundle, handle.role, prior)
+        serializers[key] = ResultSerializer(handle.bundle, handle.role, prior, subtypes)
     return serializers[key]
 
 

@@ -3,7 +3,8 @@
 A request that names a model (``name``, ``name@1.2.3`` or an alias) gets that model. A request that names none gets, for
 each light curve:
 
-1. the model of the alias of its survey, if there is one, else of the alias ``default``;
+1. the model of the alias of its survey, if there is one, else of the alias ``default``; a model of supernova types
+   alone does not answer for a survey, but adds the type where the default's answer is a supernova;
 2. if the light curve lies outside the domain (bands, brightness, survey) that this model's bundle states, the first
    model of the other :data:`service.registry.names.CLASSIFIERS` aliases whose bundle states a domain that includes it;
 3. if there is none, no answer: the light curve is ``abstained``, with the reason and the model to name.
@@ -14,7 +15,7 @@ A canary answers a percentage of the requests for a name. The routing key (the o
 so an object always gets the same version, and an object that the canary answered at 5 % still gets it at 20 %.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -88,10 +89,14 @@ class ModelRouter:
         ----------
         name : model that the request names, used whatever its domain; empty if it names none.
         survey : survey of the item, unless the light curve itself states one.
-        substitute : if False, no other model answers a light curve outside the domain of the first.
+        substitute : if False, no other model answers a light curve outside the domain of the first, or adds types.
         """
         survey = (item.survey if isinstance(item, LightCurve) else "") or survey
         handle = self.select(name, survey=survey, routing_key=routing_key)
+        if not name and handle.model.only_supernovae:
+            default = self.select(routing_key=routing_key)
+            if not default.model.only_supernovae:
+                handle = replace(default, subtypes=handle) if substitute else default
         if name or not isinstance(item, LightCurve):
             return handle, item
         skipped = outside_domain(item, handle.bundle.manifest)

@@ -8,10 +8,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
+import numpy as np
 import structlog
 
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import Bool, LightCurve
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Item, Outcome
 from nightjar_alerts.service.engine.adapter import TaskAdapter
@@ -26,6 +29,9 @@ from nightjar_alerts.service.settings import CommonSettings
 
 log = structlog.get_logger(__name__)
 
+LEAST_SUPERNOVA: Final = 0.1
+"""Probability of a supernova, before priors, from which the model of supernova types classifies a light curve too."""
+
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class ServedModel:
@@ -36,6 +42,7 @@ class ServedModel:
     count : called with the role and the number of light curves of each request.
     references : handles in use; counted on the event loop alone, so without a lock.
     reference : name and version of the model.
+    only_supernovae : True if every class is a type of supernova.
     """
 
     loaded: LoadedModel
@@ -44,12 +51,16 @@ class ServedModel:
     count: Callable[[Role, int], None] = lambda role, light_curves: None
     references: int = 0
     reference: Reference = field(init=False)
+    only_supernovae: bool = field(init=False)
+    _is_supernova: Bool = field(init=False, repr=False)
     _unreferenced: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         """Start without a reference."""
         self._unreferenced.set()
         self.reference = Reference(self.bundle.manifest.name, self.bundle.manifest.version)
+        self._is_supernova = np.array(self.bundle.manifest.classes.supernovae)
+        self.only_supernovae = bool(self._is_supernova.all())
 
     @property
     def bundle(self) -> Bundle:
@@ -65,6 +76,12 @@ class ServedModel:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the probabilities."""
         return tuple(self.bundle.manifest.classes.names)
+
+    def supernova_probability(self, outcome: Outcome) -> float:
+        """Return the summed probability of the types of supernovae, before priors; 0 if it was not classified."""
+        if outcome.prediction is None:
+            return 0.0
+        return float(outcome.prediction.outputs["probabilities"][self._is_supernova].sum())
 
     def acquire(self) -> None:
         """Add a reference."""
@@ -92,20 +109,34 @@ class ModelHandle:
     ----------
     role : ``canary`` if a version on trial answers in place of the current one; else empty.
     shadow : receives a copy of each request and its outcomes.
+    subtypes : model of supernova types, which also classifies light curves that may be supernovae.
     """
 
     model: ServedModel
     role: Role = ""
     shadow: Shadow | None = None
+    subtypes: "ModelHandle | None" = None
 
     def __enter__(self) -> "ModelHandle":
-        """Acquire the model."""
-        self.model.acquire()
+        """Acquire the models."""
+        self.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the model."""
+        """Release the models."""
+        self.release()
+
+    def acquire(self) -> None:
+        """Acquire the model, and that of the types."""
+        self.model.acquire()
+        if self.subtypes is not None:
+            self.subtypes.acquire()
+
+    def release(self) -> None:
+        """Release the model, and that of the types."""
         self.model.release()
+        if self.subtypes is not None:
+            self.subtypes.release()
 
     @property
     def bundle(self) -> Bundle:
@@ -118,7 +149,25 @@ class ModelHandle:
         self.model.count(self.role, len(items))
         if self.shadow is not None:
             self.shadow.mirror(items, outcomes, self.model.engine)
+        if self.subtypes is not None:
+            return await self._add_subtypes(self.subtypes, items, outcomes, options or InferOptions())
         return outcomes
+
+    async def _add_subtypes(
+        self, subtypes: "ModelHandle", items: Sequence[Item], outcomes: Sequence[Outcome], options: InferOptions
+    ) -> list[Outcome]:
+        """Classify the light curves that may be supernovae with the model of their types as well."""
+        chosen = {
+            index: item
+            for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True))
+            if isinstance(item, LightCurve) and self.model.supernova_probability(outcome) >= LEAST_SUPERNOVA
+        }
+        if not chosen:
+            return list(outcomes)
+        found = await subtypes.model.plane.classify(list(chosen.values()), options)
+        subtypes.model.count(subtypes.role, len(chosen))
+        subtype = dict(zip(chosen, found, strict=True))
+        return [replace(outcome, subtype=subtype.get(index)) for index, outcome in enumerate(outcomes)]
 
 
 class acquired:  # in place of an ExitStack, which costs as much as the rest of a request's bookkeeping
@@ -130,12 +179,12 @@ class acquired:  # in place of an ExitStack, which costs as much as the rest of 
     def __enter__(self) -> None:
         """Acquire the handles."""
         for handle in self._handles:
-            handle.model.acquire()
+            handle.acquire()
 
     def __exit__(self, *_: object) -> None:
         """Release the handles."""
         for handle in self._handles:
-            handle.model.release()
+            handle.release()
 
 
 async def infer_many(handles: Sequence[ModelHandle], items: Sequence[Item], options: InferOptions) -> list[Outcome]:

@@ -18,14 +18,21 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.alerts.envelopes import read_packet
 from nightjar_alerts.models.alerts.packet import AbstainReason, Packet
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN
+from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
 from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.settings import SinkFormat
-from nightjar_alerts.service.stream.formats import ALERCE_OUTPUT, ELASTICC_REPLY, NOT_CLASSIFIED, RESIDUAL, record_of
+from nightjar_alerts.service.stream.formats import (
+    ALERCE_OUTPUT,
+    ELASTICC_REPLY,
+    NOT_CLASSIFIED,
+    RESIDUAL,
+    STREAM_RESULT,
+    record_of,
+)
 from nightjar_alerts.service.stream.messages import Message, PermanentError, Record, Result
 from support import alerts
 from support.graphs import EchoGraph, echo_manifest
@@ -204,3 +211,22 @@ def probability(result: Result, form: SinkFormat, place: int) -> float:
         return float(document["probabilities"][name])
     inner = document["lc_classification"] if form == "alerce-json" else document["classdict"]
     return float(inner["probabilities"][name])
+
+
+def test_record_of_a_supernova_has_its_subtype() -> None:
+    shares = np.full(20, 0.01, np.float32)
+    shares[ELASTICC.names.index("II")] = 0.81
+    types = Outcome("classified", prediction=prediction(np.array([0.1, 0.2, 0.1, 0.5, 0.05, 0.05], np.float32)))
+    result = classified(shares)
+    both = replace(
+        result,
+        outcome=replace(result.outcome, subtype=types),
+        handle=replace(result.handle, subtypes=handle(ZTF_SUPERNOVAE)),
+    )
+    subtype = orjson.loads(written(both, "nightjar"))["subtype"]
+    assert (subtype["class"], subtype["confidence"]) == ("IIn", pytest.approx(0.5))
+    record = cast("Any", fastavro.schemaless_reader(io.BytesIO(written(both, "nightjar-avro")), STREAM_RESULT, None))
+    assert record["class"] == "II"
+    assert record["subtype"]["probabilities"] == subtype["probabilities"]
+    assert record["subtype"]["model"]["taxonomy"] == subtype["model"]["taxonomy"]
+    assert "subtype" not in orjson.loads(written(result, "nightjar"))

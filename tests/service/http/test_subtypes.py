@@ -1,0 +1,106 @@
+"""Supernova types of ZTF: the default model gives the class, the model of types the subtype of supernovae alone."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
+from nightjar_alerts.service.client import SAMPLES
+from support.edge import Live, live
+
+ZTF = sorted(SAMPLES.glob("ztf_*.avro"))
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(None, workers=1) as running:
+        yield running
+
+
+def supernova(**changes: object) -> dict[str, Any]:
+    days = np.arange(-12.0, 60.0, 3.0)
+    flux = 3000 * np.exp(-np.abs(days) / np.where(days < 0, 6, 20))
+    return {
+        "mjd": (60000 + days).tolist(), "flux": flux.tolist(), "flux_err": [60.0] * len(days),
+        "band": ["g", "r"] * (len(days) // 2), "metadata": {"zspec": 0.05},
+    } | changes  # fmt: skip
+
+
+def variable(**changes: object) -> dict[str, Any]:
+    days = np.sort(np.random.default_rng(3).uniform(0, 400, 160))
+    flux = 2e6 * (1 + 0.3 * np.sin(2 * np.pi * days / 0.57) + 0.1 * np.sin(4 * np.pi * days / 0.57))
+    return {
+        "mjd": (60000 + days).tolist(), "flux": flux.tolist(), "flux_err": [2e4] * len(days),
+        "band": ["g", "r"] * (len(days) // 2), "flux_kind": "total",
+    } | changes  # fmt: skip
+
+
+def classify(edge: Live, *curves: dict[str, Any], model: str = "") -> list[dict[str, Any]]:
+    status, reply = edge.post(f"/v1/classify?model={model}", {"light_curves": list(curves)})
+    assert status == 200, reply
+    ClassifyReply.model_validate(reply)
+    results: list[dict[str, Any]] = reply["results"]
+    return results
+
+
+def test_classify_ztf_supernova_has_class_and_subtype(edge: Live) -> None:
+    plain, ztf = classify(edge, supernova(), supernova(survey="ztf"))
+    assert "subtype" not in plain
+    subtype = ztf.pop("subtype")
+    assert plain.keys() == ztf.keys()
+    assert ztf["probabilities"] == pytest.approx(plain["probabilities"], abs=1e-4)
+    assert subtype["class"] in ZTF_SUPERNOVAE.names
+    assert list(subtype["probabilities"]) == list(ZTF_SUPERNOVAE.names)
+    assert subtype["confidence"] == max(subtype["probabilities"].values())
+    assert subtype["model"]["name"] == "astro-moe-ztf"
+
+
+def test_classify_ztf_variable_star_has_no_subtype(edge: Live) -> None:
+    plain, ztf = classify(edge, variable(), variable(survey="ztf"))
+    assert plain.keys() == ztf.keys()
+    assert ztf["probabilities"] == pytest.approx(plain["probabilities"], abs=1e-4)
+    assert ztf["hierarchy"]["Periodic"] > 0.9
+
+
+def test_classify_named_model_of_types_returns_its_classes(edge: Live) -> None:
+    for result in classify(edge, supernova(survey="ztf"), supernova(), model="astro-moe-ztf"):
+        assert list(result["probabilities"]) == list(ZTF_SUPERNOVAE.names)
+        assert "subtype" not in result
+    (result,) = classify(edge, supernova(survey="ztf"), model="default")
+    assert "subtype" not in result
+
+
+def test_classify_prior_without_supernovae_leaves_the_subtype_out(edge: Live) -> None:
+    status, reply = edge.post("/v1/classify", supernova(survey="ztf", options={"prior": {"AGN": 1, "EB": 1}}))
+    assert status == 200
+    (result,) = reply["results"]
+    assert result["class"] in ("AGN", "EB")
+    assert "subtype" not in result
+
+
+def test_alerts_ztf_packets_have_a_class_of_the_default_model(edge: Live) -> None:
+    counted = edge.metric("nightjar_outcomes_total", survey="ztf", status="classified", reason="")
+    for path in ZTF:
+        status, _, text = edge.ask(
+            "POST", "/v1/alerts", path.read_bytes(), {"Content-Type": "application/octet-stream"}
+        )
+        assert status == 200
+        reply = AlertsReply.model_validate_json(text)
+        (result,) = json.loads(text)["results"]
+        assert reply.model.name == "astro-moe-elasticc"
+        assert list(result["probabilities"]) == list(ELASTICC.names)
+        is_supernova = ELASTICC.supernovae[ELASTICC.names.index(result["class"])]
+        assert ("subtype" in result) == is_supernova
+    after = edge.metric("nightjar_outcomes_total", survey="ztf", status="classified", reason="")
+    assert after == counted + len(ZTF)  # each packet once, although two models saw some
+
+
+def test_taxonomy_supernovae_are_sn_like_or_superluminous() -> None:
+    found = {name for name, known in zip(ELASTICC.names, ELASTICC.supernovae, strict=True) if known}
+    assert found == {"91bg", "Ia", "Iax", "Ib/c", "II", "SN-like/Other", "SLSN"}
+    assert all(ZTF_SUPERNOVAE.supernovae)
+    assert not all(MALLORN.supernovae)
