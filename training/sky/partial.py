@@ -5,6 +5,7 @@ Tables, each by class group (`GROUP_OF_CLASS`):
 - ``bands``: every single band, every pair, and some larger subsets, of test objects that keep enough points;
 - ``early``: the first detections of an object, and the first days after its first detection;
 - ``metadata``: changes of the predictions when only dust or the error of a redshift changes;
+- ``flat``: sources of constant flux, observed when and as deeply as real objects;
 - ``surveys``: whole objects and first detections of surveys in a folder of their own.
 
 `pattern_score` measures how much the pattern of observations reveals of the classes of a training mixture.
@@ -65,6 +66,7 @@ def measure_partial(
         "early": early_table(ask, sample),
         "early, detections alone": early_table(ask, sample.keep_points(sample.detected)),
         "metadata": metadata_changes(path, sample),
+        "flat": flat_table(ask, sample),
     }
     if surveys is not None:
         objects = as_observed(assemble(list(read_real(surveys))))
@@ -162,6 +164,41 @@ def survey_table(ask: Ask, sky: SurveySample) -> dict[str, Any]:
     return table
 
 
+FLAT_POINTS: Final = (3, 5, 10, 20)
+FLAT_RATIOS: Final = (5.0, 20.0)
+SURE: Final = 0.8
+
+
+def flat_table(ask: Ask, sky: SurveySample, seed: int = 0) -> dict[str, Any]:
+    """How sources of constant flux are classified, by number of detections and ratio of flux to error.
+
+    Times, bands and errors are those of the first detections of the objects; the flux is the same in every band, with
+    noise of the stated errors. No class is right: the fractions are of supernova-like classes, of Ia, of any class and
+    of Ia with a probability of at least ``SURE``, and of light curves without a set.
+    """
+    rng, table = np.random.default_rng(seed), dict[str, Any]()
+    broad_C = np.array([leaf.path[-1] for leaf in ELASTICC.classes])
+    ia = ELASTICC.names.index("Ia")
+    detected = sky.keep_points(sky.detected)
+    for count in FLAT_POINTS:
+        there = detected.take(detected.lengths >= count)
+        first = there.keep_points(np.concatenate([np.arange(length) for length in there.lengths]) < count)
+        error = np.array([np.median(first.flux_err[first.points(index)]) for index in range(len(first))])
+        for ratio in FLAT_RATIOS:
+            flux = np.repeat(ratio * error, first.lengths) + first.flux_err * rng.standard_normal(len(first.flux))
+            answers = ask(replace(first, flux=flux.astype(np.float32)))
+            top_N, largest_N = answers.probabilities_NC.argmax(axis=1), answers.probabilities_NC.max(axis=1)
+            table[f"{count} detections, flux {ratio:.0f} times the error"] = {
+                "objects": len(first),
+                "supernova": float((broad_C[top_N] == "SN-like").mean()),
+                "ia": float((top_N == ia).mean()),
+                "sure": float((largest_N >= SURE).mean()),
+                "sure_ia": float(((top_N == ia) & (largest_N >= SURE)).mean()),
+                "withheld": float(answers.unusual_N.mean()),
+            }
+    return table
+
+
 CHANGES: Final[Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]] = {
     "dust 0 to 0.1": ({"mwebv": 0.0}, {"mwebv": 0.1}),
     "dust missing to 0.03": ({}, {"mwebv": 0.03}),
@@ -255,6 +292,9 @@ def partial_page(reports: Mapping[str, Mapping[str, Any]]) -> str:
         rows = [[change, *map(_cell, row.values())] for change, row in report["metadata"].items()]
         columns = ["change", "objects", "median change of the largest class", "objects that change their class"]
         parts += [f"### {name}: metadata\n", markdown_table(columns, rows)]
+        flat = [[shown, *map(_cell, row.values())] for shown, row in report["flat"].items()]
+        columns = ["constant flux", "objects", "supernova-like", "Ia", "p >= 0.8", "Ia with p >= 0.8", "withheld"]
+        parts += [f"### {name}: constant sources\n", markdown_table(columns, flat)]
         if "surveys" in report:
             parts += [f"### {name}: surveys that trained nothing\n", _survey_rows(report["surveys"])]
     return "\n".join(parts) + "\n"

@@ -12,6 +12,7 @@ from nightjar_alerts.training.sky.partial import (
     SUBSETS,
     band_table,
     early_table,
+    flat_table,
     metadata_changes,
     partial_page,
     pattern_score,
@@ -63,6 +64,17 @@ def test_early_table_ends_at_the_detection_of_its_row() -> None:
     assert (counts[2] == 3).all()
 
 
+def test_flat_table_shows_constant_flux_in_the_first_detections() -> None:
+    shown: list[SurveySample] = []
+    table = flat_table(always_ia(shown), sky(bands="gr"))  # type: ignore[arg-type]  # a plain function
+    assert set(shown[0].lengths) == {3}
+    for objects, ratio in zip(shown, (5.0, 20.0), strict=False):
+        error = np.repeat([np.median(objects.flux_err[objects.points(n)]) for n in range(4)], objects.lengths)
+        assert np.abs((objects.flux - ratio * error) / objects.flux_err).max() < 5
+    row = table["3 detections, flux 5 times the error"]
+    assert (row["objects"], row["supernova"], row["ia"], row["sure_ia"], row["withheld"]) == (4, 1.0, 1.0, 1.0, 0.0)
+
+
 def test_metadata_changes_of_the_bundled_model_are_shares() -> None:
     changes = metadata_changes(DEFAULT_BUNDLE, sky(bands="griz"))
     assert {row["objects"] for row in changes.values()} == {4}
@@ -98,7 +110,9 @@ def test_partial_page_shows_every_table_of_a_bundle() -> None:
         "early": early_table(ask, objects),  # type: ignore[arg-type]  # a plain function
         "early, detections alone": {},
         "metadata": {"dust 0 to 0.1": {"objects": 4, "median change": 0.01, "change their class": 0.0}},
+        "flat": flat_table(ask, objects),  # type: ignore[arg-type]  # a plain function
     }
     page = partial_page({"model 1.0.0": tables})
     assert "| SN-like | iz | 4 | 1.00 | 1.00 | 0.00 | 0.00 | 1.00, 1.00 | 0.00 |" in page
     assert "| dust 0 to 0.1 | 4 | 0.01 | 0.00 |" in page
+    assert "| 3 detections, flux 5 times the error | 4 | 1.00 | 1.00 | 1.00 | 1.00 | 0.00 |" in page
