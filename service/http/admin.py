@@ -39,8 +39,8 @@ from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import ServerConfig
 from nightjar_alerts.service.http.edge.receive import ClientDisconnected
-from nightjar_alerts.service.http.lifecycle import Service, service_of
-from nightjar_alerts.service.http.routes import about
+from nightjar_alerts.service.http.lifecycle import Service, get_service
+from nightjar_alerts.service.http.routes import meta
 from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.registry.loader import ChangeRejected
 from nightjar_alerts.service.registry.manager import ModelManager
@@ -339,7 +339,7 @@ async def on_invalid_request(request: Request, error: Exception) -> NoReturn:
 
 def manager_of(request: Request) -> ModelManager:
     """Return the model manager. Raises ProblemError (503) until the service has started."""
-    service = service_of(request)
+    service = get_service(request)
     if not service.started:
         raise service.not_ready()
     return service.models
@@ -363,7 +363,7 @@ async def change(request: Request, action: str, work: Awaitable[T], **fields: ob
         audit.error("admin change failed", action=action, **fields, **by, reason=type(error).__name__)
         raise
     audit.info("admin change", action=action, **fields, **by)
-    return listing(service_of(request).models)
+    return listing(get_service(request).models)
 
 
 def model_name(text: str) -> str:
@@ -382,7 +382,7 @@ router = APIRouter(prefix="/admin", include_in_schema=False)
 @router.get("/models")
 async def models(request: Request) -> Listing:
     """List models, other bundles on disk, failures, aliases, pins, canaries and shadows."""
-    return listing(service_of(request).models)
+    return listing(get_service(request).models)
 
 
 @router.post("/reload")
@@ -480,7 +480,7 @@ triton_router = APIRouter(prefix="/v2/repository", include_in_schema=False)
 @triton_router.post("/index")
 async def repository_index(request: Request, body: IndexBody | None = None) -> list[IndexEntry]:
     """List every version of every model, or only the served ones."""
-    found = listing(service_of(request).models)
+    found = listing(get_service(request).models)
     entries = [IndexEntry(name=model.name, version=model.version, state="READY", reason="") for model in found.models]
     if body is not None and body.ready:
         return entries
@@ -525,7 +525,7 @@ def create_admin_app(service: Service) -> FastAPI:
     app.add_middleware(BodyMiddleware, timeout=service.settings.body_timeout)
     app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
     app.add_middleware(RequestMiddleware, metrics=service.metrics)
-    for part in (router, triton_router, about.problems):
+    for part in (router, triton_router, meta.problems):
         app.include_router(part)
     return app
 

@@ -40,7 +40,8 @@ from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
-from nightjar_alerts.service.http.forms import MAX_FILTERS, ClassifyResults, embedding_bytes
+from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes
+from nightjar_alerts.service.lightcurves.schemas import MAX_FILTERS
 
 _HEADER_TYPE, _HEADER, _ID, _DATA, _IS_DELTA, _COMPRESSION = 1, 2, 0, 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
@@ -59,7 +60,7 @@ def is_compressed(metadata: bytes) -> bool:
     return metadata[kind] == _RECORD_BATCH and bool(_table_field(metadata, batch, _COMPRESSION))
 
 
-def dictionary_of(metadata: bytes) -> tuple[int, bool]:
+def read_dictionary_id(metadata: bytes) -> tuple[int, bool]:
     """Return the number of the dictionary that a dictionary message is for, and whether it adds to that dictionary."""
     batch = _follow(metadata, _table_field(metadata, _follow(metadata, 0), _HEADER))
     number, delta = _table_field(metadata, batch, _ID), _table_field(metadata, batch, _IS_DELTA)
@@ -133,7 +134,7 @@ class _Reread:
     def count(self, message: Any, metadata: bytes) -> None:
         """Count one message. Raises ProblemError (413) when it is one too many."""
         if message.type == "dictionary":
-            number, delta = dictionary_of(metadata)
+            number, delta = read_dictionary_id(metadata)
             before = self._dictionaries.get(number, 0) if delta else 0
             self._dictionaries[number] = before + (message.body.size if message.body else 0)
             return
@@ -437,7 +438,7 @@ def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind
 def _embeddings(response: ClassifyResults) -> Any:
     embeddings = [result.get("embedding") for result in response.results]
     nothing = np.zeros(response.embedding_dim, np.float32)
-    data = b"".join(embedding_bytes(nothing if row is None else row, response.options) for row in embeddings)
+    data = b"".join(embedding_to_bytes(nothing if row is None else row, response.options) for row in embeddings)
     values = pa.array(np.frombuffer(data, response.options.embedding_dtype))
     return pa.FixedSizeListArray.from_arrays(values, response.embedding_dim, mask=_absent(embeddings))
 

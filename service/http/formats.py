@@ -1,147 +1,179 @@
-"""Formats of bodies and replies by their content types: JSON, lines of JSON (NDJSON), msgpack; and the choice of one.
+"""Formats of requests and responses by media type: JSON, msgpack, Arrow and NDJSON; content negotiation.
 
-JSON is the format for people, and the reference that the others are held to. msgpack has the same documents, a quarter
-to a half as large and many times quicker to read: a column may be ``bin`` instead of a list, its little-endian values
-in one piece (:data:`service.http.forms.DTYPES`), and an embedding is always ``bin`` in a reply. Lengths that a
-body declares and does not keep, or a nesting without end, are refused by its decoder before memory is spent on them.
-
-Arrow (:mod:`service.http.arrow`) needs pyarrow, which only the ``arrow`` extra installs and only the first Arrow
-request imports; without it the format does not exist. A format without a reader is a stream, which
-:mod:`service.http.routes.light_curves` reads.
+JSON is the reference. msgpack has the same documents at a quarter to a half of the size; a column may be the bytes of
+its little-endian values (:data:`service.lightcurves.schemas.DTYPES`), and an embedding always is. Arrow
+(:mod:`service.http.arrow`) needs pyarrow, which only the extra ``arrow`` installs and only the first Arrow request
+imports. NDJSON requests are streams, which :mod:`service.http.routes.ndjson` reads; any request can be answered with
+NDJSON.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from nightjar_alerts.service.answers.serializer import encode_json
-from nightjar_alerts.service.http.curves import Parse, ParsedBody, parse_json, parse_msgpack, parse_rows
+from nightjar_alerts.service.http.bodies import (
+    RequestBody,
+    decode_json,
+    decode_msgpack,
+    decode_rows,
+    decode_valid_json,
+    decode_valid_msgpack,
+)
 from nightjar_alerts.service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
-from nightjar_alerts.service.http.forms import ClassifyResults, Options, embedding_bytes, embedding_text
+from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes, embedding_to_json
 from nightjar_alerts.service.settings import Settings
 
-JSON_TYPE = "application/json"
-LINES_TYPE = "application/x-ndjson"
+JSON_TYPE: Final = "application/json"
+NDJSON_TYPE: Final = "application/x-ndjson"
+NDJSON_TYPES: Final = (NDJSON_TYPE, "application/ndjson", "application/jsonl", "application/x-jsonlines")
+MSGPACK_TYPES: Final = ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
+ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 
 
-def write_json(response: ClassifyResults) -> bytes:
-    """One document."""
-    results = [_plain(result, response.options) for result in response.results]
-    return encode_json({"model": response.model, "results": results})
+class RequestFormat(NamedTuple):
+    """Format of a request body that is decoded as a whole.
+
+    Attributes
+    ----------
+    decode : decodes a body; raises ProblemError for an invalid one.
+    decode_valid : the fast path, which returns None for an invalid body; None for a format that is decoded in a thread
+        whatever the size of the body, because it loads a library.
+    """
+
+    decode: Callable[[bytes, Settings], RequestBody]
+    decode_valid: Callable[[bytes, Settings], RequestBody | None] | None
 
 
-def write_lines(response: ClassifyResults) -> bytes:
-    """One line for each result; which network answered is said elsewhere, once."""
-    return b"".join(encode_json(_plain(result, response.options)) + b"\n" for result in response.results)
+class ResponseFormat(NamedTuple):
+    """Format of a response.
 
-
-def _plain(result: Mapping[str, Any], options: Options) -> Mapping[str, Any]:
-    if "embedding" not in result:
-        return result
-    return {**result, "embedding": embedding_text(result["embedding"], options)}
-
-
-MSGPACK_TYPES = ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
-
-_ENCODER = msgspec.msgpack.Encoder()
-
-
-def write_msgpack(response: ClassifyResults) -> bytes:
-    """One document."""
-    results = [
-        {**result, "embedding": embedding_bytes(result["embedding"], response.options)}
-        if "embedding" in result
-        else result
-        for result in response.results
-    ]
-    return _ENCODER.encode({"model": response.model, "results": results})
-
-
-ARROW_TYPE = "application/vnd.apache.arrow.stream"
-
-
-class Format(NamedTuple):
-    """One format: its media type, how light curves are read from it and how answers are written in it.
-
-    ``in_thread``: bodies of any size are read and written in a thread, for the first one loads a library.
-    ``single_model``: a reply holds the classes of a single model.
+    Attributes
+    ----------
+    in_thread : whether responses of any size are encoded in a thread, because the format loads a library.
+    single_model : whether a response holds the results of one model only.
     """
 
     media_type: str
-    read: Parse | None
-    write: Callable[[ClassifyResults], bytes]
+    encode: Callable[[ClassifyResults], bytes]
     in_thread: bool = False
     single_model: bool = False
 
 
-def _read_arrow(body: bytes, settings: Settings, _: bool) -> ParsedBody:
+def _encode_json(results: ClassifyResults) -> bytes:
+    return encode_json({"model": results.model, "results": _with_json_embeddings(results)})
+
+
+def encode_ndjson(results: ClassifyResults) -> bytes:
+    """Encode one line for each result; a header names the model."""
+    return b"".join(encode_json(result) + b"\n" for result in _with_json_embeddings(results))
+
+
+def _with_json_embeddings(results: ClassifyResults) -> list[Mapping[str, Any]]:
+    if not results.options.embedding:
+        return list(results.results)
+    return [
+        {**result, "embedding": embedding_to_json(result["embedding"], results.options)}
+        if "embedding" in result
+        else result
+        for result in results.results
+    ]
+
+
+_MSGPACK_ENCODER = msgspec.msgpack.Encoder()
+
+
+def _encode_msgpack(results: ClassifyResults) -> bytes:
+    documents = [
+        {**result, "embedding": embedding_to_bytes(result["embedding"], results.options)}
+        if "embedding" in result
+        else result
+        for result in results.results
+    ]
+    return _MSGPACK_ENCODER.encode({"model": results.model, "results": documents})
+
+
+def _decode_arrow(data: bytes, settings: Settings) -> RequestBody:
     from nightjar_alerts.service.http import arrow
 
-    return parse_rows(arrow.read_arrow(body, settings.max_curves), settings)
+    return decode_rows(arrow.read_arrow(data, settings.max_curves), settings)
 
 
-def _write_arrow(response: ClassifyResults) -> bytes:
+def _encode_arrow(results: ClassifyResults) -> bytes:
     from nightjar_alerts.service.http import arrow
 
-    return arrow.write_arrow(response)
+    return arrow.write_arrow(results)
 
 
-JSON = Format(JSON_TYPE, parse_json, write_json)
-LINES = Format(LINES_TYPE, None, write_lines)
-LINES_ALIASES = ("application/ndjson", "application/jsonl", "application/x-jsonlines")
-ARROW = Format(ARROW_TYPE, _read_arrow, _write_arrow, in_thread=True, single_model=True)
-MSGPACK = tuple(Format(name, parse_msgpack, write_msgpack) for name in MSGPACK_TYPES)
+JSON = ResponseFormat(JSON_TYPE, _encode_json)
 
-FORMATS: dict[str, Format] = {each.media_type: each for each in (JSON, *MSGPACK, LINES, ARROW)} | dict.fromkeys(
-    LINES_ALIASES, LINES
-)
-
-
-@cache  # looking for a library costs more than a light curve
-def available() -> Mapping[str, Format]:
-    """Return the formats that can be used here."""
-    return {name: each for name, each in FORMATS.items() if each is not ARROW or find_spec("pyarrow") is not None}
-
-
-def body_format(media_type: str) -> Format:
-    """Return the format of a body, JSON when it names none. Raises ProblemError (415) when it is not installed."""
-    if media_type and media_type not in available():
-        raise ProblemError(
-            UNSUPPORTED, f"{media_type} is not installed here: install nightjar-alerts[arrow] on the server"
-        )
-    return FORMATS[media_type] if media_type else JSON
+_JSON_REQUEST = RequestFormat(decode_json, decode_valid_json)
+_MSGPACK_REQUEST = RequestFormat(decode_msgpack, decode_valid_msgpack)
+REQUEST_FORMATS: Final[Mapping[str, RequestFormat]] = {
+    JSON_TYPE: _JSON_REQUEST,
+    **dict.fromkeys(MSGPACK_TYPES, _MSGPACK_REQUEST),
+    ARROW_TYPE: RequestFormat(_decode_arrow, decode_valid=None),
+}
+RESPONSE_FORMATS: Final[Mapping[str, ResponseFormat]] = {
+    JSON_TYPE: JSON,
+    **{name: ResponseFormat(name, _encode_msgpack) for name in MSGPACK_TYPES},
+    NDJSON_TYPE: ResponseFormat(NDJSON_TYPE, encode_ndjson),
+    ARROW_TYPE: ResponseFormat(ARROW_TYPE, _encode_arrow, in_thread=True, single_model=True),
+}
+CLASSIFY_TYPES: Final = (JSON_TYPE, *MSGPACK_TYPES, *NDJSON_TYPES, ARROW_TYPE)
+"""Media types of a request to ``/v1/classify``."""
 
 
-def reply_format(accept: str, sent: Format) -> Format:
-    """Choose the format that an Accept header prefers; among equals the one ``sent``, then the table's order.
+@cache  # looking for a library takes longer than decoding a light curve
+def is_available(media_type: str) -> bool:
+    """Return whether the library of a format is installed."""
+    return media_type != ARROW_TYPE or find_spec("pyarrow") is not None
+
+
+def get_request_format(media_type: str) -> RequestFormat:
+    """Return the format of a body, JSON for an empty media type. Raises ProblemError (415) if it is not installed."""
+    if not is_available(media_type):
+        raise ProblemError(UNSUPPORTED, "Arrow support is not installed on the server; install nightjar-alerts[arrow]")
+    return REQUEST_FORMATS[media_type or JSON_TYPE]
+
+
+def negotiate_response(accept: str, media_type: str) -> ResponseFormat:
+    """Select the format of a response by an Accept header; that of the request is preferred among equals.
+
+    Parameters
+    ----------
+    media_type : of the request; JSON if empty. A stream of NDJSON can only be answered with NDJSON.
 
     Raises
     ------
     ProblemError
-        406 when none of those accepted is there, or when a stream of lines is to be answered as anything else.
+        406 if none of the accepted formats is available.
     """
+    sent = RESPONSE_FORMATS[NDJSON_TYPE if media_type in NDJSON_TYPES else media_type or JSON_TYPE]
     if accept in ("", "*/*"):
         return sent
-    weights = _weights(accept) or {"*/*": 1.0}
-    usable: Collection[Format] = [sent, *available().values()] if sent.read else [sent]
+    usable = [sent]
+    if sent.media_type != NDJSON_TYPE:
+        usable += [each for each in RESPONSE_FORMATS.values() if is_available(each.media_type)]
+    weights = _parse_accept(accept) or {"*/*": 1.0}
     best = max(usable, key=lambda each: _weight(each.media_type, weights))
     if not _weight(best.media_type, weights):
         names = ", ".join(dict.fromkeys(each.media_type for each in usable))
-        raise ProblemError(NOT_ACCEPTABLE, f"replies to {sent.media_type} are given as: {names}")
+        raise ProblemError(NOT_ACCEPTABLE, f"available formats: {names}")
     return best
 
 
-def _weight(media_type: str, weights: dict[str, float]) -> float:
-    """Return the weight of a media type: the most specific range that covers it decides."""
+def _weight(media_type: str, weights: Mapping[str, float]) -> float:
+    """Return the weight of a media type, that of the most specific range that covers it."""
     ranges = (media_type, media_type.partition("/")[0] + "/*", "*/*")
     return next((weights[each] for each in ranges if each in weights), 0.0)
 
 
-def _weights(accept: str) -> dict[str, float]:
-    """Media ranges of an Accept header with their weights; parameters other than ``q`` are not looked at."""
+def _parse_accept(accept: str) -> dict[str, float]:
+    """Return the weight of each media range in an Accept header; parameters other than ``q`` are ignored."""
     weights: dict[str, float] = {}
     for part in accept.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))

@@ -185,7 +185,7 @@ class Service:
         return ProblemError(UNAVAILABLE, self.unready or None, retry_after=RETRY_AFTER_UNAVAILABLE)
 
 
-def service_of(request: Request) -> Service:
+def get_service(request: Request) -> Service:
     """Return the service that a request came to."""
     service: Service = request.app.state.service
     return service

@@ -14,9 +14,9 @@ from nightjar_alerts.service.answers.models import ClassifierDescription, Models
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
 from nightjar_alerts.service.http.edge.middleware import is_guarded
-from nightjar_alerts.service.http.formats import ARROW, JSON_TYPE, LINES, MSGPACK, available
-from nightjar_alerts.service.http.forms import BatchClassifyRequest, ClassifyRequest
-from nightjar_alerts.service.http.oip import forms as oip
+from nightjar_alerts.service.http.formats import ARROW_TYPE, JSON_TYPE, MSGPACK_TYPES, NDJSON_TYPE, is_available
+from nightjar_alerts.service.http.oip import schemas as oip
+from nightjar_alerts.service.lightcurves.schemas import BatchClassifyRequest, ClassifyRequest
 from nightjar_alerts.service.settings import Settings
 
 Document = dict[str, Any]
@@ -47,13 +47,13 @@ def _body(one: type[Struct], many: type[Struct], example: Document) -> Document:
     return {"required": True, "content": {JSON_TYPE: {"schema": schema, "example": example}}}
 
 
-_LINES = {"type": "string", "minLength": 1, "description": "JSON texts, each in a line of its own"}
+_NDJSON = {"type": "string", "minLength": 1, "description": "JSON documents, one per line"}
 
 
 def _other_formats(schema: Document) -> Document:
-    """Describe JSON of a schema in the other formats; msgpack alone has the structure of JSON."""
-    schemas = {**dict.fromkeys(MSGPACK, schema), LINES: _LINES, ARROW: _BYTES}
-    return {each.media_type: {"schema": schemas[each]} for each in available().values() if each in schemas}
+    """Describe a JSON schema in the other formats; only msgpack has the structure of JSON."""
+    schemas = {**dict.fromkeys(MSGPACK_TYPES, schema), NDJSON_TYPE: _NDJSON, ARROW_TYPE: _BYTES}
+    return {name: {"schema": schema} for name, schema in schemas.items() if is_available(name)}
 
 
 CLASSIFY_BODY = _body(ClassifyRequest, BatchClassifyRequest, _CURVE | {"options": {"embedding": False}})

@@ -38,7 +38,7 @@ from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, Request
 from nightjar_alerts.service.http.edge.protocol import ServerConfig
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip import routes as oip
-from nightjar_alerts.service.http.routes import about, alerts, light_curves
+from nightjar_alerts.service.http.routes import alerts, classify, meta
 from nightjar_alerts.service.process import (
     SWITCH_SECONDS,
     VERSION,
@@ -72,16 +72,16 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     for router in (
-        light_curves.router,
+        classify.router,
         alerts.router,
-        about.models_router,
+        meta.models_router,
         oip.router,
-        about.probes,
-        about.problems,
+        meta.probes,
+        meta.problems,
     ):
         app.include_router(router)
     if settings.enable_docs:
-        app.include_router(about.pages)
+        app.include_router(meta.pages)
     document = openapi.document(app, settings)
     app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's documented way to replace it
     return app

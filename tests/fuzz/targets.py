@@ -35,17 +35,16 @@ from nightjar_alerts.models.bundle import (
 )
 from nightjar_alerts.models.limits import milliseconds, whole_number
 from nightjar_alerts.service.http import arrow
-from nightjar_alerts.service.http.curves import light_curves_of, parse_json, parse_lines, parse_msgpack, parse_rows
+from nightjar_alerts.service.http.bodies import decode_json, decode_msgpack, decode_rows, validate_body
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.edge.receive import Lines
-from nightjar_alerts.service.http.oip.forms import InferRequest
-from nightjar_alerts.service.http.oip.models import ClassifierTensors
-from nightjar_alerts.service.http.oip.routes import read_json
-from nightjar_alerts.service.http.oip.signature import check_inputs, check_texts, choose_outputs, fitted
-from nightjar_alerts.service.http.oip.tensors import decode, split_body
+from nightjar_alerts.service.http.oip.inference import read_request
+from nightjar_alerts.service.http.oip.schemas import InferRequest
+from nightjar_alerts.service.http.oip.tensors import load_json, split_body
 from nightjar_alerts.service.http.routes.alerts import split_parts
 from nightjar_alerts.service.settings import ClientSettings, StreamSettings
 from support import alerts, oip, wire
+from support.bodies import read_lines
 from support.edge import curve, settings
 from support.graphs import echo_manifest
 
@@ -66,19 +65,19 @@ def reader() -> MessageReader:
 def json_body(data: bytes) -> None:
     """A body of light curves as JSON."""
     with suppress(ProblemError):
-        light_curves_of(parse_json(data, SETTINGS), SETTINGS)
+        validate_body(decode_json(data, SETTINGS), SETTINGS)
 
 
 def msgpack_body(data: bytes) -> None:
     """A body of light curves as msgpack."""
     with suppress(ProblemError):
-        light_curves_of(parse_msgpack(data, SETTINGS), SETTINGS)
+        validate_body(decode_msgpack(data, SETTINGS), SETTINGS)
 
 
 def arrow_body(data: bytes) -> None:
     """A body of light curves as an Arrow stream."""
     with suppress(ProblemError):
-        light_curves_of(parse_rows(arrow.read_arrow(data, SETTINGS.max_curves), SETTINGS), SETTINGS)
+        validate_body(decode_rows(arrow.read_arrow(data, SETTINGS.max_curves), SETTINGS), SETTINGS)
 
 
 def lines_body(data: bytes) -> None:
@@ -88,7 +87,7 @@ def lines_body(data: bytes) -> None:
         for start in range(0, len(data), 61):
             found += lines.feed(data[start : start + 61])
         found += lines.rest()
-    parse_lines(found[:50], SETTINGS)
+    read_lines(found[:50], SETTINGS)
 
 
 def multipart_body(data: bytes) -> None:
@@ -101,15 +100,11 @@ def multipart_body(data: bytes) -> None:
 def _tensors(text: bytes, binary: memoryview) -> None:
     """Read as a request is read."""
     try:
-        request = InferRequest.model_validate(read_json(text))
+        request = InferRequest.model_validate(load_json(text))
     except ValidationError:
         return
-    model = ClassifierTensors(MANIFEST_OF_CURVES)
     with suppress(ProblemError):
-        choose_outputs(model.outputs, request.outputs, request.parameters.binary_data_output)
-        check_inputs(model.inputs, request.inputs)
-        check_texts(request.inputs, SETTINGS.max_curves)
-        model.read(fitted(model.inputs, decode(request.inputs, binary)), request.parameters.flux_unit, SETTINGS)
+        read_request(request, binary, MANIFEST_OF_CURVES, (), SETTINGS)
 
 
 def oip_json(data: bytes) -> None:

@@ -4,27 +4,33 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nightjar_alerts.service.http.curves import Item, ParsedBody, light_curves_of, parse_json, parse_msgpack
-from nightjar_alerts.service.http.forms import Options
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.http.bodies import RequestBody, decode_json, decode_msgpack, validate_body
+from nightjar_alerts.service.lightcurves.decoding import decode_lines
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.schemas import Options
+from nightjar_alerts.service.lightcurves.validation import validate_light_curves
 from nightjar_alerts.service.settings import Settings
+
+Curve = LightCurve | InvalidLightCurve
 
 
 class Read(NamedTuple):
     """Light curves, or the errors of each, and the options."""
 
-    items: Sequence[Item]
+    items: Sequence[Curve]
     options: Options
-    bare: bool
+    single: bool
 
 
-def built(body: ParsedBody, settings: Settings) -> Read:
+def built(body: RequestBody, settings: Settings) -> Read:
     """Build the light curves of a decoded body."""
-    return Read(light_curves_of(body, settings), body.options, body.bare)
+    return Read(validate_body(body, settings), body.options, body.single)
 
 
 def read_text(text: bytes, settings: Settings) -> Read:
     """Read a JSON text."""
-    return built(parse_json(text, settings), settings)
+    return built(decode_json(text, settings), settings)
 
 
 def read_json(document: object, settings: Settings) -> Read:
@@ -34,4 +40,9 @@ def read_json(document: object, settings: Settings) -> Read:
 
 def read_msgpack(body: bytes, settings: Settings) -> Read:
     """Read a msgpack body."""
-    return built(parse_msgpack(body, settings), settings)
+    return built(decode_msgpack(body, settings), settings)
+
+
+def read_lines(lines: Sequence[bytes], settings: Settings) -> list[Curve]:
+    """Read lines of a stream."""
+    return validate_light_curves(decode_lines(lines), settings.max_points, binary_columns=False)

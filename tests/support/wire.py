@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import filter_index
-from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
-from nightjar_alerts.service.http.forms import DTYPES
+from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
+from nightjar_alerts.service.lightcurves.schemas import DTYPES
 
 JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"
@@ -80,7 +80,7 @@ def results_of(media_type: str, body: bytes) -> list[dict[str, Any]]:
     if media_type == JSON_TYPE:
         found: list[dict[str, Any]] = json.loads(body)["results"]
         return found
-    if media_type == LINES_TYPE:
+    if media_type == NDJSON_TYPE:
         return [json.loads(line) for line in body.splitlines()]
     if media_type == ARROW_TYPE:
         rows = pa.ipc.open_stream(body).read_all().to_pylist()

@@ -1,8 +1,8 @@
-"""Every problem the service answers with, in one shape: RFC 9457 ``application/problem+json``.
+"""Error responses as problem documents (RFC 9457, ``application/problem+json``).
 
-A problem has a kind (the table below; its ``type`` is an address at which this service describes the kind), a detail
-for people, and ``errors`` that point at the fields at fault with a machine-readable reason. The text of an exception
-raised by a library never reaches a client.
+A problem has a kind (the table below; its ``type`` is the path under which the service describes the kind), a detail
+for people, and ``errors`` that point at the invalid fields, each with a machine-readable reason. The text of an
+exception raised by a library never reaches a client.
 """
 
 from asyncio import CancelledError
@@ -27,7 +27,7 @@ OPEN_INFERENCE = "/v2"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of problem: its slug, HTTP status, title and what it means."""
+    """A kind of problem: slug, HTTP status, title and meaning."""
 
     slug: str
     status: int
@@ -36,29 +36,34 @@ class Kind:
 
     @property
     def type(self) -> str:
-        """Address of the description, relative to the service."""
+        """Path of the description."""
         return f"/problems/{self.slug}"
 
 
-MALFORMED = Kind("malformed", 400, "Malformed request", "The body is empty, cut short or not what its type says.")
+MALFORMED = Kind("malformed", 400, "Malformed request", "The body is empty, truncated or invalid.")
 UNAUTHORIZED = Kind("unauthorized", 401, "API key required", "Send a known key as a bearer token or as X-API-Key.")
 NOT_FOUND = Kind("not-found", 404, "Not found", "No such resource; /docs lists the routes.")
 NOT_ALLOWED = Kind("method-not-allowed", 405, "Method not allowed", "The Allow header lists the allowed methods.")
-NOT_ACCEPTABLE = Kind("not-acceptable", 406, "Not acceptable", "The Accept header names no format of this interface.")
-TIMEOUT = Kind("request-timeout", 408, "Request timeout", "The request did not arrive in the time allowed.")
-CONFLICT = Kind("conflict", 409, "Conflict", "The state of the models, or the bundle, does not allow this.")
-TOO_LARGE = Kind("too-large", 413, "Request too large", "More bytes, curves or packets than this service accepts.")
+NOT_ACCEPTABLE = Kind("not-acceptable", 406, "Not acceptable", "None of the formats in the Accept header is supported.")
+TIMEOUT = Kind("request-timeout", 408, "Request timeout", "The request did not arrive within the time limit.")
+CONFLICT = Kind("conflict", 409, "Conflict", "The state of the models, or the bundle, does not allow this change.")
+TOO_LARGE = Kind("too-large", 413, "Request too large", "More bytes, light curves or packets than the service accepts.")
 UNSUPPORTED = Kind(
     "unsupported-media-type", 415, "Unsupported media type", "Unsupported Content-Type or Content-Encoding."
 )
-INVALID = Kind("invalid", 422, "Invalid request", "Readable, but a value breaks a rule; errors points at each field.")
+INVALID = Kind("invalid", 422, "Invalid request", "A value in the request is invalid; errors points at each field.")
 RATE_LIMITED = Kind("rate-limited", 429, "Rate limit exceeded", "Rate limit exceeded for this API key.")
 OVERLOADED = Kind("overloaded", 429, "Too much queued work", "Retry after the seconds in Retry-After.")
 HEADERS_TOO_LARGE = Kind("headers-too-large", 431, "Headers too large", "The request line and headers are too long.")
-INTERNAL = Kind("internal", 500, "Internal error", "The log has the details under the request id.")
-NOT_IMPLEMENTED = Kind("not-implemented", 501, "Not implemented", "A transfer coding that the service does not read.")
-UNAVAILABLE = Kind("unavailable", 503, "Not ready", "Starting, draining or failed; try again or another replica.")
-DEADLINE = Kind("deadline", 504, "Deadline passed", "The answer could not be given before the request's deadline.")
+INTERNAL = Kind("internal", 500, "Internal error", "See the server log for this request ID.")
+NOT_IMPLEMENTED = Kind("not-implemented", 501, "Not implemented", "The Transfer-Encoding is not supported.")
+UNAVAILABLE = Kind(
+    "unavailable",
+    503,
+    "Not ready",
+    "Starting, draining or failed; retry later or use another replica.",
+)
+DEADLINE = Kind("deadline", 504, "Deadline passed", "The request was not finished before its deadline.")
 
 KINDS: dict[str, Kind] = {
     kind.slug: kind
@@ -80,11 +85,11 @@ class Problem(BaseModel):
     status: int
     detail: str
     instance: str = Field(description="path of the request")
-    request_id: str = Field(description="also in the X-Request-ID header and in the service's log")
-    errors: list[FieldError] = Field(description=f"values at fault, at most {MAX_FIELD_ERRORS}")
+    request_id: str = Field(description="also in the X-Request-ID header and in the server log")
+    errors: list[FieldError] = Field(description=f"invalid values, at most {MAX_FIELD_ERRORS}")
     limit: int | None = Field(None, description="the limit that was exceeded")
     retry_after: int | None = Field(None, description="seconds, as in the Retry-After header")
-    error: str | None = Field(None, description="under /v2 only, where clients read this member: errors, or the detail")
+    error: str | None = Field(None, description="under /v2 only: message for clients of the protocol")
 
 
 class ProblemError(Exception):
@@ -109,57 +114,58 @@ class ProblemError(Exception):
         self.allow = allow
 
 
-def problem_of(error: BaseException) -> ProblemError:
-    """Return the problem that stands for an exception; an unexpected one is an internal error and tells nothing."""
+def invalid_field(pointer: str, reason: str, detail: str) -> ProblemError:
+    """Return the problem (422) of one invalid field."""
+    return ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason=reason, detail=detail)])
+
+
+def to_problem(error: BaseException) -> ProblemError:
+    """Convert an exception; an unexpected one becomes an internal error without details."""
     match error:
         case ProblemError():
             return error
         case RequestValidationError():
             return ProblemError(INVALID, errors=field_errors(error.errors()))
         case HTTPException():
-            return ProblemError(_kind_of(error.status_code), allow=_methods((error.headers or {}).get("Allow")))
+            kind = _BY_STATUS.get(error.status_code, MALFORMED if error.status_code < 500 else INTERNAL)
+            return ProblemError(kind, allow=_allowed_methods((error.headers or {}).get("Allow")))
         case Overloaded():
             return ProblemError(OVERLOADED, retry_after=error.retry_after)
         case DeadlineExceeded():
             return ProblemError(DEADLINE)
         case MemoryError():
-            detail = "there was not enough memory for this request"
+            detail = "not enough memory for this request"
             return ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE)
         case RunAborted():
             return ProblemError(UNAVAILABLE, str(error), retry_after=RETRY_AFTER_UNAVAILABLE)
         case EngineClosed() | EngineDead():
             return ProblemError(UNAVAILABLE, retry_after=RETRY_AFTER_UNAVAILABLE)
-        case CancelledError():  # nothing cancels a request but a shutdown whose patience has run out
-            detail = "the service stopped before this request was answered"
+        case CancelledError():  # only a shutdown that reached its time limit cancels a request
+            detail = "the service stopped before this request was finished"
             return ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE)
     return ProblemError(INTERNAL)
 
 
 async def raise_problem(request: Request, error: Exception) -> NoReturn:
-    """Leave the reply to the outermost middleware; an exception handler."""
-    raise problem_of(error) from error
+    """Handle an exception by raising its problem, which the outermost middleware answers."""
+    raise to_problem(error) from error
 
 
 async def reraise(request: Request, error: Exception) -> NoReturn:
-    """Leave the reply to the outermost middleware, and the exception to its log."""
+    """Handle an exception by raising it again: the outermost middleware logs and answers it."""
     raise error
 
 
-def _methods(allow: str | None) -> str | None:
-    """Add the methods that the middleware answers to those of a route."""
+def _allowed_methods(allow: str | None) -> str | None:
+    """Add the methods that the middleware answers to those of the route."""
     if allow is None:
         return None
     methods = {method.strip() for method in allow.split(",")} | {"OPTIONS"}
     return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
-def _kind_of(status: int) -> Kind:
-    """Return the kind for a status of the framework's; an unknown fault of the client is a malformed request."""
-    return _BY_STATUS.get(status) or (MALFORMED if status < 500 else INTERNAL)
-
-
 def problem_response(error: ProblemError, path: str, request_id: str, root_path: str = "") -> Response:
-    """Render a problem document with the headers its kind calls for."""
+    """Return a problem document with the headers of its kind."""
     document = orjson.dumps(problem_document(error, path, request_id, root_path))
     return Response(document, error.kind.status, _headers(error), MEDIA_TYPE)
 
@@ -177,12 +183,12 @@ def problem_document(error: ProblemError, path: str, request_id: str, root_path:
     }
     problem |= {name: value for name in ("limit", "retry_after") if (value := getattr(error, name)) is not None}
     if path.removeprefix(root_path).startswith(OPEN_INFERENCE):
-        problem["error"] = _in_one_line(error)
+        problem["error"] = _one_line(error)
     return problem
 
 
-def _in_one_line(error: ProblemError) -> str:
-    """Return the text that clients of the Open Inference Protocol show: the values at fault, if any are."""
+def _one_line(error: ProblemError) -> str:
+    """Return the message that clients of the Open Inference Protocol show: the invalid values, else the detail."""
     return "; ".join(f"{field.pointer}: {field.detail}" for field in error.errors) or error.detail
 
 

@@ -94,7 +94,7 @@ class Limit(NamedTuple):
         return f"{self.counted}_per_{'day' if self.day else 'second'}"
 
 
-def limits_of(limits: KeyLimits | None) -> tuple[Limit, ...]:
+def list_limits(limits: KeyLimits | None) -> tuple[Limit, ...]:
     """Return the limits that are set."""
     if limits is None:
         return ()
@@ -269,7 +269,7 @@ class Quotas:
     """
 
     def __init__(self, limits: Mapping[str, KeyLimits], metrics: Metrics, shared: SharedCounts | None = None) -> None:
-        self._limits = {name: limits_of(each) for name, each in limits.items()}
+        self._limits = {name: list_limits(each) for name, each in limits.items()}
         self._metrics, self._shared = metrics, shared
         self._local = Counts()
 

@@ -24,8 +24,8 @@ from nightjar_alerts.service.http.edge.errors import (
     OVERLOADED,
     UNAVAILABLE,
     ProblemError,
-    problem_of,
     problem_response,
+    to_problem,
 )
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS, KeyRing, Quotas
 from nightjar_alerts.service.http.edge.receive import RETRY_AFTER_FULL, ClientDisconnected
@@ -106,7 +106,7 @@ class RequestMiddleware:
             trace.end(method, scope["path"], route, status, ended, request_id)
 
     def _problem(self, error: BaseException, path: str) -> ProblemError:
-        problem = problem_of(error)
+        problem = to_problem(error)
         if is_guarded(path):  # a probe that asks whether we are ready is not rejected
             self.metrics.rejected.labels(problem.kind.slug).inc()
         if problem.kind is INTERNAL:
@@ -236,7 +236,7 @@ class AuthMiddleware:
             try:
                 await self.app(scope, receive, send)
             except Exception as error:
-                if problem_of(error).kind in (OVERLOADED, UNAVAILABLE):
+                if to_problem(error).kind in (OVERLOADED, UNAVAILABLE):
                     await self.quotas.refund(account, scope["state"].get("charged", 0))
                 raise
         finally:

@@ -111,8 +111,8 @@ class Reservation:
 class Body:
     """One request body, its bytes charged to a share of the budget."""
 
-    def __init__(self, request: Request, share: Reservation) -> None:
-        self._request, self._share = request, share
+    def __init__(self, request: Request, reservation: Reservation) -> None:
+        self._request, self._reservation = request, reservation
         self._chunks: list[bytes] = []
         self._size = 0
 
@@ -140,7 +140,7 @@ class Body:
 
     def charge(self, size: int) -> None:
         """Charge bytes that were made of the body, its decompressed form. Raises ProblemError (429)."""
-        self._share.hold(self._size + size)
+        self._reservation.hold(self._size + size)
         self._size += size
 
     def _check_declared(self, limit: int) -> None:
@@ -166,7 +166,7 @@ def too_large(limit: int) -> ProblemError:
     return ProblemError(TOO_LARGE, f"the body is longer than {limit} bytes", limit=limit)
 
 
-def content_coding(request: Request) -> str:
+def get_content_coding(request: Request) -> str:
     """Return the coding of a compressed body in lower case, empty without. Raises ProblemError (415) for others."""
     coding = request.headers.get("content-encoding", "").strip().lower()
     if coding in ("", "identity"):
@@ -177,7 +177,7 @@ def content_coding(request: Request) -> str:
     return coding
 
 
-def media_type(request: Request, accepted: Iterable[str]) -> str:
+def get_media_type(request: Request, accepted: Iterable[str]) -> str:
     """Media type of the body, without parameters and in lower case; empty when the client sent none.
 
     Raises
@@ -185,7 +185,7 @@ def media_type(request: Request, accepted: Iterable[str]) -> str:
     ProblemError
         415 for a type that is not accepted, or for a coding that is not read.
     """
-    content_coding(request)
+    get_content_coding(request)
     name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     accepted = tuple(accepted)
     if name and name not in accepted:

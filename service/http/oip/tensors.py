@@ -1,28 +1,32 @@
-"""The wire format of the Open Inference Protocol: bodies to arrays and arrays to bodies, whatever they mean.
+"""Wire format of the Open Inference Protocol: bodies to arrays, and arrays to bodies.
 
-A body is a JSON document, or with the binary tensor extension that document (its length in a header) followed by the
-bytes of the tensors in the order they are described: little-endian, row-major, no padding; a text is its length in four
-bytes, then its UTF-8. Every size is checked against the bytes that are there before anything is allocated.
+A body is a JSON document. With the binary tensor extension, a header gives the length of that document, and the bytes
+of the tensors follow it in the order in which it describes them: little-endian, row-major, without padding; a text is
+its length in four bytes and its UTF-8. Every size is checked against the bytes before anything is allocated.
 """
 
+import json
+import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import chain
 from math import prod
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, ProblemError
-from nightjar_alerts.service.http.oip.forms import Datatype, InputTensor
+from nightjar_alerts.service.http.bodies import MAX_NAMES
+from nightjar_alerts.service.http.edge.errors import MALFORMED, ProblemError, invalid_field
+from nightjar_alerts.service.http.edge.receive import BOM
+from nightjar_alerts.service.http.oip.schemas import Datatype, InputTensor
+from nightjar_alerts.service.lightcurves.decoding import MAX_NONFINITE_BYTES
 
 Array = NDArray[Any]
 
-DTYPES: dict[Datatype, np.dtype[Any]] = {
+DTYPES: Final[Mapping[Datatype, np.dtype[Any]]] = {
     "BOOL": np.dtype("?"),
     "UINT8": np.dtype("u1"),
     "UINT16": np.dtype("<u2"),
@@ -37,58 +41,39 @@ DTYPES: dict[Datatype, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
     "BYTES": np.dtype("O"),
 }
-_DATATYPES: dict[np.dtype[Any], Datatype] = {dtype: name for name, dtype in DTYPES.items()}
-
-# What JSON may hold for each kind of dtype: nothing is coerced, but JSON does not tell 1 from 1.0 and knows no NaN.
-_JSON_TYPES: dict[str, frozenset[type]] = {
+_DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
+# Values that JSON may have for each kind of dtype. Nothing is coerced, but JSON does not distinguish 1 from 1.0.
+_JSON_TYPES: Final[Mapping[str, frozenset[type]]] = {
     "b": frozenset({bool}),
     "u": frozenset({int}),
     "i": frozenset({int}),
     "f": frozenset({int, float, NoneType}),
     "O": frozenset({str}),
 }
-
-LENGTH = np.dtype("<u4")  # what precedes a text
-MOST_ELEMENTS = 2**40  # numpy refuses to shape even an empty array beyond what an address can count
-_MOST_DIGITS = 12
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
-    """An array that was received, texts as ``bytes`` objects, and the JSON pointer of its description."""
-
-    values: Array
-    pointer: str
-
-    def __len__(self) -> int:
-        """Return the size of the first dimension."""
-        return len(self.values)
-
-
-def fault(pointer: str, reason: str, detail: str) -> ProblemError:
-    """Return the problem (422) with one value at fault."""
-    return ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason=reason, detail=detail)])
+_LENGTH: Final = np.dtype("<u4")
+MAX_ELEMENTS: Final = 2**40  # numpy cannot shape even an empty array beyond the address space
+_BEYOND_JSON = re.compile(rb"NaN|Infinity|(?<![0-9])[0-9]{309}")
 
 
 def split_body(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
-    """JSON part and binary part of a body.
+    """Split a body into its JSON part and its binary part.
 
     Parameters
     ----------
-    header_length : value of ``Inference-Header-Content-Length``; without one all of the body is JSON.
+    header_length : ``Inference-Header-Content-Length``; without it, the whole body is JSON.
 
     Raises
     ------
     ProblemError
-        400 when it is not a number of bytes of this body, or 0, which announces a single raw tensor.
+        400 if it is not a number of bytes of this body, or 0, which announces a single raw tensor.
     """
     if header_length is None:
         return body, memoryview(b"")
-    if not (header_length.isascii() and header_length.isdigit() and len(header_length) <= _MOST_DIGITS):
+    if not re.fullmatch("[0-9]{1,12}", header_length):
         raise ProblemError(MALFORMED, "Inference-Header-Content-Length must be a number of bytes")
     length = int(header_length)
     if length == 0:
-        detail = "a header length of 0 announces one raw tensor; models here take several: describe them in JSON"
+        detail = "a header length of 0 (one raw tensor) is not supported: models have several inputs"
         raise ProblemError(MALFORMED, detail)
     if length > len(body):
         detail = f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
@@ -96,162 +81,145 @@ def split_body(body: bytes, header_length: str | None) -> tuple[bytes, memoryvie
     return body[:length], memoryview(body)[length:]
 
 
-def decode(inputs: Sequence[InputTensor], binary: memoryview) -> dict[str, Tensor]:
-    """Tensors by name.
+def load_json(text: bytes) -> object:
+    """Parse a JSON document, including NaN, which some encoders write instead of null. Raises ProblemError (400)."""
+    text = text.removeprefix(BOM)
+    if len(text) > MAX_NAMES and sum(map(text.count, (b"[", b"{", b":"))) > MAX_NAMES:
+        raise ProblemError(MALFORMED, f"the document has more than {MAX_NAMES} lists, objects and names")
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        if len(text) <= MAX_NONFINITE_BYTES and _BEYOND_JSON.search(text):
+            with suppress(ValueError, RecursionError):
+                return json.loads(text.decode())
+    raise ProblemError(MALFORMED, f"the body is not a valid UTF-8 JSON document: {where}")
+
+
+def decode_tensors(inputs: Sequence[InputTensor], binary: memoryview) -> dict[str, Array]:
+    """Decode the values of inputs, in the shapes that they state; texts are ``bytes`` objects.
 
     Raises
     ------
     ProblemError
-        422 when a tensor is not what its description says, 400 when the binary part is longer or shorter.
+        422 for a tensor that does not match its description, 400 if the binary part is longer or shorter.
     """
-    tensors: dict[str, Tensor] = {}
+    arrays: dict[str, Array] = {}
     start = 0
-    for place, described in enumerate(inputs):
-        pointer = f"/inputs/{place}"
-        if described.name in tensors:
-            raise fault(f"{pointer}/name", "duplicate", "there are two inputs of this name")
-        size = described.parameters.binary_data_size
-        if size is not None and described.data is not None:
-            raise fault(f"{pointer}/data", "unexpected", "an input has either data or binary_data_size")
+    for index, tensor in enumerate(inputs):
+        pointer, size = f"/inputs/{index}", tensor.parameters.binary_data_size
         if size is None:
-            values = _from_json(described, pointer)
-        else:
-            values = _from_bytes(described, _piece(binary, start, size, described.name), pointer)
-            start += size
-        tensors[described.name] = Tensor(values, pointer)
+            arrays[tensor.name] = _decode_json(tensor, pointer)
+            continue
+        if tensor.data is not None:
+            raise invalid_field(f"{pointer}/data", "unexpected", "an input has either data or binary_data_size")
+        if size > len(binary) - start:
+            detail = f"{tensor.name} has a binary_data_size of {size}, but {len(binary) - start} bytes are left"
+            raise ProblemError(MALFORMED, detail)
+        arrays[tensor.name] = _decode_bytes(tensor, binary[start : start + size], pointer)
+        start += size
     if start < len(binary):
         raise ProblemError(MALFORMED, f"{len(binary) - start} bytes follow the last tensor")
-    return tensors
+    return arrays
 
 
-def _piece(binary: memoryview, start: int, size: int, name: str) -> memoryview:
-    if size > len(binary) - start:
-        detail = f"{name} has a binary_data_size of {size}, but {len(binary) - start} bytes are left"
-        raise ProblemError(MALFORMED, detail)
-    return binary[start : start + size]
-
-
-def _from_bytes(described: InputTensor, data: memoryview, pointer: str) -> Array:
-    dtype, count = DTYPES[described.datatype], _count(described, pointer)
+def _decode_bytes(tensor: InputTensor, data: memoryview, pointer: str) -> Array:
+    dtype, count = DTYPES[tensor.datatype], _count(tensor, pointer)
+    size_pointer = f"{pointer}/parameters/binary_data_size"
     if dtype.kind == "O":
-        flat = _texts(data, count, pointer)
-    else:
-        if len(data) != count * dtype.itemsize:
-            detail = f"{count} values of {described.datatype} are {count * dtype.itemsize} bytes, not {len(data)}"
-            raise fault(f"{pointer}/parameters/binary_data_size", "size_mismatch", detail)
-        if dtype.kind == "b" and len(data) and np.frombuffer(data, np.uint8).max() > 1:
-            raise fault(pointer, "not_a_boolean", "a BOOL is a byte of 0 or 1")
-        # After a header of any length the numbers may begin at any address: those that do are copied.
-        flat = np.require(np.frombuffer(data, dtype), requirements=["ALIGNED"])
-    return flat.reshape(described.shape)
+        if count * _LENGTH.itemsize > len(data):
+            raise invalid_field(size_pointer, "size_mismatch", f"too short for {count} texts")
+        return _decode_texts(data, count, pointer).reshape(tensor.shape)
+    if len(data) != count * dtype.itemsize:
+        detail = f"{count} values of {tensor.datatype} have {count * dtype.itemsize} bytes, not {len(data)}"
+        raise invalid_field(size_pointer, "size_mismatch", detail)
+    if dtype.kind == "b" and len(data) and np.frombuffer(data, np.uint8).max() > 1:
+        raise invalid_field(pointer, "not_a_boolean", "a BOOL is a byte of 0 or 1")
+    # Numbers that start at an unaligned address are copied.
+    return np.require(np.frombuffer(data, dtype), requirements=["ALIGNED"]).reshape(tensor.shape)
 
 
-def _texts(data: memoryview, count: int, pointer: str) -> Array:
-    """Texts of a binary tensor, shape (count,), of ``bytes`` objects."""
-    if count * LENGTH.itemsize > len(data):
-        raise fault(f"{pointer}/parameters/binary_data_size", "size_mismatch", f"too short for {count} texts")
-    texts = _equally_long(data, count)
-    return np.array(_one_by_one(data, count, pointer), dtype=object) if texts is None else texts
-
-
-def _equally_long(data: memoryview, count: int) -> Array | None:
-    """Read texts of one length, as band names are, at a tenth of the cost; None when they are not."""
+def _decode_texts(data: memoryview, count: int, pointer: str) -> Array:
     width, rest = divmod(len(data), count) if count else (0, 1)
-    if rest or width == LENGTH.itemsize:
-        return None
-    records = np.frombuffer(data, [("length", LENGTH), ("text", f"V{width - LENGTH.itemsize}")])
-    if (records["length"] != width - LENGTH.itemsize).any():
-        return None
-    return records["text"].astype(object)
-
-
-def _one_by_one(data: memoryview, count: int, pointer: str) -> list[bytes]:
+    if not rest and width > _LENGTH.itemsize:  # texts of one length, such as band names, are decoded in one step
+        records = np.frombuffer(data, [("length", _LENGTH), ("text", f"V{width - _LENGTH.itemsize}")])
+        if (records["length"] == width - _LENGTH.itemsize).all():
+            return records["text"].astype(object)
     texts: list[bytes] = []
     start = 0
     for _ in range(count):
-        begin = start + LENGTH.itemsize
+        begin = start + _LENGTH.itemsize
         end = begin + int.from_bytes(data[start:begin], "little")
         if begin > len(data) or end > len(data):
-            raise fault(pointer, "size_mismatch", f"text {len(texts)} goes beyond the bytes of its tensor")
+            raise invalid_field(pointer, "size_mismatch", f"text {len(texts)} is longer than the rest of its tensor")
         texts.append(bytes(data[begin:end]))
         start = end
     if start < len(data):
-        raise fault(pointer, "size_mismatch", f"{len(data) - start} bytes follow the last of {count} texts")
-    return texts
+        raise invalid_field(pointer, "size_mismatch", f"{len(data) - start} bytes follow the last of {count} texts")
+    return np.array(texts, dtype=object)
 
 
-def _from_json(described: InputTensor, pointer: str) -> Array:
-    count, dtype, data = _count(described, pointer), DTYPES[described.datatype], described.data
+def _decode_json(tensor: InputTensor, pointer: str) -> Array:
+    dtype, count, data = DTYPES[tensor.datatype], _count(tensor, pointer), tensor.data
+    where = f"{pointer}/data"
     if not isinstance(data, list):
-        raise fault(f"{pointer}/data", "not_a_list", "must be a list, or the parameter binary_data_size is missing")
-    flat = _flat(data, described.shape, pointer)
-    if len(flat) != count:
-        detail = f"{len(flat)} values where the shape has {count}"
-        raise fault(f"{pointer}/data", "size_mismatch", detail)
-    if not set(map(type, flat)) <= _JSON_TYPES[dtype.kind]:
-        raise fault(f"{pointer}/data", "wrong_type", f"holds a value that is no {described.datatype}")
-    try:
-        return _to_array(flat, dtype).reshape(described.shape)
-    except OverflowError:
-        detail = f"holds a number beyond the range of {described.datatype}"
-        raise fault(f"{pointer}/data", "out_of_range", detail) from None
-
-
-def _flat(data: list[Any], shape: Sequence[int], pointer: str) -> list[Any]:
-    """Values of a list that is flat, or nested as deep as the shape."""
-    for size in shape[1:]:
+        raise invalid_field(where, "not_a_list", "must be a list, unless binary_data_size is given")
+    for size in tensor.shape[1:]:  # flat, or nested as deep as the shape
         if not data or not isinstance(data[0], list):
             break
         if not all(isinstance(row, list) and len(row) == size for row in data):
-            raise fault(f"{pointer}/data", "size_mismatch", f"its inner lists do not all have {size} values")
+            raise invalid_field(where, "size_mismatch", f"an inner list does not have {size} values")
         data = list(chain.from_iterable(data))
-    return data
+    if len(data) != count:
+        raise invalid_field(where, "size_mismatch", f"{len(data)} values, but the shape has {count}")
+    if not set(map(type, data)) <= _JSON_TYPES[dtype.kind]:
+        raise invalid_field(where, "wrong_type", f"contains a value that is not {tensor.datatype}")
+    try:
+        return _to_array(data, dtype).reshape(tensor.shape)
+    except OverflowError:
+        detail = f"contains a number outside the range of {tensor.datatype}"
+        raise invalid_field(where, "out_of_range", detail) from None
 
 
-def _to_array(flat: list[Any], dtype: np.dtype[Any]) -> Array:
+def _count(tensor: InputTensor, pointer: str) -> int:
+    """Return the number of elements. Raises ProblemError (422) for a shape beyond every memory."""
+    if prod(max(size, 1) for size in tensor.shape) > MAX_ELEMENTS:
+        raise invalid_field(f"{pointer}/shape", "too_large", "the shape has too many elements")
+    return prod(tensor.shape)
+
+
+def _to_array(values: list[Any], dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "O":
-        return np.array([text.encode("utf-8", "replace") for text in flat], dtype=object)
+        return np.array([text.encode("utf-8", "replace") for text in values], dtype=object)
     if dtype.kind != "f":
-        return np.array(flat, dtype=dtype)
-    with np.errstate(over="ignore"):  # a double beyond the range of FP32 becomes infinite, for the next check to name
-        return np.array(flat, dtype=np.float64).astype(dtype)
+        return np.array(values, dtype=dtype)
+    with np.errstate(over="ignore"):  # a double beyond FP32 becomes infinite, which validation rejects
+        return np.array(values, dtype=np.float64).astype(dtype)
 
 
-def _count(described: InputTensor, pointer: str) -> int:
-    """Count the elements; Python's integers do not overflow."""
-    if prod(max(size, 1) for size in described.shape) > MOST_ELEMENTS:
-        raise fault(f"{pointer}/shape", "too_large", "more elements than memory has addresses")
-    return prod(described.shape)
-
-
-def datatype_of(array: Array) -> Datatype:
-    """Name of an array's dtype in this protocol."""
-    return _DATATYPES[array.dtype.newbyteorder("<")]
-
-
-def encode(
+def encode_response(
     head: Mapping[str, object], outputs: Mapping[str, Array], binary: Container[str]
 ) -> tuple[bytes, int | None]:
-    """Write a reply; returns it, and the length of its JSON part when tensors follow it.
+    """Encode a response; return it, and the length of its JSON part if tensors follow it.
 
     Parameters
     ----------
-    head : members of the JSON part beside ``outputs``.
-    outputs : arrays by name, in the order to be told; texts as ``bytes`` objects.
-    binary : names of those to be sent as bytes.
+    head : members of the JSON part besides ``outputs``.
+    outputs : arrays by name, in order; texts as ``bytes`` objects.
+    binary : names of the outputs that are sent as bytes.
     """
-    described, pieces = [], []
+    described, parts = [], []
     for name, array in outputs.items():
-        tensor: dict[str, object] = {"name": name, "datatype": datatype_of(array), "shape": array.shape}
+        datatype = _DATATYPES[array.dtype.newbyteorder("<")]
+        tensor: dict[str, object] = {"name": name, "datatype": datatype, "shape": array.shape}
         if name in binary:
-            piece = _to_bytes(array)
-            pieces.append(piece)
-            tensor["parameters"] = {"binary_data_size": len(piece)}
+            parts.append(_to_bytes(array))
+            tensor["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
             tensor["data"] = _to_json(array)
         described.append(tensor)
     text = orjson.dumps({**head, "outputs": described}, option=orjson.OPT_SERIALIZE_NUMPY)
-    return b"".join([text, *pieces]), len(text) if pieces else None
+    return b"".join([text, *parts]), len(text) if parts else None
 
 
 def _to_bytes(array: Array) -> bytes:

@@ -1,1 +1,1 @@
-"""HTTP routes, one file per subject."""
+"""Routes of the HTTP service."""

@@ -1,6 +1,6 @@
-"""``POST /v1/alerts``: packets as they left the survey, alone or as the parts of a multipart body.
+"""``POST /v1/alerts``: alert packets as the survey sent them, alone or as the parts of a multipart body.
 
-A form as a browser or ``curl -F`` sends it and a plain ``multipart/mixed`` read alike: every part is one packet,
+Every part of a ``multipart/form-data`` body (a web form, ``curl -F``) or a ``multipart/mixed`` body is one packet,
 whatever its name.
 """
 
@@ -19,36 +19,96 @@ from nightjar_alerts.models.alerts.envelopes import MessageReader, TopicRule, ru
 from nightjar_alerts.models.alerts.packet import Packet, PacketError, ReadLimits
 from nightjar_alerts.models.alerts.plans import NewSchemas
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.service.answers.replies import AlertsReply, FieldError
-from nightjar_alerts.service.answers.serializer import packet_identity, serialize_all
-from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.answers.replies import AlertsReply
+from nightjar_alerts.service.answers.serializer import ResultSerializer, packet_identity
+from nightjar_alerts.service.dataplane import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.http import openapi
-from nightjar_alerts.service.http.curves import check_deadline, read_query, result_serializers
+from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
-from nightjar_alerts.service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
-from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, media_type
+from nightjar_alerts.service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError, invalid_field
+from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, get_media_type
 from nightjar_alerts.service.http.endpoint import (
     INLINE_ITEMS,
     Timings,
-    charge,
-    client_of,
-    described,
+    charge_quota,
+    get_client_id,
     infer_options,
+    make_response,
     read_body,
-    reply,
+    route_docs,
 )
-from nightjar_alerts.service.http.formats import JSON_TYPE
-from nightjar_alerts.service.http.forms import AlertQuery
-from nightjar_alerts.service.http.lifecycle import Service, service_of
+from nightjar_alerts.service.http.formats import JSON
+from nightjar_alerts.service.http.lifecycle import Service, get_service
+from nightjar_alerts.service.http.query import AlertQuery, read_query
+from nightjar_alerts.service.http.results import build_results, get_serializers
+from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings
 
 MAX_BOUNDARY = 70  # RFC 2046
+CHUNK_BYTES = 1024 * 1024
+"""Size of packets that are decoded in one step; a client that has disconnected is noticed between steps."""
+PRIOR = "/query/prior"
+
+ReadResult = Packet | PacketError
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/alerts",
+    **route_docs(
+        "Classify alert packets",
+        openapi.ALERTS_BODY,
+        openapi.reply(AlertsReply, "One result per alert, in order; a container with several alerts has several."),
+        AlertQuery,
+    ),
+)
+async def alerts(request: Request) -> Response:
+    """Send LSST, ELAsTiCC or ZTF packets unchanged: Avro containers, Confluent-framed or bare records, JSON.
+
+    An alert that cannot be classified has the status `abstained` (it is valid, but a Solar System object or without
+    usable observations) or `rejected` (it cannot be read), with a reason code. The request itself succeeds.
+    """
+    service, settings = get_service(request), get_service(request).settings
+    timings = Timings(service.metrics)
+    query = read_query(request, AlertQuery)
+    default = service.select_model(query.model)
+    _check_query(query, settings)
+    media_type = get_media_type(request, (*openapi.PACKET_TYPES, *openapi.MULTIPART_TYPES))
+    options = infer_options(request, settings, timings.started, query.deadline_ms)
+    with service.budget.reserve(get_client_id(request)) as reservation:
+        data = await read_body(request, reservation, settings.max_alert_bytes)
+        timings.stage("receive")
+        packets = [data]
+        if media_type in openapi.MULTIPART_TYPES:
+            header = request.headers["content-type"]
+            packets = await service.run_in_thread(partial(split_parts, data, header, settings.max_packets))
+        del data
+        alerts = await cancel_on_disconnect(request, _decode(packets, query.schema, service, options))
+        timings.stage("decode")
+        options = replace(options, surveys=[_get_survey(alert) for alert in alerts])
+        handles, items = _route(service, query, alerts)
+        serializers = get_serializers(handles or [default], query.prior, settings.prior, PRIOR)
+        await charge_quota(request, service, len(items))
+        with acquired(dict.fromkeys(handles)):
+            outcomes = await cancel_on_disconnect(request, infer_many(handles, items, options)) if items else []
+    timings.start()
+    encode = partial(_encode, serializers, outcomes, alerts, Options(embedding=query.embedding))
+    content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS)
+    timings.stage("encode")
+    return make_response(request, content, JSON.media_type, handles, outcomes, timings)
+
+
+def _check_query(query: AlertQuery, settings: Settings) -> None:
+    check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
+    if query.schema is not None and not exists(query.schema, settings.schemas):
+        raise invalid_field("/query/schema", "unknown_schema", f"must be one of: {', '.join(schema_names())}")
 
 
 class _Parts:
-    """Collects parts from the parser's callbacks."""
+    """Collects the parts of a body from the callbacks of the parser."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -72,17 +132,16 @@ class _Parts:
 
 
 def split_parts(body: bytes, content_type: str, limit: int) -> list[bytes]:
-    """Bytes of every part, in order.
+    """Return the content of each part, in order.
 
     Raises
     ------
     ProblemError
-        400 without a usable boundary, for a body that does not parse, is cut short or has no part; 413 beyond ``limit``
-        parts.
+        400 without a valid boundary, and for an invalid body or one without parts; 413 beyond ``limit`` parts.
     """
     collected = _Parts(limit)
     parser = MultipartParser(
-        _boundary(content_type),
+        _get_boundary(content_type),
         {
             "on_part_begin": collected.begin,
             "on_part_data": collected.data,
@@ -93,90 +152,30 @@ def split_parts(body: bytes, content_type: str, limit: int) -> list[bytes]:
     try:
         parser.write(body)
     except FormParserError:
-        raise ProblemError(MALFORMED, "the multipart body does not parse") from None
+        raise ProblemError(MALFORMED, "the multipart body is invalid") from None
     if not collected.complete:
-        raise ProblemError(MALFORMED, "the multipart body is cut short: its closing boundary is missing")
+        raise ProblemError(MALFORMED, "the multipart body is truncated: its closing boundary is missing")
     if not collected.parts:
         raise ProblemError(MALFORMED, "the multipart body has no part")
     return collected.parts
 
 
-def _boundary(content_type: str) -> bytes:
+def _get_boundary(content_type: str) -> bytes:
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     if not 0 < len(boundary) <= MAX_BOUNDARY:
         raise ProblemError(MALFORMED, f"multipart needs a boundary of 1 to {MAX_BOUNDARY} characters in Content-Type")
     return boundary
 
 
-CHUNK_BYTES = 1024 * 1024  # decoded in one go; between chunks a client that has left is noticed
-
-PRIOR = "/query/prior"
-
-Read = Packet | PacketError
-
-router = APIRouter()
-
-
-@router.post(
-    "/v1/alerts",
-    **described(
-        "Classify alert packets",
-        openapi.ALERTS_BODY,
-        openapi.reply(AlertsReply, "One result per alert, in order; a container of several gives as many."),
-        AlertQuery,
-    ),
-)
-async def alerts(request: Request) -> Response:
-    """Send LSST, ELAsTiCC or ZTF packets: Avro containers, Confluent-framed or bare records, JSON; as they came.
-
-    An alert that cannot be classified comes back `abstained` (sound, but a moving object, or without a usable point) or
-    `rejected` (unreadable), each with a reason code; the request itself succeeds.
-    """
-    service, settings = service_of(request), service_of(request).settings
-    timings = Timings(service.metrics)
-    query = read_query(request, AlertQuery)
-    default = service.select_model(query.model)
-    _check(query, settings)
-    kind = media_type(request, (*openapi.PACKET_TYPES, *openapi.MULTIPART_TYPES))
-    options = infer_options(request, settings, timings.started, query.deadline_ms)
-    with service.budget.reserve(client_of(request)) as reservation:
-        data = await read_body(request, reservation, settings.max_alert_bytes)
-        timings.stage("receive")
-        packets = [data]
-        if kind in openapi.MULTIPART_TYPES:
-            header = request.headers["content-type"]
-            packets = await service.run_in_thread(partial(split_parts, data, header, settings.max_packets))
-        del data
-        alerts = await cancel_on_disconnect(request, _decode(packets, query.schema, service, options))
-        timings.stage("decode")
-        options = replace(options, surveys=[_survey(alert) for alert in alerts])
-        handles, items = _choose(service, query, alerts)
-        await charge(request, service, len(items))
-        with acquired(dict.fromkeys(handles)):
-            outcomes = await cancel_on_disconnect(request, infer_many(handles, items, options)) if items else []
-    timings.start()
-    encode = partial(_encode, handles or [default], alerts, query, settings.prior, outcomes)
-    content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS)
-    timings.stage("encode")
-    return reply(request, content, JSON_TYPE, handles, outcomes, timings)
-
-
-def _check(query: AlertQuery, settings: Settings) -> None:
-    check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
-    if query.schema is not None and not exists(query.schema, settings.schemas):
-        detail = f"must be one of: {', '.join(schema_names())}"
-        raise ProblemError(
-            errors.INVALID, errors=[FieldError(pointer="/query/schema", reason="unknown_schema", detail=detail)]
-        )
-
-
-async def _decode(packets: Sequence[bytes], schema: str | None, service: Service, options: InferOptions) -> list[Read]:
+async def _decode(
+    packets: Sequence[bytes], schema: str | None, service: Service, options: InferOptions
+) -> list[ReadResult]:
     """Read packets in threads, chunk by chunk. Raises ProblemError: 504 past the deadline, 413 for too many records."""
     settings = service.settings
     limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
     reader = MessageReader(SchemaRegistry(extra=settings.schemas), limits, settings.schemas)
     new, rule = NewSchemas(), rule_of(schema)
-    read: list[Read] = []
+    read: list[ReadResult] = []
     for chunk in _chunks(packets):
         records = await service.run_in_thread(partial(_read_all, chunk, reader, rule, new, options))
         read += records
@@ -188,17 +187,17 @@ async def _decode(packets: Sequence[bytes], schema: str | None, service: Service
 
 def _read_all(
     packets: Sequence[bytes], reader: MessageReader, rule: TopicRule, new: NewSchemas, options: InferOptions
-) -> list[Read]:
-    read: list[Read] = []
+) -> list[ReadResult]:
+    read: list[ReadResult] = []
     for data in packets:
-        if options.deadline is not None and monotonic() > options.deadline:  # each packet may be costly
+        if options.deadline is not None and monotonic() > options.deadline:  # reading a packet may take long
             raise ProblemError(errors.DEADLINE)
         read += reader.read(data, rule=rule, new=new)
     return read
 
 
 def _chunks(packets: Sequence[bytes]) -> list[list[bytes]]:
-    """Neighbouring packets of about CHUNK_BYTES together."""
+    """Divide packets into chunks of about CHUNK_BYTES, in order."""
     chunks: list[list[bytes]] = [[]]
     room = CHUNK_BYTES
     for data in packets:
@@ -210,47 +209,40 @@ def _chunks(packets: Sequence[bytes]) -> list[list[bytes]]:
     return chunks
 
 
-def _item(read: Read) -> LightCurve | Skipped:
-    if isinstance(read, PacketError):
-        return Skipped("rejected", read.reason, read.detail)
-    if read.curve is None:
-        return Skipped("abstained", read.reason or "", read.detail)
-    return read.curve
+def _route(service: Service, query: AlertQuery, alerts: Sequence[ReadResult]) -> tuple[list[ModelHandle], list[Item]]:
+    """Return the model for each alert, by its survey and, for canaries, its object; and the items to classify."""
+    routed = [
+        service.route(
+            _to_item(alert),
+            query.model,
+            survey=_get_survey(alert),
+            routing_key=alert.object_id if isinstance(alert, Packet) else "",
+        )
+        for alert in alerts
+    ]
+    return [handle for handle, _ in routed], [item for _, item in routed]
 
 
-def _survey(read: Read) -> str:
-    return read.survey or "unknown"
+def _to_item(alert: ReadResult) -> LightCurve | Skipped:
+    if isinstance(alert, PacketError):
+        return Skipped("rejected", alert.reason, alert.detail)
+    if alert.curve is None:
+        return Skipped("abstained", alert.reason or "", alert.detail)
+    return alert.curve
 
 
-def _choose(
-    service: Service, query: AlertQuery, read: Sequence[Read]
-) -> tuple[list[ModelHandle], list[LightCurve | LightCurveError | Skipped]]:
-    """Choose the model for each packet, by its survey and, where a canary has a share, its object; and the item."""
-    choices = [service.route(_item(item), query.model, survey=_survey(item), routing_key=_key(item)) for item in read]
-    handles = [handle for handle, _ in choices]
-    result_serializers(handles, query.prior, service.settings.prior, PRIOR)  # raises before anything is classified
-    return handles, [item for _, item in choices]
-
-
-def _key(read: Read) -> str:
-    return read.object_id if isinstance(read, Packet) else ""
+def _get_survey(alert: ReadResult) -> str:
+    return alert.survey or "unknown"
 
 
 def _encode(
-    handles: Sequence[ModelHandle],
-    alerts: Sequence[Read],
-    query: AlertQuery,
-    prior: str,
-    outcomes: Sequence[Outcome],
+    serializers: Sequence[ResultSerializer], outcomes: Sequence[Outcome], alerts: Sequence[ReadResult], options: Options
 ) -> bytes:
-    """Encode the reply in the name of the model of the first packet; results of others name theirs."""
-    serializers = result_serializers(handles, query.prior, prior, PRIOR)
-    identities, no_errors = [_identity(alert) for alert in alerts], [None] * len(alerts)
-    results = serialize_all(serializers[: len(alerts)], outcomes, identities, no_errors, query.embedding)
-    return serializers[0].write(results)
+    identities = [_identify(alert) for alert in alerts]
+    return JSON.encode(build_results(serializers, outcomes, identities, [None] * len(alerts), options))
 
 
-def _identity(read: Read) -> dict[str, str]:
-    if isinstance(read, PacketError):
-        return {"survey": _survey(read), "schema_version": "unknown", "alert_id": "", "object_id": ""}
-    return packet_identity(read)
+def _identify(alert: ReadResult) -> dict[str, str]:
+    if isinstance(alert, PacketError):
+        return {"survey": _get_survey(alert), "schema_version": "unknown", "alert_id": "", "object_id": ""}
+    return packet_identity(alert)

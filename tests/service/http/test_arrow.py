@@ -18,10 +18,12 @@ from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.service.answers.replies import CurveFailure, CurveResult
 from nightjar_alerts.service.http import arrow
 from nightjar_alerts.service.http.arrow import is_compressed
-from nightjar_alerts.service.http.curves import InvalidCurve, Item, parse_rows
+from nightjar_alerts.service.http.bodies import decode_rows
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.forms import ClassifyResults, Options
-from support.bodies import built, read_json
+from nightjar_alerts.service.http.results import ClassifyResults
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.schemas import Options
+from support.bodies import Curve, built, read_json
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table
 
@@ -35,8 +37,8 @@ NAMED = pa.struct([("mwebv", pa.float32()), ("z_final", pa.float64())])
 F4, F8 = pa.float32(), pa.float64()
 
 
-def read(body: bytes) -> Sequence[Item]:
-    return built(parse_rows(arrow.read_arrow(body, SETTINGS.max_curves), SETTINGS), SETTINGS).items
+def read(body: bytes) -> Sequence[Curve]:
+    return built(decode_rows(arrow.read_arrow(body, SETTINGS.max_curves), SETTINGS), SETTINGS).items
 
 
 def refusal(body: bytes) -> ProblemError:
@@ -94,9 +96,9 @@ def test_nulls() -> None:
     first, second, third = read(arrow_stream(arrow_table(rows)))
     assert isinstance(first, LightCurve)
     assert (first.object_id, len(first.metadata), first.detected.tolist()) == ("", 0, [True] * 4)
-    assert isinstance(second, InvalidCurve)
+    assert isinstance(second, InvalidLightCurve)
     assert [(error.pointer, error.reason) for error in second.errors] == [("/light_curves/1/flux/1", "not_a_number")]
-    assert isinstance(third, InvalidCurve)
+    assert isinstance(third, InvalidLightCurve)
     faults = {(error.pointer, error.reason) for error in third.errors}
     assert faults == {("/light_curves/2/mjd", "missing"), ("/light_curves/2/band/1", "not_a_string")}
 
@@ -120,7 +122,7 @@ def test_nulls() -> None:
 def test_a_bad_row_fails_alone(changes: dict[str, Any], types: dict[str, Any], pointer: str, reason: str) -> None:
     good = {**CURVES[2], "metadata": {}} | ({"band": [0, 1, 2]} if types.get("band") else {})
     first, bad, last = read(arrow_stream(arrow_table([good, good | changes, good], **types)))
-    assert isinstance(bad, InvalidCurve)
+    assert isinstance(bad, InvalidLightCurve)
     assert (bad.errors[0].pointer, bad.errors[0].reason) == (f"/light_curves/1{pointer}", reason)
     assert isinstance(first, LightCurve)
     assert isinstance(last, LightCurve)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 
 from nightjar_alerts.service.http import formats
-from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
+from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.openapi import PACKET_TYPES
 from nightjar_alerts.service.http.server import create_app
@@ -50,7 +50,7 @@ schemathesis.serializer.alias(list(PACKET_TYPES[1:]), PACKET_TYPES[0])
 # Bytes made up at random are in no format at all; what values do is tried in JSON, to which all formats lead.
 CURVES = [curve(), curve(3)]
 schemathesis.openapi.media_type(ARROW_TYPE, st.just(arrow_stream(arrow_table(CURVES))))
-schemathesis.openapi.media_type(LINES_TYPE, st.just(lines_body([*CURVES, "no curve"])))
+schemathesis.openapi.media_type(NDJSON_TYPE, st.just(lines_body([*CURVES, "no curve"])))
 for name in formats.MSGPACK_TYPES:
     schemathesis.openapi.media_type(name, st.sampled_from([msgpack_body(CURVES), msgpack_body([packed(curve()), {}])]))
 
@@ -60,7 +60,7 @@ def from_msgpack(_: schemathesis.DeserializationContext, response: schemathesis.
     return msgspec.to_builtins(msgspec.msgpack.decode(response.content))  # bytes become text, as the schema has them
 
 
-@schemathesis.deserializer(ARROW_TYPE, LINES_TYPE)
+@schemathesis.deserializer(ARROW_TYPE, NDJSON_TYPE)
 def as_text(_: schemathesis.DeserializationContext, response: schemathesis.Response) -> str:
     return response.content.decode("latin-1")
 

@@ -24,7 +24,7 @@ from nightjar_alerts.service.http.edge.errors import (
     UNAUTHORIZED,
     Problem,
     ProblemError,
-    problem_of,
+    to_problem,
 )
 from nightjar_alerts.service.http.edge.errors import problem_response as respond
 
@@ -78,14 +78,14 @@ def test_headers_that_a_kind_calls_for() -> None:
     ],
 )
 def test_every_exception_becomes_a_problem(error: BaseException, status: int) -> None:
-    problem = problem_of(error)
+    problem = to_problem(error)
     assert problem.kind.status == status
     assert "secret" not in problem.detail
 
 
 def test_retry_after_is_told() -> None:
-    assert problem_of(Overloaded(7.4)).retry_after == 8  # not before there is room
-    assert problem_of(EngineClosed()).retry_after
+    assert to_problem(Overloaded(7.4)).retry_after == 8  # not before there is room
+    assert to_problem(EngineClosed()).retry_after
 
 
 def test_field_errors_are_few_and_short() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import BANDS, EFFECTIVE_WAVELENGTHS_NM, nearest_band
-from nightjar_alerts.service.http.curves import InvalidCurve, Item
-from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
-from support.bodies import read_json
+from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from support.bodies import Curve, read_json
 from support.edge import Live, Network, curve, live, loader, settings
 from support.wire import (
     JSON_TYPE,
@@ -35,7 +35,7 @@ BODIES: dict[str, Any] = {
     JSON_TYPE: lambda curves: json.dumps({"light_curves": curves}).encode(),
     MSGPACK_TYPE: msgpack_body,
     ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves)),
-    LINES_TYPE: lines_body,
+    NDJSON_TYPE: lines_body,
 }
 
 
@@ -45,13 +45,13 @@ def edge() -> Iterator[Live]:
         yield edge
 
 
-def read(**changes: Any) -> Item:
+def read(**changes: Any) -> Curve:
     return read_json({"light_curves": [CURVE | changes]}, SETTINGS).items[0]
 
 
 def errors(**changes: Any) -> list[tuple[str, str]]:
     item = read(**changes)
-    assert isinstance(item, InvalidCurve)
+    assert isinstance(item, InvalidLightCurve)
     return [(error.pointer.removeprefix("/light_curves/0"), error.reason) for error in item.errors]
 
 
@@ -133,7 +133,7 @@ def test_filters_that_break_a_rule_are_named(filters: object, pointer: str, reas
 
 def test_unknown_band_without_description_lists_the_known_ones() -> None:
     item = read(filters={name: HST[name] for name in ("F606W", "F814W")})
-    assert isinstance(item, InvalidCurve)
+    assert isinstance(item, InvalidLightCurve)
     assert (item.pointer, item.reason) == ("/light_curves/0/band/2", "unknown_band")
     assert "known bands are u, g, r, i, z, Y, c, o," in str(item)
     assert "filters" in str(item)

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.service.http import arrow
-from nightjar_alerts.service.http.curves import InvalidCurve, Item, parse_lines, parse_rows
+from nightjar_alerts.service.http.bodies import decode_rows
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from support.bodies import built, read_json, read_msgpack, read_text
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from support.bodies import built, read_json, read_lines, read_msgpack, read_text
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table, packed
 
@@ -58,9 +60,9 @@ CURVES = [*ONE, *PAIRS, *MISSING, {}]
 OTHERS: list[Any] = [[], 1, "x", None, True, [curve(3)]]
 
 
-def verdict(item: Item, parent: str = "") -> Verdict:
+def verdict(item: LightCurve | InvalidLightCurve, parent: str = "") -> Verdict:
     """Pointer and reason of every error, or the record."""
-    if isinstance(item, InvalidCurve):
+    if isinstance(item, InvalidLightCurve):
         return [(error.pointer.removeprefix(parent), error.reason) for error in item.errors]
     columns = (item.mjd, item.flux, item.flux_err, item.band, item.detected)
     rest = [item.object_id, item.metadata, item.survey, item.described_filters]
@@ -85,11 +87,11 @@ def in_msgpack(value: Any) -> Verdict:
 
 
 def in_a_line(value: Any) -> Verdict:
-    return verdict(parse_lines([b" ", json.dumps(value).encode()], SETTINGS)[1])
+    return verdict(read_lines([b" ", json.dumps(value).encode()], SETTINGS)[1])
 
 
 def in_rows(value: Any) -> Verdict:
-    return verdict(built(parse_rows([value], SETTINGS), SETTINGS).items[0], "/light_curves/0")
+    return verdict(built(decode_rows([value], SETTINGS), SETTINGS).items[0], "/light_curves/0")
 
 
 def bare_json(value: Any) -> Verdict:
@@ -141,7 +143,7 @@ def test_arrow_gives_the_same_verdict_where_its_types_can_hold_the_curve() -> No
             continue  # of the schema, for all rows at once
         expected, found = (
             in_json(value),
-            verdict(built(parse_rows(rows, SETTINGS), SETTINGS).items[0], "/light_curves/0"),
+            verdict(built(decode_rows(rows, SETTINGS), SETTINGS).items[0], "/light_curves/0"),
         )
         if isinstance(expected, str) or isinstance(found, str):
             assert isinstance(found, str) == isinstance(expected, str), value
@@ -166,7 +168,7 @@ def test_number_that_is_not_finite_is_named_alike_in_every_text(name: str, numbe
     expected = [(f"/{name}/1", "not_finite")]
     assert verdict(read_text(many.encode(), SETTINGS).items[1], "/light_curves/1") == expected
     assert bare(lambda body: read_text(body, SETTINGS), text.encode()) == expected
-    assert verdict(parse_lines([text.encode()], SETTINGS)[0]) == expected
+    assert verdict(read_lines([text.encode()], SETTINGS)[0]) == expected
     as_float = np.array([*value[name]])
     as_float[1] = float("inf")
     assert in_msgpack(value | {name: as_float.tolist()}) == expected

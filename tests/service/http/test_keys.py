@@ -24,7 +24,7 @@ from nightjar_alerts.service.http.edge.keys import (
     Quotas,
     RedisUnavailable,
     SharedCounts,
-    limits_of,
+    list_limits,
 )
 from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.http.server import serve
@@ -222,7 +222,9 @@ async def test_replicas_count_together_and_a_restart_forgets_nothing(tmp_path: P
 @needs_redis
 @pytest.mark.usefixtures("patience")
 async def test_redis_and_the_process_count_alike(tmp_path: Path) -> None:
-    limits = limits_of(KeyLimits(requests_per_second=7, requests_per_day=20, curves_per_second=50, curves_per_day=300))
+    limits = list_limits(
+        KeyLimits(requests_per_second=7, requests_per_day=20, curves_per_second=50, curves_per_day=300)
+    )
     with redis_server(tmp_path) as server:
         there, here = SharedCounts(server.url), Counts()
         longest = 0.0  # seconds between one and the other

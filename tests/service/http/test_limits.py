@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from nightjar_alerts.service.http.endpoint import LARGE_BYTES
-from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
-from nightjar_alerts.service.http.forms import MAX_ID_LENGTH
+from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
 from support.edge import Live, Network, curve, live, loader, wait_until
 
 pytest.importorskip("pyarrow", reason="the [arrow] extra")
@@ -33,7 +33,7 @@ FORMATS: dict[str, tuple[str, Encode]] = {
     "msgpack lists": (MSGPACK_TYPE, msgpack_body),
     "msgpack bytes": (MSGPACK_TYPE, lambda curves: msgpack_body([packed(each) for each in curves])),
     "arrow": (ARROW_TYPE, lambda curves: arrow_stream(arrow_table(curves))),
-    "lines": (LINES_TYPE, lines_body),
+    "lines": (NDJSON_TYPE, lines_body),
 }
 WHOLE = [name for name in FORMATS if name != "lines"]  # a stream is read piece by piece and has limits of its own
 
@@ -156,7 +156,7 @@ def test_depth(edge: Live, kind: str) -> None:
 
 def test_depth_of_a_line(edge: Live) -> None:
     body = b'{"a":' * 2000 + b"\n" + json.dumps(curve()).encode() + b"\n"
-    status, headers, reply = edge.ask("POST", "/v1/classify", body, {"Content-Type": LINES_TYPE})
+    status, headers, reply = edge.ask("POST", "/v1/classify", body, {"Content-Type": NDJSON_TYPE})
     deep, good = results_of(headers["content-type"], reply)
     assert (status, deep["status"], deep["errors"][0]["reason"], good["status"]) == (
         200, "rejected", "malformed", "classified"

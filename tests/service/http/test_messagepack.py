@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.service.http.curves import InvalidCurve, Item
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from support.bodies import read_json, read_msgpack
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from support.bodies import Curve, read_json, read_msgpack
 from support.edge import curve, settings
 from support.wire import msgpack_body, packed
 
@@ -23,11 +23,11 @@ SETTINGS = settings(max_points=100, max_curves=5)
 FULL = curve(4, detected=[True, False, True, True], metadata={"mwebv": 0.5, "z_final": None})
 
 
-def read(body: bytes) -> Sequence[Item]:
+def read(body: bytes) -> Sequence[Curve]:
     return read_msgpack(body, SETTINGS).items
 
 
-def one(**changes: Any) -> LightCurve | InvalidCurve:
+def one(**changes: Any) -> LightCurve | InvalidLightCurve:
     """The light curve in the middle of three."""
     _, found, _ = read(msgpack_body([packed(FULL), packed(FULL) | changes, packed(FULL)]))
     return found
@@ -81,7 +81,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("changes", "pointer", "reason"), BAD)
 def test_a_bad_curve_among_others_fails_alone(changes: dict[str, Any], pointer: str, reason: str) -> None:
     found = one(**changes)
-    assert isinstance(found, InvalidCurve)
+    assert isinstance(found, InvalidLightCurve)
     assert (found.errors[0].pointer, found.errors[0].reason) == (f"/light_curves/1{pointer}", reason)
     assert found.object_id == ("" if "object_id" in changes else FULL["object_id"])
 
@@ -147,7 +147,7 @@ def test_a_bad_curve_in_a_large_body_fails_alone() -> None:
     }
     bad = {"object_id": msgspec.msgpack.Ext(5, b"x"), "metadata": {"mwebv": "x" * 300, "a": [0.5] * 70_000}} | others
     before, found, after = read(msgpack_body([long, bad, packed(long)]))
-    assert isinstance(found, InvalidCurve)
+    assert isinstance(found, InvalidLightCurve)
     assert_same(before, after)
 
 

@@ -95,7 +95,7 @@ def test_a_bug_is_logged_under_the_request_id_and_told_to_nobody(monkeypatch: py
     def buggy(*_: object) -> Any:
         raise ZeroDivisionError("the secret of the house")
 
-    monkeypatch.setattr("nightjar_alerts.service.http.routes.about.describe", buggy)
+    monkeypatch.setattr("nightjar_alerts.service.http.routes.meta.describe", buggy)
     with capture_logs() as logged, live(loader(Network())) as edge:
         status, headers, body = edge.ask("GET", "/v1/models")
     assert (status, json.loads(body)["type"]) == (500, "/problems/internal")

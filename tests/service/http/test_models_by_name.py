@@ -12,7 +12,7 @@ import pytest
 
 from nightjar_alerts.service.answers.replies import AlertsReply
 from nightjar_alerts.service.client import SAMPLES
-from nightjar_alerts.service.http.formats import LINES_TYPE
+from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from nightjar_alerts.service.registry.names import Reference
 from support import oip
 from support.edge import Live, Network, curve, live, loader
@@ -39,7 +39,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def answered_by(edge: Live, path: str, body: bytes, content_type: str) -> dict[str, Any]:
     status, headers, reply = edge.ask("POST", path, body, {"Content-Type": content_type})
     assert status == 200, reply
-    if content_type == LINES_TYPE:
+    if content_type == NDJSON_TYPE:
         name, found = headers["nightjar-model"].split(";")[0].split("/")
         return {"name": name, "version": found}
     document = msgspec.msgpack.decode(reply) if content_type == MSGPACK_TYPE else json.loads(reply)
@@ -63,7 +63,7 @@ def test_a_model_is_named_in_the_address(edge: Live, asked: str, name: str, numb
     bodies = {
         "application/json": json.dumps(curve()).encode(),
         MSGPACK_TYPE: msgpack_body([curve()]),
-        LINES_TYPE: lines_body([curve()]),
+        NDJSON_TYPE: lines_body([curve()]),
     }
     for content_type, body in bodies.items():
         model = answered_by(edge, f"/v1/classify?model={asked}", body, content_type)
@@ -119,7 +119,7 @@ def test_a_canary_is_declared_in_every_format(edge: Live) -> None:
     metadata = oip.client(edge).get_model_metadata("mine")
     assert metadata["versions"] == ["0.9.0", "1.0.0", "1.1.0"]
     streams = [
-        edge.ask("POST", "/v1/classify?model=mine", lines_body([curve()]), {"Content-Type": LINES_TYPE}) for _ in NAMES
+        edge.ask("POST", "/v1/classify?model=mine", lines_body([curve()]), {"Content-Type": NDJSON_TYPE}) for _ in NAMES
     ]
     assert {"role=canary" in headers["nightjar-model"] for _, headers, _ in streams} == {True, False}
     change(edge.service.models.delete_canary("mine"))

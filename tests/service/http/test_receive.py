@@ -14,7 +14,7 @@ from nightjar_alerts.service.http.edge.receive import (
     ClientDisconnected,
     MemoryBudget,
     cancel_on_disconnect,
-    media_type,
+    get_media_type,
 )
 
 Messages = list[dict[str, Any]]
@@ -129,14 +129,14 @@ async def test_a_body_is_there_once() -> None:
 
 
 def test_media_type_is_checked_without_its_parameters() -> None:
-    assert media_type(request([], content_type='Text/X; charset="a"'), ["text/x"]) == "text/x"
-    assert media_type(request([]), ["text/x"]) == ""
+    assert get_media_type(request([], content_type='Text/X; charset="a"'), ["text/x"]) == "text/x"
+    assert get_media_type(request([]), ["text/x"]) == ""
     for headers in (
         {"content_type": "text/y"},
         {"content_encoding": "br"},
     ):
         with pytest.raises(ProblemError) as caught:
-            media_type(request([], **headers), ["text/x"])
+            get_media_type(request([], **headers), ["text/x"])
         assert caught.value.kind.status == 415
 
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.http.curves import FORGIVEN_BYTES, MOST_PARTS, InvalidCurve, parse_json
+from nightjar_alerts.service.http.bodies import MAX_NAMES, decode_json
 from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.lightcurves.decoding import MAX_NONFINITE_BYTES
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import Read, read_json, read_text
 from support.edge import curve, settings
 
@@ -42,7 +44,7 @@ def test_a_bare_curve_becomes_a_record() -> None:
     asked = read(curve(3, metadata={"mwebv": 0.1, "z_final": None, "hostgal_snsep": -9}, options={"embedding": True}))
     (record,) = asked.items
     assert isinstance(record, LightCurve)
-    assert (asked.bare, asked.options.embedding, asked.options.deadline_ms) == (True, True, None)
+    assert (asked.single, asked.options.embedding, asked.options.deadline_ms) == (True, True, None)
     assert (record.object_id, dict(record.metadata), len(record)) == ("SN 2099zz", {"mwebv": 0.1}, 3)
     np.testing.assert_array_equal(record.flux, [1000, 1001, 1002])
     assert record.detected.all()
@@ -98,7 +100,7 @@ def test_a_bad_bare_curve_is_refused(changes: dict[str, Any], pointer: str, reas
 @pytest.mark.parametrize(("changes", "pointer", "reason"), BAD_CURVES)
 def test_a_bad_curve_among_others_fails_alone(changes: dict[str, Any], pointer: str, reason: str) -> None:
     first, bad, last = read({"light_curves": [curve(3), curve(3, **changes), curve(3)]}).items
-    assert isinstance(bad, InvalidCurve)
+    assert isinstance(bad, InvalidLightCurve)
     assert (bad.errors[0].pointer, bad.errors[0].reason) == (f"/light_curves/1{pointer}", reason)
     assert isinstance(first, LightCurve)
     assert isinstance(last, LightCurve)
@@ -117,7 +119,7 @@ def test_a_body_is_an_object(document: object) -> None:
 @pytest.mark.parametrize("item", [[], 1, "x", None])
 def test_so_is_a_curve(item: object) -> None:
     (bad,) = read({"light_curves": [item]}).items
-    assert isinstance(bad, InvalidCurve)
+    assert isinstance(bad, InvalidLightCurve)
     assert bad.errors == (FieldError(pointer="/light_curves/0", reason="not_an_object", detail="must be an object"),)
 
 
@@ -164,7 +166,7 @@ def test_identifiers_keep_every_digit() -> None:
 @pytest.mark.parametrize(("name", "echoed"), [("x", "x"), (7, "7"), (None, ""), ("x" * 500, ""), ([1], "")])
 def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
     (bad,) = read({"light_curves": [{"object_id": name}]}).items
-    assert isinstance(bad, InvalidCurve)
+    assert isinstance(bad, InvalidLightCurve)
     assert bad.object_id == echoed
 
 
@@ -186,7 +188,7 @@ def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
         b'{"flux": NaN, "object_id": "\\ud800"}',
         b'{"flux": NaN, "object_id": "a\\uDC00\\ud83d"}',
         b'{"\\udfff": NaN}',
-        b"{" + b",".join(b'"%x":0' % place for place in range(MOST_PARTS)) + b"}",
+        b"{" + b",".join(b'"%x":0' % place for place in range(MAX_NAMES)) + b"}",
         b"[" * 100_000 + b"]" * 100_000,
         b'{"a":' * 50_000,
     ],
@@ -194,7 +196,7 @@ def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
 )
 def test_other_bytes_than_json_are_refused(body: bytes) -> None:
     with pytest.raises(ProblemError) as caught:
-        parse_json(body, SETTINGS)
+        decode_json(body, SETTINGS)
     assert caught.value.kind.status == 400
 
 
@@ -208,7 +210,7 @@ def test_a_number_that_is_not_finite_is_named(number: str) -> None:
     many = f'{{"light_curves": [{json.dumps(good)}, {bad}]}}'
     first, second = read_text(many.encode(), SETTINGS).items
     assert isinstance(first, LightCurve)
-    assert isinstance(second, InvalidCurve)
+    assert isinstance(second, InvalidLightCurve)
     assert second.pointer == "/light_curves/1/flux/1"
 
 
@@ -254,7 +256,7 @@ def test_a_fault_is_found_in_time_that_the_bytes_pay(unit: bytes) -> None:
     text = b'{"mjd":[' + unit * ((8 << 20) // len(unit)) + b"x"
     started = time.thread_time()
     with pytest.raises(ProblemError) as caught:
-        parse_json(text, SETTINGS)
+        decode_json(text, SETTINGS)
     assert caught.value.kind.status == 400
     assert time.thread_time() - started < 1.0
 
@@ -262,7 +264,7 @@ def test_a_fault_is_found_in_time_that_the_bytes_pay(unit: bytes) -> None:
 def test_not_finite_numbers_in_a_long_text_are_malformed() -> None:
     bad = json.dumps(curve(3)).replace("1001.0", "NaN").encode()
     with pytest.raises(ProblemError) as caught:
-        parse_json(bad + b" " * FORGIVEN_BYTES, SETTINGS)
+        decode_json(bad + b" " * MAX_NONFINITE_BYTES, SETTINGS)
     assert caught.value.kind.status == 400
 
 

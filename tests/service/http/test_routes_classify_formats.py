@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
-from nightjar_alerts.service.http.forms import Options
+from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
+from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.registry.loader import load_configured
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.wire import (
@@ -30,7 +30,7 @@ BODIES: dict[str, Any] = {
     MSGPACK_TYPE: lambda curves: msgpack_body([packed(each) for each in curves]),
     "application/vnd.msgpack": msgpack_body,
     ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves)),
-    LINES_TYPE: lines_body,
+    NDJSON_TYPE: lines_body,
 }
 LIMIT = 2_000_000
 
@@ -81,17 +81,17 @@ def numbers(result: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array(said, np.float64)
 
 
-@pytest.mark.parametrize("wanted", ["", JSON_TYPE, MSGPACK_TYPE, ARROW_TYPE, LINES_TYPE])
+@pytest.mark.parametrize("wanted", ["", JSON_TYPE, MSGPACK_TYPE, ARROW_TYPE, NDJSON_TYPE])
 @pytest.mark.parametrize("sent", BODIES)
 def test_the_same_numbers_in_every_format(real: Live, expected: list[dict[str, Any]], sent: str, wanted: str) -> None:
-    if sent == LINES_TYPE and wanted not in ("", LINES_TYPE):
+    if sent == NDJSON_TYPE and wanted not in ("", NDJSON_TYPE):
         return
     status, headers, reply = ask(real, sent, BODIES[sent](drawn(20)), wanted, "?embedding=true")
     assert (status, headers["content-type"]) == (200, wanted or sent)
     results = results_of(headers["content-type"], reply)
     for ours, theirs in zip(results, expected, strict=True):
         if theirs["status"] == "rejected":
-            pointer = "/flux_err/0" if sent == LINES_TYPE else "/light_curves/3/flux_err/0"
+            pointer = "/flux_err/0" if sent == NDJSON_TYPE else "/light_curves/3/flux_err/0"
             assert (ours["status"], ours["errors"][0]["pointer"]) == ("rejected", pointer)
             continue
         names = ("status", "object_id", "class", "class_id", "points_per_band", "truncated", "metadata_missing")

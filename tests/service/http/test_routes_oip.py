@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.edge.errors import Problem
-from nightjar_alerts.service.http.oip import forms
+from nightjar_alerts.service.http.oip import schemas
 from nightjar_alerts.service.observe.metrics import STAGES
 from nightjar_alerts.service.registry.loader import load_configured
 from support.edge import CLASSES, HOST, Live, Network, curve, live, loader, wait_until
@@ -55,7 +55,7 @@ def classes(probabilities: NDArray[np.float32]) -> list[int]:
 
 def test_the_server_says_what_it_is(asking: triton.InferenceServerClient) -> None:
     assert (asking.is_server_live(), asking.is_server_ready()) == (True, True)
-    told = forms.ServerMetadata.model_validate(asking.get_server_metadata())
+    told = schemas.ServerMetadata.model_validate(asking.get_server_metadata())
     assert told.name == "nightjar"
     assert {"binary_tensor_data", "parameters"} <= set(told.extensions)
 
@@ -76,7 +76,7 @@ def test_a_model_is_found_by_name_and_version(
 
 
 def test_metadata_describe_the_tensors(asking: triton.InferenceServerClient) -> None:
-    metadata = forms.ModelMetadata.model_validate(asking.get_model_metadata(MODEL))
+    metadata = schemas.ModelMetadata.model_validate(asking.get_model_metadata(MODEL))
     assert [tensor.name for tensor in metadata.inputs][:4] == ["mjd", "flux", "flux_err", "band"]
     shapes = {tensor.name: tensor.shape for tensor in [*metadata.inputs, *metadata.outputs]}
     assert (shapes["metadata"], shapes["probabilities"], shapes["embedding"]) == ([-1, 64], [-1, CLASSES], [-1, 4])
@@ -87,7 +87,7 @@ def test_one_light_curve_needs_no_offsets(asking: triton.InferenceServerClient, 
     arrays = {name: array for name, array in history(7.0).items() if name != "offsets"}
     answer = asking.infer(MODEL, inputs(arrays, binary=binary), request_id="SN 1", model_version=VERSION)
     head = answer.get_response()
-    forms.InferReply.model_validate(head)
+    schemas.InferReply.model_validate(head)
     assert (head["id"], head["model_name"], head["model_version"]) == ("SN 1", MODEL, VERSION)
     assert head["parameters"] == {"sha256": "0" * 64, "taxonomy": "elasticc-20/1", "calibration": "none"}
     assert [output["name"] for output in head["outputs"]] == ["probabilities", "status", "reason"]

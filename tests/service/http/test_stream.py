@@ -12,12 +12,12 @@ import pytest
 
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.engine.policy import CostModel
-from nightjar_alerts.service.http.formats import LINES_TYPE
+from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 from support.graphs import poison
 from support.wire import lines_body
 
-HEAD = f"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: {LINES_TYPE}\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD = f"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: {NDJSON_TYPE}\r\nTransfer-Encoding: chunked\r\n\r\n"
 LINE_LIMIT = 100_000
 POISONOUS = 666.0
 END = b"0\r\n\r\n"
@@ -107,7 +107,7 @@ def test_a_result_comes_back_while_the_stream_goes_on(edge: Live) -> None:
             assert found is not None
             assert (found["status"], found["object_id"]) == ("classified", str(index))
             assert found["class"] == ELASTICC.names[index % CLASSES]
-        assert talk.headers["content-type"] == LINES_TYPE
+        assert talk.headers["content-type"] == NDJSON_TYPE
         assert talk.headers["nightjar-model"].startswith("echo/0.0.1; sha256=000")
         talk.socket.sendall(END)
         assert talk.result() is None
@@ -115,7 +115,7 @@ def test_a_result_comes_back_while_the_stream_goes_on(edge: Live) -> None:
 
 def test_thousands_in_order(edge: Live) -> None:
     body = lines_body([marked(index) for index in range(3000)])
-    status, headers, reply = edge.ask("POST", "/v1/classify", body, {"Content-Type": LINES_TYPE})
+    status, headers, reply = edge.ask("POST", "/v1/classify", body, {"Content-Type": NDJSON_TYPE})
     results = [json.loads(line) for line in reply.splitlines()]
     assert (status, "content-length" in headers) == (200, False)
     assert [result["object_id"] for result in results] == [str(index) for index in range(3000)]
@@ -137,7 +137,7 @@ def test_bad_lines_are_answered_alone(edge: Live) -> None:
         json.dumps(marked(6)).encode() + b"\r",
         json.dumps(marked(7)).encode(),
     ]
-    _, _, reply = edge.ask("POST", "/v1/classify", b"\n".join(lines), {"Content-Type": LINES_TYPE})
+    _, _, reply = edge.ask("POST", "/v1/classify", b"\n".join(lines), {"Content-Type": NDJSON_TYPE})
     found = [json.loads(line) for line in reply.splitlines()]
     told = [(r["status"], r.get("reason", ""), [e["pointer"] for e in r.get("errors", ())]) for r in found]
     malformed = ("rejected", "malformed", [""])
@@ -151,24 +151,24 @@ def test_bad_lines_are_answered_alone(edge: Live) -> None:
 
 def test_options_are_in_the_address(edge: Live) -> None:
     path = "/v1/classify?embedding=true&embedding_dtype=float16&embedding_encoding=base64"
-    _, _, reply = edge.ask("POST", path, lines_body([marked(1)]), {"Content-Type": LINES_TYPE})
+    _, _, reply = edge.ask("POST", path, lines_body([marked(1)]), {"Content-Type": NDJSON_TYPE})
     assert json.loads(reply)["embedding"] == "ADwAPAA8ADw="
     status, _, reply = edge.ask(
-        "POST", "/v1/classify?embeding=1", lines_body([marked(1)]), {"Content-Type": LINES_TYPE}
+        "POST", "/v1/classify?embeding=1", lines_body([marked(1)]), {"Content-Type": NDJSON_TYPE}
     )
     assert (status, json.loads(reply)["errors"][0]["pointer"]) == (422, "/query/embeding")
 
 
 @pytest.mark.parametrize(("body", "status"), [(b"", 400), (b"\n \n", 400), (b"x" * (LINE_LIMIT + 1), 413)])
 def test_a_fault_before_the_first_result_is_a_problem(edge: Live, body: bytes, status: int) -> None:
-    answered, headers, reply = edge.ask("POST", "/v1/classify", body, {"Content-Type": LINES_TYPE})
+    answered, headers, reply = edge.ask("POST", "/v1/classify", body, {"Content-Type": NDJSON_TYPE})
     assert (answered, headers["content-type"], json.loads(reply)["status"]) == (
         status, "application/problem+json", status
     )  # fmt: skip
 
 
 def test_no_other_format_answers_a_stream(edge: Live) -> None:
-    headers = {"Content-Type": LINES_TYPE, "Accept": "application/json"}
+    headers = {"Content-Type": NDJSON_TYPE, "Accept": "application/json"}
     assert edge.ask("POST", "/v1/classify", lines_body([marked(1)]), headers)[0] == 406
 
 
@@ -206,7 +206,7 @@ def test_a_client_that_sends_a_byte_at_a_time_without_an_end(edge: Live) -> None
 
 
 def test_too_many_light_curves(edge: Live) -> None:
-    _, _, reply = edge.ask("POST", "/v1/classify", b"7\n" * 5001, {"Content-Type": LINES_TYPE})
+    _, _, reply = edge.ask("POST", "/v1/classify", b"7\n" * 5001, {"Content-Type": NDJSON_TYPE})
     *answered, last = reply.splitlines()
     assert (len(answered), json.loads(last)["problem"]["limit"]) == (5000, 5000)
 

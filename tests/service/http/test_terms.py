@@ -11,8 +11,9 @@ import pytest
 from starlette.requests import Request
 
 from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.http.deadlines import DEADLINE_HEADER
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.endpoint import DEADLINE_HEADER, infer_options
+from nightjar_alerts.service.http.endpoint import infer_options
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 
 SETTINGS = settings(default_deadline_ms=5000, max_deadline_ms=20_000)

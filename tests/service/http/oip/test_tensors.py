@@ -16,8 +16,8 @@ from tritonclient.http import InferResult
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.oip.forms import InferRequest, InputTensor
-from nightjar_alerts.service.http.oip.tensors import DTYPES, datatype_of, decode, encode, split_body
+from nightjar_alerts.service.http.oip.schemas import InferRequest, InputTensor
+from nightjar_alerts.service.http.oip.tensors import DTYPES, decode_tensors, encode_response, split_body
 
 NUMERIC = [name for name in DTYPES if name != "BYTES"]
 
@@ -31,13 +31,13 @@ def described(
 
 
 def decoded(tensor: InputTensor, binary: bytes = b"") -> NDArray[Any]:
-    return decode([tensor], memoryview(binary))["x"].values
+    return decode_tensors([tensor], memoryview(binary))["x"]
 
 
 def refused(*inputs: InputTensor, binary: bytes = b"") -> tuple[int, str]:
     """Status of the refusal and where the fault is, or its detail."""
     with pytest.raises(ProblemError) as caught:
-        decode(inputs, memoryview(binary))
+        decode_tensors(inputs, memoryview(binary))
     problem = caught.value
     return problem.kind.status, problem.errors[0].pointer if problem.errors else problem.detail
 
@@ -50,12 +50,12 @@ def test_numbers_come_out_as_they_went_in(datatype: Any, data: st.DataObject) ->
     array = data.draw(arrays.arrays(DTYPES[datatype], shape))
     binary = array.tobytes()
     back = decoded(described(datatype, list(shape), len(binary)), binary)
-    assert (back.tobytes(), back.shape, datatype_of(back)) == (binary, shape, datatype)
-    content, length = encode({}, {"x": array}, {"x"})
+    assert (back.tobytes(), back.shape, back.dtype) == (binary, shape, DTYPES[datatype])
+    content, length = encode_response({}, {"x": array}, {"x"})
     assert content[length:] == binary
     if DTYPES[datatype].kind != "f" or np.isfinite(array).all():  # JSON tells all others as null
-        (told,) = json.loads(encode({}, {"x": array}, ())[0])["outputs"]
-        again = decoded(described(datatype, told["shape"], data=told["data"]))
+        (tensor,) = json.loads(encode_response({}, {"x": array}, ())[0])["outputs"]
+        again = decoded(described(datatype, tensor["shape"], data=tensor["data"]))
         assert again.dtype == array.dtype
         assert (again == array).all()
         assert (decoded(described(datatype, list(shape), data=array.tolist())) == array).all()
@@ -68,7 +68,7 @@ def test_texts_are_written_and_read_as_the_public_client_does(texts: list[bytes]
     theirs = serialize_byte_tensor(array)
     binary = theirs.item() if texts else b""
     assert decoded(described("BYTES", [len(texts)], len(binary)), binary).tolist() == texts
-    content, length = encode({}, {"x": array}, {"x"})
+    content, length = encode_response({}, {"x": array}, {"x"})
     assert content[length:] == binary
     assert deserialize_bytes_tensor(content[length:]).tolist() == texts
 
@@ -83,7 +83,7 @@ def test_numbers_at_any_address_become_aligned() -> None:
     values = np.arange(5, dtype="<f8")
     for shift in range(1, 9):
         inputs = [described("UINT8", [shift], shift, name="shift"), described("FP64", [5], 40)]
-        back = decode(inputs, memoryview(bytes(shift) + values.tobytes()))["x"].values
+        back = decode_tensors(inputs, memoryview(bytes(shift) + values.tobytes()))["x"]
         assert back.flags.aligned
         assert (back == values).all()
 
@@ -94,9 +94,8 @@ def test_tensors_follow_in_the_order_of_their_descriptions() -> None:
         described("FP32", [2], data=[1, 2.5], name="b"),
         described("INT32", [1], 4, name="c"),
     ]
-    tensors = decode(inputs, memoryview(struct.pack("<ii", 1, -2)))
-    assert {name: tensor.values.tolist() for name, tensor in tensors.items()} == {"a": [1], "b": [1, 2.5], "c": [-2]}
-    assert [tensor.pointer for tensor in tensors.values()] == ["/inputs/0", "/inputs/1", "/inputs/2"]
+    tensors = decode_tensors(inputs, memoryview(struct.pack("<ii", 1, -2)))
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {"a": [1], "b": [1, 2.5], "c": [-2]}
 
 
 def test_null_is_a_missing_number_and_only_that() -> None:
@@ -172,8 +171,6 @@ def test_a_binary_part_of_another_length() -> None:
 
 def test_descriptions_that_contradict_themselves() -> None:
     assert refused(described("FP32", [1], 4, data=[1.0]), binary=bytes(4)) == (422, "/inputs/0/data")
-    twice = described("FP32", [1], 4)
-    assert refused(twice, twice, binary=bytes(8)) == (422, "/inputs/1/name")
 
 
 @pytest.mark.parametrize("length", ["", "x", "-1", "+1", "1.0", "0x1", "٣", "1 ", "9" * 5000, "0", "00", "11"])
@@ -227,7 +224,7 @@ def test_the_public_client_reads_what_is_written() -> None:
         "none": np.zeros((0, 3), dtype=np.float32),
     }
     for binary in (set(outputs), {"texts"}, set[str]()):
-        content, length = encode({"id": "1"}, outputs, binary)
+        content, length = encode_response({"id": "1"}, outputs, binary)
         assert (length is None) == (not binary)
         read = InferResult.from_response_body(content, header_length=length)
         assert np.array_equal(read.as_numpy("rows"), outputs["rows"], equal_nan=True)
@@ -237,7 +234,7 @@ def test_the_public_client_reads_what_is_written() -> None:
 
 
 def test_a_text_that_is_no_utf8_can_still_be_told_as_json() -> None:
-    content, _ = encode({}, {"x": np.array([b"\xff"], dtype=object)}, ())
+    content, _ = encode_response({}, {"x": np.array([b"\xff"], dtype=object)}, ())
     assert json.loads(content)["outputs"][0]["data"] == ["\ufffd"]
     assert decoded(described("BYTES", [1], data=["\ud800"])).tolist() == [b"?"]
 
@@ -247,5 +244,5 @@ def test_a_text_that_is_no_utf8_can_still_be_told_as_json() -> None:
 def test_whatever_the_bytes_it_is_a_tensor_or_a_problem(flood: bytes, shape: list[int], data: st.DataObject) -> None:
     datatype = data.draw(st.sampled_from(list(DTYPES)))
     with suppress(ProblemError):
-        values = decode([described(datatype, shape, len(flood))], memoryview(flood))["x"].values
+        values = decode_tensors([described(datatype, shape, len(flood))], memoryview(flood))["x"]
         assert (list(values.shape), values.dtype) == (shape, DTYPES[datatype])

@@ -1,4 +1,4 @@
-"""Routes that tell about the service: pages for people, problems, models, probes and metrics.
+"""Routes for documentation, problem types, models, probes and metrics.
 
 ``/`` leads to ``/docs``, a description of the interface that needs nothing from elsewhere. The usual Swagger page loads
 its program from a content network; an observatory's service should not have to. This one is written from the OpenAPI
@@ -23,7 +23,7 @@ from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import KINDS, NOT_FOUND, ProblemError
 from nightjar_alerts.service.http.formats import JSON_TYPE
-from nightjar_alerts.service.http.lifecycle import Service, service_of
+from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.registry.serving import ServedModel
 
 pages = APIRouter(include_in_schema=False)
@@ -144,7 +144,7 @@ models_router = APIRouter()
 )
 async def models(request: Request) -> Response:
     """Task, name, version, hash, classes with their ids, bands, limits, metadata columns, quality, calibration."""
-    service = service_of(request)
+    service = get_service(request)
     content = ModelsReply(models=[_describe(service, model) for model in service.served])
     return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)
 
@@ -171,7 +171,7 @@ async def models(request: Request) -> Response:
 )
 async def model(request: Request) -> Response:
     """Describe the model that answers for a name, an exact version or an alias."""
-    service = service_of(request)
+    service = get_service(request)
     content = _describe(service, service.select_model(request.path_params["model"]).model)
     return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)
 
@@ -203,7 +203,7 @@ class ReadyReply(BaseModel):
 @probes.get("/healthz", summary="Liveness", responses=UNAVAILABLE)
 async def healthz(request: Request) -> HealthStatus:
     """Tell whether this process works: the event loop answers and the inference engine lives."""
-    service = service_of(request)
+    service = get_service(request)
     if not service.alive:
         raise service.not_ready()
     return HealthStatus(status="alive")
@@ -212,7 +212,7 @@ async def healthz(request: Request) -> HealthStatus:
 @probes.get("/readyz", summary="Readiness", responses=UNAVAILABLE)
 async def readyz(request: Request) -> ReadyReply:
     """Tell whether to send requests here: not while starting, draining or failed, nor while an inference run hangs."""
-    service = service_of(request)
+    service = get_service(request)
     if service.unready:
         raise service.not_ready()
     models = service.models
@@ -224,7 +224,7 @@ async def readyz(request: Request) -> ReadyReply:
 @probes.get("/startupz", summary="Startup", responses=UNAVAILABLE)
 async def startupz(request: Request) -> HealthStatus:
     """Tell whether the model has been loaded, verified and warmed up."""
-    service = service_of(request)
+    service = get_service(request)
     if not service.started:
         raise service.not_ready()
     return HealthStatus(status="started")
@@ -238,5 +238,5 @@ async def startupz(request: Request) -> HealthStatus:
 )
 async def metrics(request: Request) -> Response:
     """Every metric in the text format."""
-    text = await asyncio.to_thread(service_of(request).metrics.render)  # milliseconds: not on the event loop
+    text = await asyncio.to_thread(get_service(request).metrics.render)  # milliseconds: not on the event loop
     return Response(text, media_type=CONTENT_TYPE_LATEST)

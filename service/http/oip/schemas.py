@@ -1,0 +1,193 @@
+"""Requests and responses of the Open Inference Protocol as pydantic models.
+
+Clients send more than a model needs: unknown parameters are ignored, and a member that is null counts as absent
+(MLServer's codecs, Jackson and KServe's client send such). Other unknown members are errors. The values of a JSON
+tensor are not validated here; :mod:`service.http.oip.tensors` checks them in bulk.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from nightjar_alerts.models.photometry import FluxUnit
+from nightjar_alerts.service.answers.replies import Reply
+from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, PRIOR_TEXT
+
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
+]  # fmt: skip
+
+MAX_TENSORS = 16
+MAX_RANK = 8
+MAX_NAME_LENGTH = 100
+
+Dimension = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TensorData = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {},
+            "description": "values in row-major order, flat or nested as in the shape; null for a missing number",
+        }
+    ),
+]
+
+
+def _drop_default(schema: dict[str, Any]) -> None:
+    """Remove the default null of a member that cannot be null."""
+    schema.pop("default", None)
+
+
+_NO_DATA = Field(None, json_schema_extra=_drop_default)
+
+
+class _Parameters(BaseModel):
+    """Parameters; unknown ones are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _select_known(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        if "shared_memory_region" in value:  # if ignored, the client would wait for data that never come
+            raise PydanticCustomError("unsupported", "shared memory is not supported")
+        return {name: value[name] for name in cls.model_fields if value.get(name) is not None}
+
+
+class _Members(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_null(cls, value: object) -> object:
+        """Remove members that are null; stop at the first unknown name, of which there may be a million."""
+        if not isinstance(value, dict):
+            return value
+        for name in value:
+            if name not in cls.model_fields:
+                raise PydanticCustomError("unknown_field", "unknown field {name}", {"name": str(name)[:60]})
+        return {name: member for name, member in value.items() if member is not None}
+
+
+class InputParameters(_Parameters):
+    """Parameters of an input."""
+
+    binary_data_size: int | None = Field(None, ge=0, description="size of the tensor after the JSON part, in bytes")
+
+
+class InputTensor(_Members):
+    """An input: its values in `data`, or as `binary_data_size` bytes after the JSON part."""
+
+    name: str = Field(max_length=MAX_NAME_LENGTH)
+    shape: list[Dimension] = Field(max_length=MAX_RANK, fail_fast=True)
+    datatype: Datatype
+    parameters: InputParameters = InputParameters()
+    data: TensorData = _NO_DATA
+
+
+class OutputParameters(_Parameters):
+    """Parameters of a requested output."""
+
+    binary_data: bool | None = Field(
+        None, description="if true, send the output as bytes after the JSON part; default: binary_data_output"
+    )
+    classification: int = Field(
+        0, ge=0, description="number of most probable classes to return as texts `value:index:label`; 0: all values"
+    )
+
+
+class OutputRequest(_Members):
+    """A requested output."""
+
+    name: str = Field(max_length=MAX_NAME_LENGTH)
+    parameters: OutputParameters = OutputParameters()
+
+
+class RequestParameters(_Parameters):
+    """Parameters of a request."""
+
+    timeout: int | None = Field(None, ge=0, description="deadline in microseconds; 0: none")
+    deadline_ms: int | None = Field(None, ge=1, description="deadline in milliseconds, instead of timeout")
+    flux_unit: FluxUnit = Field("nJy", description="unit of all fluxes in the request")
+    prior: str | dict[str, Any] | None = Field(None, description=PRIOR_TEXT)
+    binary_data_output: bool = Field(False, description="if true, send outputs as bytes by default")
+
+
+class InferRequest(_Members):
+    """The JSON part of an inference request. Tensors sent as bytes follow it in the order of `inputs`."""
+
+    id: str = Field("", max_length=MAX_ID_LENGTH, description="repeated in the response")
+    model_name: str | None = Field(None, description="if given, must match the path or the model")
+    model_version: str | None = Field(None, description="if given, must match the path or the model")
+    parameters: RequestParameters = RequestParameters()
+    inputs: list[InputTensor] = Field(min_length=1, max_length=MAX_TENSORS, fail_fast=True)
+    outputs: list[OutputRequest] = Field([], max_length=MAX_TENSORS, fail_fast=True)
+
+
+class Live(Reply):
+    """Liveness of the server."""
+
+    live: Literal[True]
+
+
+class Ready(Reply):
+    """Readiness of the server."""
+
+    ready: Literal[True]
+
+
+class ModelReady(Reply):
+    """Readiness of a model."""
+
+    name: str
+    ready: Literal[True]
+
+
+class ServerMetadata(Reply):
+    """Name, version and extensions of the server."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(Reply):
+    """An input or output of a model; -1 is a dimension of any size."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int]
+
+
+class ModelMetadata(Reply):
+    """Inputs and outputs of a model."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class OutputTensor(Reply):
+    """An output: its values in `data`, or `binary_data_size` in `parameters` and bytes after the JSON part."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int]
+    parameters: dict[str, int] | None = None
+    data: TensorData = _NO_DATA
+
+
+class InferReply(Reply):
+    """The JSON part of an inference response. Tensors sent as bytes follow it in the order of `outputs`."""
+
+    model_name: str
+    model_version: str
+    id: str = ""
+    parameters: dict[str, str] = Field(description="the model: sha256, taxonomy, calibration, prior")
+    outputs: list[OutputTensor]

@@ -1,0 +1,114 @@
+"""Query parameters of ``/v1`` as msgspec structs."""
+
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+
+from nightjar_alerts.models.alerts.avro import schema_names
+from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
+from nightjar_alerts.service.answers.replies import pointer
+from nightjar_alerts.service.http.edge.errors import INVALID, ProblemError, invalid_field
+from nightjar_alerts.service.lightcurves.decoding import ObjectReader, decode_fields, field_types
+from nightjar_alerts.service.lightcurves.schemas import (
+    DEADLINE_TEXT,
+    EMBEDDING_TEXT,
+    PRIOR_TEXT,
+    Deadline,
+    Options,
+    Prior,
+)
+from nightjar_alerts.service.registry.names import MOST_CHARACTERS
+
+QueryT = TypeVar("QueryT", bound=Struct)
+
+
+class ClassifyQuery(Options, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Options as query parameters. An option in the body takes precedence."""
+
+    model: Annotated[
+        str,
+        Meta(
+            max_length=MOST_CHARACTERS,
+            description="model to use: `name`, `name@1.2.3` or an alias; default: `default`",
+        ),
+    ] = ""
+
+
+class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Query parameters of a request with alert packets."""
+
+    schema: Annotated[
+        Annotated[str, Meta(max_length=40)] | None,
+        Meta(description=f"schema of packets that are bare records: {', '.join(schema_names())}"),
+    ] = None
+    model: Annotated[
+        str,
+        Meta(
+            max_length=MOST_CHARACTERS,
+            description="model to use: `name`, `name@1.2.3` or an alias; default: for each packet the alias of its "
+            f"survey ({', '.join(f'`{name}`' for name in sorted(SURVEY_BY_NAME))}), or `default`. A light curve "
+            "outside the domain of that model is classified by another model whose domain includes it, or not at all",
+        ),
+    ] = ""
+    prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
+    embedding: Annotated[bool, Meta(description=EMBEDDING_TEXT)] = False
+    deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
+
+
+@cache
+def _default_query(struct: type[Struct]) -> Struct:
+    return struct()
+
+
+def default_query(struct: type[QueryT]) -> QueryT:
+    """Return the query of a request without parameters."""
+    query = _default_query(struct)
+    assert isinstance(query, struct)
+    return query
+
+
+def read_query(request: Request, struct: type[QueryT]) -> QueryT:
+    """Read the query parameters of a request.
+
+    Raises
+    ------
+    ProblemError
+        422 for a parameter that is unknown, repeated or invalid.
+    """
+    if not request.scope["query_string"]:
+        return default_query(struct)
+    values: dict[str, Any] = {}
+    for name, text in request.query_params.multi_items():
+        where = "/query" + pointer([name])
+        if name not in field_types(struct):
+            raise invalid_field(where, "unknown_field", "unknown parameter")
+        if name in values:
+            raise invalid_field(where, "duplicate", "this parameter is given twice")
+        values[name] = text
+        if name == "prior" and text.lstrip().startswith("{"):
+            try:
+                values[name] = msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                raise invalid_field(where, "malformed", "must be a name or a JSON object of weights") from None
+    decoded, errors = decode_fields(values, struct, _QUERY_READER, "/query")
+    if errors:
+        raise ProblemError(INVALID, errors=errors)
+    return struct(**decoded)
+
+
+class _QueryReader(ObjectReader):
+    """Reader of query parameters, whose values are text."""
+
+    def decode(self, value: Any, kind: Any) -> Any:
+        """Convert a text to the type of its parameter."""
+        converted = msgspec.convert(value, kind, strict=False)
+        if converted is None:  # msgspec converts the text "null", which no query parameter can be
+            msgspec.convert("none", kind, strict=False)  # raises unless the type allows text
+            return value
+        return converted
+
+
+_QUERY_READER = _QueryReader()

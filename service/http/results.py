@@ -1,0 +1,133 @@
+"""Results of a request, before they are encoded in one of the formats of :mod:`service.http.formats`."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.posterior import PriorError
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.answers.serializer import (
+    ResultSerializer,
+    default_serializer,
+    result_serializer,
+    serialize_all,
+)
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.http.edge.errors import invalid_field
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.schemas import Options
+from nightjar_alerts.service.registry.serving import ModelHandle
+
+
+class ClassifyResults(NamedTuple):
+    """Results of a request.
+
+    Attributes
+    ----------
+    model : fields of :class:`service.answers.replies.ClassifierProvenance`.
+    classes, groups, bands : keys of the probabilities, of the hierarchy and of the points in every result.
+    embedding_dim : length of the embeddings.
+    results : one for each item, as :mod:`service.answers.replies` declares it; an embedding is an array.
+    options : of the request.
+    """
+
+    model: Mapping[str, str]
+    classes: Sequence[str]
+    groups: Sequence[str]
+    bands: Sequence[str]
+    embedding_dim: int
+    results: Sequence[Mapping[str, Any]]
+    options: Options
+
+
+def build_results(
+    serializers: Sequence[ResultSerializer],
+    outcomes: Sequence[Outcome],
+    identities: Sequence[Mapping[str, object]],
+    errors: Sequence[Sequence[FieldError] | None],
+    options: Options,
+) -> ClassifyResults:
+    """Build the results of several items.
+
+    Parameters
+    ----------
+    serializers : at least one, one for each item. The response names the model of the first; results of other models
+        name theirs.
+    identities : fields that identify each item in its result.
+    errors : errors of each item; None for an alert packet, whose result has no such field.
+    """
+    first = serializers[0]
+    results = serialize_all(
+        serializers[: len(outcomes)], outcomes, identities, errors, options.embedding, options.coverage
+    )
+    return ClassifyResults(
+        first.provenance, first.classes, first.groups, first.bands, first.embedding_dim, results, options
+    )
+
+
+def build_curve_results(
+    serializers: Sequence[ResultSerializer],
+    outcomes: Sequence[Outcome],
+    curves: Sequence[LightCurve | InvalidLightCurve],
+    options: Options,
+) -> ClassifyResults:
+    """Build the results of light curves, as :func:`build_results`."""
+    errors = [curve.errors if isinstance(curve, InvalidLightCurve) else () for curve in curves]
+    return build_results(serializers, outcomes, [_identify(curve) for curve in curves], errors, options)
+
+
+def _identify(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
+    if isinstance(curve, LightCurve) and curve.described_filters:
+        return {"object_id": curve.object_id, "filters": dict(curve.described_filters)}
+    return {"object_id": curve.object_id}
+
+
+def get_serializer(handle: ModelHandle, prior: Any, default: str, pointer: str = "/options/prior") -> ResultSerializer:
+    """Return the serializer of a model's results under a prior.
+
+    Parameters
+    ----------
+    prior : of the request.
+    default : name of the prior if the request has none, used if the model defines it.
+    pointer : JSON pointer to ``prior`` in the request.
+
+    Raises
+    ------
+    ProblemError
+        422 if the model cannot use the prior of the request.
+    """
+    try:
+        return default_serializer(handle, default) if prior is None else result_serializer(handle, prior)
+    except PriorError as error:
+        raise invalid_field(pointer + error.pointer, error.reason, str(error)) from None
+
+
+def get_serializers(
+    handles: Sequence[ModelHandle], prior: Any, default: str, pointer: str = "/options/prior"
+) -> list[ResultSerializer]:
+    """Return the serializer for each item, one for all items of a model. Raises as :func:`get_serializer`."""
+    serializers = {handle: get_serializer(handle, prior, default, pointer) for handle in dict.fromkeys(handles)}
+    return [serializers[handle] for handle in handles]
+
+
+def embedding_to_bytes(embedding: NDArray[np.float32], options: Options) -> bytes:
+    """Return the little-endian values of an embedding, in the type of the options."""
+    return _convert_embedding(embedding, options).tobytes()
+
+
+def embedding_to_json(embedding: NDArray[np.float32], options: Options) -> NDArray[Any] | str:
+    """Return an embedding for JSON: numbers, or base64 if the options say so."""
+    if options.embedding_encoding == "base64":
+        return b64encode(embedding_to_bytes(embedding, options)).decode()
+    return _convert_embedding(embedding, options)
+
+
+def _convert_embedding(embedding: NDArray[np.float32], options: Options) -> NDArray[Any]:
+    if options.embedding_dtype == "float32":
+        return np.ascontiguousarray(embedding, "<f4")
+    largest = np.finfo(np.float16).max  # larger values would become infinite
+    return np.clip(embedding, -largest, largest).astype("<f2")

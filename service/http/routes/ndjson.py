@@ -1,0 +1,325 @@
+"""NDJSON requests to ``/v1/classify``: one light curve per line, one result per line, while lines still arrive.
+
+Results are sent in the order of the lines, so a stream may be larger than memory:
+
+- What is held (lines, light curves in the engine, results not yet sent) is bounded and charged to the memory budget of
+  request bodies. Beyond the bound nothing more is read, and TCP makes the client wait. A client that does not read its
+  results is disconnected (``stall_timeout``).
+- A line that is no JSON, or an invalid light curve, gets the status ``rejected``.
+- While the engine is full the stream waits, each light curve until its deadline. Only if there is no room for the first
+  light curves is the request rejected (429).
+- If the client disconnects, its queued light curves are withdrawn.
+
+What ends a stream early (a line too long, no line for ``body_timeout`` seconds, a service that stops) is a problem like
+any other before the first result has been sent, and ``{"problem": ...}`` in a last line after that.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from time import monotonic
+from typing import Any, Final
+
+from fastapi import Request, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.answers.serializer import encode_json
+from nightjar_alerts.service.dataplane import FAILURE_REASONS, InferOptions, Item, Outcome
+from nightjar_alerts.service.engine.batch import DeadlineExceeded, Overloaded
+from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, to_problem
+from nightjar_alerts.service.http.edge.receive import (
+    ClientDisconnected,
+    LineBody,
+    Reservation,
+    get_content_coding,
+)
+from nightjar_alerts.service.http.endpoint import (
+    INLINE_BYTES,
+    Timings,
+    charge_quota,
+    get_client_id,
+    get_key_name,
+    get_routing_key,
+    infer_options,
+    read_body,
+)
+from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
+from nightjar_alerts.service.http.lifecycle import get_service
+from nightjar_alerts.service.http.query import ClassifyQuery
+from nightjar_alerts.service.http.results import build_curve_results, get_serializer
+from nightjar_alerts.service.lightcurves.decoding import decode_lines
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.validation import validate_light_curves
+from nightjar_alerts.service.registry.router import outside_domain
+from nightjar_alerts.service.registry.serving import ModelHandle
+
+GROUP_LINES: Final = 64
+"""Maximum number of lines that are classified together: enough for a batch, few enough for early results."""
+GROUP_BYTES: Final = 256 * 1024
+MAX_PENDING: Final = 512
+"""Maximum number of light curves of one stream in the engine."""
+MODEL_HEADER: Final = "Nightjar-Model"
+
+
+class NdjsonResponse(Response):
+    """Response to an NDJSON request, which reads the request while it is sent.
+
+    An error that ends the stream early is also raised after the client was notified, so that the middleware counts it.
+    """
+
+    def __init__(self, request: Request, query: ClassifyQuery) -> None:
+        self._request, self._service = request, get_service(request)
+        self._query, self._key = query, get_routing_key(request)
+        super().__init__(media_type=NDJSON_TYPE, headers={"X-Accel-Buffering": "no"})  # nginx would buffer results
+        del self.headers["content-length"]  # 0 for a Response without content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request; one version of the model classifies all of it."""
+        client_id = get_client_id(self._request)
+        self._service.streams.acquire(client_id)  # fewer than requests, because streams last
+        try:
+            with self._service.select_model(self._query.model, routing_key=self._key) as handle:
+                await self._run(LineClassifier(self._request, handle, self._query), scope, receive, send)
+        finally:
+            self._service.streams.release(client_id)
+
+    async def _run(self, classifier: "LineClassifier", scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers[MODEL_HEADER] = classifier.model
+        settings, head = self._service.settings, {"status": self.status_code, "headers": self.raw_headers}
+        output = _Output(send, {"type": "http.response.start", **head})
+        try:
+            with self._service.budget.reserve(get_client_id(self._request)) as reservation:
+                if get_content_coding(self._request):  # a compressed stream is read as a whole, within its limit
+                    receive = _replay(await read_body(self._request, reservation, settings.max_json_bytes), receive)
+                loop = _StreamLoop(LineBody(receive, settings), output, classifier, settings.max_json_bytes)
+                await loop.run(reservation)
+        except ClientDisconnected:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if output.started:
+                problem = problem_document(to_problem(error), scope["path"], scope["state"]["request_id"])
+                await send(_body_message(encode_json({"problem": problem}) + b"\n", more=False))
+            raise
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a function that receives a body that was already read, and then what the connection sends."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_next() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_next
+
+
+class LineClassifier:
+    """Classifies the lines of one stream with one model.
+
+    Raises
+    ------
+    ProblemError
+        422 for an invalid prior or deadline.
+    """
+
+    def __init__(self, request: Request, handle: ModelHandle, query: ClassifyQuery) -> None:
+        self._request, self._service = request, get_service(request)
+        self._handle, self._query = handle, query
+        self._serializer = get_serializer(handle, query.prior, self._service.settings.prior)
+        self._infer_options()
+
+    @property
+    def model(self) -> str:
+        """Name, version and hash of the model, for a header."""
+        name = "{name}/{version}; sha256={sha256}".format_map(self._serializer.provenance)
+        return f"{name}; role={self._handle.role}" if self._handle.role else name
+
+    async def classify(self, lines: Sequence[bytes], wait: bool) -> bytes:
+        """Return a line for each line, in order.
+
+        Parameters
+        ----------
+        wait : wait while the engine is full instead of raising Overloaded.
+        """
+        if self._service.quotas is not None:
+            await self._service.quotas.throttle(get_key_name(self._request))
+        await charge_quota(self._request, self._service, len(lines))
+        options = self._infer_options()
+        timings = Timings(self._service.metrics)
+        read = partial(self._read, lines)
+        curves = await self._service.run_maybe_in_thread(read, sum(map(len, lines)) > INLINE_BYTES)
+        timings.stage("decode")
+        outcomes = await self._infer(curves, options, wait)
+        timings.start()
+        results = build_curve_results([self._serializer] * len(curves), outcomes, curves, self._query)
+        encoded = encode_ndjson(results)
+        timings.stage("encode")
+        return encoded
+
+    def _read(self, lines: Sequence[bytes]) -> list[LightCurve | InvalidLightCurve]:
+        return validate_light_curves(decode_lines(lines), self._service.settings.max_points, binary_columns=False)
+
+    def _infer_options(self) -> InferOptions:
+        """Return the options of light curves that arrive now."""
+        return infer_options(self._request, self._service.settings, monotonic(), self._query.deadline_ms)
+
+    async def _infer(
+        self, curves: Sequence[LightCurve | InvalidLightCurve], options: InferOptions, wait: bool
+    ) -> list[Outcome]:
+        items = [self._check_domain(curve) for curve in curves]
+        while True:
+            try:
+                return await self._handle.infer(items, options)
+            except DeadlineExceeded as error:
+                return await self._fail(items, error)
+            except Overloaded as error:
+                if not wait:
+                    raise
+                if (seconds := (options.deadline or 0.0) - monotonic()) <= 0:
+                    return await self._fail(items, DeadlineExceeded())
+                await asyncio.sleep(min(error.retry_after, seconds))
+
+    def _check_domain(self, curve: LightCurve | InvalidLightCurve) -> Item:
+        """Skip a light curve outside the model's domain: a stream has one model, and no other is used instead."""
+        if self._query.model or not isinstance(curve, LightCurve):
+            return curve
+        return outside_domain(curve, self._handle.bundle.manifest) or curve
+
+    async def _fail(self, items: Sequence[Item], error: DeadlineExceeded) -> list[Outcome]:
+        """Return outcomes of items whose deadline has passed; invalid light curves keep their errors."""
+        failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(error))
+        others = iter(await self._handle.infer([item for item in items if not isinstance(item, LightCurve)]))
+        return [failed if isinstance(item, LightCurve) else next(others) for item in items]
+
+
+class _Output:
+    """Sends the response: one message at a time, while further results wait."""
+
+    def __init__(self, send: Send, head: Message) -> None:
+        self._send, self._head = send, head
+        self._pending: list[bytes] = []
+        self.task: asyncio.Task[None] | None = None
+        self.held = 0
+        self._sending = 0
+        self.started = False
+
+    def add(self, data: bytes) -> None:
+        self._pending.append(data)
+        self.held += len(data)
+
+    def flush(self) -> None:
+        """Send what is pending unless a message is being sent; raises what sending raised."""
+        if self.task is not None and self.task.done():
+            self.task.result()
+            self.held -= self._sending
+            self.task = None
+        if self.task is None and self._pending:
+            data = b"".join(self._pending)
+            self._pending, self._sending = [], len(data)
+            self.task = asyncio.create_task(self._send_body(data))
+
+    async def _send_body(self, data: bytes) -> None:
+        if not self.started:
+            self.started = True
+            await self._send(self._head)
+        await self._send(_body_message(data, more=True))
+
+    async def end(self) -> None:
+        await self._send(_body_message(b"", more=False))
+
+
+def _body_message(data: bytes, more: bool) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Lines that are classified together."""
+
+    count: int
+    size: int
+    results: asyncio.Task[bytes]
+
+
+class _StreamLoop:
+    """Reads lines while there is room, classifies them in groups, and sends the results in order.
+
+    Parameters
+    ----------
+    max_held : number of bytes held beyond which nothing more is read.
+    """
+
+    def __init__(self, body: LineBody, output: _Output, classifier: LineClassifier, max_held: int) -> None:
+        self._body, self._output, self._classifier = body, output, classifier
+        self._max_held = max_held
+        self._groups: deque[_Group] = deque()
+        self._reading: asyncio.Task[list[bytes] | None] = self._read_group()
+        self._ended = False
+        self._error: ProblemError | None = None  # of the body; raised after the results of all lines before it
+
+    async def run(self, reservation: Reservation) -> None:
+        """Classify until the end of the body; raises ClientDisconnected and every other error that ends it early."""
+        try:
+            while not self._step():
+                reservation.hold(self._held)
+                await asyncio.wait(self._next_tasks(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            reservation.hold(0)
+            await self._cancel()
+        if self._error is not None:
+            raise self._error
+        await self._output.end()
+
+    def _step(self) -> bool:
+        """Do everything that is possible without waiting; return True at the end of the stream."""
+        while self._groups and self._groups[0].results.done():
+            self._output.add(self._groups.popleft().results.result())
+        self._output.flush()
+        if self._reading.done() and (self._has_room() or self._reading.exception()):
+            self._start_group()
+        return self._ended and not self._groups and self._output.task is None
+
+    def _start_group(self) -> None:
+        """Start to classify the lines that were read, and to read more."""
+        try:
+            lines = self._reading.result()
+        except ProblemError as error:
+            self._error, lines = error, None
+        if lines is None:
+            self._ended = True
+            self._reading = asyncio.create_task(self._body.watch())
+            return
+        wait = self._output.started or bool(self._groups)
+        results = asyncio.create_task(self._classifier.classify(lines, wait))
+        self._groups.append(_Group(len(lines), sum(map(len, lines)), results))
+        self._reading = self._read_group()
+
+    def _read_group(self) -> asyncio.Task[list[bytes] | None]:
+        return asyncio.create_task(self._body.group(GROUP_LINES, GROUP_BYTES))
+
+    @property
+    def _held(self) -> int:
+        return self._body.held + sum(group.size for group in self._groups) + self._output.held
+
+    def _has_room(self) -> bool:
+        if not self._groups and not self._output.held:
+            return True
+        return sum(group.count for group in self._groups) < MAX_PENDING and self._held < self._max_held
+
+    def _tasks(self) -> list[asyncio.Task[Any]]:
+        """Return every running task; the results of the first group are sent next."""
+        tasks: list[asyncio.Task[Any] | None] = [self._reading, self._output.task]
+        return [*(task for task in tasks if task is not None), *(group.results for group in self._groups)]
+
+    def _next_tasks(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks whose end makes another step possible."""
+        return [task for task in islice(self._tasks(), 3) if not task.done()]
+
+    async def _cancel(self) -> None:
+        tasks = self._tasks()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

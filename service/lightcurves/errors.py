@@ -1,0 +1,74 @@
+"""Errors of a light curve, and msgspec's error messages as :class:`service.answers.replies.FieldError`."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from nightjar_alerts.models.lightcurve import LightCurveError
+from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, pointer
+
+
+class InvalidLightCurve(LightCurveError):
+    """A light curve with one or more invalid fields. As a LightCurveError it has the first of them."""
+
+    def __init__(self, errors: Iterable[FieldError], object_id: str = "") -> None:
+        self.errors = tuple(errors)[:MAX_FIELD_ERRORS]
+        self.object_id = object_id
+        super().__init__(self.errors[0].pointer, self.errors[0].reason, self.errors[0].detail)
+
+
+_PATH = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_MESSAGE = re.compile(r"^(?P<text>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
+# Beginning of a message of msgspec, reason, and detail (empty: the message itself). The first match counts.
+_REASONS: Final[Sequence[tuple[str, str, str]]] = (
+    ("Expected `array` of length >=", "empty", "must not be empty"),
+    ("Expected `str` of length <=", "too_long", ""),
+    ("Expected `object` of length <=", "too_long", ""),
+    ("Expected `str` matching", "string_pattern_mismatch", ""),
+    ("Expected `int` >=", "too_small", ""),
+    ("Expected `float` >", "greater_than", ""),
+    ("Expected `float` <", "less_than", ""),
+    ("Expected `str | object", "prior_type", "must be a name or an object of weights by class"),
+    ("Invalid enum value", "not_one_of", ""),
+    ("Number out of range", "not_finite", "must be finite"),
+    ("Invalid base64", "not_a_list", "must be a list"),
+)
+# Type that a message names as expected, reason and detail. The first match counts.
+_TYPES: Final[Sequence[tuple[str, str, str]]] = (
+    ("array", "not_a_list", "must be a list"),
+    ("object", "not_an_object", "must be an object"),
+    ("str", "not_a_string", "must be a string"),
+    ("float", "not_a_number", "must be a number"),
+    ("int", "not_an_integer", "must be an integer"),
+    ("bool", "not_a_boolean", "must be true or false"),
+)
+
+
+def is_key_error(error: msgspec.ValidationError) -> bool:
+    """Return True if an error is about a key of an object, which is no string or no valid text."""
+    return "`key`" in str(error)
+
+
+def to_field_error(error: msgspec.ValidationError, parent: str = "") -> FieldError:
+    """Convert an error of msgspec; ``parent`` is the JSON pointer of the value that was decoded."""
+    match = _MESSAGE.match(str(error))
+    assert match is not None
+    text = match["text"]
+    where = parent + pointer(name or index for name, index in _PATH.findall(match["path"] or ""))
+    if text.startswith("Object missing required field"):
+        return FieldError(pointer=where + pointer([text.split("`")[1]]), reason="missing", detail="required field")
+    if text.startswith("Object contains unknown field"):
+        name = text.partition("`")[2][:-1]
+        return FieldError(pointer=where + pointer([name]), reason="unknown_field", detail="unknown field")
+    if text.startswith("Invalid base64") and where.endswith("/metadata"):
+        return FieldError(pointer=where, reason="not_an_object", detail="must be an object")
+    for beginning, reason, detail in _REASONS:
+        if text.startswith(beginning):
+            return FieldError(pointer=where, reason=reason, detail=detail or text.replace("`", ""))
+    expected = text.partition(", got")[0]
+    for name, reason, detail in _TYPES:
+        if name in expected:
+            return FieldError(pointer=where, reason=reason, detail=detail)
+    return FieldError(pointer=where, reason="invalid", detail=text.replace("`", ""))

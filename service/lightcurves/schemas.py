@@ -1,0 +1,166 @@
+"""Request bodies of ``/v1/classify`` as msgspec structs.
+
+One declaration decodes JSON, msgpack, NDJSON and Arrow rows, and is the schema in the OpenAPI document. Values are not
+coerced, and an unknown field is an error. A column is a list or, in msgpack, the bytes of its values
+(:data:`DTYPES`); Arrow rows have arrays. If a JSON object repeats a name, its last value counts.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from nightjar_alerts.models.metadata import KNOWN_COLUMNS
+from nightjar_alerts.models.photometry import NAMES, WAVELENGTH_TOLERANCE_NM, FluxUnit
+
+DTYPES: Final[Mapping[str, str]] = {
+    "mjd": "<f8",
+    "flux": "<f4",
+    "flux_err": "<f4",
+    "band": "u1",
+    "detected": "u1",
+    "metadata": "<f4",
+}
+"""Types of the values in a column of bytes: ``band`` an index into u, g, r, i, z, Y; ``detected`` 0 or 1; ``metadata``
+one value for each of METADATA_COLUMNS in order, NaN where it is missing."""
+
+MAX_SAFE_INTEGER = 2**53 - 1
+MAX_ID_LENGTH = 200
+MAX_FILTERS, MAX_FILTER_NAME = 32, 32
+MAX_PRIOR_NAME, MAX_PRIOR_CLASSES = 64, 1000
+
+# Integers stay integers: as floats, eight million digits would take 250 MB.
+Number = int | float
+Numbers = Annotated[list[Number], Meta(min_length=1)]
+BandNames = Annotated[list[str], Meta(min_length=1)]
+Metadata: Any = msgspec.defstruct(
+    "Metadata",
+    [(name, Number | None | UnsetType, UNSET) for name in KNOWN_COLUMNS],
+    forbid_unknown_fields=True,
+    kw_only=True,
+    namespace={
+        "__doc__": "ELAsTiCC `diaObject` columns, and the redshift, parallax or catalogued star of the object. Omit "
+        "unknown values, or set them to null."
+    },
+    module=__name__,
+)
+
+
+class FilterIn(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Broadband filter that is not among the known names of `band`."""
+
+    wavelength_nm: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="effective wavelength in nm; the nearest of the bands u, g, r, i, z and Y is used, within "
+            f"{WAVELENGTH_TOLERANCE_NM:.0f} nm",
+        ),
+    ]
+    width_nm: Annotated[
+        Annotated[float, Meta(ge=20, le=500)] | UnsetType,
+        Meta(description="effective width in nm; narrowband and very broad filters are rejected"),
+    ] = UNSET
+
+
+class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Observations of one object as columns of equal length, in any order."""
+
+    object_id: Annotated[
+        str | int,
+        Meta(
+            description="name of the object, repeated in the result; at most 200 characters; send integers beyond "
+            "2**53 as strings",
+        ),
+    ] = ""
+    mjd: Annotated[Numbers | bytes, Meta(description="mid-exposure times, MJD (TAI), days")]
+    flux: Annotated[Numbers | bytes, Meta(description="difference fluxes in flux_unit; may be negative")]
+    flux_err: Annotated[Numbers | bytes, Meta(description="standard errors of flux in flux_unit; greater than zero")]
+    # No enumeration in the schema: clients are generated with names such as C and c for the same constant.
+    band: Annotated[BandNames | bytes, Meta(description=f"filter names: {', '.join(sorted(NAMES, key=str.lower))}")]
+    detected: Annotated[
+        list[bool] | bytes | None,
+        Meta(description="detection flags; default: |flux| >= 5 flux_err"),
+    ] = None
+    metadata: Metadata | bytes | UnsetType = UNSET
+    filters: Annotated[
+        Annotated[dict[str, FilterIn], Meta(max_length=MAX_FILTERS)] | UnsetType,
+        Meta(
+            description="additional filters by the name that `band` uses, at most "
+            f"{MAX_FILTER_NAME} characters each; the result lists the band used for each"
+        ),
+    ] = UNSET
+    flux_unit: Annotated[FluxUnit, Meta(description="nJy has AB zero point 31.4, FLUXCAL 27.5")] = "nJy"
+    flux_kind: Annotated[
+        Literal["difference", "total"],
+        Meta(
+            description="difference: flux relative to a template image; total: all flux of the source, from which the "
+            "median of each band is subtracted"
+        ),
+    ] = "difference"
+    survey: Annotated[
+        str,
+        Meta(
+            max_length=32,
+            pattern="^[a-z0-9-]*$",
+            description="survey of the photometry, such as `lsst`, `ztf` or `atlas`; selects the mapping of filters to "
+            "bands and, if the request names no model, the model",
+        ),
+    ] = ""
+
+
+Prior = (
+    Annotated[str, Meta(max_length=MAX_PRIOR_NAME)]
+    | Annotated[dict[str, int | float | str | bool | None], Meta(max_length=MAX_PRIOR_CLASSES)]
+    | None
+)
+PRIOR_TEXT = (
+    "class shares to assume: `uniform`, `lsst-alerts`, `ztf-bright`, another name that the model defines, or weights "
+    "by class (0 for omitted classes); default: the shares of the model's calibration"
+)
+Deadline = Annotated[int, Meta(ge=1)] | None
+DEADLINE_TEXT = "deadline in milliseconds, after which the request fails with 504"
+EMBEDDING_TEXT = "if true, results include the network's embedding of the light curve"
+
+
+class Options(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Options of a classification."""
+
+    deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
+    prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
+    coverage: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        Meta(
+            description="probability that the prediction set contains the true class; rounded up to the next coverage "
+            "that the model was calibrated for, or to all classes; default: that of the model (0.9 as exported)"
+        ),
+    ] = None
+    embedding: Annotated[bool, Meta(description=EMBEDDING_TEXT)] = False
+    embedding_dtype: Annotated[
+        Literal["float32", "float16"],
+        Meta(description="precision of the embedding; float16 has three significant digits and half the size"),
+    ] = "float32"
+    embedding_encoding: Annotated[
+        Literal["list", "base64"],
+        Meta(
+            description="encoding of the embedding in JSON and NDJSON: list of numbers, or base64 of the little-endian "
+            "values; msgpack always has the bytes, Arrow a list column"
+        ),
+    ] = "list"
+
+
+DEFAULT_OPTIONS: Final = Options()
+
+
+class ClassifyRequest(LightCurveIn):
+    """A single light curve, with optional `options`."""
+
+    options: Options = DEFAULT_OPTIONS
+
+
+class BatchClassifyRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Several light curves. An invalid one gets the status `rejected`; the others are classified."""
+
+    light_curves: Annotated[list[LightCurveIn], Meta(min_length=1)]
+    options: Options = DEFAULT_OPTIONS
