@@ -289,7 +289,7 @@ class PriorError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """Class shares under which a conclusion is drawn.
+    """Class shares that a result assumes.
 
     Attributes
     ----------
@@ -306,7 +306,7 @@ class Prior:
 
 
 class CurveSummary(NamedTuple):
-    """Facts of a light curve that its conclusion depends on.
+    """Facts of a light curve that its posterior depends on.
 
     Attributes
     ----------
@@ -322,18 +322,18 @@ class CurveSummary(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Conclusion:
-    """Conclusion about one light curve.
+class PosteriorResult:
+    """Calibrated result of one light curve: probabilities under a prior, and the prediction set.
 
     Attributes
     ----------
     values : probability of each class; they sum to 1.
     prior : name of the class shares.
-    unusual : whether the novelty is beyond the threshold; None where the model does not tell novelty.
+    unusual : whether the novelty is beyond the threshold; None where the model has no novelty score.
     classes : of the prediction set, the most probable first; None where none is stated.
     coverage : that the set was made for.
     measured_on : what coverage was measured on.
-    evidence : what else was known of the object and used, for people.
+    evidence : other facts about the object that were used, for people.
     """
 
     values: Sequence[float]
@@ -351,7 +351,7 @@ class Conclusion:
 
 
 class SharesStated(Protocol):
-    """Class shares that a client may name, as far as a conclusion needs them."""
+    """Class shares that a client may name, as far as :class:`Posterior` needs them."""
 
     @property
     def shares(self) -> Mapping[str, float] | None:
@@ -375,7 +375,7 @@ class Named(Protocol):
 
 
 class Stated(Protocol):
-    """Statements of a classifier's manifest that a conclusion needs; :class:`models.bundle.Manifest` makes them."""
+    """Statements of a classifier's manifest that a posterior needs; :class:`models.bundle.Manifest` makes them."""
 
     @property
     def name(self) -> str:
@@ -411,7 +411,7 @@ class Stated(Protocol):
 
 
 class Posterior:
-    """Concludes in the name of one classifier."""
+    """Posterior of one classifier: prior, evidence, novelty and prediction sets applied to the outputs of the graph."""
 
     def __init__(self, manifest: Stated) -> None:
         self._manifest = manifest
@@ -470,7 +470,7 @@ class Posterior:
     def _offer(self) -> str:
         return ", ".join(self.names)
 
-    def conclude(
+    def apply_prior(
         self,
         probabilities_C: NDArray[np.floating],
         *,
@@ -480,8 +480,8 @@ class Posterior:
         metadata: Mapping[str, float] | None = None,
         prior: Prior | None = None,
         coverage: float | None = None,
-    ) -> Conclusion:
-        """Conclude on one light curve.
+    ) -> PosteriorResult:
+        """Return the result of one light curve under a prior.
 
         Parameters
         ----------
@@ -493,16 +493,16 @@ class Posterior:
         coverage : that the set shall have; the model's own by default.
         """
         summary = CurveSummary(detections, bands, novelty, metadata or {})
-        return self.conclude_each([probabilities_C.tolist()], [summary], prior, coverage)[0]
+        return self.apply_prior_to_each([probabilities_C.tolist()], [summary], prior, coverage)[0]
 
-    def conclude_each(
+    def apply_prior_to_each(
         self,
         rows: Sequence[Sequence[float]],
         summaries: Sequence[CurveSummary],
         prior: Prior | None = None,
         coverage: float | None = None,
-    ) -> list[Conclusion]:
-        """Conclude on each of several light curves, as :meth:`conclude` on one.
+    ) -> list[PosteriorResult]:
+        """Return the result of each light curve, as :meth:`apply_prior` of one.
 
         Parameters
         ----------
@@ -519,13 +519,15 @@ class Posterior:
         ]
         if prior.sets is None:
             columns = zip(values, unusual, weighed, strict=True)
-            return [Conclusion(row, prior.name, strange, evidence=evidence) for row, strange, (_, evidence) in columns]
+            return [
+                PosteriorResult(row, prior.name, strange, evidence=evidence) for row, strange, (_, evidence) in columns
+            ]
         edges = [(one.detections, one.bands, one.novelty or 0.0) for one in summaries]
         members, reached = prior.sets.members_each(values, edges, coverage)
         return [
-            Conclusion(row, prior.name, strange, evidence=evidence)
+            PosteriorResult(row, prior.name, strange, evidence=evidence)
             if strange
-            else Conclusion(row, prior.name, strange, classes, reached, prior.measured_on, evidence)
+            else PosteriorResult(row, prior.name, strange, classes, reached, prior.measured_on, evidence)
             for row, strange, classes, (_, evidence) in zip(values, unusual, members, weighed, strict=True)
         ]
 

@@ -42,7 +42,7 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
 from nightjar_alerts.service.client import SAMPLES, Answer, Client, ClientError, Rejected, exit_status
-from nightjar_alerts.service.engine.load import Checked, check_bundle
+from nightjar_alerts.service.engine.load import LoadedModel, Timing, check_bundle
 from nightjar_alerts.service.http.edge.keys import RedisUnavailable
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.observe.tracing import TracingError
@@ -90,18 +90,18 @@ def _summary(answers: Sequence[Answer]) -> str:
     )
 
 
-def _report(checked: Checked) -> str:
+def _report(loaded: LoadedModel, timings: Sequence[Timing]) -> str:
     """Describe a bundle that passed its check."""
-    manifest = checked.bundle.manifest
+    manifest = loaded.bundle.manifest
     lines = [
-        f"{manifest.name} {manifest.version}  sha256 {checked.bundle.sha256}",
+        f"{manifest.name} {manifest.version}  sha256 {loaded.bundle.sha256}",
         f"{len(manifest.files)} files match their hashes",
-        f"golden outputs reproduced, largest difference {checked.golden_error:.1e}",
-        f"native kernels: {', '.join(checked.kernels) or 'none'}",
+        f"golden outputs reproduced, largest difference {loaded.golden_error:.1e}",
+        f"native kernels: {', '.join(loaded.kernels) or 'none'}",
         "",
         f"{'curves':>8}{'points':>8}{'ms a run':>12}{'ms a curve':>12}",
     ]
-    for timing in checked.timings:
+    for timing in timings:
         milliseconds = 1000 * timing.seconds
         per_curve = milliseconds / timing.batch
         lines.append(f"{timing.batch:>8}{timing.length:>8}{milliseconds:>12.2f}{per_curve:>12.2f}")
@@ -211,7 +211,7 @@ class Check(BaseModel):
 
     def cli_cmd(self) -> None:
         """Run the command."""
-        print(_report(check_bundle(self.bundle, self.provider, native=self.native)))
+        print(_report(*check_bundle(self.bundle, self.provider, native=self.native)))
 
 
 class Demo(BaseModel):

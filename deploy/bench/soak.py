@@ -70,16 +70,16 @@ class SoakRequest:
 
 def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
     """Answers of the bundle of each version: bare runs, and what follows from what is known of the object besides."""
-    return {version: _concluded(path, curves) for version, path in bundles.items()}
+    return {version: _posteriors(path, curves) for version, path in bundles.items()}
 
 
-def _concluded(path: Path, curves: Sequence[Columns]) -> NDArray[np.float32]:
+def _posteriors(path: Path, curves: Sequence[Columns]) -> NDArray[np.float32]:
     posterior, rows = Posterior(load_bundle(path).manifest), Bare.of(path, curves).probabilities()
-    concluded = [
-        posterior.conclude(one_C, metadata=curve["metadata"]).probabilities
+    calibrated_NC = [
+        posterior.apply_prior(one_C, metadata=curve["metadata"]).probabilities
         for one_C, curve in zip(rows, curves, strict=True)
     ]
-    return np.stack(concluded).astype(np.float32)
+    return np.stack(calibrated_NC).astype(np.float32)
 
 
 def drawn() -> list[Columns]:

@@ -36,10 +36,10 @@ from nightjar_alerts.models.alerts.reader import CONFLUENT_HEADER_BYTES
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.runtime import run
 from nightjar_alerts.service.answers.serializer import ResultSerializer, encode_json
-from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.service.inference import Outcome
 
 STEP_SECONDS: Final = 0.05
 AT_ONCE: Final = 500  # alerts in a round trip to the server

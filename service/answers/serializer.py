@@ -16,11 +16,11 @@ import orjson
 from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import Float64
-from nightjar_alerts.models.posterior import Conclusion, CurveSummary, Posterior, Prior, PriorError
+from nightjar_alerts.models.posterior import CurveSummary, Posterior, PosteriorResult, Prior, PriorError
 from nightjar_alerts.models.taxonomy import Taxonomy
 from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.engine.batch import Prediction
+from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.registry.names import Role
 
 if TYPE_CHECKING:  # the model registry needs the settings, which an in-process program does without
@@ -118,7 +118,7 @@ class ResultSerializer:
         self,
         outcome: Outcome,
         identity: Mapping[str, object],
-        posterior: Conclusion,
+        posterior: PosteriorResult,
         embedding: bool,
     ) -> dict[str, Any]:
         assert outcome.prediction is not None
@@ -172,7 +172,7 @@ class ResultSerializer:
         outputs = {**outcome.prediction.outputs, "probabilities": posterior.probabilities.astype(np.float32)}
         return replace(outcome, prediction=replace(outcome.prediction, outputs=outputs))
 
-    def _posteriors(self, outcomes: Sequence[Outcome], coverage: float | None = None) -> list[Conclusion]:
+    def _posteriors(self, outcomes: Sequence[Outcome], coverage: float | None = None) -> list[PosteriorResult]:
         """Return the posteriors of outcomes that have a prediction."""
         predictions = [outcome.prediction.outputs for outcome in outcomes if outcome.prediction is not None]
         if not predictions:
@@ -187,9 +187,9 @@ class ResultSerializer:
             for outcome, outputs in zip(outcomes, predictions, strict=True)
         ]
         rows = [outputs["probabilities"].tolist() for outputs in predictions]
-        return self._posterior.conclude_each(rows, curves, self._prior, coverage)
+        return self._posterior.apply_prior_to_each(rows, curves, self._prior, coverage)
 
-    def _confidence(self, prediction: Prediction, posterior: Conclusion) -> dict[str, Any]:
+    def _confidence(self, prediction: Prediction, posterior: PosteriorResult) -> dict[str, Any]:
         """Return novelty, prediction set and evidence, each if the model and the object have it."""
         members: dict[str, Any] = {}
         if "novelty" in prediction.outputs:

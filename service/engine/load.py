@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter, thread_time
-from typing import NamedTuple
 
 import onnxruntime as ort
 
 from nightjar_alerts.models.bundle import GOLDEN_SECONDS, Bundle, BundleError, load_bundle, verify_golden
 from nightjar_alerts.models.native import Native, NativeError, chosen, held_by
-from nightjar_alerts.models.runtime import Provider, ProviderError, SessionRun, open_session, run, run_within
+from nightjar_alerts.models.runtime import Provider, ProviderError, SessionRun, open_session, run_within
 from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
 from nightjar_alerts.service.engine.batch import RunGraph
 from nightjar_alerts.service.engine.policy import CostModel, RunSample
@@ -55,21 +53,6 @@ def clock_of(provider: Provider) -> Callable[[], float]:
     return thread_time if provider == "cpu" else monotonic
 
 
-class OpenModel(NamedTuple):
-    """A verified bundle, open on one execution provider; ``library`` holds native kernels, None without."""
-
-    bundle: Bundle
-    session: ort.InferenceSession
-    adapter: TaskAdapter
-    golden_error: float
-    library: Path | None
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Operators of the graph that native kernels compute."""
-        return () if self.library is None else held_by(self.session)
-
-
 def load_model(path: Path, provider: Provider = "cpu", native: Native = "off") -> LoadedModel:
     """Load, verify and warm up a classifier; takes seconds, so not for the event loop.
 
@@ -85,25 +68,6 @@ def load_model(path: Path, provider: Provider = "cpu", native: Native = "off") -
         If the provider, or native kernels that are required, are not available.
     """
     started = monotonic()
-    opened = open_model(path, provider, native)
-    graph, clock = SessionRun(opened.session), clock_of(provider)
-    samples = measure(graph, opened.adapter, clock)
-    if provider == "cpu":  # golden outputs and warm-up took ten times the memory that requests need
-        graph.trim(opened.adapter.assemble(dummy_batch(opened.adapter, RAGGED)))
-    return LoadedModel(
-        bundle=opened.bundle,
-        provider=provider,
-        run=graph,
-        cost=CostModel.fit(samples),
-        golden_error=opened.golden_error,
-        load_seconds=monotonic() - started,
-        samples=samples,
-        kernels=opened.kernels,
-    )
-
-
-def open_model(path: Path, provider: Provider = "cpu", native: Native = "off") -> OpenModel:
-    """Load and verify a bundle; raises as :func:`load_model` does."""
     try:
         library = chosen(native, provider)
     except NativeError as error:
@@ -115,7 +79,20 @@ def open_model(path: Path, provider: Provider = "cpu", native: Native = "off") -
     arrays = adapter.assemble(dummy_batch(adapter, RAGGED))
     _check_inputs(bundle, session, arrays)
     _check_outputs(bundle, session, arrays, adapter)
-    return OpenModel(bundle, session, adapter, golden_error, library)
+    graph = SessionRun(session)
+    samples = measure(graph, adapter, clock_of(provider))
+    if provider == "cpu":  # golden outputs and warm-up took ten times the memory that requests need
+        graph.trim(arrays)
+    return LoadedModel(
+        bundle=bundle,
+        provider=provider,
+        run=graph,
+        cost=CostModel.fit(samples),
+        golden_error=golden_error,
+        load_seconds=monotonic() - started,
+        samples=samples,
+        kernels=() if library is None else held_by(session),
+    )
 
 
 def _open(bundle: Bundle, provider: Provider, library: Path | None) -> ort.InferenceSession:
@@ -163,27 +140,10 @@ class Timing:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A bundle that passed: its golden error, its timings, and the operators that native kernels compute."""
-
-    bundle: Bundle
-    golden_error: float
-    timings: tuple[Timing, ...]
-    kernels: tuple[str, ...] = ()
-
-
-def check_bundle(path: Path, provider: Provider, native: Native = "off") -> Checked:
-    """Verify a bundle and time it.
-
-    Raises
-    ------
-    BundleError, ProviderError
-        If it must not be served, or not on this provider.
-    """
-    opened = open_model(path, provider, native)
-    timings = tuple(_timings(partial(run, opened.session), opened.adapter))
-    return Checked(opened.bundle, opened.golden_error, timings, opened.kernels)
+def check_bundle(path: Path, provider: Provider, native: Native = "off") -> tuple[LoadedModel, list[Timing]]:
+    """Load a bundle as the service does and time its runs; raises as :func:`load_model` does."""
+    loaded = load_model(path, provider, native)
+    return loaded, list(_timings(loaded.run, TaskAdapter(loaded.bundle.manifest)))
 
 
 def _timings(graph: RunGraph, adapter: TaskAdapter) -> Iterator[Timing]:

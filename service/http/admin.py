@@ -243,7 +243,7 @@ def _listed_model(manager: ModelManager, model: ServedModel, state: Literal["ser
         state=state,
         answers_for_name=model is router.current(reference.name),
         aliases=router.aliases_of(reference) if state == "serving" else [],
-        requests=model.references,
+        requests=model.requests,
         load_seconds=model.loaded.load_seconds,
     )
 

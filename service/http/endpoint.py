@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from fastapi import Request, Response
 
-from nightjar_alerts.service.dataplane import InferOptions, Outcome
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import read_deadline_header
 from nightjar_alerts.service.http.edge import errors
@@ -19,6 +18,7 @@ from nightjar_alerts.service.http.edge.errors import Kind
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS
 from nightjar_alerts.service.http.edge.receive import Body, Reservation, get_content_coding, inflate
 from nightjar_alerts.service.http.lifecycle import Service, get_service
+from nightjar_alerts.service.inference import InferOptions, Outcome
 from nightjar_alerts.service.observe.metrics import STAGES, Metrics
 from nightjar_alerts.service.registry.serving import ModelHandle
 from nightjar_alerts.service.settings import Settings

@@ -17,14 +17,14 @@ from starlette.requests import Request
 
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.dataplane import Item
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.http.edge.receive import MemoryBudget
+from nightjar_alerts.service.inference import Item
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import tracing_to
-from nightjar_alerts.service.registry.loader import LoadModels, LoadOne, load_one
+from nightjar_alerts.service.registry.loader import LoadOne, load_one
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import NotReady, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
@@ -53,11 +53,10 @@ class Service:
 
     Parameters
     ----------
-    load : loads the models of the settings; takes seconds, runs in a thread.
-    load_bundle : loads a bundle of the repository, in a thread as well.
+    load : loads a bundle; takes seconds, runs in a thread.
     """
 
-    def __init__(self, settings: Settings, load: LoadModels | None = None, load_bundle: LoadOne = load_one) -> None:
+    def __init__(self, settings: Settings, load: LoadOne = load_one) -> None:
         self.settings = settings
         self.metrics = Metrics(tracing_to(settings.otlp_endpoint, settings.trace_ratio))
         self.budget = MemoryBudget(settings.max_held_bytes)
@@ -66,7 +65,7 @@ class Service:
         limited = settings.key_limits or shared is not None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared) if limited else None
         self._decoders, self._large_decoder = CapacityLimiter(DECODE_THREADS), CapacityLimiter(1)
-        self.models = ModelManager(settings, self.metrics, self._fail, load, load_bundle)
+        self.models = ModelManager(settings, self.metrics, self._fail, load)
         self.state = State.STARTING
         self._broken = ""
         self.on_failure: Callable[[], None] = lambda: None

@@ -16,8 +16,8 @@ from nightjar_alerts.service.answers.serializer import (
     result_serializer,
     serialize_all,
 )
-from nightjar_alerts.service.dataplane import Outcome
 from nightjar_alerts.service.http.edge.errors import invalid_field
+from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.registry.serving import ModelHandle

@@ -12,13 +12,11 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 import structlog
 from pydantic import ValidationError
@@ -155,13 +153,6 @@ def _fingerprint(path: Path) -> Fingerprint:
     return tuple((name, status.st_size, status.st_mtime_ns) for name, status in files)
 
 
-class StartupModels(NamedTuple):
-    """Models that the settings name: the default, and those for the packets of one survey, by survey."""
-
-    default: LoadedModel
-    by_survey: Mapping[str, LoadedModel] = MappingProxyType({})
-
-
 def load_one(settings: CommonSettings, path: Path) -> LoadedModel:
     """Load a classifier. Raises BundleError, ProviderError."""
     loaded = load_model(path, settings.provider, settings.native)
@@ -169,16 +160,8 @@ def load_one(settings: CommonSettings, path: Path) -> LoadedModel:
     return loaded
 
 
-def load_configured(settings: CommonSettings) -> StartupModels:
-    """Load the bundles that the settings name; raises as :func:`load_one` does."""
-    return StartupModels(
-        load_one(settings, settings.bundle),
-        {survey: load_one(settings, path) for survey, path in settings.survey_bundles.items()},
-    )
-
-
 LoadOne = Callable[[CommonSettings, Path], LoadedModel]
-LoadModels = Callable[[CommonSettings], StartupModels]
+"""Loads the bundle in a folder, in a thread, as :func:`load_one` does."""
 
 
 class BackgroundLoader:

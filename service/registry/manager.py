@@ -3,7 +3,7 @@
     manager = ModelManager(settings, recorder, on_failure)
     await manager.start()
     handle = manager.router.select(survey="ztf", routing_key=object_id)
-    with handle:
+    with acquired([handle]):
         outcomes = await handle.infer(curves, InferOptions(deadline))
     await manager.stop()
 
@@ -30,27 +30,25 @@ import structlog
 
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.posterior import Posterior
+from nightjar_alerts.service.cache import ResultCache
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.process import give_memory_back
-from nightjar_alerts.service.registry.cache import ResultCache
 from nightjar_alerts.service.registry.loader import (
     BackgroundLoader,
     BundleOnDisk,
     ChangeRejected,
     Failure,
     LoadFailed,
-    LoadModels,
     LoadOne,
     ModelDirectory,
-    load_configured,
     load_one,
 )
 from nightjar_alerts.service.registry.names import DEFAULT, NotReady, Reference, UnknownModel, version_key
 from nightjar_alerts.service.registry.pins import FILE_NAME, Pins, read_pins, write_pins
 from nightjar_alerts.service.registry.router import Canary, ModelRouter
-from nightjar_alerts.service.registry.serving import ModelFactory, ServedModel
+from nightjar_alerts.service.registry.serving import ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
 from nightjar_alerts.service.settings import CommonSettings
 
@@ -71,7 +69,7 @@ class ModelManager:
     ----------
     on_failure : called on the event loop with the reason when the engine of a served model has failed: the process
         must be replaced.
-    load_models, load : load the models of the settings, and any other bundle.
+    load : loads a bundle, in a thread.
     """
 
     def __init__(
@@ -79,14 +77,11 @@ class ModelManager:
         settings: CommonSettings,
         recorder: Recorder,
         on_failure: Callable[[str], None],
-        load_models: LoadModels | None = None,
         load: LoadOne = load_one,
     ) -> None:
-        self._settings, self._recorder = settings, recorder
-        self._load_models = load_models or load_configured
+        self._settings, self._recorder, self._on_failure = settings, recorder, on_failure
         self._loader = BackgroundLoader(settings, load)
-        cache = ResultCache(settings.cache_bytes, recorder) if settings.cache_bytes else None
-        self._factory = ModelFactory(settings, recorder, cache, on_failure)
+        self._cache = ResultCache(settings.cache_bytes, recorder) if settings.cache_bytes else None
         self.router = ModelRouter()
         self.directory = ModelDirectory(settings.repository, self._loader, recorder)
         self.pins: Pins = {}
@@ -106,8 +101,8 @@ class ModelManager:
             If a bundle of the settings cannot be served, an alias leads nowhere, or the pins cannot be read. A bundle
             of the repository that cannot be served is logged, and the others are served.
         """
-        models = await asyncio.to_thread(self._load_models, self._settings)
-        for alias, loaded in [(DEFAULT, models.default), *models.by_survey.items()]:
+        for alias, path in [(DEFAULT, self._settings.bundle), *self._settings.survey_bundles.items()]:
+            loaded = await self._loader.load(path)
             model = await self._add(loaded)
             self.directory.extra_paths.append(loaded.bundle.path)
             if self._is_newer(model.reference):
@@ -149,7 +144,7 @@ class ModelManager:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         everything = [*self.router.models.values(), *self.draining]
-        await asyncio.gather(*(self._factory.close(model, self._settings.drain_timeout) for model in everything))
+        await asyncio.gather(*(model.stop(self._settings.drain_timeout) for model in everything))
 
     @property
     def started(self) -> bool:
@@ -198,7 +193,7 @@ class ModelManager:
                 for bundle in self._candidates(name):
                     if await self._try_serve(bundle, retry):
                         self._set_current(bundle.reference)
-                        await self._unload_unreferenced()  # now, so that two replaced models never take memory at once
+                        await self._unload_unreachable()  # now, so that two replaced models never take memory at once
                         loaded.append(bundle.reference)
                         break
             return loaded
@@ -338,7 +333,7 @@ class ModelManager:
             try:
                 yield
             finally:
-                await self._unload_unreferenced()
+                await self._unload_unreachable()
 
     def _current(self, name: str) -> ServedModel:
         """Return the current model of a name. Raises UnknownModel."""
@@ -412,7 +407,8 @@ class ModelManager:
         return model if model is not None else await self._serve(await self.directory.find(reference))
 
     async def _add(self, loaded: LoadedModel) -> ServedModel:
-        model = await self._factory.open(loaded)
+        settings, recorder = self._settings, self._recorder
+        model = await ServedModel.start(loaded, settings, recorder, self._cache, self._on_failure)
         before = self.router.models.get(model.reference)
         self.router.models[model.reference] = model
         if before is not None:  # only now: at no time does a request find no model
@@ -442,7 +438,7 @@ class ModelManager:
             raise ChangeRejected(f"{FILE_NAME} of the model repository cannot be written: {error}") from error
         self.pins = pins
 
-    async def _unload_unreferenced(self) -> None:
+    async def _unload_unreachable(self) -> None:
         """Unload models that no name leads to, and end shadows that have no model of their classes."""
         required = self.router.required() | self._exact
         for reference in [reference for reference in self.router.models if reference not in required]:
@@ -467,11 +463,11 @@ class ModelManager:
 
     def _drain(self, model: ServedModel) -> None:
         self.draining.add(model)
-        self._run(self._close_unreferenced(model))
+        self._run(self._stop_when_unused(model))
 
-    async def _close_unreferenced(self, model: ServedModel) -> None:
-        await model.wait_unreferenced()
-        await self._factory.close(model, self._settings.drain_timeout)
+    async def _stop_when_unused(self, model: ServedModel) -> None:
+        await model.wait_unused()
+        await model.stop(self._settings.drain_timeout)
         self.draining.discard(model)
         log.info("model unloaded", model=str(model.reference), sha256=model.bundle.sha256)
         del model  # the last reference: the session goes with it, and only then is there memory to give back

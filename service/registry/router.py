@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.dataplane import Item, Skipped
+from nightjar_alerts.service.inference import Item, Skipped
 from nightjar_alerts.service.registry.names import CLASSIFIERS, DEFAULT, NotReady, Reference, Role, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow

@@ -20,11 +20,11 @@ import numpy as np
 import structlog
 
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.service.dataplane import Item, Outcome
 from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
 from nightjar_alerts.service.engine.batch import EngineError, RunGraph
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.inference import Item, Outcome
 from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.registry.loader import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference

@@ -114,9 +114,7 @@ class ExactlyOnce:
         previous, self._last = self._last, asyncio.Event()
         return TransactionTurn(previous, self._last)
 
-    async def conclude(
-        self, batch: Batch, turn: TransactionTurn, ledger: DeliveryLedger, model: str
-    ) -> Sequence[Result]:
+    async def commit(self, batch: Batch, turn: TransactionTurn, ledger: DeliveryLedger, model: str) -> Sequence[Result]:
         """Publish, write dead letters and commit, as often as it takes; return the results that were published.
 
         Parameters

@@ -18,7 +18,7 @@ import structlog
 
 from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.serving import ModelHandle
 

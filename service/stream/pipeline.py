@@ -29,8 +29,8 @@ from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
-from nightjar_alerts.service.dataplane import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.engine.batch import EngineClosed, EngineDead, Overloaded, RunAborted
+from nightjar_alerts.service.inference import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
@@ -192,7 +192,7 @@ class InferStage:
             return []
         try:
             handles, items = self._choose_models(alerts)
-            with acquired(dict.fromkeys(handles)):
+            with acquired(handles):
                 outcomes = await self._infer_when_there_is_room(alerts, handles, items, before_wait)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise  # halves would fail as well, and no alert is to blame
@@ -283,7 +283,7 @@ class Pipeline:
             batch = await self._publisher.encode(batch)
             if self._exactly_once and transaction_turn:
                 with self._timed("publish"):
-                    published = await self._exactly_once.conclude(batch, transaction_turn, self._ledger, self.model)
+                    published = await self._exactly_once.commit(batch, transaction_turn, self._ledger, self.model)
                 self._observe_alert_ages(published)
             else:
                 await self._queue.publish_in_turn(turn, batch, self._publish)

@@ -33,7 +33,7 @@ from nightjar_alerts.service.process import (
     fix_thresholds,
     warn_about_environment,
 )
-from nightjar_alerts.service.registry.loader import LoadModels
+from nightjar_alerts.service.registry.loader import LoadOne, load_one
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
@@ -74,7 +74,7 @@ class Worker:
     Parameters
     ----------
     replay : take what the source holds now, commit nothing, and end.
-    load : loads the models of the settings.
+    load : loads a bundle, in a thread.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Worker:
     probes : server of ``/healthz``, ``/readyz`` and ``/metrics`` while the worker runs.
     """
 
-    def __init__(self, settings: StreamSettings, replay: bool = False, load: LoadModels | None = None) -> None:
+    def __init__(self, settings: StreamSettings, replay: bool = False, load: LoadOne = load_one) -> None:
         self._settings, self._replay = settings, replay
         self.metrics = Metrics(tracing_to(settings.otlp_endpoint, settings.trace_ratio))
         self.ledger = DeliveryLedger(self.metrics)

@@ -151,7 +151,7 @@ import asyncio
 import sys
 from nightjar_alerts import LightCurve
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
-from nightjar_alerts.service.dataplane import DataPlane
+from nightjar_alerts.service.inference import DataPlane
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import load_model

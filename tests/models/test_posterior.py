@@ -24,10 +24,10 @@ from nightjar_alerts.models.metadata import (
     spectroscopic_redshift,
 )
 from nightjar_alerts.models.posterior import (
-    Conclusion,
     CurveSummary,
     Novelty,
     Posterior,
+    PosteriorResult,
     PredictionSets,
     PriorError,
     SetThresholds,
@@ -71,7 +71,7 @@ def exactly(p_C: NDArray[np.float32], new_C: NDArray[np.float64], old_C: NDArray
 @given(p_C=probabilities, weight_C=weights)
 def test_shares_multiply_the_posterior(p_C: NDArray[np.float32], weight_C: NDArray[np.float64]) -> None:
     posterior = Posterior(MANIFEST)
-    found = posterior.conclude(p_C, prior=posterior.prior(named(weight_C))).probabilities
+    found = posterior.apply_prior(p_C, prior=posterior.prior(named(weight_C))).probabilities
     old_C = np.full(C, 1 / C)
     assert found.dtype == np.float64
     assert found.sum() == pytest.approx(1.0, abs=1e-12)
@@ -83,9 +83,9 @@ def test_neither_order_nor_scale_of_weights_matters(
     p_C: NDArray[np.float32], weight_C: NDArray[np.float64], order: list[int], scale: float
 ) -> None:
     posterior = Posterior(MANIFEST)
-    first = posterior.conclude(p_C, prior=posterior.prior(named(weight_C)))
+    first = posterior.apply_prior(p_C, prior=posterior.prior(named(weight_C)))
     shuffled = {CLASSES[place]: float(weight_C[place] * scale) for place in order}
-    again = posterior.conclude(p_C, prior=posterior.prior(shuffled))
+    again = posterior.apply_prior(p_C, prior=posterior.prior(shuffled))
     np.testing.assert_allclose(first.probabilities, again.probabilities, rtol=1e-9)
     assert first.classes is not None
     assert again.classes is not None
@@ -94,7 +94,7 @@ def test_neither_order_nor_scale_of_weights_matters(
 @given(p_C=probabilities, other_C=probabilities)
 @pytest.mark.parametrize("prior", [None, "uniform", "lsst-alerts"])
 @pytest.mark.parametrize("coverage", [None, 0.5, 0.9999])
-def test_several_light_curves_are_concluded_on_as_each_alone(
+def test_apply_prior_to_each_equals_apply_prior(
     p_C: NDArray[np.float32], other_C: NDArray[np.float32], prior: str | None, coverage: float | None
 ) -> None:
     posterior = Posterior(MANIFEST)
@@ -104,10 +104,10 @@ def test_several_light_curves_are_concluded_on_as_each_alone(
         CurveSummary(3, 1, 0.5, {"z_final": 0.8, "z_final_err": 0.05}),
         CurveSummary(),
     ]
-    together = posterior.conclude_each(p_BC.tolist(), seen_B, posterior.prior(prior), coverage)
+    together = posterior.apply_prior_to_each(p_BC.tolist(), seen_B, posterior.prior(prior), coverage)
     for found, one_C, seen in zip(together, p_BC, seen_B, strict=True):
-        alone = posterior.conclude(one_C, **seen._asdict(), prior=posterior.prior(prior), coverage=coverage)
-        for field in fields(Conclusion):
+        alone = posterior.apply_prior(one_C, **seen._asdict(), prior=posterior.prior(prior), coverage=coverage)
+        for field in fields(PosteriorResult):
             np.testing.assert_array_equal(getattr(found, field.name), getattr(alone, field.name), field.name)
 
 
@@ -118,16 +118,16 @@ def test_the_last_prior_counts_alone(
     """A bundle that was calibrated under other shares gives the same answer under a given prior."""
     posterior = Posterior(MANIFEST)
     assumed = AssumedPrior(name="first", shares=named(first_C), source="")
-    moved = posterior.conclude(p_C, prior=posterior.prior(named(first_C))).probabilities
+    moved = posterior.apply_prior(p_C, prior=posterior.prior(named(first_C))).probabilities
     other = Posterior(MANIFEST.model_copy(update={"prior": assumed}))
-    direct = posterior.conclude(p_C, prior=posterior.prior(named(second_C))).probabilities
-    twice = other.conclude(moved.astype(np.float64), prior=other.prior(named(second_C))).probabilities
+    direct = posterior.apply_prior(p_C, prior=posterior.prior(named(second_C))).probabilities
+    twice = other.apply_prior(moved.astype(np.float64), prior=other.prior(named(second_C))).probabilities
     np.testing.assert_allclose(twice, direct, rtol=1e-6, atol=1e-30)
 
 
 def test_without_a_prior_the_answer_is_the_graph_s_own(manifest: Manifest) -> None:
     p_C = np.random.default_rng(1).dirichlet(np.ones(C)).astype(np.float32)
-    found = Posterior(manifest).conclude(p_C, detections=3, novelty=0.5)
+    found = Posterior(manifest).apply_prior(p_C, detections=3, novelty=0.5)
     expected = p_C.astype(np.float64)
     np.testing.assert_array_equal(found.probabilities, expected / expected.sum())
     assert manifest.prediction_sets is not None
@@ -137,7 +137,7 @@ def test_without_a_prior_the_answer_is_the_graph_s_own(manifest: Manifest) -> No
 def test_a_class_that_the_map_leaves_out_has_none(manifest: Manifest) -> None:
     posterior = Posterior(manifest)
     p_C = np.full(C, 1 / C, dtype=np.float32)
-    found = posterior.conclude(p_C, prior=posterior.prior({"Ia": 3.0, "II": 1.0})).probabilities
+    found = posterior.apply_prior(p_C, prior=posterior.prior({"Ia": 3.0, "II": 1.0})).probabilities
     assert found[CLASSES.index("Ia")] == pytest.approx(0.75)
     assert np.count_nonzero(found) == 2
 
@@ -146,7 +146,7 @@ def test_a_prior_of_one_class_stands_against_a_graph_that_rules_it_out(manifest:
     posterior = Posterior(manifest)
     p_C = np.zeros(C, dtype=np.float32)
     p_C[0] = 1.0
-    found = posterior.conclude(p_C, prior=posterior.prior({"KN": 1.0})).probabilities
+    found = posterior.apply_prior(p_C, prior=posterior.prior({"KN": 1.0})).probabilities
     assert found[CLASSES.index("KN")] == 1.0
 
 
@@ -195,7 +195,7 @@ def test_measured_priors_bring_their_own_sets(manifest: Manifest) -> None:
     measured = MeasuredPrior(measured_on="nine objects", prediction_sets=sets)
     posterior = Posterior(manifest.model_copy(update={"priors": {"lsst-alerts": measured}}))
     p_C = np.full(C, 1 / C, dtype=np.float32)
-    found = posterior.conclude(p_C, prior=posterior.prior("lsst-alerts"))
+    found = posterior.apply_prior(p_C, prior=posterior.prior("lsst-alerts"))
     assert found.measured_on == "nine objects"
     assert found.classes is not None
     assert len(found.classes) == np.count_nonzero(1 - found.probabilities <= 0.999)
@@ -205,11 +205,11 @@ def test_beyond_the_threshold_no_set_is_stated(manifest: Manifest) -> None:
     p_C = np.full(C, 0.1 / (C - 1), dtype=np.float32)
     p_C[3] = 0.9
     posterior = Posterior(manifest)
-    told = posterior.conclude(p_C, detections=30, novelty=0.999)
+    told = posterior.apply_prior(p_C, detections=30, novelty=0.999)
     assert told.unusual
     assert told.classes is None
     assert told.coverage is None
-    usual = posterior.conclude(p_C, detections=30, novelty=0.5)
+    usual = posterior.apply_prior(p_C, detections=30, novelty=0.5)
     assert usual.unusual is False
     assert usual.classes == (3,)
 
@@ -270,7 +270,7 @@ def test_a_star_with_a_wrong_photometric_redshift_stays_a_star(manifest: Manifes
     p_C = np.full(C, 0.02 / (C - 1), dtype=np.float32)
     p_C[CLASSES.index("RR Lyrae")] = 0.98
     posterior = Posterior(manifest.model_copy(update={"context": Context()}))
-    found = posterior.conclude(p_C, metadata={"z_final": 0.8, "z_final_err": 0.05})
+    found = posterior.apply_prior(p_C, metadata={"z_final": 0.8, "z_final_err": 0.05})
     assert found.probabilities.argmax() == CLASSES.index("RR Lyrae")
     assert found.probabilities.max() < 0.98
 
@@ -323,7 +323,7 @@ def test_whatever_is_known_the_posterior_is_one(
     metadata: dict[str, float], p_C: NDArray[np.float32], weight_C: NDArray[np.float64]
 ) -> None:
     posterior = Posterior(MANIFEST.model_copy(update={"context": Context()}))
-    found = posterior.conclude(p_C, metadata=metadata, prior=posterior.prior(named(weight_C)))
+    found = posterior.apply_prior(p_C, metadata=metadata, prior=posterior.prior(named(weight_C)))
     assert np.isfinite(found.probabilities).all()
     assert found.probabilities.sum() == pytest.approx(1.0)
     assert (found.probabilities >= 0).all()
@@ -332,7 +332,7 @@ def test_whatever_is_known_the_posterior_is_one(
 def test_a_contradiction_is_told_and_left_out(manifest: Manifest) -> None:
     posterior = Posterior(manifest)
     p_C = np.full(C, 1 / C, dtype=np.float32)
-    found = posterior.conclude(p_C, metadata={"zspec": 0.5}, prior=posterior.prior({"RR Lyrae": 1.0}))
+    found = posterior.apply_prior(p_C, metadata={"zspec": 0.5}, prior=posterior.prior({"RR Lyrae": 1.0}))
     assert found.probabilities[CLASSES.index("RR Lyrae")] == 1.0
     assert "contradicts" in found.evidence[0]
 
@@ -355,5 +355,5 @@ MANIFEST = load_bundle(PLAIN).manifest
 
 
 def test_a_network_that_rules_out_every_class_is_no_error() -> None:
-    (concluded,) = Posterior(MANIFEST).conclude_each([[0.0] * C], [CurveSummary()])
-    assert not any(concluded.values)
+    (result,) = Posterior(MANIFEST).apply_prior_to_each([[0.0] * C], [CurveSummary()])
+    assert not any(result.values)

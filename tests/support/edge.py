@@ -21,15 +21,13 @@ from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
-from nightjar_alerts.service.registry.loader import StartupModels
+from nightjar_alerts.service.registry.loader import LoadOne, load_one
 from nightjar_alerts.service.settings import CommonSettings, Settings
 from support.graphs import EchoGraph, echo_manifest
 
 HOST = "127.0.0.1"
 CLASSES = len(ELASTICC.classes)
 QUICK = CostModel(1e-5, 1e-7, 0.0)
-
-Load = Callable[[CommonSettings], StartupModels]
 
 
 def _drop(*_: object) -> NoReturn:
@@ -50,16 +48,22 @@ class Network(EchoGraph):
         return outputs | {"probabilities": weights / weights.sum(axis=1, keepdims=True)}
 
 
-def loader(network: Network, cost: CostModel = QUICK) -> Load:
-    """Return the function by which a service loads ``network``, which classifies."""
+def loader(network: Network, cost: CostModel = QUICK) -> LoadOne:
+    """Return a loader that loads ``network`` in place of the bundle of the settings, and other bundles as usual."""
     bundle = Bundle(Path("echo"), echo_manifest(), "0" * 64)
-    return lambda settings: StartupModels(LoadedModel(bundle, settings.provider, network, cost, 0.0, 0.0))
+
+    def load(chosen: CommonSettings, path: Path) -> LoadedModel:
+        if path != chosen.bundle:
+            return load_one(chosen, path)
+        return LoadedModel(bundle, chosen.provider, network, cost, 0.0, 0.0)
+
+    return load
 
 
 def settings(**changes: Any) -> Settings:
     """Settings for a test: any port, no pauses, two workers, every question asked anew."""
     chosen: dict[str, Any] = {"host": HOST, "port": 0, "drain_delay": 0, "drain_timeout": 5, "workers": 2}
-    return Settings(**(chosen | {"cache_bytes": 0} | changes))
+    return Settings(**(chosen | {"cache_bytes": 0, "bundle": Path("echo")} | changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Live:
 
 
 @contextmanager
-def live(load: Load | None, **changes: Any) -> Iterator[Live]:
+def live(load: LoadOne, **changes: Any) -> Iterator[Live]:
     """A server on a port of its own, stopped at the end of the block."""
     service = Service(settings(**changes), load)
     server = Server(service)

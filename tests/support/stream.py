@@ -49,6 +49,7 @@ def alert(number: int, flux: float | None = None) -> bytes:
 def chosen(folder: Path, **changes: Any) -> StreamSettings:
     """Settings for a test: any port, nothing slow, dead letters and results in a folder."""
     usual: dict[str, Any] = {
+        "bundle": Path("echo"),
         "host": HOST,
         "worker_port": 0,
         "workers": 1,
@@ -319,7 +320,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 60.0, pause: float = 
 
 
 def main() -> int:
-    settings = StreamSettings()
+    settings = StreamSettings(bundle=Path("echo"))
     configure_log(settings)
     network = Network()
     if deadly := os.environ.get("TEST_DEADLY_FLUX"):  # an alert that kills whoever looks at it

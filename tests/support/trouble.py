@@ -139,7 +139,7 @@ def main(kind: str) -> None:
     network = Lost() if kind == "lost" else Network()
     network.on_marker[FATAL] = WORST[kind]
     vars(server)["Service"] = partial(Service, load=loader(network))
-    sys.exit(server.serve(Settings()))
+    sys.exit(server.serve(Settings(bundle=Path("echo"))))
 
 
 if __name__ == "__main__":

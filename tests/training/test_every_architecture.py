@@ -7,7 +7,7 @@ import pytest
 
 from nightjar_alerts.models.bundle import Bundle, load_bundle
 from nightjar_alerts.models.networks.zoo import ARCHITECTURES
-from nightjar_alerts.service.registry.loader import load_configured
+from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.fit.checkpoints import BEST, CHECKPOINT, load_best, load_checkpoint
 from nightjar_alerts.training.recipes.catalogue import RECIPES
@@ -65,7 +65,7 @@ def test_a_classifier_is_exported_and_served(name: str, data: Path, tmp_path: Pa
     """Export proves parity over ragged batches and every expert; the service then answers as the golden vectors do."""
     bundle = _export(name, data, tmp_path)
     assert bundle.manifest.architecture == DEBUG[name].network.architecture
-    with live(load_configured, bundle=bundle.path) as edge:
+    with live(load_one, bundle=bundle.path) as edge:
         status, reply = edge.classify({"light_curves": [curve(points) for points in (1, 4, 9, 40)]})
         assert status == 200
         first, *others = reply["results"]  # one point, in u

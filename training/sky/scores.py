@@ -55,7 +55,7 @@ class SkyAnswers:
 def ask_bundle(path: Path, sky: SurveySample, reveal: ContextPolicy, prior: str | None = None) -> SkyAnswers:
     """Return a bundle's answers about the objects of ``sky`` that it can take; those without a usable point have none.
 
-    They are what the service concludes: class shares, what is known of the object, and whether it is unusual, included.
+    They are those of the service: class shares, facts about the object, and whether it is unusual, are included.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def ask_bundle(path: Path, sky: SurveySample, reveal: ContextPolicy, prior: str 
         for number, place in enumerate(places):
             row, tokens = inputs[place]
             score = float(outputs["novelty"][number]) if "novelty" in outputs else None
-            conclusion = posterior.conclude(
+            result = posterior.apply_prior(
                 outputs["probabilities"][number],
                 detections=int(np.count_nonzero(tokens.detected)),
                 bands=int(np.count_nonzero(tokens.points_per_band)),
@@ -91,9 +91,9 @@ def ask_bundle(path: Path, sky: SurveySample, reveal: ContextPolicy, prior: str 
                 prior=shares,
                 coverage=COVERAGE,
             )
-            probabilities[place], unusual[place] = conclusion.probabilities, bool(conclusion.unusual)
+            probabilities[place], unusual[place] = result.probabilities, bool(result.unusual)
             novelty[place] = np.nan if score is None else score
-            inside[place, list(conclusion.classes or [int(conclusion.probabilities.argmax())])] = True
+            inside[place, list(result.classes or [int(result.probabilities.argmax())])] = True
     return SkyAnswers(np.array([row for row, _ in inputs], dtype=np.intp), probabilities, inside, novelty, unusual)
 
 

@@ -16,7 +16,6 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import RequestedPrior, ResultSerializer
-from nightjar_alerts.service.dataplane import InferOptions, Outcome
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge.errors import INVALID, TOO_LARGE, ProblemError, invalid_field
 from nightjar_alerts.service.http.oip.schemas import (
@@ -27,6 +26,7 @@ from nightjar_alerts.service.http.oip.schemas import (
     RequestParameters,
 )
 from nightjar_alerts.service.http.oip.tensors import Array, decode_tensors
+from nightjar_alerts.service.inference import InferOptions, Outcome
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, LightCurveIn
 from nightjar_alerts.service.lightcurves.validation import validate_light_curves

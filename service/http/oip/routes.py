@@ -49,7 +49,7 @@ from nightjar_alerts.service.http.oip.schemas import (
 from nightjar_alerts.service.http.oip.tensors import encode_response, load_json, split_body
 from nightjar_alerts.service.http.results import get_serializer
 from nightjar_alerts.service.registry.names import version_key
-from nightjar_alerts.service.registry.serving import ModelHandle
+from nightjar_alerts.service.registry.serving import ModelHandle, acquired
 from nightjar_alerts.service.settings import Settings
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
@@ -177,7 +177,7 @@ async def infer(request: Request) -> Response:
     get_media_type(request, (JSON_TYPE, BINARY_TYPE))
     header_length = _read_header_length(request)
     limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
-    with handle, service.budget.reserve(get_client_id(request)) as reservation:
+    with acquired([handle]), service.budget.reserve(get_client_id(request)) as reservation:
         data = await read_body(request, reservation, limit)
         timings.stage("receive")
         decode = partial(_decode, data, header_length, handle, list(request.path_params.values()), settings)

@@ -22,7 +22,6 @@ from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.replies import AlertsReply
 from nightjar_alerts.service.answers.serializer import ResultSerializer, packet_identity
-from nightjar_alerts.service.dataplane import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
@@ -42,6 +41,7 @@ from nightjar_alerts.service.http.formats import JSON
 from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.query import AlertQuery, read_query
 from nightjar_alerts.service.http.results import build_results, get_serializers
+from nightjar_alerts.service.inference import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings
@@ -92,7 +92,7 @@ async def alerts(request: Request) -> Response:
         handles, items = _route(service, query, alerts)
         serializers = get_serializers(handles or [default], query.prior, settings.prior, PRIOR)
         await charge_quota(request, service, len(items))
-        with acquired(dict.fromkeys(handles)):
+        with acquired(handles):
             outcomes = await cancel_on_disconnect(request, infer_many(handles, items, options)) if items else []
     timings.start()
     encode = partial(_encode, serializers, outcomes, alerts, Options(embedding=query.embedding))

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, Response
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.serializer import ResultSerializer
-from nightjar_alerts.service.dataplane import Item, Outcome
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import RequestBody, merge_options, validate_body
 from nightjar_alerts.service.http.deadlines import check_deadline
@@ -39,6 +38,7 @@ from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.query import ClassifyQuery, read_query
 from nightjar_alerts.service.http.results import build_curve_results, get_serializers
 from nightjar_alerts.service.http.routes.ndjson import NdjsonResponse
+from nightjar_alerts.service.inference import Item, Outcome
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
@@ -95,7 +95,7 @@ async def classify(request: Request) -> Response:
         serializers = get_serializers(handles, options.prior, settings.prior)
         deadline = infer_options(request, settings, timings.started, options.deadline_ms)
         await charge_quota(request, service, len(items))
-        with acquired(dict.fromkeys(handles)):
+        with acquired(handles):
             outcomes = await cancel_on_disconnect(request, infer_many(handles, items, deadline))
     timings.start()
     if body.single and outcomes[0].status == "failed":

@@ -28,7 +28,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.serializer import encode_json
-from nightjar_alerts.service.dataplane import FAILURE_REASONS, InferOptions, Item, Outcome
 from nightjar_alerts.service.engine.batch import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, to_problem
 from nightjar_alerts.service.http.edge.receive import (
@@ -51,11 +50,12 @@ from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import ClassifyQuery
 from nightjar_alerts.service.http.results import build_curve_results, get_serializer
+from nightjar_alerts.service.inference import FAILURE_REASONS, InferOptions, Item, Outcome
 from nightjar_alerts.service.lightcurves.decoding import decode_lines
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import validate_light_curves
 from nightjar_alerts.service.registry.router import outside_domain
-from nightjar_alerts.service.registry.serving import ModelHandle
+from nightjar_alerts.service.registry.serving import ModelHandle, acquired
 
 GROUP_LINES: Final = 64
 """Maximum number of lines that are classified together: enough for a batch, few enough for early results."""
@@ -82,7 +82,8 @@ class NdjsonResponse(Response):
         client_id = get_client_id(self._request)
         self._service.streams.acquire(client_id)  # fewer than requests, because streams last
         try:
-            with self._service.select_model(self._query.model, routing_key=self._key) as handle:
+            handle = self._service.select_model(self._query.model, routing_key=self._key)
+            with acquired([handle]):
                 await self._run(LineClassifier(self._request, handle, self._query), scope, receive, send)
         finally:
             self._service.streams.release(client_id)

@@ -11,11 +11,11 @@ import pytest
 from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
 from nightjar_alerts.models.lightcurve import RaggedBatch, featurise
 from nightjar_alerts.models.runtime import SessionRun
-from nightjar_alerts.service.dataplane import DataPlane
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
+from nightjar_alerts.service.inference import DataPlane
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.bundles import random_curve
 

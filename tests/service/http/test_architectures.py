@@ -10,7 +10,7 @@ import pytest
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.service.answers.models import ModelsReply
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
-from nightjar_alerts.service.registry.loader import load_configured
+from nightjar_alerts.service.registry.loader import load_one
 from support import alerts
 from support.edge import Live, curve, live
 from support.graph_bundles import classifier_bundle
@@ -24,7 +24,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A single-band network of long histories, without metadata, errors or expert loads."""
     changes: dict[str, Any] = {"bands": ("r",), "limits": LIMITS, "embedding_dim": 9}
     bundle = classifier_bundle(tmp_path_factory.mktemp("r"), ("flux", "time", "band", "mask"), **changes)
-    with live(load_configured, bundle=bundle.path) as edge:
+    with live(load_one, bundle=bundle.path) as edge:
         yield edge
 
 
@@ -82,7 +82,7 @@ def test_the_service_describes_the_model(edge: Live) -> None:
 def test_missing_metadata_are_those_that_the_network_takes(tmp_path: Path) -> None:
     columns = ("mwebv", "z_final")
     bundle = classifier_bundle(tmp_path, (*HISTORY, "metadata"), metadata_columns=columns)
-    with live(load_configured, bundle=bundle.path) as edge:
+    with live(load_one, bundle=bundle.path) as edge:
         one, none = ask(edge, curve(metadata={"mwebv": 0.1, "hostgal_snsep": 1.0}), curve())
         assert (one["metadata_missing"], none["metadata_missing"]) == (1, 2)
         assert (one["embedding"][5], none["embedding"][5]) == (1, 0)

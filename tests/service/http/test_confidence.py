@@ -15,7 +15,6 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.load import load_model
-from nightjar_alerts.service.registry.loader import StartupModels
 from support.edge import Live, Network, curve, live, loader
 from support.wire import results_of
 
@@ -36,7 +35,7 @@ def bundle(confident_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def edge(bundle: Bundle) -> Iterator[Live]:
     loaded = load_model(bundle.path)
-    with live(lambda settings: StartupModels(loaded)) as edge:
+    with live(lambda *_: loaded) as edge:
         yield edge
 
 

@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
-from nightjar_alerts.service.registry.loader import StartupModels
+from nightjar_alerts.service.registry.loader import LoadOne
 from nightjar_alerts.service.settings import CommonSettings
-from support.edge import HOST, Live, Load, Network, curve, loader, raw_post, settings, wait_until
+from support.edge import HOST, Live, Network, curve, loader, raw_post, settings, wait_until
 
 
 def server_loop(edge: Live) -> asyncio.AbstractEventLoop:
@@ -49,7 +51,7 @@ PROBES = ("/healthz", "/startupz", "/readyz")
 
 
 @contextmanager
-def started(load: Load, **changes: object) -> Iterator[Live]:
+def started(load: LoadOne, **changes: object) -> Iterator[Live]:
     """A server that listens, ready or not."""
     service = Service(settings(**changes), load)
     server = Server(service)
@@ -90,9 +92,9 @@ class Client(threading.Thread):
 def test_while_starting_the_process_is_alive_and_says_so() -> None:
     may_load = threading.Event()
 
-    def load(chosen: CommonSettings) -> StartupModels:
+    def load(chosen: CommonSettings, path: Path) -> LoadedModel:
         assert may_load.wait(20)
-        return loader(Network())(chosen)
+        return loader(Network())(chosen, path)
 
     with started(load) as edge:
         assert probes(edge) == [200, 503, 503]
@@ -111,7 +113,7 @@ def test_while_starting_the_process_is_alive_and_says_so() -> None:
 
 @pytest.mark.parametrize("error", [BundleError("altered"), ZeroDivisionError("a bug")])
 def test_a_model_that_cannot_be_served_ends_the_process(error: Exception) -> None:
-    def load(_: CommonSettings) -> StartupModels:
+    def load(*_: object) -> NoReturn:
         raise error
 
     server = Server(Service(settings(), load))

@@ -13,6 +13,7 @@ import pytest
 from nightjar_alerts.service.answers.replies import AlertsReply
 from nightjar_alerts.service.client import SAMPLES
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
+from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.service.registry.names import Reference
 from support import oip
 from support.edge import Live, Network, curve, live, loader
@@ -32,7 +33,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     version(folder / "bundles", "0.9.0", 3.0)
     bundle = classifier_bundle(folder / "default", name="first").path
     chosen = {"bundle": bundle, "repository": folder / "bundles", "aliases": {"ztf": "mine", "old": "mine@0.9.0"}}
-    with live(None, workers=1, **chosen) as running:
+    with live(load_one, workers=1, **chosen) as running:
         yield running
 
 
@@ -164,7 +165,7 @@ def test_sharing_a_key_with_another_bundle_is_impossible(tmp_path: Path) -> None
     """Two versions that answer differently, asked the same in turn, with all results in one cache."""
     version(tmp_path / "bundles", "1.0.0", 1.0)
     bundle = classifier_bundle(tmp_path / "default", name="first").path
-    with live(None, bundle=bundle, repository=tmp_path / "bundles", cache_bytes=1_000_000, workers=1) as edge:
+    with live(load_one, bundle=bundle, repository=tmp_path / "bundles", cache_bytes=1_000_000, workers=1) as edge:
         loop = edge.server.servers[0].get_loop()
         version(tmp_path / "bundles", "2.0.0", 5.0)
         asyncio.run_coroutine_threadsafe(edge.service.models.load(Reference("mine")), loop).result(20)
@@ -183,7 +184,7 @@ def test_the_key_decides_for_objects_without_a_name(tmp_path: Path) -> None:
     digests = tuple(hashlib.sha256(key.encode()).hexdigest() for key in keys)
     version(tmp_path / "bundles", "1.0.0", 1.0)
     bundle = classifier_bundle(tmp_path / "default", name="first").path
-    with live(None, bundle=bundle, repository=tmp_path / "bundles", api_keys=digests, workers=1) as edge:
+    with live(load_one, bundle=bundle, repository=tmp_path / "bundles", api_keys=digests, workers=1) as edge:
         version(tmp_path / "bundles", "1.1.0", 2.0)
         work, loop = edge.service.models.set_canary("mine", "1.1.0", 50.0), edge.server.servers[0].get_loop()
         asyncio.run_coroutine_threadsafe(work, loop).result(20)

@@ -17,7 +17,7 @@ from nightjar_alerts.models.posterior import Domain, Posterior
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.engine.load import load_model
-from nightjar_alerts.service.registry.loader import StartupModels
+from nightjar_alerts.service.registry.loader import load_one
 from support.edge import Live, curve, live
 from support.wire import results_of
 
@@ -55,8 +55,7 @@ def bundles(confident_bundle: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def edge(bundles: dict[str, Bundle]) -> Iterator[Live]:
-    usual, bright = load_model(bundles["usual"].path), load_model(bundles["bright"].path)
-    with live(lambda settings: StartupModels(usual, by_survey={"ztf": bright})) as edge:
+    with live(load_one, bundle=bundles["usual"].path, ztf_bundle=bundles["bright"].path) as edge:
         yield edge
 
 
@@ -225,7 +224,7 @@ def test_repeated_rows_and_other_filters_are_counted(edge: Live) -> None:
 def test_a_survey_with_filters_of_its_own(bundles: dict[str, Bundle]) -> None:
     loaded = load_model(bundles["atlas"].path)
     sent = curve(6, band=["c", "o", "c", "o", "r", "i"])
-    with live(lambda settings: StartupModels(loaded)) as edge:
+    with live(lambda *_: loaded) as edge:
         status, reply = edge.classify({**sent, "survey": "atlas"})
         _, models = edge.ask("GET", "/v1/models")[0], orjson.loads(edge.ask("GET", "/v1/models")[2])
         status_of_none, none = edge.classify(curve(2, band=["g", "i"]))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nightjar_alerts.service.registry.loader import load_one
 from support.edge import HOST, Live, curve, live, wait_until
 from support.graph_bundles import classifier_bundle
 from support.repository import version
@@ -51,7 +52,7 @@ def test_reloads_fail_no_request_and_mix_no_answers(tmp_path: Path, cache_bytes:
     root = tmp_path / "bundles"
     version(root, "1.0.0", VERSIONS["1.0.0"])
     chosen = {"bundle": classifier_bundle(tmp_path / "default", name="first").path, "repository": root}
-    with live(None, **chosen, repository_poll=0.02, cache_bytes=cache_bytes) as edge:
+    with live(load_one, **chosen, repository_poll=0.02, cache_bytes=cache_bytes) as edge:
         clients = [Client(edge) for _ in range(3)]
         for number, factor in VERSIONS.items():
             version(root, number, factor)
@@ -74,7 +75,7 @@ def test_a_stream_is_answered_by_one_version_to_its_end(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     version(root, "1.0.0", 1.0)
     bundle = classifier_bundle(tmp_path / "default", name="first").path
-    with live(None, bundle=bundle, repository=root, repository_poll=0.02) as edge:
+    with live(load_one, bundle=bundle, repository=root, repository_poll=0.02) as edge:
         with edge.connect() as stream:
             head = "POST /v1/classify?model=mine HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
             stream.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode() + chunk(BODY))

@@ -13,9 +13,9 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.models import ClassifierDescription, describe
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, FieldError
 from nightjar_alerts.service.answers.serializer import ResultSerializer
-from nightjar_alerts.service.dataplane import Outcome, Status
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.http.endpoint import Timings
+from nightjar_alerts.service.inference import Outcome, Status
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.edge import CLASSES
 from support.graphs import echo_manifest

@@ -13,7 +13,7 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.replies import ClassifyReply
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.observe.metrics import STAGES
-from nightjar_alerts.service.registry.loader import load_configured
+from nightjar_alerts.service.registry.loader import load_one
 from support.edge import CLASSES, Live, Network, curve, live, loader, raw_post, wait_until
 from support.graphs import poison
 
@@ -156,7 +156,7 @@ def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
 
 
 def test_the_real_network(tiny_bundle: Path) -> None:
-    with live(load_configured, bundle=tiny_bundle) as edge:
+    with live(load_one, bundle=tiny_bundle) as edge:
         status, reply = edge.classify({"light_curves": [curve(n) for n in (1, 8, 60)], "options": {"embedding": True}})
         assert status == 200
         ClassifyReply.model_validate(reply, strict=True)

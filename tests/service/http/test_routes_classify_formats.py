@@ -12,7 +12,7 @@ import pytest
 
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.lightcurves.schemas import Options
-from nightjar_alerts.service.registry.loader import load_configured
+from nightjar_alerts.service.registry.loader import load_one
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.wire import (
     JSON_TYPE,
@@ -62,7 +62,7 @@ def drawn(count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def real(tiny_bundle: Path) -> Iterator[Live]:
-    with live(load_configured, bundle=tiny_bundle) as edge:
+    with live(load_one, bundle=tiny_bundle) as edge:
         yield edge
 
 

@@ -19,7 +19,7 @@ from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.edge.errors import Problem
 from nightjar_alerts.service.http.oip import schemas
 from nightjar_alerts.service.observe.metrics import STAGES
-from nightjar_alerts.service.registry.loader import load_configured
+from nightjar_alerts.service.registry.loader import load_one
 from support.edge import CLASSES, HOST, Live, Network, curve, live, loader, wait_until
 from support.graph_bundles import HISTORY, classifier_bundle
 from support.graphs import poison
@@ -244,7 +244,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     bundle = classifier_bundle(
         tmp_path_factory.mktemp("counter"), (*HISTORY, "metadata"), metadata_columns=("mwebv", "z_final")
     )
-    with live(load_configured, bundle=bundle.path) as edge:
+    with live(load_one, bundle=bundle.path) as edge:
         yield edge
 
 
@@ -295,7 +295,7 @@ def test_missing_metadata_are_nan_and_infinite_ones_a_fault(counting: Live) -> N
 def test_a_light_curve_in_other_bands_is_abstained(tmp_path: Path) -> None:
     bundle = classifier_bundle(tmp_path, bands=("r",))
     arrays = history(1.0, 2.0) | {"band": np.array([b"r"] * 8 + [b"g"] * 9, dtype=object)}
-    with live(load_configured, bundle=bundle.path) as edge, client(edge) as asking:
+    with live(load_one, bundle=bundle.path) as edge, client(edge) as asking:
         assert "metadata" not in [tensor["name"] for tensor in asking.get_model_metadata(COUNTER)["inputs"]]
         answer = asking.infer(COUNTER, inputs(arrays))
         assert answer.as_numpy("status").tolist() == [b"classified", b"abstained"]

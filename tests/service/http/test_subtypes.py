@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.client import SAMPLES
+from nightjar_alerts.service.registry.loader import load_one
 from support.edge import Live, live
 
 ZTF = sorted(SAMPLES.glob("ztf_*.avro"))
@@ -17,7 +19,7 @@ ZTF = sorted(SAMPLES.glob("ztf_*.avro"))
 
 @pytest.fixture(scope="module")
 def edge() -> Iterator[Live]:
-    with live(None, workers=1) as running:
+    with live(load_one, bundle=DEFAULT_BUNDLE, workers=1) as running:
         yield running
 
 

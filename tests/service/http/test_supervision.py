@@ -17,7 +17,6 @@ import pytest
 from deploy.bench.service_process import free_port
 from nightjar_alerts.models.bundle import MANIFEST, MODEL, Bundle, Manifest, write_manifest
 from nightjar_alerts.service.engine.load import load_model
-from nightjar_alerts.service.registry.loader import StartupModels
 from support.edge import HOST, Live, Network, curve, live, loader, wait_until
 from support.trouble import ENDLESS, FATAL, GREEDY, STUCK, trouble_bundle
 
@@ -40,7 +39,7 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture(scope="module")
 def edge(trouble: Bundle) -> Iterator[Live]:
     loaded = load_model(trouble.path)
-    with live(lambda _: StartupModels(loaded), hung_run_seconds=0.6) as edge:
+    with live(lambda *_: loaded, hung_run_seconds=0.6) as edge:
         yield edge
 
 

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from nightjar_alerts.models.bundle import BundleError
-from nightjar_alerts.service.dataplane import InferOptions
+from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.loader import ChangeRejected, LoadFailed
 from nightjar_alerts.service.registry.manager import ModelManager
@@ -54,7 +54,7 @@ class Home:
 
 
 async def top(handle: ModelHandle) -> float:
-    with handle:
+    with acquired([handle]):
         [outcome] = await handle.infer([curve(1.0)], InferOptions())
     assert outcome.prediction is not None
     return float(outcome.prediction.outputs["probabilities"][0])
@@ -118,7 +118,7 @@ async def test_reload_new_version_replaces_the_old_one_which_is_freed(home: Home
 async def test_reload_requests_in_progress_keep_the_old_version(home: Home, root: Path) -> None:
     before = await home.top()
     handle = home.models.router.select("mine")
-    with handle:
+    with acquired([handle]):
         version(root, "1.1.0", 2.0)
         await home.models.reload()
         await asyncio.sleep(0.05)
@@ -426,10 +426,10 @@ async def test_infer_many_two_models_answers_in_order(home: Home) -> None:
     handles = [mine, first, mine]
     with acquired(handles):
         outcomes = await infer_many(handles, [curve(1.0), curve(1.0, length=5), curve(1.0)], InferOptions())
-        assert (first.model.references, mine.model.references) == (1, 2)
+        assert (first.model.requests, mine.model.requests) == (1, 1)
     assert [outcome.status for outcome in outcomes] == ["classified"] * 3
     assert [outcome.points_per_band[2] for outcome in outcomes] == [10, 5, 10]
-    assert (first.model.references, mine.model.references) == (0, 0)
+    assert (first.model.requests, mine.model.requests) == (0, 0)
     assert await infer_many([], [], InferOptions()) == []
 
 

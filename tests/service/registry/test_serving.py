@@ -1,4 +1,4 @@
-"""Opening the engine of a loaded model: settings and the defaults of the provider."""
+"""Starting the engine of a loaded model: settings and the defaults of the provider."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from nightjar_alerts.service.engine.machine import usable_cores
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
 from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.registry import serving
-from nightjar_alerts.service.registry.serving import ModelFactory
+from nightjar_alerts.service.registry.serving import ServedModel
 from nightjar_alerts.service.settings import Settings
 from support.graphs import EchoGraph, echo_manifest
 
@@ -43,10 +43,10 @@ def loaded(provider: Provider = "cpu") -> LoadedModel:
         ("cuda", {"workers": 1, "max_batch_tokens": 512}, 1, BatchLimits(512, 32)),
     ],
 )
-async def test_factory_open_takes_the_settings_or_the_defaults_of_the_provider(
+async def test_served_model_start_takes_the_settings_or_the_defaults_of_the_provider(
     monkeypatch: pytest.MonkeyPatch, provider: Provider, changes: dict[str, Any], workers: int, limits: BatchLimits
 ) -> None:
     monkeypatch.setattr(serving, "Engine", Recorded)
-    factory = ModelFactory(Settings(**changes), Recorder(), None, print)
-    await factory.close(await factory.open(loaded(provider)), 5)
+    model = await ServedModel.start(loaded(provider), Settings(**changes), Recorder(), None, print)
+    await model.stop(5)
     assert (Recorded.seen.workers, Recorded.seen.limits) == (workers, limits)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.service.dataplane import InferOptions
 from nightjar_alerts.service.engine.adapter import Arrays
 from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import Reference
+from nightjar_alerts.service.registry.serving import acquired
 from nightjar_alerts.service.registry.shadow import MAX_QUEUED, Shadow
 from nightjar_alerts.service.settings import CommonSettings
 from support.edge import QUICK, Network, loader, settings
@@ -44,9 +45,11 @@ class Both:
         self.root = root
         root.mkdir()
         chosen = settings(repository=root, drain_timeout=1, max_queued_seconds=1000)
-        self.models = ModelManager(chosen, self.metrics, self.reasons.append, loader(self.live), self._other)
+        self.models = ModelManager(chosen, self.metrics, self.reasons.append, self._load)
 
-    def _other(self, chosen: CommonSettings, path: Path) -> LoadedModel:
+    def _load(self, chosen: CommonSettings, path: Path) -> LoadedModel:
+        if path == chosen.bundle:
+            return loader(self.live)(chosen, path)
         real = load_one(chosen, path)
         if real.bundle.manifest.name != "echo":
             return real
@@ -58,7 +61,8 @@ class Both:
         return self.models.router.shadows["echo"]
 
     async def ask(self, *markers: float) -> None:
-        with self.models.router.select("echo@0.0.1") as handle:
+        handle = self.models.router.select("echo@0.0.1")
+        with acquired([handle]):
             outcomes = await handle.infer([curve(marker) for marker in markers], InferOptions())
         assert [outcome.status for outcome in outcomes] == ["classified"] * len(markers)
 

@@ -332,7 +332,7 @@ async def work(broker: Broker) -> DeliveryLedger:
         turn = once.next_turn()
         ledger.take(messages)
         await asyncio.sleep(broker.draw.random() / 1000)
-        await once.conclude(classified(messages), turn, ledger, "model")
+        await once.commit(classified(messages), turn, ledger, "model")
         ledger.close(messages)
 
     tasks: set[asyncio.Task[None]] = set()
@@ -387,7 +387,7 @@ def test_a_cancelled_batch_whose_transaction_runs_is_counted_by_its_outcome() ->
         once = ExactlyOnce(stub, stub, stub, ActiveErrors(Metrics()), Metrics())
         messages = broker.take()[1:]  # without the one that is refused
         ledger.take(messages)
-        task = asyncio.create_task(once.conclude(classified(messages), once.next_turn(), ledger, "model"))
+        task = asyncio.create_task(once.commit(classified(messages), once.next_turn(), ledger, "model"))
         await asyncio.to_thread(broker.began.wait, 30)
         task.cancel()
         await asyncio.sleep(0.05)

@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 from nightjar_alerts.service.http.admin import Listing
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.server import Server
+from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.service.settings import Settings
 from support import oip
 from support.edge import HOST, Live, Network, curve, live, loader, settings, wait_until
@@ -71,7 +72,7 @@ def admin(tmp_path: Path) -> Iterator[Admin]:
     root = tmp_path / "bundles"
     version(root, "1.0.0", 1.0)
     bundle = classifier_bundle(tmp_path / "default", name="first").path
-    with live(None, bundle=bundle, repository=root, admin_port=0, workers=1) as edge:
+    with live(load_one, bundle=bundle, repository=root, admin_port=0, workers=1) as edge:
         yield Admin(edge, root)
 
 
@@ -316,7 +317,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
     folder = tmp_path_factory.mktemp("refusing")
     version(folder / "bundles", "1.0.0", 1.0)
     bundle = classifier_bundle(folder / "default", name="first").path
-    with live(None, bundle=bundle, repository=folder / "bundles", admin_port=0, workers=1) as edge:
+    with live(load_one, bundle=bundle, repository=folder / "bundles", admin_port=0, workers=1) as edge:
         yield Admin(edge, folder / "bundles")
 
 

@@ -1,4 +1,4 @@
-"""The data plane: from light curves to outcomes, the same for every transport. Featurise, queue, wait, explain.
+"""From light curves to outcomes, the same for every transport: featurise, look up, queue, await.
 
     plane = DataPlane(engine, TaskAdapter(manifest))
     outcomes = await plane.infer(curves)
@@ -6,6 +6,16 @@
 Each item gets exactly one outcome, in order. An item that cannot be classified (an invalid light curve, a packet
 without a point) passes through with its reason, so a transport hands over everything it received and counts nothing
 itself. A request is admitted or rejected as a whole.
+
+A light curve has one type at each step:
+
+    LightCurve        observations, validated             models.lightcurve
+    ModelInput        features of one network             service.engine.adapter
+    QueueEntry        an input with its future            service.engine.batch
+    Prediction        outputs of the network              service.engine.batch
+    Outcome           prediction, or reason for none      here
+    PosteriorResult   calibrated under a prior            models.posterior
+    dict              result as clients read it           service.answers.serializer
 """
 
 import asyncio
@@ -16,12 +26,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.service.engine.adapter import ModelInput, Row, TaskAdapter
+from nightjar_alerts.service.cache import ModelCache
+from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
@@ -71,7 +82,8 @@ class InferOptions:
     Attributes
     ----------
     deadline : ``time.monotonic()`` seconds after which a result is worthless; None for no deadline.
-    surveys : labels the items in metrics: one name for all items, or one for each.
+    surveys : label of the items in ``nightjar_outcomes_total``: one for all, or one for each. Only alert packets have
+        the name of their survey.
     client : name among which the queue of the engine is fair.
     """
 
@@ -118,19 +130,6 @@ class Outcome:
     subtype: "Outcome | None" = None
 
 
-class Results(Protocol):
-    """Cache of the results of one model, as :class:`service.registry.cache.ModelResults`."""
-
-    def key(self, model_input: ModelInput) -> bytes:
-        """Return the key of a model input."""
-
-    def find(self, keys: Sequence[bytes]) -> list[Row | None]:
-        """Return the results of keys, in order, None where there is none."""
-
-    def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
-        """Store results."""
-
-
 @dataclass(slots=True, eq=False)
 class _Prepared:
     """A light curve that goes to the network; ``seconds`` is the time of featurising."""
@@ -147,7 +146,7 @@ class DataPlane:
     ----------
     adapter : the engine's.
     recorder : receives metrics and traces; the default discards them.
-    results : cache; None runs the network for every light curve.
+    cache : results of the model; None runs the network for every light curve.
     """
 
     def __init__(
@@ -155,9 +154,9 @@ class DataPlane:
         engine: Engine,
         adapter: TaskAdapter,
         recorder: ModelRecorder | None = None,
-        results: Results | None = None,
+        cache: ModelCache | None = None,
     ) -> None:
-        self._engine, self._adapter, self._results = engine, adapter, results
+        self._engine, self._adapter, self._cache = engine, adapter, cache
         self.recorder = recorder or ModelRecorder()
         # One thread: a second one would only compete for the interpreter. It ends with the data plane.
         self._featuriser = ThreadPoolExecutor(1, "featurise")
@@ -185,14 +184,14 @@ class DataPlane:
 
     async def classify(self, curves: Sequence[LightCurve], options: InferOptions) -> list[Outcome]:
         """Return one outcome per light curve, in order, as :meth:`infer` does, without counting them in the metrics."""
-        # Before any work is spent; enqueue() checks again, with other requests possibly ahead by then.
+        # An early check, before time is spent on features. enqueue() decides: other requests may be ahead by then.
         if self._engine.depth or not self._engine.accepting:
             self._engine.check_capacity(map(self._adapter.max_length, curves), options.client)
         prepared = await self._prepare(curves)
         usable = [item for item in prepared if isinstance(item, _Prepared)]
         results = await self._predict(usable, options) if usable else []
-        explained = iter(_explain(usable, results))
-        return [next(explained) if isinstance(item, _Prepared) else item for item in prepared]
+        outcomes = iter(_to_outcomes(usable, results))
+        return [next(outcomes) if isinstance(item, _Prepared) else item for item in prepared]
 
     async def _prepare(self, curves: Sequence[LightCurve]) -> list[_Prepared | Outcome]:
         started = monotonic()
@@ -223,14 +222,14 @@ class DataPlane:
     async def _predict(self, prepared: Sequence[_Prepared], options: InferOptions) -> list[RunResult]:
         """Look results up in the cache; run the network for the rest."""
         inputs = [item.input for item in prepared]
-        if self._results is None:
+        if self._cache is None:
             return await self._run(inputs, options)
-        keys = [self._results.key(each) for each in inputs]
-        rows = self._results.find(keys)
+        keys = [self._cache.key(each) for each in inputs]
+        rows = self._cache.find(keys)
         missing = [index for index, row in enumerate(rows) if row is None]
         fresh = await self._run([inputs[index] for index in missing], options) if missing else []
         found = zip(missing, fresh, strict=True)
-        self._results.keep([(keys[index], each.outputs) for index, each in found if isinstance(each, Prediction)])
+        self._cache.keep([(keys[index], each.outputs) for index, each in found if isinstance(each, Prediction)])
         rest = iter(fresh)
         return [next(rest) if row is None else Prediction(row, 0, 0.0, 0.0, 0.0) for row in rows]
 
@@ -266,18 +265,18 @@ def _result(entry: QueueEntry) -> RunResult:
     return error if isinstance(error, EngineError) else InferenceFailed()
 
 
-def _explain(prepared: Sequence[_Prepared], results: Sequence[RunResult]) -> list[Outcome]:
-    """Make outcomes of results; raise what concerns the request as a whole."""
+def _to_outcomes(prepared: Sequence[_Prepared], results: Sequence[RunResult]) -> list[Outcome]:
+    """Return one outcome per result; raise an error that concerns the request as a whole."""
     for result in results:
         if isinstance(result, EngineClosed | EngineDead):
             raise result
     aborted = [result for result in results if isinstance(result, DeadlineExceeded | RunAborted)]
     if aborted and len(aborted) == len(results):
         raise aborted[0]
-    return [_outcome(item, result) for item, result in zip(prepared, results, strict=True)]
+    return [_to_outcome(item, result) for item, result in zip(prepared, results, strict=True)]
 
 
-def _outcome(item: _Prepared, result: RunResult) -> Outcome:
+def _to_outcome(item: _Prepared, result: RunResult) -> Outcome:
     tokens, prediction = item.input.tokens, result if isinstance(result, Prediction) else None
     return Outcome(
         status="failed" if prediction is None else "classified",

@@ -52,10 +52,6 @@ class ResultCache:
         """Return the number of entries."""
         return len(self._rows)
 
-    def view(self, bundle: Bundle, provider: Provider) -> "ModelCache":
-        """Return the part of the cache that belongs to one model."""
-        return ModelCache(self, bundle, provider)
-
     def find(self, keys: Sequence[bytes]) -> list[Row | None]:
         """Return the entry of each key, or None."""
         rows = [self._find_one(key) for key in keys]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.service.cache import OVERHEAD_BYTES, ModelCache, ResultCache
 from nightjar_alerts.service.engine.adapter import ModelInput, Row
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.registry.cache import OVERHEAD_BYTES, ResultCache
 from support.graphs import echo_manifest, model_input
 
 BUNDLE = Bundle(Path("echo"), echo_manifest(), "ab" * 32)
@@ -48,7 +48,7 @@ def bump(values: NDArray[Any]) -> NDArray[Any]:
 
 @pytest.mark.parametrize("name", ["time", "flux", "flux_err", "band", "detected", "metadata"])
 def test_every_value_that_the_network_sees_counts(name: str) -> None:
-    results = cache().view(BUNDLE, "cpu")
+    results = ModelCache(cache(), BUNDLE, "cpu")
     assert results.key(changed(name, bump)) != results.key(model_input(1.0))
     assert results.key(changed(name, lambda values: values)) == results.key(model_input(1.0))
 
@@ -56,10 +56,10 @@ def test_every_value_that_the_network_sees_counts(name: str) -> None:
 def test_so_does_everything_else_that_an_answer_depends_on() -> None:
     asked, shared = model_input(1.0), cache()
     keys = {
-        shared.view(BUNDLE, "cpu").key(asked),
-        shared.view(BUNDLE, "cuda").key(asked),
-        shared.view(replace(BUNDLE, sha256="cd" * 32), "cpu").key(asked),
-        shared.view(BUNDLE, "cpu").key(model_input(1.0, length=11)),
+        ModelCache(shared, BUNDLE, "cpu").key(asked),
+        ModelCache(shared, BUNDLE, "cuda").key(asked),
+        ModelCache(shared, replace(BUNDLE, sha256="cd" * 32), "cpu").key(asked),
+        ModelCache(shared, BUNDLE, "cpu").key(model_input(1.0, length=11)),
     }
     assert len(keys) == 4
     assert {len(key) for key in keys} == {32}
