@@ -235,7 +235,8 @@ def _crossing(metadata: Mapping[str, float]) -> str:
     distance = metadata.get("solar_system_distance")
     if distance is None:
         return ""
-    return f"a known Solar System object passed at {distance:.1f} arcsec: the newest detection may be its"
+    passing = f"passed at {distance:.1f} arcsec" if distance else "is at this place"
+    return f"a known Solar System object {passing}: the newest detection may be its"
 
 
 class Redshift(NamedTuple):

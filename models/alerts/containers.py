@@ -103,6 +103,25 @@ def block_starts(data: bytes, header: Header) -> list[tuple[int, int, int]]:
     return blocks
 
 
+def write(header: Header, count: int, data: bytes) -> bytes:
+    """Return a container with the schema of another one and one block, not compressed."""
+    metadata = _bytes(b"avro.schema") + _bytes(header.schema) + _bytes(b"avro.codec") + _bytes(b"null")
+    return b"".join((MAGIC, _long(2), metadata, _long(0), header.sync, _long(count), _bytes(data), header.sync))
+
+
+def _bytes(data: bytes) -> bytes:
+    return _long(len(data)) + data
+
+
+def _long(value: int) -> bytes:
+    """Encode a number that is not negative."""
+    value, encoded = value << 1, bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*encoded, value))
+
+
 def _unpack(packed: bytes, codec: str, limit: int) -> bytes:
     if codec == "deflate":
         return _inflate(packed, limit)

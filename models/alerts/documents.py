@@ -2,21 +2,25 @@
 
 Fields are found by name, and values are read by what they are: a column that is null or absent in one document means
 that there are no such values, not that the document is of an unknown kind. ``NaN`` and ``Infinity``, which Python's
-``json.dumps`` writes, are missing values.
+``json.dumps`` writes, are missing values. A list holds several alerts.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import orjson
 
-from nightjar_alerts.models.alerts import plans
+from nightjar_alerts.models.alerts import photometry, plans
 from nightjar_alerts.models.alerts.decoder import ColumnTable
 from nightjar_alerts.models.alerts.layouts import Observations, PacketLayout, Survey
 from nightjar_alerts.models.alerts.layouts import Path as FieldPath
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.plans import ObservationColumns, PacketPlan
+from nightjar_alerts.models.limits import Allowance, TooCostly
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 
 Json = Any
@@ -24,15 +28,98 @@ Document = dict[str, Json]
 _SCALARS: Final = (int, float, str)
 
 
-def read_document(data: bytes, limits: ReadLimits) -> tuple[Document, PacketPlan]:
+LIST_RECORDS: Final = 8
+"""Longest list of alerts, as a multiple of the longest single alert."""
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
+
+
+def parse_documents(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
+    """Yield the JSON objects in ``data``: one, or those of a list, with an error for each element that is none.
+
+    Elements of a list are parsed one at a time, so that a long list takes little memory.
+
+    Raises
+    ------
+    PacketError
+        When iterated, before the first element: ``malformed_json``, ``record_too_large``.
+    """
+    if data[:64].removeprefix(BOM_UTF8).lstrip()[:1] == b"[":
+        yield from _elements(data, limits)
+        return
+    if len(data) > limits.max_record_bytes:
+        raise PacketError(RejectReason.RECORD_TOO_LARGE, f"more than {limits.max_record_bytes} bytes")
+    document = _parse(data)
+    if not isinstance(document, dict):
+        raise PacketError(RejectReason.MALFORMED_JSON, "the document is neither an object nor a list of objects")
+    yield document
+
+
+def _elements(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
+    """Yield the elements of a list; nothing after one that is no JSON can be found again."""
+    limit = min(limits.max_decompressed_bytes, LIST_RECORDS * limits.max_record_bytes)
+    if len(data) > limit:
+        raise PacketError(RejectReason.RECORD_TOO_LARGE, f"a list of more than {limit} bytes: split it")
+    try:
+        text = data.decode("utf-8-sig")
+    except ValueError:
+        raise _malformed("the bytes are not one JSON document: they are not UTF-8") from None
+    at, count, allowance = _skip(text, text.index("[") + 1), 0, Allowance(limits.max_seconds)
+    closed = text[at : at + 1] == "]"
+    if closed:
+        raise PacketError(RejectReason.NO_RECORDS, "the list holds no alert")
+    while not closed:
+        if count == limits.max_records:
+            yield PacketError(RejectReason.TOO_MANY_RECORDS, f"more than {limits.max_records} alerts")
+            return
+        try:
+            allowance.check()
+            document, end = _DECODER.raw_decode(text[at : at + limits.max_record_bytes])
+        except (ValueError, RecursionError, TooCostly) as error:
+            failure = _element_error(count, text, at, limits, error)
+            if not count:
+                raise failure from None
+            yield failure
+            return
+        yield document if isinstance(document, dict) else _malformed(f"element {count} of the list is not an object")
+        at, count = _skip(text, at + end), count + 1
+        closed = text[at : at + 1] == "]"
+        if not closed and text[at : at + 1] != ",":
+            yield _malformed(f"no comma or bracket follows element {count - 1} of the list, at character {at}")
+            return
+        at = _skip(text, at + 1)
+    if at < len(text):
+        yield _malformed(f"text is left after the list, at character {at}")
+
+
+def _element_error(number: int, text: str, at: int, limits: ReadLimits, error: Exception) -> PacketError:
+    if isinstance(error, RecursionError):
+        return _malformed(f"element {number} of the list is nested too deeply")
+    if isinstance(error, TooCostly):
+        return PacketError(RejectReason.TOO_COSTLY, str(error))
+    if len(text) - at > limits.max_record_bytes:
+        detail = f"element {number} of the list is not JSON, or has more than {limits.max_record_bytes} characters"
+        return PacketError(RejectReason.RECORD_TOO_LARGE, detail)
+    return _malformed(f"element {number} of the list, at character {at}, is not JSON: {error}")
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _malformed(detail: str) -> PacketError:
+    return PacketError(RejectReason.MALFORMED_JSON, detail)
+
+
+def read_document(document: Document, limits: ReadLimits) -> tuple[Document, PacketPlan]:
     """Return the values of one alert as :func:`models.alerts.reader.build_packet` takes them, and their plan.
 
     Raises
     ------
     PacketError
-        ``malformed_json``, ``unknown_schema`` or ``too_many_observations``.
+        ``unknown_schema`` or ``too_many_observations``.
     """
-    document = _parse(data)
     if isinstance(document.get("alert"), dict):  # Lasair's filter streams hold the alert next to the chosen columns
         document = {**document, **document["alert"]}
     survey, layout, version = _find_layout(document)
@@ -44,6 +131,8 @@ def read_document(data: bytes, limits: ReadLimits) -> tuple[Document, PacketPlan
             detail = f"more than {limits.max_observations} observations"
             raise PacketError(RejectReason.TOO_MANY_OBSERVATIONS, detail, survey.name)
         names = _names(observations, place)
+        if place.path == layout.newest_of and observations:
+            document = {**document, "newest": _newest(observations, place.required["time"])}
         if names:
             document[place.path] = _table(document[place.path], observations, names)
             rows.append(ObservationColumns(place.path, place.detections, names, tuple(place.required), place.convert))
@@ -86,19 +175,14 @@ def _plan(
     return PacketPlan(survey, layout, version, rows, layout.metadata, metadata, layout.context)
 
 
-def _parse(data: bytes) -> Document:
-    document: Json
+def _parse(data: bytes) -> Json:
     try:
-        document = orjson.loads(data)
+        return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         try:
-            document = json.loads(data.decode("utf-8-sig"), parse_constant=lambda _: None)
+            return json.loads(data.decode("utf-8-sig"), parse_constant=lambda _: None)
         except (ValueError, RecursionError):
-            detail = f"the bytes are not one JSON document: {error.msg} at character {error.pos}"
-            raise PacketError(RejectReason.MALFORMED_JSON, detail) from None
-    if not isinstance(document, dict):
-        raise PacketError(RejectReason.MALFORMED_JSON, "the document is not an object")
-    return document
+            raise _malformed(f"the bytes are not one JSON document: {error.msg} at character {error.pos}") from None
 
 
 def _holds(document: Json, path: FieldPath, null: bool = False) -> bool:
@@ -121,6 +205,11 @@ def _rows(document: Document, place: Observations) -> list[Document]:
     if not all(isinstance(row, dict) for row in rows):
         raise PacketError(RejectReason.UNKNOWN_SCHEMA, f"{place.path} is neither an object nor a list of objects")
     return rows
+
+
+def _newest(rows: Sequence[Document], time: Sequence[str]) -> Document:
+    times = photometry.numbers([next((row[name] for name in time if row.get(name) is not None), None) for row in rows])
+    return rows[int(np.argmax(np.nan_to_num(times, nan=-np.inf)))]
 
 
 def _names(rows: Sequence[Document], place: Observations) -> dict[str, str]:

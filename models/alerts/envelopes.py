@@ -8,13 +8,15 @@ with any byte.
 
     packets = read_packet(Path("alert.avro").read_bytes())
 
-JSON alerts (Lasair, Pitt-Google, hop) are read by :mod:`models.alerts.documents`.
+JSON alerts (Lasair, Pitt-Google, hop), alone or in a list, are read by :mod:`models.alerts.documents`. Any message may
+be compressed with gzip.
 
 The first bytes of the value decide between the envelopes. A message key decides only where the value does not: it is
 taken for a schema if it is the schema of an Avro record. If reading fails, whatever else the value can be is tried.
 """
 
 import re
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from nightjar_alerts.models.alerts import avro, containers, plans
-from nightjar_alerts.models.alerts.documents import read_document
+from nightjar_alerts.models.alerts.documents import parse_documents, read_document
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.plans import DecodePlan, NewSchemas
 from nightjar_alerts.models.alerts.reader import (
@@ -131,6 +133,8 @@ class MessageReader:
         self, value: bytes, key: bytes | None, new: NewSchemas | None, headers: Headers
     ) -> Iterable[PacketOutcome]:
         """Read in the envelopes that the bytes suggest, the most certain first; raise the error of the first."""
+        if value.startswith(GZIP_MAGIC):
+            value = _gunzip(value, self.limits)
         if value.startswith(containers.MAGIC):
             return self._read(value, key, Envelope.CONTAINER, new)
         errors: list[PacketError | SchemaUnavailableError] = []
@@ -160,21 +164,49 @@ class MessageReader:
             case Envelope.KEY if key:
                 return [read_bare(value, 0, plans.for_text(key, new), self.limits)]
             case Envelope.JSON:
-                return [self._document(value)]
+                return self._documents(value)
             case Envelope.BARE:
                 return [read_bare(value, 0, plans.for_name(schema, self.extra), self.limits)]
             case Envelope.CONFLUENT if value[0] == 0 and len(value) >= CONFLUENT_HEADER_BYTES:
                 return [read_bare(value, CONFLUENT_HEADER_BYTES, self._framed(value), self.limits)]
         raise PacketError(RejectReason.UNKNOWN_ENVELOPE, f"the message is not in the envelope {envelope}")
 
-    def _document(self, value: bytes) -> PacketOutcome:
-        if len(value) > self.limits.max_record_bytes:
-            raise PacketError(RejectReason.RECORD_TOO_LARGE, f"more than {self.limits.max_record_bytes} bytes")
-        document, plan = read_document(value, self.limits)
-        return build_packet(document, plan, self.limits)
+    def _documents(self, value: bytes) -> list[PacketOutcome]:
+        """Read the alert of a JSON object, or each of a list. Raises PacketError where there is only one."""
+        outcomes: list[PacketOutcome] = []
+        for document in parse_documents(value, self.limits):
+            try:
+                if isinstance(document, PacketError):
+                    raise document
+                outcomes.append(build_packet(*read_document(document, self.limits), self.limits))
+            except Exception as error:  # whatever it is, the other alerts of a list can be read
+                outcomes.append(rejection(error))
+        if len(outcomes) == 1 and isinstance(outcomes[0], PacketError):
+            raise outcomes[0]
+        return outcomes
 
     def _framed(self, value: bytes) -> DecodePlan:
         return self.registry.plan(int.from_bytes(value[1:CONFLUENT_HEADER_BYTES], "big"))
+
+
+GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+
+
+def _gunzip(value: bytes, limits: ReadLimits) -> bytes:
+    """Decompress a message within the limits of a container. Raises PacketError."""
+    limit = min(limits.max_decompressed_bytes, max(containers.ALWAYS_READ_BYTES, limits.max_expansion * len(value)))
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        data = inflater.decompress(value, limit + 1)
+    except zlib.error:
+        raise PacketError(RejectReason.UNKNOWN_ENVELOPE, "the gzip data are corrupt") from None
+    if len(data) > limit:
+        raise PacketError(RejectReason.DECOMPRESSED_TOO_LARGE, f"the gzip data decompress to more than {limit} bytes")
+    if not inflater.eof:
+        raise PacketError(RejectReason.UNKNOWN_ENVELOPE, "the gzip data end early")
+    if not data:
+        raise PacketError(RejectReason.EMPTY, "there are no bytes in the gzip data")
+    return data
 
 
 SCHEMA_ID_HEADERS: Final = ("__value_schema_id", "apicurio.value.globalId", "apicurio.value.contentId")
@@ -207,7 +239,7 @@ def _suggested(value: bytes, key: bytes | None) -> list[Envelope]:
         suggested.append(Envelope.CONFLUENT)
     if key is not None and _RECORD_SCHEMA.match(key) and b'"record"' in key:
         suggested.append(Envelope.KEY)
-    if value[:64].removeprefix(BOM_UTF8).lstrip()[:1] == b"{":
+    if value[:64].removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         suggested.append(Envelope.JSON)
     if framed and Envelope.CONFLUENT not in suggested:
         suggested.append(Envelope.CONFLUENT)

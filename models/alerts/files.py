@@ -7,11 +7,13 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import tarfile
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from io import BytesIO
+from contextlib import contextmanager
+from itertools import chain
 from os import SEEK_END
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -20,21 +22,32 @@ from typing import IO, Any, Final, Literal, NamedTuple
 import cramjam
 import orjson
 
-from nightjar_alerts.models.alerts import containers
+from nightjar_alerts.models.alerts import containers, plans
 from nightjar_alerts.models.alerts.documents import is_alert
-from nightjar_alerts.models.alerts.packet import PacketError
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits
 
 MAX_ITEM_BYTES: Final = 64 << 20
 MAX_RECORDS: Final = 256
 """Records of a container that are handed on together; containers with more are split between their blocks."""
 MAX_SPLIT_BYTES: Final = 1 << 20
+MAX_BLOCK_BYTES: Final = 128 << 10
+"""Size, as compressed, beyond which a block of several records is split: its records may have too many bytes."""
+READ_BYTES: Final = 4 << 20
+MAX_BAD_LINES: Final = 10
+"""Lines at the beginning of a file with one JSON document a line that may be damaged."""
+MAX_DEPTH: Final = 8
+"""Archives and compressions inside one another; what is deeper is not read."""
 HEAD_BYTES: Final = 512
 TAR_END_BYTES: Final = 1024
 _TAR_MAGIC: Final = (257, b"ustar")
+_ZIP_MAGIC: Final = b"PK\x03\x04"
+_APPLE_DOUBLE: Final = b"\x00\x05\x16\x07"
+"""Begins the files in which macOS keeps attributes of other files, as ``._alert.avro``."""
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_OPENERS: Final[dict[bytes, Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _DAMAGED: Final = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, cramjam.DecompressionError)
-_SUFFIXES: Final = (".avro", ".json", ".jsonl", ".ndjson")
+_LINES: Final = (".jsonl", ".ndjson")
+_SUFFIXES: Final = (".avro", ".json", *_LINES)
+_BLOCK_LIMITS: Final = ReadLimits(MAX_ITEM_BYTES, MAX_ITEM_BYTES, max_expansion=MAX_ITEM_BYTES)
 
 Kind = Literal["packet", "unreadable", "other"]
 
@@ -67,62 +80,69 @@ def read_path(path: Path) -> Iterator[FileItem]:
         When there is no such path.
     """
     if path.is_dir():
-        for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
-            yield from _read_file(file, str(file.relative_to(path)), named=False)
-    else:
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist")
+        yield from _read_folder(path)
+    elif path.exists():
         yield from _read_file(path, path.name, named=True)
+    else:
+        raise FileNotFoundError(f"{path} does not exist")
+
+
+def _read_folder(root: Path) -> Iterator[FileItem]:
+    errors: list[OSError] = []
+    paths: list[Path] = []
+    for folder, folders, files in os.walk(root, onerror=errors.append):
+        paths += [Path(folder, name) for name in files]
+        paths += [
+            path for name in folders if (path := Path(folder, name)).is_symlink()
+        ]  # not followed: it may be a loop
+    for error in errors:
+        yield FileItem(str(Path(error.filename).relative_to(root)), b"", "unreadable", _reason(error))
+    for path in sorted(paths):
+        name = str(path.relative_to(root))
+        if path.is_file() or not path.exists():  # a link that leads nowhere cannot be read
+            yield from _read_file(path, name, named=False)
+        else:
+            yield FileItem(name, b"", "other", "a link to a folder, or no ordinary file")
 
 
 def _read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
     try:
-        with path.open("rb") as raw:
-            if _peek(raw).startswith(_ZSTD_MAGIC):
-                yield from _read_zstd(raw.read(), name, named)
-                return
-            with _decompressed(raw) as file:
-                if _is_tar(_peek(file)):
-                    yield from _members(file, name)
-                    if file is raw and not _has_tar_end(raw):  # compression has an end of its own
-                        yield FileItem(name, b"", "unreadable", "the archive has no end: it is cut short")
-                    return
-                data = file.read(MAX_ITEM_BYTES + 1)
+        with path.open("rb") as file:
+            yield from _read(file, name, named)
     except _DAMAGED as error:
         yield FileItem(name, b"", "unreadable", _reason(error))
-        return
-    yield from _items(name, data, named)
 
 
-def _read_zstd(packed: bytes, name: str, named: bool) -> Iterator[FileItem]:
-    """Yield the packets of a zstd file, those before the damage in a damaged archive.
+def _read(file: IO[bytes], name: str, named: bool, depth: int = 0, compressed: bool = False) -> Iterator[FileItem]:
+    """Yield the packets of a file or of a member of an archive; after those before the damage, raise its error.
 
-    An archive may be larger than memory, and what was decompressed before an error is only known from a file.
+    Parameters
+    ----------
+    depth : number of archives and compressions around it.
+    compressed : whether the innermost of them is a compression.
     """
-    with NamedTemporaryFile() as file:
-        damage = None
-        try:
-            cramjam.zstd.decompress_into(packed, cramjam.File(file.name))
-        except _DAMAGED as error:
-            damage = error
-        if _is_tar(_peek(file)):
-            yield from _members(file, name)
-        elif damage is None:
-            yield from _items(name, file.read(MAX_ITEM_BYTES + 1), named)
-        if damage is not None:
-            raise damage
-
-
-def _decompressed(file: IO[bytes]) -> Any:
     head = _peek(file)
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
-    return file if opener is None else opener(file)
+    is_tar = _is_tar(head)
+    if depth > MAX_DEPTH and (opener or is_tar):
+        yield FileItem(name, b"", "unreadable", f"more than {MAX_DEPTH} archives or compressions inside one another")
+    elif opener:
+        with opener(file) as unpacked:
+            yield from _read(unpacked, name, named, depth + 1, compressed=True)
+    elif is_tar:
+        yield from _members(file, name, depth)
+        if compressed:
+            file.read(MAX_ITEM_BYTES)  # raises where the compressed data are cut short
+        elif not _has_tar_end(file):
+            yield FileItem(name, b"", "unreadable", "the archive has no end: it is cut short")
+    elif head.startswith(containers.MAGIC):
+        yield from _parts(name, _container_parts(file))
+    else:
+        yield from _items(name, file.read(MAX_ITEM_BYTES + 1), named)
 
 
-def _unzstd(packed: bytes) -> bytes:
-    room = bytearray(MAX_ITEM_BYTES + 1)
-    size = cramjam.zstd.decompress_into(packed, room)
-    return bytes(memoryview(room)[:size])
+def _is_tar(head: bytes) -> bool:
+    return head[_TAR_MAGIC[0] :].startswith(_TAR_MAGIC[1])
 
 
 def _peek(file: IO[bytes]) -> bytes:
@@ -131,33 +151,18 @@ def _peek(file: IO[bytes]) -> bytes:
     return head
 
 
-def _is_tar(head: bytes) -> bool:
-    return head[_TAR_MAGIC[0] :].startswith(_TAR_MAGIC[1])
-
-
-def _members(file: IO[bytes], name: str, nested: bool = False) -> Iterator[FileItem]:
+def _members(file: IO[bytes], name: str, depth: int) -> Iterator[FileItem]:
     """Yield the packets of a tar archive, and those of archives in it."""
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is None:
+                continue
             inner = f"{name}/{member.name}"
-            if not member.isfile():
-                continue
-            if member.size > MAX_ITEM_BYTES:
-                yield FileItem(inner, b"", "unreadable", f"more than {MAX_ITEM_BYTES} bytes")
-                continue
-            content = archive.extractfile(member)
-            data = content.read() if content else b""
-            if len(data) < member.size:
-                raise EOFError("the archive is cut short")
             try:
-                data = _unpack(data)
-                if _is_tar(data[:HEAD_BYTES]) and len(data) <= MAX_ITEM_BYTES and not nested:
-                    yield from _members(BytesIO(data), inner, nested=True)
-                    continue
+                yield from _read(content, inner, False, depth + 1)
             except _DAMAGED as error:
                 yield FileItem(inner, b"", "unreadable", _reason(error))
-                continue
-            yield from _items(inner, data, named=False)
 
 
 def _has_tar_end(file: IO[bytes]) -> bool:
@@ -166,62 +171,138 @@ def _has_tar_end(file: IO[bytes]) -> bool:
     return file.read() == bytes(TAR_END_BYTES)
 
 
-def _unpack(data: bytes) -> bytes:
-    """Return a member of an archive, decompressed if it is compressed."""
-    if data.startswith(_ZSTD_MAGIC):
-        return _unzstd(data)
-    for magic, opener in _OPENERS.items():
-        if data.startswith(magic):
-            with opener(BytesIO(data)) as file:
-                return bytes(file.read(MAX_ITEM_BYTES + 1))
-    return data
+@contextmanager
+def _unzstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Open the content of a zstd file; of a damaged archive what is before the damage, which is raised at the end.
+
+    An archive may be larger than memory, and what was decompressed before an error is only known from a file.
+    """
+    with NamedTemporaryFile() as unpacked:
+        damage = None
+        try:
+            cramjam.zstd.decompress_into(file.read(), cramjam.File(unpacked.name))
+        except _DAMAGED as error:
+            damage = error
+        if damage is None or _is_tar(_peek(unpacked)):
+            yield unpacked
+        if damage is not None:
+            raise damage
+
+
+_OPENERS: Final[dict[bytes, Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+    _ZSTD_MAGIC: _unzstd,
+}
 
 
 def _items(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
+    lower = name.lower().removesuffix(".gz")
     if len(data) > MAX_ITEM_BYTES:
         yield FileItem(name, b"", "unreadable", f"more than {MAX_ITEM_BYTES} bytes once decompressed")
-    elif data.startswith(containers.MAGIC):
-        yield from _parts(name, _split_container(data))
-    elif data[:HEAD_BYTES].removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"["):
-        yield from _documents(name, data, named or name.lower().endswith(".avro"))
-    elif named or data[:1] == b"\0" or name.lower().removesuffix(".gz").endswith(_SUFFIXES):
+    elif data[:HEAD_BYTES].removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"[") or lower.endswith(_LINES):
+        yield from _documents(name, data, named)
+    elif named or (not data.startswith(_APPLE_DOUBLE) and (data[:1] == b"\0" or lower.endswith(_SUFFIXES))):
         yield FileItem(name, data)
     else:
-        yield FileItem(name, b"", "other", "no alerts: neither Avro nor JSON")
+        archive = ": a zip archive is not read" if data.startswith(_ZIP_MAGIC) else ""
+        yield FileItem(name, b"", "other", f"no alerts: neither Avro nor JSON{archive}")
 
 
-def _parts(name: str, parts: list[bytes]) -> Iterator[FileItem]:
-    for number, part in enumerate(parts):
-        yield FileItem(name if len(parts) == 1 else f"{name}[{number}]", part)
+def _parts(name: str, parts: Iterator[bytes]) -> Iterator[FileItem]:
+    """Yield parts of a file under its name, with the number of each where there are several."""
+    first, second = next(parts, b""), next(parts, None)
+    if second is None:
+        yield FileItem(name, first)
+        return
+    for number, part in enumerate(chain([first, second], parts)):
+        yield FileItem(f"{name}[{number}]", part)
 
 
-def _split_container(data: bytes) -> list[bytes]:
-    """Return containers of at most some hundred records each, cut between blocks; a damaged one is returned whole."""
+def _container_parts(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the containers that a container is read as: of at most some hundred records each.
+
+    It is read piece by piece, as it may be larger than memory. The rest of a damaged one is the last part, so that
+    whoever reads that sees the damage. Raises OSError where a block is too large.
+    """
+    pending = file.read(READ_BYTES)
     try:
-        header = containers.read_header(data)
-        cuts = containers.block_starts(data, header)
+        header = containers.read_header(pending)
     except PacketError:
-        return [data]
-    parts, records, start = [], 0, header.end
-    for count, at, end in cuts:
-        if at > start and (records + count > MAX_RECORDS or end - start > MAX_SPLIT_BYTES):
-            parts.append(data[: header.end] + data[start:at])
-            records, start = 0, at
+        yield pending
+        return
+    head, pending = pending[: header.end], pending[header.end :]
+    while True:
+        chunk = file.read(READ_BYTES)
+        pending += chunk
+        starts = _part_starts(containers.block_starts(head + pending, header), header.end)
+        ends = [*starts[1:], header.end + len(pending)]
+        complete = list(zip(starts, ends, strict=True))[: -1 if chunk else None]
+        for start, end in complete:
+            yield from _split_blocks(head + pending[start - header.end : end - header.end], header)
+        if not chunk:
+            return
+        pending = pending[starts[-1] - header.end :]
+        if len(pending) > MAX_ITEM_BYTES:
+            raise OSError(f"a block is damaged, or has more than {MAX_ITEM_BYTES} bytes")
+
+
+def _part_starts(blocks: list[tuple[int, int, int]], first: int) -> list[int]:
+    starts, records = [first], 0
+    for count, start, end in blocks:
+        if start > starts[-1] and (records + count > MAX_RECORDS or end - starts[-1] > MAX_SPLIT_BYTES):
+            starts.append(start)
+            records = 0
         records += count
-    return [*parts, data[: header.end] + data[start:]] if parts else [data]
+    return starts
+
+
+def _split_blocks(part: bytes, header: containers.Header) -> Iterator[bytes]:
+    """Yield a container whole, or, where a block has many records, in containers of fewer."""
+    blocks = containers.block_starts(part, header)
+    if all(count <= MAX_RECORDS and (count < 2 or end - at <= MAX_BLOCK_BYTES) for count, at, end in blocks):
+        yield part
+        return
+    head, end = part[: header.end], header.end
+    for _, start, end in blocks:
+        yield from _split_block(head + part[start:end], header)
+    if end < len(part):
+        yield head + part[end:]
+
+
+def _split_block(container: bytes, header: containers.Header) -> Iterator[bytes]:
+    """Yield the records of a container with one block in smaller ones; the rest in one where a record is damaged."""
+    try:
+        decoder = plans.for_text(header.schema).decoder
+        (block,) = containers.read_blocks(container, header, _BLOCK_LIMITS)
+    except PacketError:
+        yield container
+        return
+    first = start = end = 0
+    for number in range(1, block.count + 1):
+        try:
+            _, end = decoder.read(block.data, end)
+        except PacketError:
+            break
+        if number - first == MAX_RECORDS or end - start > MAX_SPLIT_BYTES:
+            yield containers.write(header, number - first, block.data[start:end])
+            first, start = number, end
+    if first < block.count or start < len(block.data):
+        yield containers.write(header, block.count - first, block.data[start:])
 
 
 def _documents(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
     """Yield the alerts of a JSON file: one object, a list of objects, or one object a line."""
     text = data.removeprefix(BOM_UTF8).strip()
     document = _loads(text)
-    lines = text.splitlines() if document is None and text[:1] == b"{" else []
+    lines = [line for line in text.splitlines() if line.strip()] if document is None else []
     if isinstance(document, list) and (named or any(map(is_alert, document))):
         # json, unlike orjson, writes whatever it has read: integers of any size, and text that is no UTF-8
-        yield from _parts(name, [json.dumps(each).encode() for each in document])
-    elif len(lines) > 1 and isinstance(_loads(lines[0]), dict):
-        yield from _parts(name, [line for line in lines if line.strip()])
-    elif document is None or named or is_alert(document):
+        yield from _parts(name, (json.dumps(each).encode() for each in document))
+    elif len(lines) > 1 and (name.lower().endswith(_LINES) or any(_loads(line) for line in lines[:MAX_BAD_LINES])):
+        yield from _parts(name, iter(lines))
+    elif document is None or named or is_alert(document) or name.lower().endswith(".avro"):
         yield FileItem(name, data)
     else:
         yield FileItem(name, b"", "other", "JSON that is no alert of a known survey")

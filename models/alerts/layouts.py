@@ -27,7 +27,7 @@ class Observations:
     path : field of the packet.
     detections : whether the rows are detections (of the survey's pipeline), as opposed to forced photometry.
     required, optional : role to aliases. ``time``, ``band``, ``flux`` and ``flux_err`` are a point's own; a conversion
-        may ask for others by any name. Those of :data:`TEXT_ROLES` and bands are text or numbers, all others numbers.
+        may ask for others by any name. Numbers may be written as text; those of :data:`TEXT_ROLES` may be booleans.
     convert : turns the columns, by role, into photometry.
     """
 
@@ -47,10 +47,12 @@ class PacketLayout:
     marks : fields by which a packet of the family is known.
     observations : in order of preference for one exposure: forced photometry, the alert's own detection, history.
     alert_id, source_id, object_id, moving_id : where an id may stand (of the alert, of the detection that caused it, of
-        its object); the first that is neither null, 0 nor empty counts. A packet with a moving id and no object id
-        belongs to the Solar System.
+        its object); the first that is neither null, 0 nor empty counts. A packet with a moving id belongs to the Solar
+        System, unless it has an object id as well and that object a history.
     moving_name, moving_distance : name of the nearest known Solar System object and its distance in arcsec.
     moving_flags : fields by which a broker marks a known Solar System object, with the values that do.
+    newest_of : list of detections whose newest row is the alert's own, where no field holds it; paths of ids name that
+        row ``newest``. For JSON alerts.
     version : fields that state the schema version, for packets that brokers rewrote under another record name.
     metadata : record that holds metadata columns.
     context : values besides the light curve, by the names of :data:`models.metadata.KNOWN_COLUMNS`, and where they may
@@ -67,6 +69,7 @@ class PacketLayout:
     moving_name: tuple[Path, ...] = ()
     moving_distance: tuple[Path, ...] = ()
     moving_flags: tuple[tuple[Path, tuple[object, ...]], ...] = ()
+    newest_of: str = ""
     version: tuple[Path, ...] = ()
     metadata: str | None = None
     context: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)

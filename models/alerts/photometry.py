@@ -106,6 +106,9 @@ _WHOLE: Final = frozenset({int, type(None)})
 
 
 def _whole(value: Any) -> int:
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = int(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value if isinstance(value, int) and abs(value) < 2**63 else 0

@@ -22,12 +22,11 @@ from nightjar_alerts.models.alerts.surveys import SURVEYS
 from nightjar_alerts.models.limits import MAX_NEW_SCHEMAS, MAX_SCHEMA_BYTES
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 
-_WHOLE: Final = frozenset({"int", "long"})
-_REAL: Final = _WHOLE | {"float", "double"}
-_LABEL: Final = _WHOLE | {"string"}
-_TEXT: Final = _REAL | {"string"}
-_SCALAR: Final = _TEXT | {"boolean"}
-"""Types of what is read by value, such as a distance that a broker writes as text."""
+_LABEL: Final = frozenset({"int", "long", "string"})
+_NUMBER: Final = _LABEL | {"float", "double"}
+"""Types of a number, which brokers may write as text."""
+_SCALAR: Final = _NUMBER | {"boolean"}
+"""Types of a value of any kind, such as a sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +294,7 @@ def _type_name(kind: avro.AvroType) -> str:
 
 
 def _kinds(role: str) -> frozenset[str]:
-    if role in TEXT_ROLES:
-        return _SCALAR
-    return _TEXT if role == "band" else _REAL
+    return _SCALAR if role in TEXT_ROLES else _NUMBER
 
 
 def _unknown(what: str, detail: str) -> PacketError:

@@ -20,6 +20,7 @@ import numpy as np
 
 from nightjar_alerts.models.alerts import containers, photometry, plans
 from nightjar_alerts.models.alerts.decoder import ColumnTable
+from nightjar_alerts.models.alerts.documents import parse_documents, read_document
 from nightjar_alerts.models.alerts.layouts import PacketLayout
 from nightjar_alerts.models.alerts.layouts import Path as FieldPath
 from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
@@ -66,7 +67,7 @@ def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet
         None, source_id=_first_id(record, layout.source_id),
     )  # fmt: skip
     moving = "the source belongs to a moving object" if moving_id and not object_id else ""
-    match = None if moving else _solar_system_match(record, layout)
+    match = None if moving else _solar_system_match(record, layout, moving_id)
     parts = [] if moving else observations(record, plan, limits)
     packet, rows = replace(packet, mjd=_alert_time(record, parts)), [part.rows for part in parts]
     if match and not _has_history(rows, packet.mjd):
@@ -89,7 +90,7 @@ def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet
 
 
 class SolarSystemMatch(NamedTuple):
-    """A known Solar System object near the alert, as the packet states it."""
+    """A known Solar System object near the alert, as the packet states it; 0 arcsec where it states no distance."""
 
     arcsec: float
     detail: str
@@ -99,7 +100,9 @@ HISTORY_DAYS: Final = 0.5
 """Detections earlier than this before the alert cannot be of the moving object that passes at the time of the alert."""
 
 
-def _solar_system_match(record: Record, layout: PacketLayout) -> SolarSystemMatch | None:
+def _solar_system_match(record: Record, layout: PacketLayout, moving_id: str) -> SolarSystemMatch | None:
+    if moving_id:
+        return SolarSystemMatch(0.0, f"the source belongs to the Solar System object {moving_id[:40]}")
     for path, values in layout.moving_flags:
         if _flag(_at(record, path)) in values:
             return SolarSystemMatch(0.0, f"{'.'.join(path)} marks a known Solar System object")
@@ -355,27 +358,45 @@ def read_container(data: bytes, limits: ReadLimits, new: plans.NewSchemas | None
         yield _of_survey(error.as_outcome(), plan)
 
 
-def read_archive_alerts(data: bytes, limits: ReadLimits) -> Iterator[ArchiveAlert]:
-    """Read every alert of a container as converted rows, for archives; what is damaged ends the reading.
+def read_archive_alerts(data: bytes, limits: ReadLimits) -> Iterator[ArchiveAlert | PacketError]:
+    """Read every alert of a container or a JSON document as converted rows, with an error for what cannot be read."""
+    try:
+        if not data:
+            raise PacketError(RejectReason.EMPTY, "there are no bytes")
+        if not data.startswith(containers.MAGIC):
+            for document in parse_documents(data, limits):
+                yield document if isinstance(document, PacketError) else _archive_document(document, limits)
+            return
+        header = containers.read_header(data)
+        plan, empty = plans.for_text(header.schema), True
+        for block in containers.read_blocks(data, header, limits):
+            empty = empty and not block.count
+            yield from _archive_block(block, plan, limits)
+        if empty:
+            raise PacketError(RejectReason.NO_RECORDS, "the container holds no record")
+    except Exception as error:  # whatever it is, the other files can be read
+        yield rejection(error)
 
-    Raises
-    ------
-    PacketError
-        At the first record that cannot be read, and for a container that holds none.
-    """
-    header = containers.read_header(data)
-    plan = plans.for_text(header.schema)
-    count = 0
-    for block in containers.read_blocks(data, header, limits):
-        end = 0
+
+def _archive_document(document: dict[str, Any], limits: ReadLimits) -> ArchiveAlert | PacketError:
+    try:
+        return build_archive_alert(*read_document(document, limits), limits)
+    except Exception as error:  # whatever it is, the other alerts of a list can be read
+        return rejection(error)
+
+
+def _archive_block(
+    block: containers.ContainerBlock, plan: plans.DecodePlan, limits: ReadLimits
+) -> Iterator[ArchiveAlert | PacketError]:
+    end = 0
+    try:
         for _ in range(block.count):
             record, end = plan.decoder.read(block.data, end)
             yield build_archive_alert(record, plan, limits)
-            count += 1
         if end != len(block.data):
             raise _trailing(plan)
-    if not count:
-        raise PacketError(RejectReason.NO_RECORDS, "the container holds no record")
+    except PacketError as error:
+        yield error.as_outcome()
 
 
 def _block(

@@ -233,6 +233,17 @@ def factor(metadata: dict[str, float], name: str, *learned: str) -> float:
     return 1.0 if found is None else math.exp(found.log_C[CLASSES.index(name)])
 
 
+@pytest.mark.parametrize(("distance", "text"), [(1.25, "passed at 1.2 arcsec"), (0.0, "is at this place")])
+@pytest.mark.parametrize("classes", [CLASSES, ("Ia", "II")])
+def test_a_solar_system_object_is_evidence_that_changes_no_probability(
+    distance: float, text: str, classes: tuple[str, ...]
+) -> None:
+    found = Evidence(classes, Context()).factors({"solar_system_distance": distance})
+    assert found is not None
+    assert found.texts == (f"a known Solar System object {text}: the newest detection may be its",)
+    assert not found.log_C.any()
+
+
 def test_a_spectroscopic_redshift_excludes_stars_and_nothing_else() -> None:
     found = evidence().factors({"zspec": 0.3})
     assert found is not None

@@ -31,6 +31,11 @@ def blank(kind: Json, named: dict[str, Json] | None = None) -> Any:
     return {field["name"]: blank(field["type"], named) for field in kind["fields"]}
 
 
+def plain_json(value: Json) -> str:
+    """A record as JSON, bytes left out."""
+    return json.dumps(value, default=lambda _: None)
+
+
 def row(name: str, path: str, **values: Any) -> dict[str, Any]:
     """A record of the list or field ``path`` of a schema, with ``values`` over blanks."""
     named: dict[str, Json] = {}

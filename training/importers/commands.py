@@ -33,6 +33,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,9 +62,11 @@ from nightjar_alerts.training.importers import surveys
 from nightjar_alerts.training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
 from nightjar_alerts.training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
 from nightjar_alerts.training.importers.tables import About, TableLayout, read_about, read_tables
-from nightjar_alerts.training.importers.ztf import read_alerts
+from nightjar_alerts.training.importers.ztf import LeftOut, read_alerts
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
+MAX_NAMED_FILES = 100
+"""Files that were not read and that a report names; it counts them all."""
 PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field
 NAMES = {taxonomy.name: taxonomy.names for taxonomy in TAXONOMIES}
 
@@ -106,6 +109,7 @@ class ImportReport:
     depths: Int64 = field(default_factory=lambda: np.zeros(len(DECADES) - 1, dtype=np.int64))
     parents: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
+    left_out: LeftOut | None = None
 
     def median_error(self) -> float:
         """Median flux error of the points written, nJy, to the 12 per cent of a histogram bin; NaN without points."""
@@ -120,11 +124,22 @@ class ImportReport:
         numbers = ("objects_read", "objects_written", "points_read", "points_written")
         return {
             **{name: getattr(self, name) for name in numbers},
+            **({} if self.left_out is None else _files_left_out(self.left_out)),
             **{name: dict(getattr(self, name).most_common()) for name in counters},
             "parents": len(self.parents),
             "median_flux_err_njy": None if np.isnan(median) else round(median, 4),
             "warnings": [*self.warnings, *_depth_warning(median)],
         }
+
+
+def _files_left_out(left_out: LeftOut) -> dict[str, Any]:
+    """Return the numbers of files that were not read, and the reasons for those at the beginning."""
+    return {
+        "unreadable_files": len(left_out.unreadable),
+        "unreadable": dict(islice(left_out.unreadable.items(), MAX_NAMED_FILES)),
+        "other_files": len(left_out.other),
+        "not_alerts": list(islice(left_out.other, MAX_NAMED_FILES)),
+    }
 
 
 def _depth_warning(median: float) -> list[str]:
@@ -137,20 +152,27 @@ def _depth_warning(median: float) -> list[str]:
 
 
 def import_objects(
-    objects: Iterable[RawObject], out: Path, rules: ImportRules, provenance: Mapping[str, Any], *, progress: bool = True
+    objects: Iterable[RawObject],
+    out: Path,
+    rules: ImportRules,
+    provenance: Mapping[str, Any],
+    *,
+    progress: bool = True,
+    left_out: LeftOut | None = None,
 ) -> dict[str, Any]:
     """Write ``objects`` to the data file ``out`` and return the report, which the file carries as well.
 
     Parameters
     ----------
     provenance : source, survey, licence, columns used ...; JSON values, stored with the report.
+    left_out : files that the reader of ``objects`` leaves out, for the report.
 
     Raises
     ------
     ImportFormatError
         When the source breaks its format, a band is unknown, or nothing is left to write.
     """
-    report = ImportReport()
+    report = ImportReport(left_out=left_out)
 
     def document() -> dict[str, Any]:
         return {**provenance, "rules": rules.model_dump(), "report": report.as_dict()}
@@ -326,7 +348,14 @@ class ImportOptions(ImportRules):
     licence: str = Field(default="not stated", description="terms of the data, for the provenance and the model card")
     progress: bool = Field(default=True, description="show a progress bar")
 
-    def run(self, objects: Iterable[RawObject], columns: Mapping[str, str], **rules: Any) -> None:
+    def run(
+        self,
+        objects: Iterable[RawObject],
+        columns: Mapping[str, str],
+        left_out: LeftOut | None = None,
+        /,
+        **rules: Any,
+    ) -> None:
         """Import and print the report; ``rules`` are the format's own, the user's go first, in maps name by name."""
         options = self.model_dump(include=set(ImportRules.model_fields) & self.model_fields_set)
         maps = {name: {**rules.get(name, {}), **options.get(name, {})} for name in ("bands", "classes")}
@@ -338,7 +367,7 @@ class ImportOptions(ImportRules):
             "licence": self.licence,
             "columns": dict(columns),
         }
-        report = import_objects(objects, self.out, settings, provenance, progress=self.progress)
+        report = import_objects(objects, self.out, settings, provenance, progress=self.progress, left_out=left_out)
         sys.stdout.write(json.dumps({"out": str(self.out), **report}, indent=2) + "\n")
 
 
@@ -423,16 +452,17 @@ class LabelledImport(ImportOptions):
 
 
 class ZtfImport(LabelledImport):
-    """ZTF alert archives: tar, tar.gz or folders of Avro files."""
+    """ZTF alert archives: files, tar archives or folders of Avro or JSON alerts, compressed or not."""
 
     survey: str = "ZTF"
     alerts: Literal["last", "all"] = Field(default="last", description="history of the last alert, or all joined")
 
     def cli_cmd(self) -> None:
         """Import."""
-        objects = read_alerts(self.source, keep=self.alerts, about=self.about())
+        left_out = LeftOut({}, {})
+        objects = read_alerts(self.source, keep=self.alerts, about=self.about(), left_out=left_out)
         columns = {"mag": "magpsf", "mag_err": "sigmapsf", "flux": "forcediffimflux", "flux_err": "forcediffimfluxunc"}
-        self.run(objects, {"id": "objectId", "mjd": "jd", "band": "fid", **columns})
+        self.run(objects, {"id": "objectId", "mjd": "jd", "band": "fid", **columns}, left_out)
 
 
 class PanstarrsImport(ImportOptions):

@@ -1,4 +1,4 @@
-"""ZTF alert archives (tar, tar.gz, folders of Avro files) as difference fluxes of whole light curves.
+"""ZTF alert archives (files, tar archives, folders; compressed or not) as difference fluxes of whole light curves.
 
 Alerts are read and converted by the code that serves them (:mod:`models.alerts`): signs, zero points, times, and which
 row represents an exposure. This module joins alerts and counts what is left out.
@@ -19,7 +19,7 @@ import numpy as np
 
 from nightjar_alerts.models.alerts import photometry
 from nightjar_alerts.models.alerts.files import read_path
-from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits
 from nightjar_alerts.models.alerts.photometry import Flaw, Photometry
 from nightjar_alerts.models.alerts.reader import ArchiveAlert, ObservationList
 from nightjar_alerts.models.alerts.reader import read_archive_alerts as alerts_of
@@ -35,6 +35,13 @@ LIMITS: Final = ReadLimits(
     max_record_bytes=MANY, max_decompressed_bytes=MANY, max_expansion=MANY, max_records=MANY, max_observations=MANY
 )
 """An archive of one's own is not bounded."""
+
+
+class LeftOut(NamedTuple):
+    """Files of an archive that were not read, with the reason for each, by name."""
+
+    unreadable: dict[str, str]
+    other: dict[str, str]
 
 
 class AlertRow(NamedTuple):
@@ -57,25 +64,33 @@ class _Open:
 
 
 def read_alerts(
-    source: Path, *, keep: Literal["last", "all"] = "last", about: Mapping[str, About] | None = None
+    source: Path,
+    *,
+    keep: Literal["last", "all"] = "last",
+    about: Mapping[str, About] | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[RawObject]:
     """One object for each ``objectId`` of an archive.
+
+    Parameters
+    ----------
+    left_out : collects the files without alerts, and those that are damaged or hold something else than ZTF's alerts.
 
     Raises
     ------
     ImportFormatError
-        When there is no alert, or one is damaged or not of ZTF.
+        When there is no alert that can be read.
     """
     counts: Counter[str] = Counter()
     last: dict[str, tuple[float, int]] = {}
-    for number, alert in enumerate(alerts_in(source)):
+    for number, alert in enumerate(alerts_in(source, left_out)):
         name = alert.object_id
         counts[name] += 1
         time = -math.inf if alert.mjd is None else alert.mjd
         last[name] = max(last.get(name, (-math.inf, 0)), (time, number))
     final = {name: number for name, (_, number) in last.items()}
     opened: dict[str, _Open] = {}
-    for number, alert in enumerate(alerts_in(source)):
+    for number, alert in enumerate(alerts_in(source, left_out)):
         name = alert.object_id
         state = opened.setdefault(name, _Open(counts[name]))
         state.remaining -= 1
@@ -86,32 +101,32 @@ def read_alerts(
             yield _object(name, list(opened.pop(name).rows.values()), (about or {}).get(name, About()))
 
 
-def alerts_in(source: Path) -> Iterator[ArchiveAlert]:
+def alerts_in(source: Path, left_out: LeftOut | None = None) -> Iterator[ArchiveAlert]:
     """Every alert of a file, a tar or the files and tars below a folder, in the order of their names."""
     if not source.exists():
         raise ImportFormatError(f"{source} does not exist")
-    count = 0
+    left_out, count = LeftOut({}, {}) if left_out is None else left_out, 0
     for item in read_path(source):
-        if item.kind == "unreadable":
-            raise ImportFormatError(f"{source}: {item.name} is truncated or damaged: {item.detail}")
-        if item.kind == "packet":
-            for alert in _decode(f"{source}: {item.name}", item.data):
+        if item.kind != "packet":
+            (left_out.unreadable if item.kind == "unreadable" else left_out.other)[item.name] = item.detail
+            continue
+        for alert in alerts_of(item.data, LIMITS):
+            if (reason := _why_unreadable(alert)) or isinstance(alert, PacketError):
+                left_out.unreadable.setdefault(item.name, reason)
+            else:
                 count += 1
                 yield alert
     if not count:
-        raise ImportFormatError(f"{source} holds no alerts")
+        name, reason = next(iter({**left_out.other, **left_out.unreadable}.items()), ("", ""))
+        raise ImportFormatError(f"{source} holds no alerts of ZTF" + (f"; {name}: {reason}" if name else ""))
 
 
-def _decode(origin: str, data: bytes) -> Iterator[ArchiveAlert]:
-    try:
-        for alert in alerts_of(data, LIMITS):
-            if alert.survey != SURVEY.name or not alert.object_id:
-                raise ImportFormatError(f"{origin} is not a ZTF alert")
-            yield alert
-    except PacketError as error:
-        if error.reason is RejectReason.UNKNOWN_SCHEMA:
-            raise ImportFormatError(f"{origin} is not a ZTF alert: {error}") from error
-        raise ImportFormatError(f"{origin} is truncated or not an Avro container: {error}") from error
+def _why_unreadable(alert: ArchiveAlert | PacketError) -> str:
+    if isinstance(alert, PacketError):
+        return f"{alert.reason}: {alert}"
+    if alert.survey != SURVEY.name:
+        return f"an alert of {alert.survey}, not of ZTF"
+    return "" if alert.object_id else "an alert without objectId"
 
 
 def rows_of(alert: ArchiveAlert) -> Iterator[AlertRow]:

@@ -106,9 +106,11 @@ LASAIR: Final = PacketLayout(
         Observations("diaForcedSourcesList", False, ROW, EXTRA, rubin),
         Observations("diaSourcesList", True, ROW, EXTRA, rubin),
     ),
-    alert_id=(("alertId",), ("diaSourceId",)),
-    source_id=(("diaSourceId",),),
-    object_id=(("diaObject", "diaObjectId"), ("diaObjectId",), ("objectId",)),
+    alert_id=(("alertId",), ("diaSourceId",), ("newest", "diaSourceId")),
+    source_id=(("diaSourceId",), ("newest", "diaSourceId")),
+    object_id=(("diaObject", "diaObjectId"), ("diaObjectId",), ("objectId",), ("newest", "diaObjectId")),
+    moving_id=(("newest", "ssObjectId"), ("ssSource", "ssObjectId"), ("ssObject", "ssObjectId"), ("ssObjectId",)),
+    newest_of="diaSourcesList",
 )
 
 SURVEY: Final = Survey(

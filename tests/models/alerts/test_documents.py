@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.alerts import avro
-from nightjar_alerts.models.alerts.envelopes import MessageReader
+from nightjar_alerts.models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
 from nightjar_alerts.models.alerts.files import read_path
-from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, ReadLimits
+from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from support import alerts
 from support.shared import SHARED, needs_shared
@@ -194,6 +194,150 @@ def test_distance_of_a_solar_system_object_in_avro_text_is_read(kind: Json) -> N
     candidate = alert["candidate"] | {"ssdistnr": "1.5", "ssnamenr": "4371"}
     near = {**alert, "candidate": candidate, "prv_candidates": None, "fp_hists": None}
     assert read(alerts.container(schema, [near])).reason is AbstainReason.SOLAR_SYSTEM_OBJECT
+
+
+def of_both(points: int) -> Packet:
+    """An LSST alert that belongs to an object and to a Solar System object."""
+    document = plain(alerts.lsst_alert(points=points), lambda _: None)
+    document["diaSource"]["ssObjectId"] = 23_133_931_615_303_495
+    return read(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(("points", "has_history"), [(1, False), (3, False), (5, True), (9, True)])
+def test_alert_of_an_object_and_of_a_solar_system_object_is_classified_by_its_history(
+    points: int, has_history: bool
+) -> None:
+    packet = of_both(points)
+    assert packet.object_id == "170028485706776685"
+    if has_history:
+        assert packet.curve is not None
+        assert packet.curve.metadata["solar_system_distance"] == 0.0
+    else:
+        assert packet.reason is AbstainReason.SOLAR_SYSTEM_OBJECT
+        assert "23133931615303495" in packet.detail
+
+
+def lasair(**newest: Json) -> Json:
+    rows = [{**alerts.row("lsst/10.0", "diaSource"), "diaSourceId": 100 + day, "diaObjectId": 7, "band": "r",
+             "midpointMjdTai": 61_000.0 + day, "psfFlux": 500.0, "psfFluxErr": 10.0} for day in range(4)]  # fmt: skip
+    rows[2] |= {"midpointMjdTai": 61_009.0, **newest}
+    return {"diaObject": {"diaObjectId": 7}, "diaSourcesList": rows, "diaForcedSourcesList": []}
+
+
+def test_lasair_s_lists_for_lsst_name_the_newest_detection() -> None:
+    packet = read(json.dumps(lasair()).encode())
+    assert (packet.alert_id, packet.source_id, packet.object_id) == ("102", "102", "7")
+    assert packet.curve is not None
+    assert len(packet.curve) == 4
+    assert "solar_system_distance" not in packet.curve.metadata
+
+
+def test_lasair_s_lists_for_lsst_state_a_solar_system_object() -> None:
+    packet = read(json.dumps(lasair(ssObjectId=99)).encode())
+    assert packet.curve is not None
+    assert packet.curve.metadata["solar_system_distance"] == 0.0
+    alone = lasair(ssObjectId=99)
+    alone["diaSourcesList"] = alone["diaSourcesList"][2:3]
+    assert read(json.dumps(alone).encode()).reason is AbstainReason.SOLAR_SYSTEM_OBJECT
+    unknown = {**alone, "diaObject": None, "diaSourcesList": [{**alone["diaSourcesList"][0], "diaObjectId": 0}]}
+    packet = read(json.dumps(unknown).encode())
+    assert (packet.reason, packet.object_id) == (AbstainReason.SOLAR_SYSTEM_OBJECT, "99")
+
+
+NUMBERS = (
+    r"psfFlux|psfFluxErr|midpointMjdTai|visit|magpsf|sigmapsf|jd|exptime|forcediffimflux|magzpsci|psFlux|psFluxErr"
+)
+
+
+def as_text(value: Json) -> Json:
+    """Return a record with the values of :data:`NUMBERS` as text."""
+    if isinstance(value, list):
+        return [as_text(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: str(inner) if re.fullmatch(NUMBERS, name) and inner is not None else as_text(inner)
+        for name, inner in value.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["lsst/11.1", "ztf/4.02", "elasticc/0.9.1"])
+def test_numbers_in_avro_text_give_the_same_points(name: str) -> None:
+    schema, record = samples()[name]
+    whole = {**alerts.blank(alerts.schema(schema)), **record}
+    text = re.sub(
+        rf'("name": "({NUMBERS})", "type": )(\[[^]]*\]|"\w+")',
+        r'\1["null", "string"]',
+        json.dumps(alerts.schema(schema)),
+    )
+    assert_same(read(alerts.container(json.loads(text), [as_text(whole)])), read(alerts.container(schema, [record])))
+
+
+def test_text_that_is_no_number_is_no_point_in_avro() -> None:
+    text = re.sub(r'("name": "psfFlux", "type": )\[[^]]*\]', r'\1"string"', json.dumps(alerts.schema("lsst/10.0")))
+    record = alerts.lsst_alert("lsst/10.0")
+    for row in [record["diaSource"], *record["prvDiaSources"], *record["prvDiaForcedSources"]]:
+        row["psfFlux"] = "bright"
+    assert read(alerts.container(json.loads(text), [record])).reason is AbstainReason.NO_USABLE_POINTS
+
+
+LSST, ZTF = (json.dumps(plain(made, lambda _: None)) for made in (alerts.lsst_alert(), alerts.ztf_alert()))
+
+
+@pytest.mark.parametrize("rule", [ANYTHING, TopicRule(envelope=Envelope.JSON)])
+def test_list_of_alerts_gives_each_of_them(rule: TopicRule) -> None:
+    outcomes = READER.read(f"\ufeff [{LSST},\n{ZTF} , {LSST}] ".encode(), rule=rule)
+    assert [outcome.survey for outcome in outcomes] == ["lsst", "ztf", "lsst"]
+    assert_same(outcomes[1], read(ZTF.encode()))  # type: ignore[arg-type]  # which says so if it is no packet
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"[{LSST}, null, {{}}, {ZTF}]", ["lsst", "malformed_json", "unknown_schema", "ztf"]),
+        (f"[{LSST}, [{ZTF}], {ZTF}]", ["lsst", "malformed_json", "ztf"]),
+        (f"[{LSST}, {{]", ["lsst", "malformed_json"]),
+        (f"[{LSST}, {LSST[:-9]}", ["lsst", "malformed_json"]),
+        (f"[{LSST} {ZTF}]", ["lsst", "malformed_json"]),
+        (f"[{LSST}] x", ["lsst", "malformed_json"]),
+        (f"[{LSST},", ["lsst", "malformed_json"]),
+        (f"[{LSST}", ["lsst", "malformed_json"]),
+        ("[]", ["no_records"]),
+        ("[", ["malformed_json"]),
+        ("[1, 2]", ["malformed_json", "malformed_json"]),
+    ],
+)
+def test_list_of_alerts_that_is_damaged_gives_the_good_ones_and_each_error(text: str, expected: list[str]) -> None:
+    outcomes = READER.read(text.encode())
+    assert [one.survey if isinstance(one, Packet) else one.reason for one in outcomes] == expected
+
+
+def test_list_of_alerts_beyond_the_limits_gives_those_before() -> None:
+    limits = ReadLimits(max_records=2, max_record_bytes=len(LSST) + 10)
+    reader = MessageReader(SchemaRegistry(), limits)
+    reasons = [str(getattr(one, "reason", "")) for one in reader.read(f"[{LSST}, {LSST}, {LSST}]".encode())]
+    assert reasons == ["None", "None", "too_many_records"]
+    large = json.dumps({**json.loads(LSST), "note": "x" * len(LSST)})
+    reasons = [str(getattr(one, "reason", "")) for one in reader.read(f"[{LSST}, {large}]".encode())]
+    assert reasons == ["None", "record_too_large"]
+    (error,) = reader.read(f"[{', '.join([LSST] * 9)}]".encode())
+    assert isinstance(error, PacketError)
+    assert error.reason is RejectReason.RECORD_TOO_LARGE
+
+
+@pytest.mark.parametrize("name", avro.schema_names())
+def test_gzipped_message_gives_the_same_points(name: str) -> None:
+    schema, record = samples()[name]
+    data = alerts.container(schema, [record])
+    assert_same(read(gzip.compress(data)), read(data))
+    assert_same(read(gzip.compress(json.dumps(plain(record, lambda _: None)).encode())), read(data))
+
+
+def test_gzipped_message_that_is_damaged_or_a_bomb_has_a_reason() -> None:
+    packed = gzip.compress(LSST.encode())
+    bombs = (gzip.compress(bytes(100 << 20)), gzip.compress(gzip.compress(b"")), gzip.compress(b""))
+    reasons = [error.reason for data in (packed[:-9], packed[:4] + b"junk", *bombs) for error in READER.read(data)]
+    assert reasons == ["unknown_envelope", "unknown_envelope", "decompressed_too_large", "unknown_envelope", "empty"]
 
 
 def test_object_with_a_history_keeps_its_light_curve_near_a_solar_system_object() -> None:

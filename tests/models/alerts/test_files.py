@@ -86,7 +86,11 @@ def test_read_path_cut_zstd_archive_gives_the_members_before_the_cut(tmp_path: P
     noise = random.Random(0).randbytes(1_000_000)
     packed = bytes(cramjam.zstd.compress(tar({"good.avro": container(RECORD), "noise": noise})))
     (tmp_path / "night.tar.zst").write_bytes(packed[:-100])
-    assert kinds(tmp_path) == [("night.tar.zst/good.avro", "packet"), ("night.tar.zst", "unreadable")]
+    assert kinds(tmp_path) == [
+        ("night.tar.zst/good.avro", "packet"),
+        ("night.tar.zst/noise", "unreadable"),
+        ("night.tar.zst", "unreadable"),
+    ]
 
 
 def test_read_path_zstd_archive_may_be_larger_than_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +108,54 @@ def test_read_path_archive_in_an_archive_gives_its_members(tmp_path: Path) -> No
     assert dict(kinds(tmp_path)) == {
         "week.tar/one.tar/a.avro": "packet",
         "week.tar/two.tgz/b.avro": "packet",
+        "week.tar/three.tgz/c.avro": "packet",
         "week.tar/three.tgz": "unreadable",
         "week.tar/d.avro": "packet",
     }
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_read_path_archives_at_any_depth_give_their_members(codec: str, tmp_path: Path) -> None:
+    data = container(RECORD)
+    for level in range(3):
+        data = COMPRESSED[codec](tar({f"level{level}": data, f"{level}.avro": container(RECORD), "notes": b"hello"}))
+    (tmp_path / "all").write_bytes(data)
+    found = kinds(tmp_path)
+    assert [kind for _, kind in found].count("packet") == 4
+    assert [name for name, kind in found if kind == "other"] == [
+        "all/level2/level1/notes",
+        "all/level2/notes",
+        "all/notes",
+    ]
+
+
+def test_read_path_archives_nested_without_end_are_unreadable(tmp_path: Path) -> None:
+    data = container(RECORD)
+    for _ in range(12):
+        data = gzip.compress(data)
+    (tmp_path / "deep").write_bytes(tar({"deep": data, "good.avro": container(RECORD)}))
+    assert kinds(tmp_path) == [("deep/deep", "unreadable"), ("deep/good.avro", "packet")]
+
+
+def test_read_path_compressed_twice_gives_its_alert(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bz2.compress(gzip.compress(container(RECORD))))
+    assert kinds(tmp_path) == [("a", "packet")]
+
+
+def test_read_path_links_and_attributes_of_macos_are_no_alerts(tmp_path: Path) -> None:
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night" / "a.avro").write_bytes(container(RECORD))
+    (tmp_path / "night" / "._a.avro").write_bytes(b"\x00\x05\x16\x07" + bytes(100))
+    (tmp_path / "link").symlink_to(tmp_path / "night")
+    (tmp_path / "broken.avro").symlink_to(tmp_path / "missing.avro")
+    (tmp_path / "alerts.zip").write_bytes(b"PK\x03\x04")
+    assert kinds(tmp_path) == [
+        ("alerts.zip", "other"),
+        ("broken.avro", "unreadable"),
+        ("link", "other"),
+        ("night/._a.avro", "other"),
+        ("night/a.avro", "packet"),
+    ]
 
 
 def test_read_path_file_beyond_the_limit_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +171,43 @@ def test_read_path_large_container_is_split_without_loss(tmp_path: Path) -> None
     assert len(items) > 4
     assert [item.name for item in items[:2]] == ["night.avro[0]", "night.avro[1]"]
     assert sum(len(object_ids(item)) for item in items) == 1200
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_read_path_container_of_one_block_is_split_without_loss(codec: str, compressed: bool, tmp_path: Path) -> None:
+    data = alerts.container("lsst/10.0", [RECORD] * 1200, codec, sync_interval=1 << 30)
+    (tmp_path / "night.avro").write_bytes(gzip.compress(data) if compressed else data)
+    items = list(read_path(tmp_path))
+    assert [item.name for item in items] == [f"night.avro[{number}]" for number in range(len(items))]
+    assert sum(len(object_ids(item)) for item in items) == 1200
+
+
+def test_read_path_container_larger_than_an_item_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = container(*[RECORD] * 1200, sync_interval=2000)
+    monkeypatch.setattr(files, "MAX_ITEM_BYTES", len(data) // 8)
+    monkeypatch.setattr(files, "READ_BYTES", 150_000)
+    monkeypatch.setattr(files, "MAX_SPLIT_BYTES", 10_000)
+    (tmp_path / "a.avro").write_bytes(data)
+    (tmp_path / "b.tar").write_bytes(tar({"c.avro": data}))
+    items = list(read_path(tmp_path))
+    assert max(len(item.data) for item in items) < files.MAX_ITEM_BYTES
+    assert sum(len(object_ids(item)) for item in items) == 2400
+
+
+@pytest.mark.parametrize("sync_interval", [2000, 1 << 30])
+def test_read_path_damaged_large_container_gives_its_good_records_and_an_error(
+    sync_interval: int, tmp_path: Path
+) -> None:
+    data = bytearray(container(*[RECORD] * 1200, sync_interval=sync_interval))
+    del data[len(data) // 2 :]
+    (tmp_path / "night.avro").write_bytes(bytes(data))
+    outcomes = [outcome for item in read_path(tmp_path) for outcome in read_packet(item.data)]
+    errors = [outcome for outcome in outcomes if not isinstance(outcome, Packet)]
+    assert len(errors) == 1
+    assert sync_interval > len(data) or len(outcomes) > 500
 
 
 @pytest.mark.parametrize(
@@ -146,6 +232,15 @@ def test_read_path_json_list_of_several_surveys_with_unusual_values_gives_each_a
     (tmp_path / "alerts.json").write_text(json.dumps([json.loads(DOCUMENT), ztf]))
     surveys = [packet.survey for item in read_path(tmp_path) for packet in read_packet(item.data)]
     assert surveys == ["lsst", "ztf"]
+
+
+@pytest.mark.parametrize("name", ["alerts.jsonl", "alerts.txt"])
+@pytest.mark.parametrize("damage", ['{"objectId": ', "{]"])
+def test_read_path_damaged_line_hides_no_others(name: str, damage: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f"{damage}\n{DOCUMENT}\n\n{damage}\n{DOCUMENT}\n")
+    items = list(read_path(tmp_path))
+    assert [item.kind for item in items] == ["packet"] * 4
+    assert [len(object_ids(item)) for item in items] == [0, 1, 0, 1]
 
 
 def test_read_path_damaged_json_over_several_lines_is_one_item(tmp_path: Path) -> None:

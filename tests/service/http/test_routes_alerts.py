@@ -96,6 +96,29 @@ def test_an_alert_that_is_not_for_us_is_abstained_from(edge: Live) -> None:
     assert (status, result["status"], result["reason"]) == (200, "abstained", "solar_system_object")
 
 
+@pytest.mark.parametrize("headers", [OCTETS, {"Content-Type": "application/json"}])
+def test_a_json_list_of_alerts_gives_a_result_for_each(edge: Live, headers: dict[str, str]) -> None:
+    packets = [alerts.plain_json(alerts.lsst_alert()), "null", alerts.plain_json(alerts.ztf_alert())]
+    status, reply = post(edge, f"[{','.join(packets)}]".encode(), headers=headers)
+    found = [(result["status"], result["survey"]) for result in reply["results"]]
+    assert (status, found) == (200, [("classified", "lsst"), ("rejected", "unknown"), ("classified", "ztf")])
+
+
+def test_a_json_list_of_more_alerts_than_allowed_is_refused(edge: Live) -> None:
+    packets = [alerts.plain_json(alerts.ztf_alert())] * 5
+    status, problem = post(edge, f"[{','.join(packets)}]".encode())
+    assert (status, problem["limit"]) == (413, 4)
+
+
+def test_an_alert_of_an_object_and_of_a_solar_system_object_says_so(edge: Live) -> None:
+    alert = alerts.lsst_alert(points=9)
+    both = {**alert, "diaSource": {**alert["diaSource"], "ssObjectId": 21163624629350741}}
+    status, reply = post(edge, alerts.confluent(1000, both))
+    (result,) = reply["results"]
+    assert (status, result["status"]) == (200, "classified")
+    assert "known Solar System object is at this place" in result["evidence"][0]
+
+
 @pytest.mark.parametrize("cut", [1, 4, 5, 60, 200])
 def test_a_truncated_packet_is_rejected(edge: Live, cut: int) -> None:
     status, reply = post(edge, PACKETS["lsst framed"][0][:cut])

@@ -13,6 +13,7 @@ from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.connectors import check_addresses
 from nightjar_alerts.service.stream.dead_letters import dead_letter, describe
+from nightjar_alerts.service.stream.files import FolderSink
 from nightjar_alerts.service.stream.inspection import print_dead_letters
 from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
 from support import alerts
@@ -53,6 +54,17 @@ def test_every_alert_is_answered_once(tmp_path: Path) -> None:
         "in": 53, "classified": 50, "abstained:solar_system_object": 1, "dead:empty": 1, "dead:unknown_envelope": 1,
         "pending": 0,
     }  # fmt: skip
+
+
+def test_json_list_in_a_message_counts_each_of_its_alerts(tmp_path: Path) -> None:
+    list_of_three = f"[{alerts.plain_json(alerts.lsst_alert())}, {{}}, {alerts.plain_json(alerts.ztf_alert())}]"
+    record = dead_letter(Message("lists", "7", list_of_three.encode()), DeadLetterCause("decode", "test"), "model")
+    FolderSink(tmp_path / "in").publish([record])
+    with running(chosen(tmp_path, source=f"file:{tmp_path}/in/"), replay=True) as worker:
+        assert worker.join() == 3
+    assert worker.totals() == {"in": 3, "classified": 2, "dead:unknown_schema": 1, "pending": 0}
+    (letter,) = dead_letters(tmp_path)
+    assert letter["value"] == list_of_three.encode()
 
 
 def test_several_alerts_of_one_object_get_their_own_answers(tmp_path: Path) -> None:
