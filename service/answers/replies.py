@@ -192,6 +192,19 @@ class CurveFailure(_Unclassified):
     errors: list[FieldError] = Field(description="values at fault, with pointers into this light curve")
 
 
+class LightCurveOut(Reply):
+    """A light curve in the form that ``/v1/classify`` takes."""
+
+    object_id: str
+    survey: str
+    mjd: list[float] = Field(description="days, MJD (TAI)")
+    flux: list[float] = Field(description="difference fluxes, nJy")
+    flux_err: list[float] = Field(description="standard errors of flux, nJy")
+    band: list[str]
+    detected: list[bool]
+    metadata: dict[str, float]
+
+
 class _PacketIdentity(Reply):
     survey: str = Field(description="lsst, elasticc, ztf, or unknown")
     schema_version: str
@@ -201,14 +214,20 @@ class _PacketIdentity(Reply):
     )
 
 
+_LIGHT_CURVE = "light curve of the packet; only when asked for, and absent if it has no usable point"
+
+
 class PacketResult(_PacketIdentity, _Classification):
     """An alert that was classified."""
+
+    light_curve: LightCurveOut | None = Field(None, description=_LIGHT_CURVE)
 
 
 class PacketFailure(_PacketIdentity, _Unclassified):
     """An alert without an answer: ``abstained`` (sound, but not for us), ``rejected`` (unreadable) or ``failed``."""
 
     status: Literal["abstained", "rejected", "failed"]
+    light_curve: LightCurveOut | None = Field(None, description=_LIGHT_CURVE)
 
 
 class _StreamRecord(Reply):
@@ -217,17 +236,56 @@ class _StreamRecord(Reply):
     mjd: float | None = Field(description="MJD (TAI) of the detection that caused the alert; null if not in the packet")
 
 
-class StreamResult(PacketResult, _StreamRecord):
+class StreamResult(_PacketIdentity, _Classification, _StreamRecord):
     """Record of an alert from a stream that was classified."""
 
     model: ClassifierProvenance = Field(description="model that classified the alert")
 
 
-class StreamFailure(PacketFailure, _StreamRecord):
+class StreamFailure(_PacketIdentity, _Unclassified, _StreamRecord):
     """Record of an alert from a stream that the model does not classify."""
 
     status: Literal["abstained"]
     model: ClassifierProvenance = Field(description="model that was asked")
+
+
+class EvolutionStep(Reply):
+    """Classification of the observations up to one detection."""
+
+    mjd: float = Field(description="time of the detection, MJD (TAI)")
+    detections: int = Field(description="detections up to that time")
+    status: Literal["classified", "abstained", "failed"]
+    class_: str | None = Field(None, alias="class", description="the most probable class; absent unless classified")
+    confidence: float | None = Field(None, description="probability of that class; absent unless classified")
+    probabilities: dict[str, float] | None = Field(
+        None, description="probability of every class; absent unless classified"
+    )
+    novelty: float | None = Field(None, ge=0, le=1, description="as in a classification")
+    unusual: bool | None = Field(None, description="as in a classification")
+    prediction_set: list[str] | None = Field(None, description="as in a classification")
+    reason: str | None = Field(None, description="machine-readable code; absent if classified")
+    detail: str | None = Field(None, description="for people; absent if classified")
+
+
+class Evolution(Reply):
+    """How the classification of an object developed."""
+
+    object_id: str
+    detections: int = Field(description="detections of the light curve")
+    sampled: bool = Field(description="whether the steps are a sample of the detections")
+    class_changes: int = Field(description="steps whose most probable class differs from that of the step before")
+    last_change_mjd: float | None = Field(description="time of the last of these; null without any")
+    recent_variation: float | None = Field(
+        description="mean total-variation distance between the successive probabilities of the last five detections, "
+        "from 0 (equal) to 1; null for fewer than two classified steps"
+    )
+    steps: list[EvolutionStep] = Field(description="in order of time")
+
+
+class EvolutionReply(Evolution):
+    """Reply of ``/v1/evolution``."""
+
+    model: ClassifierProvenance
 
 
 class ClassifyReply(Reply):

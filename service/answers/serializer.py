@@ -15,7 +15,9 @@ import orjson
 
 from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.lightcurve import Float64
+from nightjar_alerts.models.evolution import History, stability
+from nightjar_alerts.models.lightcurve import Float64, LightCurve
+from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import CurveSummary, Posterior, PosteriorResult, Prior, PriorError
 from nightjar_alerts.models.taxonomy import Taxonomy
 from nightjar_alerts.service.answers.replies import FieldError
@@ -25,6 +27,10 @@ from nightjar_alerts.service.registry.names import Role
 
 if TYPE_CHECKING:  # the model registry needs the settings, which an in-process program does without
     from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
+
+_STEP_MEMBERS = (
+    "status", "class", "confidence", "probabilities", "novelty", "unusual", "prediction_set", "reason", "detail",
+)  # fmt: skip
 
 RequestedPrior = str | Mapping[str, float] | None
 """Prior (class shares) of a request: a name, weights by class, or None for the default."""
@@ -203,6 +209,34 @@ class ResultSerializer:
             members["evidence"] = list(posterior.evidence)
         return members
 
+    def evolution(self, history: History, outcomes: Sequence[Outcome], coverage: float | None = None) -> dict[str, Any]:
+        """Return the document of :class:`service.answers.replies.Evolution`.
+
+        Parameters
+        ----------
+        outcomes : of each of the history's light curves.
+        """
+        nameless: list[dict[str, object]] = [{}] * len(outcomes)
+        results = self.results(outcomes, nameless, [None] * len(outcomes), coverage=coverage)
+        classified = [index for index, result in enumerate(results) if result["status"] == "classified"]
+        steady = stability(
+            [float(history.mjd[index]) for index in classified],
+            [list(results[index]["probabilities"].values()) for index in classified],
+        )
+        return {
+            "object_id": history.curves[-1].object_id,
+            "detections": history.detections[-1],
+            "sampled": history.sampled,
+            "class_changes": steady.class_changes,
+            "last_change_mjd": steady.last_change_mjd,
+            "recent_variation": steady.recent_variation,
+            "steps": [
+                {"mjd": float(mjd), "detections": detections}
+                | {name: result[name] for name in _STEP_MEMBERS if name in result}
+                for mjd, detections, result in zip(history.mjd, history.detections, results, strict=True)
+            ],
+        }
+
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a JSON reply."""
         return encode_json({"model": self.provenance, "results": results})
@@ -222,6 +256,20 @@ def packet_identity(packet: Packet) -> dict[str, str]:
         "schema_version": packet.schema_version,
         "alert_id": packet.alert_id,
         "object_id": packet.object_id,
+    }
+
+
+def light_curve_members(curve: LightCurve) -> dict[str, Any]:
+    """Return a light curve in the form that ``/v1/classify`` takes; columns are arrays."""
+    return {
+        "object_id": curve.object_id,
+        "survey": curve.survey,
+        "mjd": curve.mjd,
+        "flux": curve.flux,
+        "flux_err": curve.flux_err,
+        "band": [FILTERS[index] for index in curve.band.tolist()],
+        "detected": curve.detected,
+        "metadata": dict(curve.metadata),
     }
 
 

@@ -6,17 +6,20 @@ client (``Server-Timing``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
 from fastapi import Request, Response
 
 from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.bodies import RequestBody
 from nightjar_alerts.service.http.deadlines import read_deadline_header
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import Kind
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS
 from nightjar_alerts.service.http.edge.receive import Body, Reservation, get_content_coding, inflate
+from nightjar_alerts.service.http.formats import RequestFormat
 from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.inference import InferOptions, Outcome
 from nightjar_alerts.service.observe.metrics import STAGES, Metrics
@@ -111,6 +114,16 @@ async def read_body(request: Request, reservation: Reservation, limit: int) -> b
     body = Body(request, reservation)
     data = await body.read(limit, service.settings.body_timeout)
     return await inflate(data, coding, limit, body.charge, service.run_in_thread) if coding else data
+
+
+async def decode_body(data: bytes, request_format: RequestFormat, service: Service) -> RequestBody:
+    """Decode a body: on the event loop if it is small and valid, else in a thread."""
+    if len(data) <= INLINE_BYTES and request_format.decode_valid is not None:
+        body = request_format.decode_valid(data, service.settings)
+        if body is not None:
+            return body
+    decode = partial(request_format.decode, data, service.settings)
+    return await service.run_in_thread(decode, large=len(data) > LARGE_BYTES)
 
 
 async def charge_quota(request: Request, service: Service, curves: int) -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, EvolutionReply
 from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
 from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW_TYPE, JSON_TYPE, MSGPACK_TYPES, NDJSON_TYPE, is_available
@@ -27,8 +27,8 @@ MULTIPART_TYPES = ("multipart/form-data", "multipart/mixed")
 _REQUESTS: tuple[type[BaseModel], ...] = (oip.InferRequest,)
 _STRUCTS = (ClassifyRequest, BatchClassifyRequest)
 _REPLIES: tuple[type[BaseModel], ...] = (
-    ClassifyReply, AlertsReply, ClassifierDescription, ModelsReply, Problem, oip.InferReply, oip.ServerMetadata,
-    oip.ModelMetadata, oip.ModelReady,
+    ClassifyReply, AlertsReply, EvolutionReply, ClassifierDescription, ModelsReply, Problem, oip.InferReply,
+    oip.ServerMetadata, oip.ModelMetadata, oip.ModelReady,
 )  # fmt: skip
 
 _BYTES = {"type": "string", "format": "binary", "minLength": 1}
@@ -63,6 +63,15 @@ ALERTS_BODY: Document = {
     "description": "One packet as it left the survey, or several as the parts of a multipart body.",
     "content": {name: {"schema": _BYTES} for name in PACKET_TYPES}
     | {name: {"schema": _PARTS} for name in MULTIPART_TYPES},
+}
+EVOLUTION_BODY: Document = {
+    "required": True,
+    "description": "One light curve, or one packet as the survey sent it.",
+    "content": {
+        JSON_TYPE: {"schema": {"$ref": REF.format(model="ClassifyRequest")}, "example": _CURVE},
+        **{name: {"schema": {"$ref": REF.format(model="ClassifyRequest")}} for name in MSGPACK_TYPES},
+        **{name: {"schema": _BYTES} for name in PACKET_TYPES if name != JSON_TYPE},
+    },
 }
 
 _TENSORS = {

@@ -55,6 +55,30 @@ class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     ] = ""
     prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
     embedding: Annotated[bool, Meta(description=EMBEDDING_TEXT)] = False
+    light_curve: Annotated[
+        bool, Meta(description="return the light curve of each packet, in the form that `/v1/classify` takes")
+    ] = False
+    deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
+
+
+class EvolutionQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Query parameters of a request for the evolution of a classification."""
+
+    schema: Annotated[
+        Annotated[str, Meta(max_length=40)] | None,
+        Meta(description=f"schema of a packet that is a bare record: {', '.join(schema_names())}"),
+    ] = None
+    model: Annotated[
+        str,
+        Meta(
+            max_length=MOST_CHARACTERS,
+            description="model to use: `name`, `name@1.2.3` or an alias; default: as for `/v1/classify`",
+        ),
+    ] = ""
+    prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
+    coverage: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None, Meta(description="of the prediction sets, as for `/v1/classify`")
+    ] = None
     deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
 
 

@@ -139,7 +139,14 @@ def test_nginx_batch_of_1000_light_curves_passes(nginx: Proxy) -> None:
 
 @pytest.mark.parametrize(
     ("path", "megabytes", "status"),
-    [("/v1/classify", 9, 413), ("/v1/alerts", 63, 200), ("/v1/alerts", 65, 413), ("/v1/models", 1, 413)],
+    [
+        ("/v1/classify", 9, 413),
+        ("/v1/alerts", 63, 200),
+        ("/v1/alerts", 65, 413),
+        ("/v1/evolution", 9, 422),
+        ("/v1/evolution", 65, 413),
+        ("/v1/models", 1, 413),
+    ],
 )
 def test_nginx_body_size_is_that_of_the_service(nginx: Proxy, path: str, megabytes: int, status: int) -> None:
     got, headers, body = nginx.request(

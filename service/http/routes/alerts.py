@@ -4,10 +4,11 @@ Every part of a ``multipart/form-data`` body (a web form, ``curl -F``) or a ``mu
 whatever its name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from python_multipart import MultipartParser
@@ -21,7 +22,7 @@ from nightjar_alerts.models.alerts.plans import NewSchemas
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.replies import AlertsReply
-from nightjar_alerts.service.answers.serializer import ResultSerializer, packet_identity
+from nightjar_alerts.service.answers.serializer import ResultSerializer, light_curve_members, packet_identity
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
@@ -86,7 +87,7 @@ async def alerts(request: Request) -> Response:
             header = request.headers["content-type"]
             packets = await service.run_in_thread(partial(split_parts, data, header, settings.max_packets))
         del data
-        alerts = await cancel_on_disconnect(request, _decode(packets, query.schema, service, options))
+        alerts = await cancel_on_disconnect(request, read_packets(packets, query.schema, service, options))
         timings.stage("decode")
         options = replace(options, surveys=[_get_survey(alert) for alert in alerts])
         handles, items = _route(service, query, alerts)
@@ -95,7 +96,7 @@ async def alerts(request: Request) -> Response:
         with acquired(handles):
             outcomes = await cancel_on_disconnect(request, infer_many(handles, items, options)) if items else []
     timings.start()
-    encode = partial(_encode, serializers, outcomes, alerts, Options(embedding=query.embedding))
+    encode = partial(_encode, serializers, outcomes, alerts, query)
     content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS)
     timings.stage("encode")
     return make_response(request, content, JSON.media_type, handles, outcomes, timings)
@@ -167,10 +168,16 @@ def _get_boundary(content_type: str) -> bytes:
     return boundary
 
 
-async def _decode(
+async def read_packets(
     packets: Sequence[bytes], schema: str | None, service: Service, options: InferOptions
 ) -> list[ReadResult]:
-    """Read packets in threads, chunk by chunk. Raises ProblemError: 504 past the deadline, 413 for too many records."""
+    """Read packets in threads, chunk by chunk.
+
+    Raises
+    ------
+    ProblemError
+        504 past the deadline, 413 for too many records.
+    """
     settings = service.settings
     limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
     reader = MessageReader(SchemaRegistry(extra=settings.schemas), limits, settings.schemas)
@@ -236,10 +243,23 @@ def _get_survey(alert: ReadResult) -> str:
 
 
 def _encode(
-    serializers: Sequence[ResultSerializer], outcomes: Sequence[Outcome], alerts: Sequence[ReadResult], options: Options
+    serializers: Sequence[ResultSerializer],
+    outcomes: Sequence[Outcome],
+    alerts: Sequence[ReadResult],
+    query: AlertQuery,
 ) -> bytes:
     identities = [_identify(alert) for alert in alerts]
-    return JSON.encode(build_results(serializers, outcomes, identities, [None] * len(alerts), options))
+    options = Options(embedding=query.embedding)
+    built = build_results(serializers, outcomes, identities, [None] * len(alerts), options)
+    if query.light_curve:
+        built = built._replace(results=list(map(_add_light_curve, built.results, alerts)))
+    return JSON.encode(built)
+
+
+def _add_light_curve(result: Mapping[str, Any], alert: ReadResult) -> Mapping[str, Any]:
+    if isinstance(alert, PacketError) or alert.curve is None:
+        return result
+    return {**result, "light_curve": light_curve_members(alert.curve)}
 
 
 def _identify(alert: ReadResult) -> dict[str, str]:

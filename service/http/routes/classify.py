@@ -8,17 +8,16 @@ from fastapi import APIRouter, Request, Response
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.serializer import ResultSerializer
 from nightjar_alerts.service.http import openapi
-from nightjar_alerts.service.http.bodies import RequestBody, merge_options, validate_body
+from nightjar_alerts.service.http.bodies import merge_options, validate_body
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INTERNAL, ProblemError
 from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, get_media_type
 from nightjar_alerts.service.http.endpoint import (
-    INLINE_BYTES,
     INLINE_ITEMS,
-    LARGE_BYTES,
     Timings,
     charge_quota,
+    decode_body,
     get_client_id,
     get_routing_key,
     infer_options,
@@ -29,7 +28,6 @@ from nightjar_alerts.service.http.endpoint import (
 from nightjar_alerts.service.http.formats import (
     CLASSIFY_TYPES,
     NDJSON_TYPES,
-    RequestFormat,
     ResponseFormat,
     get_request_format,
     negotiate_response,
@@ -84,7 +82,7 @@ async def classify(request: Request) -> Response:
     with service.budget.reserve(get_client_id(request)) as reservation:
         data = await read_body(request, reservation, settings.max_json_bytes)
         timings.stage("receive")
-        body = await _decode(data, request_format, service)
+        body = await decode_body(data, request_format, service)
         del data  # the decoded body is smaller, and the reservation still covers it
         timings.stage("decode")
         validate = partial(validate_body, body, settings)
@@ -104,16 +102,6 @@ async def classify(request: Request) -> Response:
     content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS or response_format.in_thread)
     timings.stage("encode")
     return make_response(request, content, response_format.media_type, handles, outcomes, timings)
-
-
-async def _decode(data: bytes, request_format: RequestFormat, service: Service) -> RequestBody:
-    """Decode a body: on the event loop if it is small and valid, else in a thread."""
-    if len(data) <= INLINE_BYTES and request_format.decode_valid is not None:
-        body = request_format.decode_valid(data, service.settings)
-        if body is not None:
-            return body
-    decode = partial(request_format.decode, data, service.settings)
-    return await service.run_in_thread(decode, large=len(data) > LARGE_BYTES)
 
 
 def _route(
