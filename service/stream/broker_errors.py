@@ -36,10 +36,31 @@ def kafka_report(name: str, fatal: bool, text: str, topic: str) -> PermanentErro
     return kind(f"topic {topic}: {text}")
 
 
+REDIS_CODES: Final[Mapping[str, str]] = {
+    "AskError": "ASK",
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
+"""Error codes that the client of Redis removes from the text of an error, by its class."""
+
+
 def redis_report(error: Exception, stream: str) -> PermanentError | TransientError:
     """Return the delivery report of a record of Redis for an error; names the stream."""
-    text = str(error).removeprefix("ERR ")
+    text = redis_text(error)
     for beginning, kind in REDIS_RECORD_ERRORS.items():
         if text.startswith(beginning):
             return kind(f"stream {stream}: {text}")
-    return TransientError(f"stream {stream}: {text or type(error).__name__}")
+    return TransientError(f"stream {stream}: {text}")
+
+
+def redis_text(error: Exception) -> str:
+    """Return the text of an error of Redis with its code."""
+    code = REDIS_CODES.get(type(error).__name__, "")
+    text = f"{code} {error}".strip().removeprefix("ERR ") or type(error).__name__
+    return f"{text} (a node of Redis Cluster: add cluster=yes to the address)" if code in ("MOVED", "ASK") else text

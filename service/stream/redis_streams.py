@@ -37,7 +37,7 @@ from redis.sentinel import Sentinel
 
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.service.stream.addresses import Address, AddressError
-from nightjar_alerts.service.stream.broker_errors import redis_report
+from nightjar_alerts.service.stream.broker_errors import redis_report, redis_text
 from nightjar_alerts.service.stream.messages import (
     DeliveryReport,
     FiniteSource,
@@ -218,7 +218,7 @@ class RedisSource:
             raise self._transient(error) from error
 
     def _transient(self, error: Exception) -> TransientError:
-        return TransientError(f"stream {','.join(stream.decode() for stream in self._streams)}: {error}")
+        return TransientError(f"stream {','.join(stream.decode() for stream in self._streams)}: {redis_text(error)}")
 
     def _create_groups(self) -> None:
         if self._ready:
@@ -482,7 +482,7 @@ class RedisRange(FiniteSource):
             self._client, self._fetch_size = connect(address)(), FetchSize()
             self._ranges = [one for name in address.names if (one := self._range(name)) is not None]
         except ERRORS as error:
-            raise AddressError(str(error)) from None
+            raise AddressError(redis_text(error)) from None
         if self.ranges and not self._ranges and (self._since, self._until) != ("-", "+"):
             self.unmatched.append(f"no entry of {', '.join(self.ranges)} is in the range")
 
@@ -508,7 +508,7 @@ class RedisRange(FiniteSource):
                 entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, count))
             except ERRORS as error:
                 self._fetch_size.reset()
-                raise TransientError(f"stream {stream.decode()}: {error}") from error
+                raise TransientError(f"stream {stream.decode()}: {redis_text(error)}") from error
             self._fetch_size.learn(count, entries)
             if entries:
                 self._ranges[0] = (stream, f"({entries[-1][0].decode()}", end)
@@ -524,7 +524,7 @@ class RedisRange(FiniteSource):
                 if message.topic != stream.decode(errors="replace"):  # that of its message has been restored
                     self._client.xdel(stream, entry)
         except ERRORS as error:
-            raise TransientError(str(error)) from error
+            raise TransientError(redis_text(error)) from error
 
     def close(self, clean: bool = True) -> None:
         """Close the connection."""

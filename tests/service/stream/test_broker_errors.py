@@ -11,7 +11,13 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 import redis.exceptions
 from confluent_kafka import KafkaError
 
-from nightjar_alerts.service.stream.broker_errors import KAFKA_RECORD_ERRORS, kafka_report, redis_report
+from nightjar_alerts.service.stream.broker_errors import (
+    KAFKA_RECORD_ERRORS,
+    REDIS_CODES,
+    kafka_report,
+    redis_report,
+    redis_text,
+)
 from nightjar_alerts.service.stream.kafka.sink import verdict_of
 from nightjar_alerts.service.stream.messages import PermanentError, RecordTooLargeError, TransientError
 
@@ -93,3 +99,9 @@ def test_redis_error_class_is_about_the_destination(name: str) -> None:
 @pytest.mark.parametrize("text", REDIS_TEXTS)
 def test_redis_error_text_kind(text: str) -> None:
     assert type(redis_report(redis.exceptions.ResponseError(text), "results")) is REDIS_TEXTS[text]
+
+
+@pytest.mark.parametrize("name", REDIS_CODES)
+def test_redis_text_of_an_error_class_begins_with_its_code(name: str) -> None:
+    error = getattr(redis.exceptions, name)("12182 127.0.0.1:7003")
+    assert redis_text(error).startswith(f"{REDIS_CODES[name]} 12182")

@@ -1,7 +1,9 @@
 """A destination that refuses every record costs no alert: it is retried, with the worker not ready."""
 
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,18 @@ from support.redis import RedisServer, free_port, needs_redis, redis_server
 from support.stream import alert, chosen, dead_letters, eventually, results, running
 
 pytestmark = [pytest.mark.slow, needs_redis]
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
 
 
 @pytest.fixture
@@ -115,6 +129,75 @@ def test_redis_destination_that_refuses_is_retried(name: str, place: str, server
             assert other.xrange("results")[0][1][b"value"] == b"junk"
 
 
+@contextmanager
+def cluster_node(folder: Path) -> Iterator[RedisServer]:
+    """A node of a cluster, without slots."""
+    folder.mkdir()
+    bus = str(free_port())  # the default, 10,000 above the server's port, may be no port at all
+    with redis_server(folder, "--cluster-enabled", "yes", "--cluster-port", bus) as node:
+        yield node
+
+
+def retried_until(
+    repair: Callable[[], object], text: str, sink: RedisServer, options: str, server: RedisServer, folder: Path
+) -> None:
+    """Run a worker whose sink refuses, repair the sink, and check that nothing was lost or became a dead letter."""
+    feed(server, alert(1), alert(2))
+    ends = {"source": address(server, "alerts"), "sink": address(sink, "results", options)}
+    with running(chosen(folder, retry_auth_errors=True, **ends)) as worker:
+        eventually(lambda: text in worker.ask("/readyz")[1])
+        status, reason = worker.ask("/readyz")
+        assert (status, "results" in reason) == (503, True)
+        repair()
+        eventually(lambda: worker.totals().get("classified") == 2)
+        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        assert worker.stop() == 0
+    assert worker.totals() == {"in": 2, "classified": 2, "pending": 0}
+    assert dead_letters(folder) == []
+
+
+@pytest.mark.parametrize(("options", "text"), [("", "CLUSTERDOWN"), ("?cluster=yes", "sink")])
+def test_redis_cluster_that_is_down_is_waited_for(options: str, text: str, server: RedisServer, tmp_path: Path) -> None:
+    with cluster_node(tmp_path / "node") as node:
+
+        def assign() -> None:
+            client(node).execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+
+        retried_until(assign, text, node, options, server, tmp_path)
+
+
+def test_redis_slot_that_has_moved_is_waited_for_and_followed_in_a_cluster(server: RedisServer, tmp_path: Path) -> None:
+    with cluster_node(tmp_path / "one") as one, cluster_node(tmp_path / "two") as two:
+        first, second = client(one), client(two)
+        second.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        bus = second.config_get("cluster-port")["cluster-port"]
+        first.execute_command("CLUSTER", "MEET", "127.0.0.1", two.port, bus)
+        eventually(lambda: first.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+
+        def move() -> None:
+            slot, identity = first.cluster("KEYSLOT", "results"), first.cluster("MYID")
+            for node in (second, first):
+                node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", identity)
+
+        retried_until(move, "MOVED", one, "", server, tmp_path)
+        # The other node is asked for, which knows where the slot is.
+        feed(server, alert(3))
+        ends = {"source": address(server, "alerts"), "sink": address(two, "results", "?cluster=yes")}
+        with running(chosen(tmp_path, **ends)) as worker:
+            eventually(lambda: first.xlen("results") == 3)
+            assert worker.stop() == 0
+
+
+@needs_ipv6
+def test_redis_at_an_ipv6_address_is_read_and_written(tmp_path: Path) -> None:
+    with redis_server(tmp_path, "--bind", "::1", "127.0.0.1") as server:
+        feed(server, alert(1))
+        base = f"redis://[::1]:{server.port}"
+        with running(chosen(tmp_path, source=f"{base}/alerts", sink=f"{base}/results")) as worker:
+            eventually(lambda: client(server).xlen("results") == 1)
+            assert worker.stop() == 0
+
+
 def test_redis_acknowledgement_that_is_refused_turns_readiness_off(server: RedisServer, tmp_path: Path) -> None:
     feed(server, alert(1))
     source = address(server, "alerts")
@@ -199,8 +282,7 @@ def test_redis_sink_without_a_right_ends_the_start_and_adds_nothing(server: Redi
 
 
 def test_redis_cluster_streams_are_read_and_written(tmp_path: Path) -> None:
-    bus = str(free_port())  # the default, 10,000 above the server's port, may be no port at all
-    with redis_server(tmp_path, "--cluster-enabled", "yes", "--cluster-port", bus) as server:
+    with cluster_node(tmp_path / "node") as server:
         client(server).execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         eventually(lambda: client(server).execute_command("CLUSTER INFO")["cluster_state"] == "ok")
         for number in range(4):
