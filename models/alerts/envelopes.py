@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from nightjar_alerts.models.alerts import avro, containers, plans
 from nightjar_alerts.models.alerts.documents import parse_documents, read_document
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
-from nightjar_alerts.models.alerts.plans import DecodePlan, NewSchemas
+from nightjar_alerts.models.alerts.plans import NewSchemas
 from nightjar_alerts.models.alerts.reader import (
     CONFLUENT_HEADER_BYTES,
     PacketOutcome,
@@ -41,6 +41,8 @@ from nightjar_alerts.models.alerts.reader import (
     sniff_bare,
 )
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
+
+APICURIO_HEADER_BYTES: Final = 9
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -168,7 +170,8 @@ class MessageReader:
             case Envelope.BARE:
                 return [read_bare(value, 0, plans.for_name(schema, self.extra), self.limits)]
             case Envelope.CONFLUENT if value[0] == 0 and len(value) >= CONFLUENT_HEADER_BYTES:
-                return [read_bare(value, CONFLUENT_HEADER_BYTES, self._framed(value), self.limits)]
+                schema_id, start = framed_id(value)
+                return [read_bare(value, start, self.registry.plan(schema_id), self.limits)]
         raise PacketError(RejectReason.UNKNOWN_ENVELOPE, f"the message is not in the envelope {envelope}")
 
     def _documents(self, value: bytes) -> list[PacketOutcome]:
@@ -185,8 +188,17 @@ class MessageReader:
             raise outcomes[0]
         return outcomes
 
-    def _framed(self, value: bytes) -> DecodePlan:
-        return self.registry.plan(int.from_bytes(value[1:CONFLUENT_HEADER_BYTES], "big"))
+
+def framed_id(value: bytes) -> tuple[int, int]:
+    """Return the schema id of a framed record, and where the record begins.
+
+    Confluent's ids have four bytes and begin at 1. Where those are zero, the id has eight, as Apicurio's serializers
+    write it.
+    """
+    end = CONFLUENT_HEADER_BYTES
+    if not any(value[1:end]) and len(value) >= APICURIO_HEADER_BYTES:
+        end = APICURIO_HEADER_BYTES
+    return int.from_bytes(value[1:end], "big"), end
 
 
 GZIP_MAGIC: Final = b"\x1f\x8b\x08"
@@ -209,6 +221,7 @@ def _gunzip(value: bytes, limits: ReadLimits) -> bytes:
     return data
 
 
+LONGEST_ID_TEXT: Final = 10
 SCHEMA_ID_HEADERS: Final = ("__value_schema_id", "apicurio.value.globalId", "apicurio.value.contentId")
 
 
@@ -218,10 +231,12 @@ def schema_id_in(headers: Headers) -> int | None:
     Raises
     ------
     PacketError
-        ``unknown_schema`` for an id that no registry can look up: a GUID, or bytes of another length.
+        ``unknown_schema`` for an id that is not looked up: a GUID, or bytes of another length.
     """
     for name, value in headers:
         if name in SCHEMA_ID_HEADERS:
+            if value.isdigit() and len(value) <= LONGEST_ID_TEXT:  # as people write it into a header of Redis
+                return int(value)
             if len(value) in (4, 8):
                 return int.from_bytes(value, "big")
             if len(value) == CONFLUENT_HEADER_BYTES and value[0] == 0:
@@ -235,7 +250,7 @@ def _suggested(value: bytes, key: bytes | None) -> list[Envelope]:
     """List the envelopes that a value and its key can be, the most certain first."""
     framed = value[0] == 0 and len(value) >= CONFLUENT_HEADER_BYTES
     suggested = []
-    if framed and avro.exists(avro.confluent_name(int.from_bytes(value[1:CONFLUENT_HEADER_BYTES], "big"))):
+    if framed and avro.exists(avro.confluent_name(framed_id(value)[0])):
         suggested.append(Envelope.CONFLUENT)
     if key is not None and _RECORD_SCHEMA.match(key) and b'"record"' in key:
         suggested.append(Envelope.KEY)

@@ -161,7 +161,10 @@ class SchemaRegistry:
             log.warning("the schema registry gave no schema, reading with the shipped one: %s", error)
 
     def _at_hand(self, schema_id: int) -> DecodePlan:
-        return plans.for_name(avro.confluent_name(schema_id), self._extra)
+        name = avro.confluent_name(schema_id)
+        if not avro.exists(name, self._extra):
+            raise _unknown(schema_id, "there is no schema registry, and no shipped schema has this id")
+        return plans.for_name(name, self._extra)
 
     def _fetch(self, schema_id: int) -> bytes:
         now = self._clock()

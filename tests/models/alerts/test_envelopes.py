@@ -111,6 +111,41 @@ def test_unreadable_messages_have_a_reason(
     assert refused(value, key, TopicRule(envelope=envelope)) is reason
 
 
+BARE_LSST = FRAMED[5:]
+HEADERS: dict[str, tuple[str, bytes]] = {
+    "Confluent": ("__value_schema_id", FRAMED[:5]),
+    "Confluent, four bytes": ("__value_schema_id", FRAMED[1:5]),
+    "text": ("__value_schema_id", b"1101"),
+    "Apicurio, global id": ("apicurio.value.globalId", bytes(4) + FRAMED[1:5]),
+    "Apicurio, content id": ("apicurio.value.contentId", bytes(4) + FRAMED[1:5]),
+}
+
+
+@pytest.mark.parametrize("key", [None, b"7", b'{"diaObjectId": 7}'])
+@pytest.mark.parametrize("name", HEADERS)
+def test_schema_id_in_a_header_is_read(name: str, key: bytes | None) -> None:
+    headers = [("other", b"x"), HEADERS[name]]
+    (packet,) = READER.read(BARE_LSST, key, headers=headers)
+    assert isinstance(packet, Packet), packet
+    assert (packet.survey, packet.schema_version) == ("lsst", "11.1")
+
+
+@pytest.mark.parametrize("value", [b"\1" + bytes(range(16)), b"", b"9999", b"\2" + bytes(4)])
+def test_schema_id_in_a_header_that_cannot_be_used_is_named_and_does_not_hide_the_frame(value: bytes) -> None:
+    headers = [("__value_schema_id", value)]
+    (error,) = READER.read(BARE_LSST, headers=headers)
+    assert isinstance(error, PacketError)
+    assert error.reason is RejectReason.UNKNOWN_SCHEMA
+    assert "__value_schema_id" in str(error) or "schema id" in str(error)
+    (packet,) = READER.read(FRAMED, headers=headers)
+    assert isinstance(packet, Packet), packet
+
+
+def test_frame_with_an_id_of_eight_bytes_is_read() -> None:
+    assert one(b"\0" + bytes(4) + FRAMED[1:]).schema_version == "11.1"
+    assert refused(b"\0" * 20) is RejectReason.UNKNOWN_SCHEMA
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.none() | st.binary(max_size=40), st.sampled_from(list(Envelope)))
 def test_any_message_is_answered(value: bytes, key: bytes | None, envelope: Envelope) -> None:

@@ -65,6 +65,26 @@ def published(cluster: KafkaCluster, expected: int) -> list[dict[str, Any]]:
     return [json.loads(message.value()) for message in cluster.read("results", expected)]
 
 
+def test_schema_ids_in_headers_are_read(cluster: KafkaCluster, tmp_path: Path) -> None:
+    producer = Producer({"bootstrap.servers": cluster.hosts})
+    framed = [alert(number) for number in range(4)]
+    headers: list[list[tuple[str, bytes]]] = [
+        [("__value_schema_id", framed[0][:5])],
+        [("apicurio.value.globalId", bytes(4) + framed[1][1:5]), ("other", b"")],
+        [("__value_schema_id", b"\1" + bytes(16))],
+    ]
+    for value, header in zip(framed, headers, strict=False):
+        producer.produce("alerts", value[5:], headers=header)
+    producer.produce("alerts", framed[3], headers=[("empty", None)])
+    assert producer.flush(60) == 0
+    with running(settings(cluster, tmp_path)) as worker:
+        eventually(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 4)
+        assert worker.stop() == 0
+    assert worker.totals() == {"in": 4, "classified": 3, "dead:unknown_schema": 1, "pending": 0}
+    (dead,) = dead_letters(tmp_path)
+    assert "__value_schema_id" in dead["headers"]["nightjar-dead-detail"]
+
+
 def test_alerts_go_from_topic_to_topic(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [*map(alert, range(80)), b"junk"])
     with running(settings(cluster, tmp_path, batch_messages=16)) as worker:
