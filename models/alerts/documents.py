@@ -3,6 +3,9 @@
 Fields are found by name, and values are read by what they are: a column that is null or absent in one document means
 that there are no such values, not that the document is of an unknown kind. ``NaN`` and ``Infinity``, which Python's
 ``json.dumps`` writes, are missing values. A list holds several alerts.
+
+Two more forms are read: values with the name of their type around them, as Avro's JSON encoding and MongoDB write them
+(``{"double": 1.5}``, ``{"$numberLong": "7"}``), and observations as columns instead of rows (``{"jd": [...], ...}``).
 """
 
 import json
@@ -120,11 +123,15 @@ def read_document(document: Document, limits: ReadLimits) -> tuple[Document, Pac
     PacketError
         ``unknown_schema`` or ``too_many_observations``.
     """
+    if any(map(_is_tagged, _inner_values(document))):
+        document = _untagged(document)
     if isinstance(document.get("alert"), dict):  # Lasair's filter streams hold the alert next to the chosen columns
         document = {**document, **document["alert"]}
     survey, layout, version = _find_layout(document)
     rows, total = [], 0
     for place in layout.observations:
+        if isinstance(value := document.get(place.path), dict) and (columns := _columns(value, place)):
+            document = {**document, place.path: _rows_of_columns(columns, limits.max_observations - total)}
         observations = _rows(document, place)
         total += len(observations)
         if total > limits.max_observations:
@@ -149,6 +156,7 @@ def is_alert(document: Json) -> bool:
     """Return whether a JSON document has the fields by which an alert of a known survey is recognised."""
     if not isinstance(document, dict):
         return False
+    document = _untagged(document) if any(map(_is_tagged, _inner_values(document))) else document
     try:
         _find_layout({**document, **document["alert"]} if isinstance(document.get("alert"), dict) else document)
     except PacketError:
@@ -205,6 +213,51 @@ def _rows(document: Document, place: Observations) -> list[Document]:
     if not all(isinstance(row, dict) for row in rows):
         raise PacketError(RejectReason.UNKNOWN_SCHEMA, f"{place.path} is neither an object nor a list of objects")
     return rows
+
+
+_TYPES: Final = frozenset({"boolean", "int", "long", "float", "double", "string", "bytes", "array", "map"})
+
+
+def _inner_values(document: Document) -> Iterator[Json]:
+    for value in document.values():
+        yield value
+        if isinstance(value, dict):
+            yield from value.values()
+
+
+def _is_tagged(value: Json) -> bool:
+    """Return whether a value is an object with the name of its type as the only name; records have dotted names."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return False
+    (name,) = value
+    return name in _TYPES or "." in name or name.startswith("$number")
+
+
+def _untagged(value: Json) -> Json:
+    while _is_tagged(value):
+        (value,) = value.values()
+    if isinstance(value, dict):
+        return {name: _untagged(inner) for name, inner in value.items()}
+    return [_untagged(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _columns(value: Document, place: Observations) -> dict[str, list[Json]]:
+    """Return the columns of observations that are no rows: lists, or objects by row number as pandas writes them."""
+    times = [value[alias] for alias in place.required["time"] if alias in value]
+    if not times or not isinstance(times[0], list | dict):
+        return {}
+    aliases = {alias for names in (*place.required.values(), *place.optional.values()) for alias in names}
+    columns = {name: value[name] for name in aliases if name in value}
+    return {
+        name: list(column.values()) if isinstance(column, dict) else column
+        for name, column in columns.items()
+        if isinstance(column, list | dict)
+    }
+
+
+def _rows_of_columns(columns: Mapping[str, list[Json]], limit: int) -> list[Document]:
+    count = min(limit + 1, max(map(len, columns.values())))
+    return [{name: column[row] for name, column in columns.items() if row < len(column)} for row in range(count)]
 
 
 def _newest(rows: Sequence[Document], time: Sequence[str]) -> Document:

@@ -29,6 +29,8 @@ from nightjar_alerts.service.stream.messages import DeliveryReport, FiniteSource
 log = structlog.get_logger(__name__)
 
 RECORD_SUFFIX = ".record.json"
+LONGEST_NAME = 1000
+"""Bytes of the name of an item, with all archives around it, in the account."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, which is waited for."""
 
@@ -62,7 +64,7 @@ class FileSource(FiniteSource):
             if item.name.endswith(RECORD_SUFFIX):
                 continue
             if item.kind == "packet":
-                yield Message(topic=path.name, place=f"{item.name}#{number}", value=item.data)
+                yield Message(topic=path.name, place=f"{_short_name(item.name)}#{number}", value=item.data)
             elif item.kind == "unreadable":
                 self._note_unreadable(item.name, item.detail)
             else:
@@ -83,6 +85,11 @@ class FileSource(FiniteSource):
                         path.unlink()
                 except OSError as error:
                     raise TransientError(f"{path} cannot be removed: {error.strerror}") from error
+
+
+def _short_name(name: str) -> str:
+    """Return the name of an item, or its end: a dead letter states it in a header of limited length."""
+    return name if len(name.encode(errors="backslashreplace")) <= LONGEST_NAME else f"...{name[-LONGEST_NAME // 8 :]}"
 
 
 class RecordError(ValueError):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -163,3 +164,14 @@ def ztf_alert(name: str = "ztf/4.02") -> dict[str, Any]:
         forced = {"fid": 1, "forcediffimflux": 120.0, "forcediffimfluxunc": 12.0, "magzpsci": 26.2, "procstatus": "0"}
         alert["fp_hists"] = [row(name, "fp_hists", jd=2460440.8, **forced)]
     return alert
+
+
+def tar(members: Mapping[str, bytes], mode: str = "w") -> bytes:
+    """A tar archive."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]  # the mode is a variable
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return stream.getvalue()

@@ -196,6 +196,58 @@ def test_distance_of_a_solar_system_object_in_avro_text_is_read(kind: Json) -> N
     assert read(alerts.container(schema, [near])).reason is AbstainReason.SOLAR_SYSTEM_OBJECT
 
 
+def tagged(value: Json, mongo: bool) -> Json:
+    """Return a document with the name of its type around each value of a union."""
+    if isinstance(value, dict):
+        inner = {name: tagged(one, mongo) for name, one in value.items()}
+        return inner if mongo or "diaSourceId" in value or "candid" in value else {"lsst.v10_0.any": inner}
+    if isinstance(value, list):
+        return [tagged(one, mongo) for one in value] if mongo else {"array": [tagged(one, mongo) for one in value]}
+    if isinstance(value, float):
+        return {"$numberDouble": str(value)} if mongo else {"double": value}
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"$numberLong": str(value)} if mongo else {"long": value}
+    return value if mongo or value is None else {"string": value}
+
+
+def as_columns(record: Json, pandas: bool) -> Json:
+    """Return a document whose lists of observations are columns."""
+    changed = {}
+    for name, rows in record.items():
+        if isinstance(rows, list) and rows:
+            columns = {key: [row[key] for row in rows] for key in rows[0]}
+            changed[name] = (
+                {key: dict(zip("0123456789", one, strict=False)) for key, one in columns.items()} if pandas else columns
+            )
+    return record | changed
+
+
+@pytest.mark.parametrize("form", ["Avro", "MongoDB", "columns", "pandas"])
+@pytest.mark.parametrize("name", avro.schema_names())
+def test_json_alert_of_a_database_or_an_encoder_gives_the_points_of_avro(name: str, form: str) -> None:
+    schema, record = samples()[name]
+    document = plain({**alerts.blank(alerts.schema(schema)), **record}, lambda _: None)
+    if form in ("Avro", "MongoDB"):
+        document = {name: tagged(value, form == "MongoDB") for name, value in document.items()}
+    else:
+        document = as_columns(document, form == "pandas")
+    assert_same(read(json.dumps(document).encode()), read(alerts.container(schema, [record])))
+
+
+def test_columns_of_unequal_length_or_beyond_the_limit_have_an_end() -> None:
+    document = plain(alerts.ztf_alert(), lambda _: None)
+    document["prv_candidates"] = {"jd": [2460447.8, 2460446.8], "fid": [2], "magpsf": [18.0], "sigmapsf": {"0": 0.1}}
+    document["prv_candidates"]["isdiffpos"] = "t"
+    document["fp_hists"] = {"jd": []}
+    curve = read(json.dumps(document).encode()).curve
+    assert curve is not None
+    assert len(curve) == 1
+    document["prv_candidates"] = {"jd": [1] * 200_000}
+    (error,) = READER.read(json.dumps(document).encode())
+    assert isinstance(error, PacketError)
+    assert error.reason is RejectReason.TOO_MANY_OBSERVATIONS
+
+
 def of_both(points: int) -> Packet:
     """An LSST alert that belongs to an object and to a Solar System object."""
     document = plain(alerts.lsst_alert(points=points), lambda _: None)

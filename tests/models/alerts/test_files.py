@@ -2,11 +2,9 @@
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import random
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,16 +24,6 @@ DOCUMENT = json.dumps(RECORD)
 
 def container(*records: dict[str, Any], sync_interval: int = 16_000) -> bytes:
     return alerts.container("lsst/10.0", records, sync_interval=sync_interval)
-
-
-def tar(members: dict[str, bytes], mode: str = "w") -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]  # the mode is a variable
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return stream.getvalue()
 
 
 def kinds(path: Path) -> list[tuple[str, str]]:
@@ -66,14 +54,16 @@ def test_read_path_compressed_container_gives_its_alert(codec: str, tmp_path: Pa
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_read_path_compressed_archive_gives_its_members(codec: str, tmp_path: Path) -> None:
-    data = tar({"a.avro": container(RECORD), "b.avro.gz": gzip.compress(container(RECORD)), "notes.txt": b"hello"})
+    data = alerts.tar(
+        {"a.avro": container(RECORD), "b.avro.gz": gzip.compress(container(RECORD)), "notes.txt": b"hello"}
+    )
     (tmp_path / "night").write_bytes(COMPRESSED[codec](data))
     assert kinds(tmp_path) == [("night/a.avro", "packet"), ("night/b.avro.gz", "packet"), ("night/notes.txt", "other")]
 
 
 def test_read_path_damaged_files_hide_no_others(tmp_path: Path) -> None:
     (tmp_path / "a.avro.gz").write_bytes(gzip.compress(container(RECORD))[:-9])
-    (tmp_path / "b.tar").write_bytes(tar({"one.avro": container(RECORD)})[:700])
+    (tmp_path / "b.tar").write_bytes(alerts.tar({"one.avro": container(RECORD)})[:700])
     (tmp_path / "c.tar.gz").write_bytes(b"\x1f\x8bnonsense")
     (tmp_path / "d.avro").write_bytes(container(RECORD))
     found = dict(kinds(tmp_path))
@@ -84,7 +74,7 @@ def test_read_path_damaged_files_hide_no_others(tmp_path: Path) -> None:
 
 def test_read_path_cut_zstd_archive_gives_the_members_before_the_cut(tmp_path: Path) -> None:
     noise = random.Random(0).randbytes(1_000_000)
-    packed = bytes(cramjam.zstd.compress(tar({"good.avro": container(RECORD), "noise": noise})))
+    packed = bytes(cramjam.zstd.compress(alerts.tar({"good.avro": container(RECORD), "noise": noise})))
     (tmp_path / "night.tar.zst").write_bytes(packed[:-100])
     assert kinds(tmp_path) == [
         ("night.tar.zst/good.avro", "packet"),
@@ -97,14 +87,17 @@ def test_read_path_zstd_archive_may_be_larger_than_an_item(tmp_path: Path, monke
     data = container(RECORD)
     monkeypatch.setattr(files, "MAX_ITEM_BYTES", len(data))
     members = {f"{number}.avro": data for number in range(5)}
-    (tmp_path / "night.tar.zst").write_bytes(bytes(cramjam.zstd.compress(tar(members))))
+    (tmp_path / "night.tar.zst").write_bytes(bytes(cramjam.zstd.compress(alerts.tar(members))))
     assert [kind for _, kind in kinds(tmp_path)] == ["packet"] * 5
 
 
 def test_read_path_archive_in_an_archive_gives_its_members(tmp_path: Path) -> None:
-    nights = {"one.tar": tar({"a.avro": container(RECORD)}), "two.tgz": tar({"b.avro": container(RECORD)}, "w:gz")}
-    damaged = {"three.tgz": tar({"c.avro": container(RECORD)}, "w:gz")[:-20]}
-    (tmp_path / "week.tar").write_bytes(tar({**nights, **damaged, "d.avro": container(RECORD)}))
+    nights = {
+        "one.tar": alerts.tar({"a.avro": container(RECORD)}),
+        "two.tgz": alerts.tar({"b.avro": container(RECORD)}, "w:gz"),
+    }
+    damaged = {"three.tgz": alerts.tar({"c.avro": container(RECORD)}, "w:gz")[:-20]}
+    (tmp_path / "week.tar").write_bytes(alerts.tar({**nights, **damaged, "d.avro": container(RECORD)}))
     assert dict(kinds(tmp_path)) == {
         "week.tar/one.tar/a.avro": "packet",
         "week.tar/two.tgz/b.avro": "packet",
@@ -118,7 +111,9 @@ def test_read_path_archive_in_an_archive_gives_its_members(tmp_path: Path) -> No
 def test_read_path_archives_at_any_depth_give_their_members(codec: str, tmp_path: Path) -> None:
     data = container(RECORD)
     for level in range(3):
-        data = COMPRESSED[codec](tar({f"level{level}": data, f"{level}.avro": container(RECORD), "notes": b"hello"}))
+        data = COMPRESSED[codec](
+            alerts.tar({f"level{level}": data, f"{level}.avro": container(RECORD), "notes": b"hello"})
+        )
     (tmp_path / "all").write_bytes(data)
     found = kinds(tmp_path)
     assert [kind for _, kind in found].count("packet") == 4
@@ -133,7 +128,7 @@ def test_read_path_archives_nested_without_end_are_unreadable(tmp_path: Path) ->
     data = container(RECORD)
     for _ in range(12):
         data = gzip.compress(data)
-    (tmp_path / "deep").write_bytes(tar({"deep": data, "good.avro": container(RECORD)}))
+    (tmp_path / "deep").write_bytes(alerts.tar({"deep": data, "good.avro": container(RECORD)}))
     assert kinds(tmp_path) == [("deep/deep", "unreadable"), ("deep/good.avro", "packet")]
 
 
@@ -191,7 +186,7 @@ def test_read_path_container_larger_than_an_item_is_read_in_parts(
     monkeypatch.setattr(files, "READ_BYTES", 150_000)
     monkeypatch.setattr(files, "MAX_SPLIT_BYTES", 10_000)
     (tmp_path / "a.avro").write_bytes(data)
-    (tmp_path / "b.tar").write_bytes(tar({"c.avro": data}))
+    (tmp_path / "b.tar").write_bytes(alerts.tar({"c.avro": data}))
     items = list(read_path(tmp_path))
     assert max(len(item.data) for item in items) < files.MAX_ITEM_BYTES
     assert sum(len(object_ids(item)) for item in items) == 2400

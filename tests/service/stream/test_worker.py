@@ -12,8 +12,8 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.connectors import check_addresses
-from nightjar_alerts.service.stream.dead_letters import dead_letter, describe
-from nightjar_alerts.service.stream.files import FolderSink
+from nightjar_alerts.service.stream.dead_letters import dead_letter, describe, restore
+from nightjar_alerts.service.stream.files import FileSource, FolderSink
 from nightjar_alerts.service.stream.inspection import print_dead_letters
 from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
 from support import alerts
@@ -54,6 +54,19 @@ def test_every_alert_is_answered_once(tmp_path: Path) -> None:
         "in": 53, "classified": 50, "abstained:solar_system_object": 1, "dead:empty": 1, "dead:unknown_envelope": 1,
         "pending": 0,
     }  # fmt: skip
+
+
+def test_item_with_a_long_name_in_nested_archives_can_be_replayed(tmp_path: Path) -> None:
+    data = b"junk"
+    for level in range(5):
+        data = alerts.tar({f"{level}{'é' * 120}.avro": data})
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "night.tar").write_bytes(data)
+    with running(chosen(tmp_path, source=f"file:{tmp_path}/in/")) as worker:
+        assert worker.join() == 1
+    assert worker.totals()["dead:unknown_envelope"] == 1
+    (message,) = FileSource(tmp_path / "letters").poll(1, 0.0)
+    assert restore(message).topic == "in"
 
 
 def test_json_list_in_a_message_counts_each_of_its_alerts(tmp_path: Path) -> None:
