@@ -64,7 +64,7 @@ SinkFormat = Literal["nightjar", "nightjar-avro", "elasticc", "alerce-avro", "al
 
 
 class KeyLimits(BaseModel):
-    """Limits of one API key; what is left out has none."""
+    """Rate limits of one API key; an omitted limit is none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -79,23 +79,25 @@ class CommonSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", cli_kebab_case=True)
 
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for every interface")
-    log_level: LogLevel = Field("info", description="least severe level that is logged")
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0: all interfaces")
+    log_level: LogLevel = Field("info", description="minimum log level")
     log_format: Literal["auto", "json", "text"] = Field(
-        "auto", description="json: one object a line; text: for people; auto: text on a terminal, else json"
+        "auto",
+        description="format of the log: json (one object per line), text, or auto (text on a terminal, else json)",
     )
     otlp_endpoint: str = Field(
         "",
         pattern=r"^(https?://[^\s/]+.*)?$",
-        description="where traces go by OTLP over HTTP, as `http://collector:4318/v1/traces`; needs the `otel` extra",
+        description="URL of the OTLP/HTTP collector of traces, such as `http://collector:4318/v1/traces`; needs the "
+        "`otel` extra; empty: no traces",
     )
     trace_ratio: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="share of requests to trace (0 to 1) where the caller's trace header does not decide",
+        description="fraction of requests to trace (0 to 1), unless the trace header of the caller decides",
     )
-    bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the bundle to serve")
+    bundle: Path = Field(DEFAULT_BUNDLE, description="directory of the bundle to serve")
     ztf_bundle: Path | None = Field(
         None,
         description="folder of the bundle of the alias `ztf`: it gives the `subtype` of ZTF supernovae if all its "
@@ -103,13 +105,13 @@ class CommonSettings(BaseSettings):
         "`bundle` has its default value, else none",
     )
     repository: Folder | None = Field(
-        None, description="folder of bundles to serve besides `bundle`, as `name/version/` or one folder for each"
+        None, description="directory of further bundles to serve, as `name/version/` or one directory each"
     )
     repository_poll: float = Field(
         0,
         ge=0,
-        description="seconds between looks for new versions in `repository`; 0: only when the admin "
-        "interface asks for it",
+        description="interval in seconds between scans of `repository` for new versions; 0: only on request of the "
+        "admin API",
     )
     aliases: dict[Alias, ModelName] = Field(
         {}, description='JSON of other names for models, as `{"default": "mine", "ztf": "mine@1.2.0"}`'
@@ -117,23 +119,23 @@ class CommonSettings(BaseSettings):
     prior: str = Field(
         "",
         max_length=64,
-        description="name of the prior (class shares) that answers assume where a request names none, such as "
-        "`lsst-alerts`; unset, or where a model has no prior of that name: the class shares of its calibration",
+        description="default prior (class shares), such as `lsst-alerts`; empty, or if a model has no prior of this "
+        "name: the class shares of its calibration",
     )
     cache_bytes: int = Field(64 * MIB, ge=0, description="size of the in-memory result cache in bytes; 0 disables it")
-    provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
+    provider: Provider = Field("cpu", description="onnxruntime execution provider; there is no fallback to another one")
     native: Native = Field(
         "auto",
-        description="use of the native C++ kernels: auto: where the installation has them for this machine and the "
-        "provider is cpu; on: the service does not start without them; off: never",
+        description="use of the native C++ kernels: auto (if installed for this machine and the provider is cpu), on "
+        "(the service does not start without them) or off",
     )
     workers: int = Field(
         0,
         ge=0,
-        description="number of concurrent inference runs of a model; 0: one per core on a CPU, 2 on a GPU",
+        description="number of concurrent inference runs of a model; 0: one per core on a CPU, two on a GPU",
     )
     schemas: Folder | None = Field(
-        None, description="folder of Avro schemas of alerts besides the shipped ones, as `lsst/12.0.avsc`"
+        None, description="directory of additional Avro schemas of alerts, such as `lsst/12.0.avsc`"
     )
     max_batch_tokens: int = Field(
         0,
@@ -153,14 +155,21 @@ class CommonSettings(BaseSettings):
     max_held_bytes: int = Field(
         128 * MIB,
         ge=1,
-        description="most bytes of all request bodies held at once; a key or address with several gets half at most",
+        description="maximum size in bytes of all request bodies, or of all messages of a stream worker, held at "
+        "once; one API key or address with several bodies may hold half of it",
     )
-    max_packets: int = Field(1000, ge=1, description="most alert packets in one request")
-    max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="most bytes of one alert packet once decompressed")
+    max_packets: int = Field(
+        1000,
+        ge=1,
+        description="maximum number of alert packets in a request, and of alerts in a message of a stream worker",
+    )
+    max_decompressed_bytes: int = Field(
+        64 * MIB, ge=1, description="maximum size in bytes of a decompressed alert packet"
+    )
     drain_timeout: int = Field(
         30,
         ge=0,
-        description="seconds that requests in progress have to finish after connections are refused at shutdown",
+        description="maximum time in seconds for requests in progress to finish at shutdown",
     )
 
     @property
@@ -175,7 +184,7 @@ class CommonSettings(BaseSettings):
 class Settings(CommonSettings):
     """Settings of the HTTP service."""
 
-    port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 lets the system choose one")
+    port: int = Field(8080, ge=0, le=65535, description="TCP port; 0: chosen by the system")
     forwarded_allow_ips: str = Field(
         "127.0.0.1",
         description="comma-separated addresses or networks of reverse proxies whose `X-Forwarded-For` and "
@@ -194,76 +203,87 @@ class Settings(CommonSettings):
     enable_docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
     api_keys: tuple[KeyDigest, ...] = Field(
         (),
-        description="JSON list of sha256 hex digests of accepted API keys; where neither this nor `named_keys` "
-        "holds any, /v1 and /v2 are open to everybody",
+        description="JSON list of SHA-256 digests (hexadecimal) of accepted API keys; if this and `named_keys` are "
+        "empty, no key is required",
     )
     named_keys: dict[KeyName, tuple[KeyDigest, ...]] = Field(
         {},
-        description="JSON object of more keys, each name with one digest or several, so that a key can be exchanged: "
+        description="JSON object of named API keys, each with one or more digests, so that a key can be rotated: "
         '`{"fink": ["<old>", "<new>"]}`',
     )
     protected_paths: tuple[Literal["metrics", "docs", "v2"], ...] = Field(
         (),
-        description="JSON list of further pages that need a key: `metrics`, `docs` (with /openapi.json), `v2` (all of "
-        "/v2, its health probes and server description included)",
+        description="JSON list of further paths that require an API key: `metrics`, `docs` (with /openapi.json), `v2` "
+        "(all of /v2, including health and server metadata)",
     )
     allow_anonymous: bool = Field(
-        False, description="listen on other addresses than loopback although no API keys are asked for"
+        False, description="if true, allow requests without API keys on addresses other than loopback"
     )
     key_limits: dict[KeyName | Literal["*"], KeyLimits] = Field(
         {},
-        description='JSON object of limits by name of a key, `*` for all others, as `{"*": {"requests_per_second": 10, '
+        description='JSON object of rate limits by API key, `*` is the default: `{"*": {"requests_per_second": 10, '
         '"requests_per_day": 100000, "curves_per_second": 500, "curves_per_day": 5000000}}`',
     )
     limits_redis_url: str = Field(
         "",
         repr=False,
-        description="Redis in which all replicas count what `key_limits` bounds; without it each "
-        "process counts for itself",
+        description="URL of the Redis in which replicas share the counts of `key_limits`; empty: each process counts "
+        "alone",
     )
-    admin_port: int | None = Field(None, ge=0, le=65535, description="TCP port of the admin interface; unset: no port")
-    admin_host: str = Field("127.0.0.1", description="address of the admin interface; others than loopback need keys")
-    admin_socket: Path | None = Field(None, description="Unix socket of the admin interface, instead of a port")
+    admin_port: int | None = Field(None, ge=0, le=65535, description="TCP port of the admin API; unset: none")
+    admin_host: str = Field(
+        "127.0.0.1", description="address of the admin API; addresses other than loopback require `admin_keys`"
+    )
+    admin_socket: Path | None = Field(None, description="path of a Unix socket of the admin API, instead of a port")
     admin_keys: tuple[KeyDigest, ...] = Field(
-        (), description="JSON list of sha256 hex digests of keys that the admin interface accepts; not those of /v1"
+        (),
+        description="JSON list of SHA-256 digests (hexadecimal) of the API keys of the admin API, which are not those "
+        "of /v1",
     )
-    default_deadline_ms: int = Field(30_000, ge=1, description="deadline in milliseconds of a request that names none")
-    max_deadline_ms: int = Field(
-        300_000, ge=1, description="maximum deadline in milliseconds that a request may ask for"
+    default_deadline_ms: int = Field(30_000, ge=1, description="default deadline of a request in milliseconds")
+    max_deadline_ms: int = Field(300_000, ge=1, description="maximum deadline of a request in milliseconds")
+    max_requests: int = Field(
+        512, ge=1, description="maximum number of requests in progress; more are rejected with 429"
     )
-    max_requests: int = Field(512, ge=1, description="requests in progress beyond which 429 is answered")
-    max_streams: int = Field(256, ge=1, description="streams (x-ndjson) in progress beyond which 429 is answered")
+    max_streams: int = Field(
+        256, ge=1, description="maximum number of NDJSON requests in progress; more are rejected with 429"
+    )
     max_connections: int = Field(
         2048,
         ge=1,
-        description="open connections beyond which new ones are answered 503; beyond twice as many they are closed "
-        "without an answer",
+        description="maximum number of open connections; new ones are rejected with 503, and closed without a "
+        "response beyond twice as many",
     )
     max_json_bytes: int = Field(
-        8 * MIB, ge=1, description="maximum bytes in a body of light curves, or in a line of a stream"
+        8 * MIB, ge=1, description="maximum size in bytes of a body of light curves, or of a line of NDJSON"
     )
-    max_alert_bytes: int = Field(64 * MIB, ge=1, description="maximum bytes in a body of alert packets")
-    max_tensor_bytes: int = Field(
-        64 * MIB, ge=1, description="most bytes in a body of tensors (/v2), also decompressed"
-    )
-    max_curves: int = Field(1000, ge=1, description="most light curves in one request")
+    max_alert_bytes: int = Field(64 * MIB, ge=1, description="maximum size in bytes of a body of alert packets")
+    max_tensor_bytes: int = Field(64 * MIB, ge=1, description="maximum size in bytes of a body of tensors (/v2)")
+    max_curves: int = Field(1000, ge=1, description="maximum number of light curves in a request")
     max_stream_curves: int = Field(
-        1_000_000, ge=1, description="most light curves in one stream (application/x-ndjson), and most blank lines"
+        1_000_000, ge=1, description="maximum number of light curves in an NDJSON request, and of blank lines"
     )
-    max_points: int = Field(20_000, ge=1, description="most points in one light curve")
+    max_points: int = Field(20_000, ge=1, description="maximum number of observations in a light curve")
 
-    header_timeout: float = Field(10, gt=0, description="seconds a client has to send a request's headers")
-    body_timeout: float = Field(30, gt=0, description="seconds a client has to send a request's body")
+    header_timeout: float = Field(10, gt=0, description="maximum time in seconds to receive the headers of a request")
+    body_timeout: float = Field(
+        30, gt=0, description="maximum time in seconds to receive the body of a request, or the next line of NDJSON"
+    )
     stream_rate: float = Field(
         1000,
         ge=0,
-        description="slowest rate, in bytes a second, of a request stream (x-ndjson); one that falls a minute behind "
-        "it while the service waits for data is ended with 408; 0: no limit",
+        description="minimum rate of an NDJSON request in bytes per second, while the service waits for data; a "
+        "request that is a minute behind ends with 408; 0: no minimum",
     )
-    stall_timeout: float = Field(30, gt=0, description="seconds a client may leave its reply unread")
-    keep_alive: int = Field(75, ge=1, description="seconds without a request after which an HTTP connection is closed")
+    stall_timeout: float = Field(
+        30, gt=0, description="maximum time in seconds that a client may stop reading its response"
+    )
+    keep_alive: int = Field(75, ge=1, description="seconds after which an idle HTTP connection is closed")
     drain_delay: float = Field(
-        5, ge=0, description="seconds between SIGTERM, when /readyz turns 503, and refusing connections"
+        5,
+        ge=0,
+        description="delay in seconds between SIGTERM, from which on /readyz returns 503, and the end of accepting "
+        "connections",
     )
 
     @property
@@ -274,7 +294,7 @@ class Settings(CommonSettings):
     @model_validator(mode="after")
     def _guard_the_admin_interface(self) -> Self:
         if self.admin_port is not None and not self.admin_keys and not is_loopback(self.admin_host):
-            raise ValueError("an admin interface on an address other than loopback needs admin_keys")
+            raise ValueError("an admin API on an address other than loopback requires admin_keys")
         return self
 
     @model_validator(mode="after")
@@ -361,7 +381,7 @@ class StreamSettings(CommonSettings):
     )
     worker_port: int = Field(8081, ge=0, le=65535, description="TCP port of a worker's metrics and probes")
     account_interval: float = Field(
-        60, gt=0, description="interval in seconds between log lines with the account of a worker"
+        60, gt=0, description="interval in seconds between log lines with the delivery summary of a worker"
     )
 
 
@@ -370,9 +390,9 @@ class ClientSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", cli_kebab_case=True)
 
-    url: str = Field("http://127.0.0.1:8080", description="address of the service that `nightjar classify` asks")
-    api_key: str = Field("", description="key that `nightjar classify` sends")
-    timeout: float = Field(60, gt=0, description="seconds that `nightjar classify` waits for a reply")
+    url: str = Field("http://127.0.0.1:8080", description="URL of the service for `nightjar classify`")
+    api_key: str = Field("", description="API key for `nightjar classify`")
+    timeout: float = Field(60, gt=0, description="timeout in seconds of a request of `nightjar classify`")
 
 
 ALL_FIELDS: Final[Mapping[str, FieldInfo]] = (

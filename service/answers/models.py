@@ -22,11 +22,11 @@ class ClassName(Reply):
 
 
 class _Description(Provenance):
-    aliases: list[str] = Field(description="other names that lead to this version")
+    aliases: list[str] = Field(description="other names of this version")
     architecture: str
     provider: str
-    bands: list[str] = Field(description="bands that the network knows; observations in others are left out")
-    flux_unit: FluxUnit = Field(description="unit of the network; requests may use any unit and are converted")
+    bands: list[str] = Field(description="bands of the model; observations in others are ignored")
+    flux_unit: FluxUnit = Field(description="unit of the network; fluxes in requests are converted")
     limits: Limits
     metadata_columns: list[str]
     parameters: dict[str, int]
@@ -36,20 +36,22 @@ class _Description(Provenance):
 
 
 class ClassifierDescription(_Description, ClassifierProvenance):
-    """Description of a classifier: its name and version, its inputs and its answers."""
+    """Name and version, inputs and outputs of a classifier."""
 
     task: Literal["classification"]
     classes: list[ClassName]
     embedding_dim: int
     calibration_details: Calibration
-    novelty: Novelty | None = Field(description="how to read the novelty of a reply; null where it has none")
-    prediction_sets: PredictionSets | None = Field(description="thresholds of the sets; null where there are none")
-    priors: list[str] = Field(description="names of class shares that requests may ask for")
-    domain: Domain | None = Field(description="light curves that the model was measured on; null if not stated")
+    novelty: Novelty | None = Field(description="thresholds of the novelty; null if the model has none")
+    prediction_sets: PredictionSets | None = Field(
+        description="thresholds of prediction sets; null if the model has none"
+    )
+    priors: list[str] = Field(description="names of the class shares that requests can select")
+    domain: Domain | None = Field(description="light curves on which the model was evaluated; null if not stated")
 
 
 class ModelsReply(Reply):
-    """Every model that is served."""
+    """All served models."""
 
     models: list[ClassifierDescription]
 

@@ -1,6 +1,6 @@
-"""Declaration of results: HTTP replies and records of a stream. :mod:`service.answers.serializer` writes them.
+"""Declaration of results: HTTP responses and records of a stream. :mod:`service.answers.serializer` builds them.
 
-Every reply names the model that it comes from, and every item has a status of its own. The OpenAPI document and the
+Every response names its model, and every item has a status of its own. The OpenAPI document and the
 JSON Schemas in ``service/answers/schemas`` are made from these models.
 """
 
@@ -20,13 +20,13 @@ class FieldError(BaseModel):
 
     pointer: str = Field(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
     reason: str = Field(description="machine-readable code, such as not_finite")
-    detail: str = Field(description="the rule that is broken, for people")
+    detail: str = Field(description="description of the error")
 
 
 # pydantic's error types: our reason, and our text where pydantic's is not plain.
 _REASONS: dict[str, tuple[str, str]] = {
     "missing": ("missing", "this field is required"),
-    "extra_forbidden": ("unknown_field", "there is no field of this name"),
+    "extra_forbidden": ("unknown_field", "unknown field"),
     "float_type": ("not_a_number", "must be a number"),
     "int_type": ("not_an_integer", "must be an integer"),
     "bool_type": ("not_a_boolean", "must be true or false"),
@@ -62,66 +62,69 @@ def field_error(pointer: str, kind: str, message: str = "") -> FieldError:
 
 
 class Reply(BaseModel):
-    """Base of every JSON reply: it has the declared fields and no others."""
+    """Base of every JSON response, which has only the declared fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Provenance(Reply):
-    """The bundle that answered."""
+    """The model that produced the results."""
 
     name: str
     version: str
-    sha256: str = Field(description="hash of the bundle's manifest, which holds that of every other file")
+    sha256: str = Field(description="SHA-256 of the bundle's manifest, which has the hash of every other file")
     role: Literal["canary"] | None = Field(
-        None, description="canary: a version on trial that answers a percentage of the requests; absent otherwise"
+        None, description="canary: a version on trial that gets a percentage of the requests; absent otherwise"
     )
 
 
 class ClassifierProvenance(Provenance):
-    """The bundle that classified."""
+    """The classifier that produced the results."""
 
     taxonomy: str = Field(description="name and version of the set of classes")
-    calibration: str = Field(description="how the probabilities were calibrated")
+    calibration: str = Field(description="calibration method of the probabilities")
     prior: str | None = Field(
         None,
-        description="class shares that the answers assume, where they have a name: the model's own, or as asked for; "
-        "`given` are weights of the request",
+        description="name of the class shares that the probabilities assume: those of the model, or the prior of the "
+        "request; `given`: weights in the request",
     )
     coverage_measured_on: str | None = Field(
-        None, description="the light curves that the coverage of prediction sets was measured on, if the model says so"
+        None, description="light curves on which the coverage of prediction sets was measured, if known"
     )
 
 
 class _NetworkInput(Reply):
-    points_per_band: dict[str, int] = Field(description="observations that the network saw")
+    points_per_band: dict[str, int] = Field(description="number of observations used, by band")
     duplicates: int | None = Field(
-        None, ge=1, description="rows left out because a more precise row has the same time and band; absent if none"
+        None,
+        ge=1,
+        description="observations ignored because a more precise one has the same time and band; absent if none",
     )
     other_filters: dict[str, int] | None = Field(
         None,
-        description="observations left out because the model has no band for their filter, by filter; absent where "
-        "there were none",
+        description="observations ignored because the model has no band for their filter, by filter; absent if none",
     )
     dropped_points: dict[str, int] | None = Field(
         None,
-        description="observations of a packet left out because of their values, by reason: `no_time`, `no_flux`, "
+        description="observations of a packet ignored because of their values, by reason: `no_time`, `no_flux`, "
         "`no_error`, `bad_sign`, `flagged`, `withdrawn`; upper limits are not counted; absent if none",
     )
-    truncated: bool = Field(description="whether observations were left out to respect the network's limits")
-    metadata_missing: int = Field(description="metadata columns of the network without a value; 0 if it has none")
+    truncated: bool = Field(description="whether observations were removed to fit the limits of the model")
+    metadata_missing: int = Field(description="number of the model's metadata columns without a value")
 
 
 class Subtype(Reply):
-    """Type of a supernova, by a model of supernova types alone."""
+    """Type of a supernova, from a model that only classifies supernovae."""
 
     class_: str = Field(alias="class", description="the most probable type")
-    class_id: int = Field(description="number of that type in the taxonomy")
+    class_id: int = Field(description="id of that type in the taxonomy")
     confidence: float = Field(description="probability of that type, given that it is a supernova")
     probabilities: dict[str, float] = Field(description="probability of every type; they sum to 1")
-    unusual: bool | None = Field(None, description="as in the result, of this model")
-    prediction_set: list[str] | None = Field(None, description="types that it may be; absent where it is unusual")
-    coverage: float | None = Field(None, description="how often such a set holds the true type")
+    unusual: bool | None = Field(None, description="whether the light curve is out of distribution for this model")
+    prediction_set: list[str] | None = Field(
+        None, description="types of the prediction set, the most probable first; absent if unusual"
+    )
+    coverage: float | None = Field(None, description="probability that the prediction set contains the true type")
     model: ClassifierProvenance
 
 
@@ -129,7 +132,7 @@ class _Classification(_NetworkInput):
     status: Literal["classified"]
     object_id: str
     class_: str = Field(alias="class", description="the most probable class")
-    class_id: int = Field(description="number of that class in the taxonomy")
+    class_id: int = Field(description="id of that class in the taxonomy")
     confidence: float = Field(description="probability of that class")
     probabilities: dict[str, float] = Field(description="probability of every class; they sum to 1")
     hierarchy: dict[str, float] = Field(description="probability of every group of classes")
@@ -137,43 +140,45 @@ class _Classification(_NetworkInput):
         None,
         ge=0,
         le=1,
-        description="how unusual the light curve looks: the share of known objects that look less so; absent where the "
-        "model cannot tell",
+        description="out-of-distribution score: the share of known objects with a lower score; absent if the model has "
+        "no score",
     )
     unusual: bool | None = Field(
         None,
-        description="whether the novelty is beyond the model's threshold: it knows nothing like this light curve, its "
-        "probabilities mean little, and no prediction set is stated; absent where the model cannot tell",
+        description="whether the novelty exceeds the model's threshold. An unusual light curve is out of distribution: "
+        "its probabilities are unreliable, and it has no prediction set. Absent if the model has no score",
     )
     prediction_set: list[str] | None = Field(
         None,
-        description="classes that it may be, the most probable first; absent where the model states no coverage, and "
-        "where the light curve is unusual",
+        description="classes of the prediction set, the most probable first; absent if the model has no calibrated "
+        "coverage or the light curve is unusual",
     )
-    coverage: float | None = Field(None, description="how often such a set holds the true class, as the model states")
+    coverage: float | None = Field(None, description="probability that the prediction set contains the true class")
     subtype: Subtype | None = Field(
         None,
-        description="for a supernova of a survey that has a model of supernova types (ZTF with the default settings); "
-        "absent for any other class, and where that model cannot classify the light curve",
+        description="type of a supernova, if its survey has a model of supernova types (ZTF with the default "
+        "settings); absent for other classes, or if that model cannot classify the light curve",
     )
     evidence: list[str] | None = Field(
         None,
-        description="what the probabilities take account of besides the light curve and what the network was given, "
-        "in words: redshifts, parallaxes, catalogues of stars; absent where there is nothing",
+        description="additional evidence that the probabilities include, in words: redshift, parallax, catalogued "
+        "star; absent if none",
     )
-    embedding: list[float] | str | None = Field(None, description="only when asked for; text when it is base64")
+    embedding: list[float] | str | None = Field(
+        None, description="present if requested; a string if base64 was requested"
+    )
 
 
 class _Unclassified(Reply):
     object_id: str
     reason: str = Field(description="machine-readable code")
-    detail: str = Field(description="for people")
+    detail: str = Field(description="description of the reason")
 
 
-_OTHER_MODEL = "network that was asked, where it is not the one that the reply names"
+_OTHER_MODEL = "model of this result, if it is not the model of the response"
 
 
-_FILTERS = "band that stands for each filter that the request described; absent where it described none"
+_FILTERS = "band used for each filter that the request described; absent if it described none"
 
 
 class CurveResult(_Classification):
@@ -184,12 +189,15 @@ class CurveResult(_Classification):
 
 
 class CurveFailure(_Unclassified):
-    """A light curve without an answer: ``abstained`` (sound, but not for this model), ``rejected`` or ``failed``."""
+    """A light curve that was not classified.
+
+    `abstained`: valid, but outside what the model classifies; `rejected`: invalid; `failed`: no result in time.
+    """
 
     status: Literal["abstained", "rejected", "failed"]
     filters: dict[str, str] | None = Field(None, description=_FILTERS)
     model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
-    errors: list[FieldError] = Field(description="values at fault, with pointers into this light curve")
+    errors: list[FieldError] = Field(description="invalid values, with pointers into the light curve or the body")
 
 
 class LightCurveOut(Reply):
@@ -209,9 +217,7 @@ class _PacketIdentity(Reply):
     survey: str = Field(description="lsst, elasticc, ztf, or unknown")
     schema_version: str
     alert_id: str
-    model: ClassifierProvenance | None = Field(
-        None, description="network that answered, where it is not the one that the reply names"
-    )
+    model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
 
 
 _LIGHT_CURVE = "light curve of the packet; only when asked for, and absent if it has no usable point"
@@ -224,7 +230,10 @@ class PacketResult(_PacketIdentity, _Classification):
 
 
 class PacketFailure(_PacketIdentity, _Unclassified):
-    """An alert without an answer: ``abstained`` (sound, but not for us), ``rejected`` (unreadable) or ``failed``."""
+    """An alert that was not classified.
+
+    `abstained`: valid, but outside what the model classifies; `rejected`: unreadable; `failed`: no result in time.
+    """
 
     status: Literal["abstained", "rejected", "failed"]
     light_curve: LightCurveOut | None = Field(None, description=_LIGHT_CURVE)
@@ -233,7 +242,9 @@ class PacketFailure(_PacketIdentity, _Unclassified):
 class _StreamRecord(Reply):
     key: str = Field(description="topic, alert id, and model name and version: the same for every delivery of an alert")
     topic: str = Field(description="topic, stream or file that the alert came from")
-    mjd: float | None = Field(description="MJD (TAI) of the detection that caused the alert; null if not in the packet")
+    mjd: float | None = Field(
+        description="MJD (TAI) of the detection that triggered the alert; null if the packet has none"
+    )
 
 
 class StreamResult(_PacketIdentity, _Classification, _StreamRecord):
@@ -246,7 +257,7 @@ class StreamFailure(_PacketIdentity, _Unclassified, _StreamRecord):
     """Record of an alert from a stream that the model does not classify."""
 
     status: Literal["abstained"]
-    model: ClassifierProvenance = Field(description="model that was asked")
+    model: ClassifierProvenance = Field(description="model that did not classify the alert")
 
 
 class EvolutionStep(Reply):
@@ -289,14 +300,14 @@ class EvolutionReply(Evolution):
 
 
 class ClassifyReply(Reply):
-    """One result per light curve, in the order they were sent."""
+    """One result per light curve, in the order of the request."""
 
     model: ClassifierProvenance
     results: list[CurveResult | CurveFailure]
 
 
 class AlertsReply(Reply):
-    """One result per alert, in the order they were sent."""
+    """One result per alert, in the order of the request."""
 
     model: ClassifierProvenance
     results: list[PacketResult | PacketFailure]

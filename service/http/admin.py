@@ -1,9 +1,9 @@
-"""Admin API: lists and changes the served models. It has a port or Unix socket of its own and is off by default.
+"""Admin API: lists and changes the served models. It has its own port or Unix socket and is off by default.
 
-It listens where ``admin_port`` or ``admin_socket`` say, beside the service and on the same event loop, and accepts the
-keys of ``admin_keys`` only; on an address other than loopback it needs some. A change is answered once it has been
-made, with the new listing. Every change and every rejected one is logged. Triton's model repository calls are at
-``/v2/repository``, where Triton's clients expect them.
+It listens on ``admin_port`` or ``admin_socket``, on the event loop of the service, and accepts the keys of
+``admin_keys`` only, which are required on an address other than loopback. The response to a change is sent when it has
+been made, and has the new listing. Every change and every rejected one is logged. Triton's model repository calls are
+at ``/v2/repository``, where Triton's clients expect them.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nightjar_alerts.models.bundle import Task
 from nightjar_alerts.service.answers.replies import FieldError, Reply, field_errors
+from nightjar_alerts.service.http.edge.body import ClientDisconnected
 from nightjar_alerts.service.http.edge.errors import (
     CONFLICT,
     INVALID,
@@ -38,7 +39,6 @@ from nightjar_alerts.service.http.edge.errors import (
 from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import ServerConfig
-from nightjar_alerts.service.http.edge.receive import ClientDisconnected
 from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.routes import meta
 from nightjar_alerts.service.process import VERSION
@@ -98,7 +98,7 @@ class ShadowBody(_Body):
 
 
 class Model(Reply):
-    """A loaded model; ``leaving`` models only finish requests that they had before they were replaced."""
+    """A loaded model; ``leaving`` models were replaced and finish their last requests."""
 
     name: str
     version: str
@@ -277,7 +277,7 @@ class AdminAuthMiddleware(AuthMiddleware):
             headers, by_socket = dict(scope["headers"]), scope["server"] is None or scope["server"][1] is None
             foreign = b"origin" in headers or not (by_socket or _is_this_machine(headers.get(b"host", b"")))
             if not self.keys and foreign:
-                raise ProblemError(UNAUTHORIZED, "requests of web pages are refused")
+                raise ProblemError(UNAUTHORIZED, "requests from web pages are rejected")
         await self.app(scope, receive, send)
 
 
@@ -291,7 +291,7 @@ def _is_this_machine(host: bytes) -> bool:
 class BodyMiddleware:
     """Reads each body as a whole, bounded in size and time, and declares it as JSON, whatever its Content-Type.
 
-    curl sends ``-d`` as a form, and Triton's clients send no Content-Type at all.
+    curl sends ``-d`` as a form, and Triton's clients send no Content-Type.
     """
 
     def __init__(self, app: ASGIApp, timeout: float) -> None:
@@ -337,7 +337,7 @@ async def on_invalid_request(request: Request, error: Exception) -> NoReturn:
     raise ProblemError(INVALID, errors=errors) from None
 
 
-def manager_of(request: Request) -> ModelManager:
+def get_manager(request: Request) -> ModelManager:
     """Return the model manager. Raises ProblemError (503) until the service has started."""
     service = get_service(request)
     if not service.started:
@@ -372,7 +372,7 @@ def model_name(text: str) -> str:
         return Reference.parse(text).name
     except ValueError:
         raise ProblemError(
-            NOT_FOUND, "names of models and aliases are lower-case letters, digits and hyphens"
+            NOT_FOUND, "names of models and aliases consist of lowercase letters, digits and hyphens"
         ) from None
 
 
@@ -388,49 +388,49 @@ async def models(request: Request) -> Listing:
 @router.post("/reload")
 async def reload(request: Request, body: EmptyBody | None = None) -> Listing:
     """Scan the directory, serve what is new, and try again what failed."""
-    return await change(request, "reload", manager_of(request).reload(retry=True))
+    return await change(request, "reload", get_manager(request).reload(retry=True))
 
 
 @router.post("/models/{name}/load")
 async def load(request: Request, name: str, body: VersionBody | None = None) -> Listing:
     """Load a version, by default the newest."""
     reference = Reference(model_name(name), (body and body.version) or "")
-    return await change(request, "load", manager_of(request).load(reference), model=str(reference))
+    return await change(request, "load", get_manager(request).load(reference), model=str(reference))
 
 
 @router.post("/models/{name}/unload")
 async def unload(request: Request, name: str, body: VersionBody | None = None) -> Listing:
     """Unload a version, by default all versions of the model."""
     reference = Reference(model_name(name), (body and body.version) or "")
-    return await change(request, "unload", manager_of(request).unload(reference), model=str(reference))
+    return await change(request, "unload", get_manager(request).unload(reference), model=str(reference))
 
 
 @router.post("/models/{name}/rollback")
 async def rollback(request: Request, name: str, body: EmptyBody | None = None) -> Listing:
     """Pin the next older version."""
     model = model_name(name)
-    return await change(request, "rollback", manager_of(request).rollback(model), model=model)
+    return await change(request, "rollback", get_manager(request).rollback(model), model=model)
 
 
 @router.put("/models/{name}/pin")
 async def pin(request: Request, name: str, body: PinBody) -> Listing:
-    """Let one version answer for the name, also after a restart, whatever is newer."""
+    """Serve one version under the name, also after a restart and if there is a newer one."""
     reference = Reference(model_name(name), body.version)
-    return await change(request, "pin", manager_of(request).pin(reference), model=str(reference))
+    return await change(request, "pin", get_manager(request).pin(reference), model=str(reference))
 
 
 @router.delete("/models/{name}/pin")
 async def unpin(request: Request, name: str) -> Listing:
     """Delete the pin; the next scan may load a newer version."""
     model = model_name(name)
-    return await change(request, "unpin", manager_of(request).unpin(model), model=model)
+    return await change(request, "unpin", get_manager(request).unpin(model), model=model)
 
 
 @router.put("/aliases/{alias}")
 async def set_alias(request: Request, alias: str, body: AliasBody) -> Listing:
-    """Let an alias lead to a model."""
+    """Set the model of an alias."""
     name, target = model_name(alias), Reference.parse(body.model)
-    work = manager_of(request).set_alias(name, target)
+    work = get_manager(request).set_alias(name, target)
     return await change(request, "set alias", work, alias=name, model=str(target))
 
 
@@ -438,22 +438,22 @@ async def set_alias(request: Request, alias: str, body: AliasBody) -> Listing:
 async def delete_alias(request: Request, alias: str) -> Listing:
     """Delete an alias."""
     name = model_name(alias)
-    return await change(request, "end alias", manager_of(request).delete_alias(name), alias=name)
+    return await change(request, "end alias", get_manager(request).delete_alias(name), alias=name)
 
 
 @router.put("/models/{name}/canary")
 async def set_canary(request: Request, name: str, body: CanaryBody) -> Listing:
-    """Let a version answer a percentage of the requests for a name."""
+    """Route a percentage of the requests for a name to a version."""
     model = model_name(name)
-    work = manager_of(request).set_canary(model, body.version, body.percent)
+    work = get_manager(request).set_canary(model, body.version, body.percent)
     return await change(request, "set canary", work, model=model, version=body.version, percent=body.percent)
 
 
 @router.delete("/models/{name}/canary")
 async def delete_canary(request: Request, name: str) -> Listing:
-    """Let the current version answer every request again."""
+    """Route all requests for a name to its current version again."""
     model = model_name(name)
-    return await change(request, "end canary", manager_of(request).delete_canary(model), model=model)
+    return await change(request, "end canary", get_manager(request).delete_canary(model), model=model)
 
 
 @router.put("/models/{name}/shadow")
@@ -461,9 +461,9 @@ async def set_shadow(request: Request, name: str, body: ShadowBody) -> Listing:
     """Compare a model with another one."""
     model, reference = model_name(name), Reference.parse(body.model)
     if not reference.version:
-        error = FieldError(pointer="/model", reason="missing_version", detail="name the shadow as name@1.2.3")
+        error = FieldError(pointer="/model", reason="missing_version", detail="must name a version: name@1.2.3")
         raise ProblemError(INVALID, errors=[error])
-    work = manager_of(request).set_shadow(model, reference, body.share)
+    work = get_manager(request).set_shadow(model, reference, body.share)
     return await change(request, "set shadow", work, model=model, shadow=body.model, share=body.share)
 
 
@@ -471,7 +471,7 @@ async def set_shadow(request: Request, name: str, body: ShadowBody) -> Listing:
 async def delete_shadow(request: Request, name: str) -> Listing:
     """End the comparison of a model with its shadow."""
     model = model_name(name)
-    return await change(request, "end shadow", manager_of(request).delete_shadow(model), model=model)
+    return await change(request, "end shadow", get_manager(request).delete_shadow(model), model=model)
 
 
 triton_router = APIRouter(prefix="/v2/repository", include_in_schema=False)
@@ -500,7 +500,7 @@ async def repository_index(request: Request, body: IndexBody | None = None) -> l
 async def triton_load(request: Request, name: str, body: LoadBody | None = None) -> Response:
     """Load the newest version."""
     reference = Reference(model_name(name))
-    await change(request, "load", manager_of(request).load(reference), model=str(reference))
+    await change(request, "load", get_manager(request).load(reference), model=str(reference))
     return Response()
 
 
@@ -508,7 +508,7 @@ async def triton_load(request: Request, name: str, body: LoadBody | None = None)
 async def triton_unload(request: Request, name: str, body: UnloadBody | None = None) -> Response:
     """Unload all versions of a model."""
     reference = Reference(model_name(name))
-    await change(request, "unload", manager_of(request).unload(reference), model=str(reference))
+    await change(request, "unload", get_manager(request).unload(reference), model=str(reference))
     return Response()
 
 
@@ -531,22 +531,22 @@ def create_admin_app(service: Service) -> FastAPI:
 
 
 class AdminServer(uvicorn.Server):
-    """uvicorn's server for the admin interface; does nothing where the settings name no place for it."""
+    """uvicorn server of the admin API; does nothing if the settings have no address for it."""
 
     def __init__(self, service: Service) -> None:
         config = ServerConfig(create_admin_app(service), service.settings)
-        config.lifespan = "off"  # the service's own server starts and stops it
+        config.lifespan = "off"  # the server of the service starts and stops it
         super().__init__(config)
         self._settings = service.settings
         self._serving: asyncio.Task[None] | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the service's own server."""
+        """Leave signals to the server of the service."""
         yield
 
     async def open(self) -> None:
-        """Begin to answer. Raises OSError when the address cannot be had."""
+        """Start to listen. Raises OSError if the address cannot be used."""
         sockets = _sockets(self._settings.admin_host, self._settings.admin_port, self._settings.admin_socket)
         if sockets:
             self._serving = asyncio.create_task(self.serve(sockets))
@@ -554,7 +554,7 @@ class AdminServer(uvicorn.Server):
                 await asyncio.sleep(0.005)
 
     async def shut(self) -> None:
-        """Finish what is being answered, and leave the address."""
+        """Finish the requests in progress and stop."""
         if self._serving is not None:
             self.should_exit = True
             await asyncio.gather(self._serving, return_exceptions=True)
@@ -567,12 +567,12 @@ def _sockets(host: str, port: int | None, path: Path | None) -> list[socket.sock
     if port is not None:
         sockets.append(socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET))
     if path is not None:
-        sockets.append(_bound_path(path))
+        sockets.append(_bind_path(path))
     return sockets
 
 
-def _bound_path(path: Path) -> socket.socket:
-    """Bind a Unix socket for this user alone, in place of one that a killed process left behind."""
+def _bind_path(path: Path) -> socket.socket:
+    """Bind a Unix socket that only this user can open; one left by a killed process is replaced."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()

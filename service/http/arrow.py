@@ -1,4 +1,4 @@
-"""Arrow IPC streams: light curves come as one, and the answers to them go as one.
+"""Arrow IPC streams as requests and responses.
 
 A body has one row for each light curve, list columns, and any number of record batches. The columns are those of the
 JSON interface: ``mjd`` (lists of float64), ``flux`` and ``flux_err`` (lists of float32 or float64), ``band`` (lists of
@@ -7,22 +7,22 @@ or integers, exact to 64 bits), ``flux_unit``, ``flux_kind`` and ``survey`` (tex
 floats, or lists with one float for each of the 64 columns in order; null and NaN are missing) and ``filters`` (a map of
 names to structs of ``wavelength_nm`` and ``width_nm``).
 
-- Everything is validated in full, offsets and UTF-8 included, before a value is looked at.
-- pyarrow reads it although it is fifty times larger than its rivals: of streams with a few bytes changed it refused
-  180,000 without a crash, while nanoarrow 0.9 and arro3 0.9 each died within the first 4,000.
-- Compressed buffers are refused: a library decompresses whatever a stream tells it to, and so does the memory. pyarrow
-  does not tell before it has read them, so the metadata of each message is looked at first. That is a flatbuffer:
-  tables that begin with the distance back to a list of where their fields are. Three fields lead to the answer
-  (Message.header, DictionaryBatch.data, RecordBatch.compression of Arrow's Message.fbs and Schema.fbs).
-- A text that a dictionary holds once, or that many views point at, is made once, however often it occurs, and such a
-  text must be short: a thousand rows would else turn a megabyte into a gigabyte, and so would messages about them.
-- Work that a stream causes once and pyarrow repeats for each batch is bounded beforehand: the number of batches, empty
-  ones included, and the bytes of dictionaries, which are validated again with each batch that refers to them.
+- Batches are validated in full, including offsets and UTF-8, before a value is used.
+- pyarrow is fifty times larger than its alternatives, but rejected 180,000 corrupted streams without a crash; nanoarrow
+  0.9 and arro3 0.9 each crashed within the first 4,000.
+- Compressed buffers are rejected, because their decompressed size is not bounded. pyarrow decompresses them when it
+  reads a batch, so the metadata of each message is checked first. They are flatbuffers: each table starts with the
+  distance to a list of the offsets of its fields. The fields are Message.header, DictionaryBatch.data and
+  RecordBatch.compression of Arrow's Message.fbs and Schema.fbs.
+- A text in a dictionary, or that several views share, is created once and must be short. Otherwise a thousand rows
+  could turn a megabyte into a gigabyte.
+- Work that pyarrow repeats for each batch is bounded beforehand: the number of batches, including empty ones, and the
+  bytes of dictionaries, which are validated again with each batch that refers to them.
 
-A reply is one record batch with a row for each light curve, in the order they were sent. The columns are the fields of
-the JSON reply, null where a result has none. Probabilities and hierarchy are structs with a float64 for each class and
-group, so that a data frame can unnest them; an embedding is a fixed-size list of the type asked for. ``filters``
-is there where a light curve described some. Which network answered is in the metadata of the schema, under ``model``.
+A response is one record batch with a row for each light curve, in the order of the request. The columns are the fields
+of the JSON response, null where a result has none. Probabilities and hierarchy are structs with a float64 for each
+class and group; an embedding is a fixed-size list of the requested type. ``filters`` is present if a light curve
+described some. The metadata of the schema have the model, under ``model``.
 """
 
 import struct
@@ -48,7 +48,7 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 def is_compressed(metadata: bytes) -> bool:
-    """Look into the metadata of one message; raises struct.error for bytes that are none."""
+    """Return whether the buffers of a message are compressed, by its metadata. Raises struct.error for invalid ones."""
     message = _follow(metadata, 0)
     kind, header = _table_field(metadata, message, _HEADER_TYPE), _table_field(metadata, message, _HEADER)
     if not kind or not header:
@@ -61,36 +61,36 @@ def is_compressed(metadata: bytes) -> bool:
 
 
 def read_dictionary_id(metadata: bytes) -> tuple[int, bool]:
-    """Return the number of the dictionary that a dictionary message is for, and whether it adds to that dictionary."""
+    """Return the id of the dictionary in a dictionary message, and whether the message extends it."""
     batch = _follow(metadata, _table_field(metadata, _follow(metadata, 0), _HEADER))
     number, delta = _table_field(metadata, batch, _ID), _table_field(metadata, batch, _IS_DELTA)
     return int(unpack_from("<q", metadata, number)[0]) if number else 0, bool(delta and metadata[delta])
 
 
-def _follow(buffer: bytes, place: int) -> int:
-    """Return the place of the table that an offset at ``place`` refers to."""
-    (distance,) = unpack_from("<I", buffer, place)
-    return place + int(distance)
+def _follow(buffer: bytes, position: int) -> int:
+    """Return the position of the table that the offset at ``position`` refers to."""
+    (distance,) = unpack_from("<I", buffer, position)
+    return position + int(distance)
 
 
 def _table_field(buffer: bytes, table: int, number: int) -> int:
-    """Return the place of a field of a table, 0 when it is absent."""
+    """Return the position of a field of a table, 0 if it is absent."""
     (back,) = unpack_from("<i", buffer, table)
-    places = table - int(back)
-    (size,) = unpack_from("<H", buffer, places)
+    fields = table - int(back)
+    (size,) = unpack_from("<H", buffer, fields)
     if 4 + 2 * number >= size:
         return 0
-    (offset,) = unpack_from("<H", buffer, places + 4 + 2 * number)
+    (offset,) = unpack_from("<H", buffer, fields + 4 + 2 * number)
     return table + int(offset) if offset else 0
 
 
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, struct.error)
 _UNKNOWN = 255
 MAX_SHARED_BYTES = 1024
-"""Most bytes of a text that many rows may share; identifiers and bands are far shorter."""
+"""Maximum size of a text that several rows share; identifiers and bands are much shorter."""
 MAX_REREAD_BYTES = 256 * 1024 * 1024
-"""Most bytes of dictionaries, counted once for each batch behind them: half a second of validation where all texts are
-empty. A thousand batches of one row, each of them behind the names of all, come to a tenth of it."""
+"""Maximum size of dictionaries, counted once for each batch that follows them: half a second of validation. A thousand
+batches of one row, each after a dictionary of all names, have a tenth of it."""
 
 
 def read_arrow(body: bytes, max_curves: int) -> list[dict[str, Any]]:
@@ -99,8 +99,8 @@ def read_arrow(body: bytes, max_curves: int) -> list[dict[str, Any]]:
     Raises
     ------
     ProblemError
-        400 for bytes that are no such stream, 413 beyond ``max_curves`` rows or batches and for large dictionaries that
-        many batches refer to, 422 for columns of other names or types.
+        400 for an invalid stream, 413 beyond ``max_curves`` rows or batches and for large dictionaries that many
+        batches refer to, 422 for columns with other names or types.
     """
     try:
         _check_messages(body, max_curves)
@@ -108,11 +108,11 @@ def read_arrow(body: bytes, max_curves: int) -> list[dict[str, Any]]:
             _check_schema(stream.schema)
             return [row for batch in _validated(stream, max_curves) for row in _rows(batch)]
     except _UNREADABLE:
-        raise ProblemError(MALFORMED, "the body is not one valid Arrow IPC stream") from None
+        raise ProblemError(MALFORMED, "the body is not a valid Arrow IPC stream") from None
 
 
 def _check_messages(body: bytes, max_batches: int) -> None:
-    """Refuse compressed buffers, and what would be done again and again, before any of it is done."""
+    """Reject compressed buffers and too much repeated validation, before any of it is done."""
     reread = _Reread(max_batches)
     for message in pa.ipc.MessageReader.open_stream(body):
         if message.type != "schema":
@@ -124,15 +124,15 @@ def _check_messages(body: bytes, max_batches: int) -> None:
 
 
 class _Reread:
-    """Counts the batches of a stream, and the bytes of the dictionaries that each of them has validated again."""
+    """Counts the batches of a stream, and the bytes of dictionaries that are validated again for each."""
 
     def __init__(self, max_batches: int) -> None:
         self._max_batches = max_batches
         self._batches = self._bytes = 0
-        self._dictionaries: dict[int, int] = {}  # bytes by number: another of the same number takes the place of one
+        self._dictionaries: dict[int, int] = {}  # bytes by id; a new dictionary of the same id replaces the old one
 
     def count(self, message: Any, metadata: bytes) -> None:
-        """Count one message. Raises ProblemError (413) when it is one too many."""
+        """Count one message. Raises ProblemError (413) beyond a limit."""
         if message.type == "dictionary":
             number, delta = read_dictionary_id(metadata)
             before = self._dictionaries.get(number, 0) if delta else 0
@@ -144,19 +144,19 @@ class _Reread:
             raise ProblemError(TOO_LARGE, detail, limit=self._max_batches)
         self._bytes += sum(self._dictionaries.values())
         if self._bytes > MAX_REREAD_BYTES and self._batches > 1:
-            detail = "too many record batches for dictionaries so large: send fewer, or the texts themselves"
+            detail = "too many record batches for large dictionaries: send fewer batches, or no dictionaries"
             raise ProblemError(TOO_LARGE, detail, limit=MAX_REREAD_BYTES)
 
 
 def _validated(stream: Any, max_curves: int) -> Iterator[Any]:
-    """Batches that hold anything; one without rows is not looked at."""
+    """Yield the validated batches that have rows."""
     rows = 0
     for batch in stream:
         if not batch.num_rows:
             continue
         batch.validate()
         for column in batch.columns:
-            _refuse_long_views(column)
+            _reject_long_views(column)
         batch.validate(full=True)
         rows += batch.num_rows
         if rows > max_curves:
@@ -218,17 +218,17 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _check_schema(schema: Any) -> None:
-    faults = [fault for member in schema for fault in _column_faults(member)]
-    faults += [
+    errors = [error for member in schema for error in _find_column_errors(member)]
+    errors += [
         field_error(f"/{name}", "missing") for name in ("mjd", "flux", "flux_err", "band") if name not in schema.names
     ]
     if len(set(schema.names)) < len(schema.names):
-        faults.append(FieldError(pointer="", reason="ambiguous", detail="two columns have the same name"))
-    if faults:
-        raise ProblemError(INVALID, errors=faults[:MAX_FIELD_ERRORS])
+        errors.append(FieldError(pointer="", reason="ambiguous", detail="two columns have the same name"))
+    if errors:
+        raise ProblemError(INVALID, errors=errors[:MAX_FIELD_ERRORS])
 
 
-def _column_faults(member: Any) -> list[FieldError]:
+def _find_column_errors(member: Any) -> list[FieldError]:
     where = pointer([member.name])
     if member.name not in _TYPES:
         return [field_error(where, "extra_forbidden")]
@@ -238,24 +238,24 @@ def _column_faults(member: Any) -> list[FieldError]:
         return [FieldError(pointer=where, reason="wrong_type", detail=detail)]
     if not pa.types.is_struct(member.type):
         return []
-    strangers = [inner.name for inner in member.type if inner.name not in KNOWN_COLUMNS]
-    return [field_error(pointer([member.name, name]), "extra_forbidden") for name in strangers]
+    unknown = [inner.name for inner in member.type if inner.name not in KNOWN_COLUMNS]
+    return [field_error(pointer([member.name, name]), "extra_forbidden") for name in unknown]
 
 
 def _shared(values: Any) -> list[Any]:
-    """Texts of a column, None for null. Raises ProblemError (422) for a long one that others may share."""
+    """Return the texts of a column, None for null. Raises ProblemError (422) for a long text that rows may share."""
     if not pa.types.is_dictionary(values.type):
         texts: list[Any] = values.to_pylist()
         return texts
-    used = values.indices.unique().drop_null()  # a batch of one row may come with a dictionary of thousands
+    used = values.indices.unique().drop_null()  # a batch of one row may have a dictionary of thousands
     text_of_index = dict(zip(used.to_pylist(), values.dictionary.take(used).to_pylist(), strict=True))
     if any(text is not None and len(text) > MAX_SHARED_BYTES for text in text_of_index.values()):
         raise _too_long()
     return [text_of_index.get(index) for index in values.indices.to_pylist()]
 
 
-def _refuse_long_views(column: Any) -> None:
-    """Refuse what a full validation would read over and over: a long text that many views point at."""
+def _reject_long_views(column: Any) -> None:
+    """Reject a long text that many views share, which a full validation would read again for each."""
     values = column.values if _is_list(column.type, lambda _: True) else column
     values = values.dictionary if pa.types.is_dictionary(values.type) else values
     if pa.types.is_string_view(values.type) and len(values):
@@ -271,7 +271,7 @@ def _too_long() -> ProblemError:
 
 
 def _lists(column: Any, to_array: Callable[[Any], Any], to_list: Callable[[Any], Any]) -> list[object]:
-    """One array a row; a list where ``to_array`` has no array for a row, None where the row is null."""
+    """Return one array per row, a list if ``to_array`` returns none, None for a null row."""
     offsets, values = column.offsets.to_numpy().tolist(), column.values
     spans = pairwise(offsets)
     if not column.null_count and (flat := to_array(values)) is not None:
@@ -293,19 +293,19 @@ def _measurements(column: Any) -> list[object]:
 
 
 def _band_indices(values: Any) -> Any:
-    """Return indices of names that are all known, or the integers that were sent."""
+    """Return the indices of names if all are known, or the integers that were sent."""
     if values.null_count or pa.types.is_integer(values.type):
         return _numbers(values)
-    names, places = _used(values) if pa.types.is_dictionary(values.type) else _parts(values.dictionary_encode())
+    names, positions = _used(values) if pa.types.is_dictionary(values.type) else _parts(values.dictionary_encode())
     index_of_entry = np.array([_index_of(name) for name in names.to_pylist()], np.uint8)
-    indices = index_of_entry[places.to_numpy()] if len(places) else np.empty(0, np.uint8)
+    indices = index_of_entry[positions.to_numpy()] if len(positions) else np.empty(0, np.uint8)
     return None if (indices == _UNKNOWN).any() else indices
 
 
 def _used(values: Any) -> tuple[Any, Any]:
-    """Entries of a dictionary that occur, and which of them each value is: a row may come with a million others."""
-    used, places = _parts(values.indices.dictionary_encode())
-    return values.dictionary.take(used), places
+    """Return the used entries of a dictionary, and the index of each value among them."""
+    used, positions = _parts(values.indices.dictionary_encode())
+    return values.dictionary.take(used), positions
 
 
 def _parts(coded: Any) -> tuple[Any, Any]:
@@ -313,12 +313,12 @@ def _parts(coded: Any) -> tuple[Any, Any]:
 
 
 def _index_of(name: str | None) -> int:
-    """Place among the bands that may be sent as integers; a filter beyond them is looked up by its name."""
+    """Return the index among the bands that have integers; other filters are looked up by name."""
     return BANDS.index("Y" if name == "y" else name) if name in (*BANDS, "y") else _UNKNOWN
 
 
 def _band_names(values: Any) -> list[object]:
-    """Names, an unknown one or a null among them; an integer beside a null becomes a name as well."""
+    """Return names that include an unknown one or null; integers next to a null become names."""
     if not pa.types.is_integer(values.type):
         return _shared(values)
     indices: list[Any] = values.to_pylist()
@@ -351,9 +351,9 @@ def _metadata(column: Any) -> list[object]:
 
 
 def _filters(column: Any) -> list[object]:
-    """Descriptions by name; a null wavelength or width is left out. Raises ProblemError (422) for too many in a row."""
+    """Return described filters by name without null members. Raises ProblemError (422) for too many in a row."""
     if np.diff(column.offsets.to_numpy()).max(initial=0) > MAX_FILTERS:
-        detail = f"at most {MAX_FILTERS} filters of a light curve can be described"
+        detail = f"at most {MAX_FILTERS} filters per light curve can be described"
         raise ProblemError(INVALID, errors=[FieldError(pointer="/filters", reason="too_long", detail=detail)])
     return [
         None if row is None else {name: _present(description) for name, description in row}
@@ -401,11 +401,23 @@ _SIMPLE: dict[str, Any] = {
     "other_filters": pa.map_(pa.string(), pa.int64()),
     "dropped_points": pa.map_(pa.string(), pa.int64()),
 }
+_SUBTYPE = pa.struct(
+    {
+        "class": pa.string(),
+        "class_id": pa.int64(),
+        "confidence": pa.float64(),
+        "probabilities": pa.map_(pa.string(), pa.float64()),
+        "unusual": pa.bool_(),
+        "prediction_set": pa.list_(pa.string()),
+        "coverage": pa.float64(),
+        "model": pa.map_(pa.string(), pa.string()),
+    }
+)
 _STRUCTS: dict[str, Any] = {"probabilities": pa.float64(), "hierarchy": pa.float64(), "points_per_band": pa.int64()}
 
 
 def write_arrow(response: ClassifyResults) -> bytes:
-    """One stream."""
+    """Encode the results as one stream."""
     results = response.results
     columns = {name: pa.array([_plain(result.get(name)) for result in results], kind) for name, kind in _SIMPLE.items()}
     members = {"probabilities": response.classes, "hierarchy": response.groups, "points_per_band": response.bands}
@@ -414,6 +426,8 @@ def write_arrow(response: ClassifyResults) -> bytes:
     if any("filters" in result for result in results):
         described = [_plain(result.get("filters")) for result in results]
         columns["filters"] = pa.array(described, pa.map_(pa.string(), pa.string()))
+    if any("subtype" in result for result in results):
+        columns["subtype"] = pa.array([_plain_members(result.get("subtype")) for result in results], _SUBTYPE)
     if response.options.embedding:
         columns["embedding"] = _embeddings(response)
     batch = pa.record_batch(columns).replace_schema_metadata({"model": orjson.dumps(response.model)})
@@ -426,6 +440,10 @@ def write_arrow(response: ClassifyResults) -> bytes:
 
 def _plain(value: object) -> object:
     return list(value.items()) if isinstance(value, dict) else value
+
+
+def _plain_members(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if value is None else {name: _plain(member) for name, member in value.items()}
 
 
 def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind: Any) -> Any:

@@ -15,8 +15,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.http.deadlines import check_deadline
+from nightjar_alerts.service.http.edge.body import BOM
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError, invalid_field
-from nightjar_alerts.service.http.edge.receive import BOM
 from nightjar_alerts.service.http.query import default_query
 from nightjar_alerts.service.lightcurves.decoding import (
     JSON_READER,

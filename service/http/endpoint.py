@@ -16,9 +16,11 @@ from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import RequestBody
 from nightjar_alerts.service.http.deadlines import read_deadline_header
 from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.body import Body, get_content_coding
+from nightjar_alerts.service.http.edge.budget import Reservation
+from nightjar_alerts.service.http.edge.decompression import inflate
 from nightjar_alerts.service.http.edge.errors import Kind
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS
-from nightjar_alerts.service.http.edge.receive import Body, Reservation, get_content_coding, inflate
 from nightjar_alerts.service.http.formats import RequestFormat
 from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.inference import InferOptions, Outcome

@@ -1,9 +1,8 @@
-"""Life of the service's process: from its start to ready, and from ready to its end.
+"""The service of one process: its state from start to drain, and what its requests share.
 
-Starting (load the bundle, verify hashes and golden vectors, open the session, warm up) happens in a thread while the
-event loop already answers ``/healthz`` and ``/startupz``. An engine that dies, or cannot go on for another reason (see
-:mod:`service.engine.watchdog`), makes the process not ready at once and ends it with a non-zero status: an
-orchestrator can replace it, a hung service nobody notices.
+Models are loaded, verified and warmed up in a thread, while the event loop already answers ``/healthz`` and
+``/startupz``. If an engine dies or hangs (:mod:`service.engine.watchdog`), the process becomes not ready at once and
+ends with a non-zero status, so that an orchestrator replaces it.
 """
 
 import asyncio
@@ -17,10 +16,10 @@ from starlette.requests import Request
 
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
+from nightjar_alerts.service.http.edge.budget import MemoryBudget
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
-from nightjar_alerts.service.http.edge.receive import MemoryBudget
 from nightjar_alerts.service.inference import Item
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import tracing_to
@@ -38,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class State(StrEnum):
-    """Stages of a process's life."""
+    """State of the process."""
 
     STARTING = "starting"
     READY = "ready"
@@ -47,13 +46,13 @@ class State(StrEnum):
 
 
 class Service:
-    """One service process: its settings, its metrics and, once ready, its models.
+    """Settings, metrics, limits and, once started, models of a process.
 
-    ``on_failure`` is called when the process cannot go on and has to be replaced.
+    ``on_failure`` is called when the process has to be replaced.
 
     Parameters
     ----------
-    load : loads a bundle; takes seconds, runs in a thread.
+    load : loads a bundle, in a thread.
     """
 
     def __init__(self, settings: Settings, load: LoadOne = load_one) -> None:
@@ -72,7 +71,7 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin loading and return; readiness comes later."""
+        """Start to load the models, and return."""
         self._tasks = [asyncio.create_task(self._boot()), asyncio.create_task(self.metrics.sample_loop_lag())]
 
     async def _boot(self) -> None:
@@ -81,7 +80,7 @@ class Service:
         except (BundleError, ProviderError, RedisUnavailable) as error:
             log.critical("the model cannot be served", reason=str(error))
             self._fail("the model cannot be served")
-        except Exception as error:  # whatever else keeps a process from serving must end it too
+        except Exception as error:  # a process that cannot serve must end
             log.critical("starting failed", exc_info=error)
             self._fail("starting failed")
         else:
@@ -104,7 +103,7 @@ class Service:
             self.state = State.DRAINING
 
     async def stop(self) -> None:
-        """Finish what is queued and stop every thread."""
+        """Finish queued work and stop all threads."""
         self.begin_drain()
         for task in self._tasks:
             task.cancel()
@@ -121,20 +120,15 @@ class Service:
 
     @property
     def alive(self) -> bool:
-        """Return True while the process can go on: every engine lives, and nothing else has failed for good."""
+        """Return True while every engine runs and the service has not failed."""
         return self.state is not State.FAILED and all(engine.alive for engine in self.models.engines)
 
     @property
     def unready(self) -> str:
-        """Reason why no requests should be sent here now, in words; empty when they should."""
+        """Reason why the service is not ready, in words; empty if it is."""
         if self.state is State.READY:
             return ""
         return f"the service has failed: {self._broken}" if self._broken else f"the service is {self.state}"
-
-    @property
-    def classifier(self) -> ServedModel:
-        """The model for requests that name none. Raises ProblemError (503) while there is none."""
-        return self.select_model().model
 
     def select_model(self, name: str = "", *, survey: str = "", routing_key: str = "") -> ModelHandle:
         """Return the handle of a model. Raises ProblemError: 503 while starting, 404 for an unknown name."""
@@ -155,36 +149,36 @@ class Service:
     def _no_model(self, error: Exception) -> ProblemError:
         if isinstance(error, NotReady):
             return self.not_ready()
-        return ProblemError(NOT_FOUND, "no classifier is served under this name: /v1/models lists those that are")
+        return ProblemError(NOT_FOUND, "no model of this name is served; /v1/models lists the models")
 
     @property
     def served(self) -> list[ServedModel]:
-        """Every model that answers. Raises ProblemError (503) while there is none."""
+        """The served models. Raises ProblemError (503) while starting."""
         try:
             return self.models.served
         except NotReady:
             raise self.not_ready() from None
 
     async def run_in_thread(self, work: Callable[[], T], large: bool = False) -> T:
-        """Run ``work`` in one of a few threads: a burst waits for a thread instead of filling memory.
+        """Run ``work`` in one of a few threads, for which bursts wait.
 
         Parameters
         ----------
-        large : whether it fills so much memory that only one such work is done at a time. Parsing holds the
-            interpreter lock, so two would not be quicker than one after the other.
+        large : whether it needs so much memory that only one such work runs at a time. Parsing holds the interpreter
+            lock, so two at a time would not be faster.
         """
         return await to_thread.run_sync(work, limiter=self._large_decoder if large else self._decoders)
 
     async def run_maybe_in_thread(self, work: Callable[[], T], thread: bool) -> T:
-        """Run ``work`` in a thread if ``thread``, else on the event loop, where it has to be short."""
+        """Run ``work`` in a thread if ``thread``, else on the event loop, if it is short."""
         return await self.run_in_thread(work) if thread else work()
 
     def not_ready(self) -> ProblemError:
-        """Return the problem that says where the process is in its life."""
+        """Return the problem (503) of a service that is not ready."""
         return ProblemError(UNAVAILABLE, self.unready or None, retry_after=RETRY_AFTER_UNAVAILABLE)
 
 
 def get_service(request: Request) -> Service:
-    """Return the service that a request came to."""
+    """Return the service that handles a request."""
     service: Service = request.app.state.service
     return service

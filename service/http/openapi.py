@@ -1,4 +1,4 @@
-"""The OpenAPI document: schemas of the bodies, which handlers decode themselves, and of the replies."""
+"""The OpenAPI document: schemas of the request bodies, which handlers decode themselves, and of the responses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ _REPLIES: tuple[type[BaseModel], ...] = (
 )  # fmt: skip
 
 _BYTES = {"type": "string", "format": "binary", "minLength": 1}
-_PARTS = {"type": "object", "minProperties": 1, "description": "each part is the bytes of one packet, under any name"}
+_PARTS = {"type": "object", "minProperties": 1, "description": "each part is one packet, under any name"}
 _CURVE = {
     "object_id": "SN 2099zz",
     "mjd": [60310.12, 60313.09, 60317.21],
@@ -60,7 +60,7 @@ CLASSIFY_BODY = _body(ClassifyRequest, BatchClassifyRequest, _CURVE | {"options"
 CLASSIFY_BODY["content"] |= _other_formats(CLASSIFY_BODY["content"][JSON_TYPE]["schema"])
 ALERTS_BODY: Document = {
     "required": True,
-    "description": "One packet as it left the survey, or several as the parts of a multipart body.",
+    "description": "One unchanged packet, or several as the parts of a multipart body.",
     "content": {name: {"schema": _BYTES} for name in PACKET_TYPES}
     | {name: {"schema": _PARTS} for name in MULTIPART_TYPES},
 }
@@ -84,14 +84,14 @@ _TENSORS = {
 }
 INFER_BODY: Document = {
     "required": True,
-    "description": "JSON, or JSON followed by the bytes of tensors as the binary tensor extension has it.",
+    "description": "JSON, or JSON followed by tensors as bytes (binary tensor extension).",
     "content": {
         JSON_TYPE: {"schema": {"$ref": REF.format(model="InferRequest")}, "example": _TENSORS},
         PACKET_TYPES[0]: {"schema": _BYTES},
     },
 }
 INFER_REPLY: Document = {
-    "description": "Outputs in the order asked; those sent as bytes follow the JSON part.",
+    "description": "Outputs in the order of the request; those sent as bytes follow the JSON part.",
     "content": {
         JSON_TYPE: {"schema": {"$ref": REF.format(model="InferReply")}},
         PACKET_TYPES[0]: {"schema": _BYTES},
@@ -100,13 +100,13 @@ INFER_REPLY: Document = {
 
 
 def problems(*kinds: Kind) -> dict[int | str, Document]:
-    """Descriptions of problem replies, for a route's ``responses``."""
+    """Describe problem documents, for a route's ``responses``."""
     content = {MEDIA_TYPE: {"schema": {"$ref": REF.format(model="Problem")}}}
     return {kind.status: {"description": kind.meaning, "content": content} for kind in kinds}
 
 
 def reply(model: type[BaseModel], description: str) -> Document:
-    """Describe a JSON reply, for a route's ``responses``."""
+    """Describe a JSON response, for a route's ``responses``."""
     schema = {"$ref": REF.format(model=model.__name__)}
     return {"description": description, "content": {JSON_TYPE: {"schema": schema}}}
 

@@ -1,12 +1,12 @@
-"""The server process: uvicorn, with an orderly end.
+"""The application and the server process.
 
-SIGTERM: not ready at once, still serving for ``drain_delay`` so that load balancers notice, then no new connections,
-requests in progress are finished, exit 0. SIGINT skips the pause. A second signal skips whatever is being waited for.
-A model that cannot be served, or an engine that cannot go on, ends the process with status 1.
+On SIGTERM the service is not ready at once, but serves for another ``drain_delay`` so that load balancers notice. Then
+it accepts no new connections, finishes the requests in progress and exits with 0. SIGINT skips the delay, and a second
+signal skips all waiting. A model that cannot be loaded, or an engine that died, ends the process with status 1.
 
-The application is middleware, routes and the OpenAPI document around one :class:`service.http.lifecycle.Service`.
-Starlette turns exceptions into replies in three places; here they all travel to the outermost middleware
-(:class:`service.http.edge.middleware.RequestMiddleware`), which knows one shape.
+The application consists of middleware, routes and the OpenAPI document around one
+:class:`service.http.lifecycle.Service`. All exceptions reach the outermost middleware
+(:class:`service.http.edge.middleware.RequestMiddleware`), which turns them into responses.
 """
 
 import asyncio
@@ -48,11 +48,10 @@ from nightjar_alerts.service.process import (
 )
 from nightjar_alerts.service.settings import Settings, is_loopback
 
-DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
-embeddings out. Every problem is an
-`application/problem+json` document (RFC 9457) whose `errors` point at the values at fault. Replies carry
-`X-Request-ID`, `traceresponse` (W3C Trace Context) and, where work was done, `Server-Timing`. The header
-`Nightjar-Deadline-Ms` sets a deadline."""
+DESCRIPTION = """Nightjar classifies astronomical alerts: it takes multiband light curves or alert packets and returns
+calibrated class probabilities and embeddings. Errors are `application/problem+json` documents (RFC 9457) whose `errors`
+point at the invalid values. Responses have the headers `X-Request-ID`, `traceresponse` (W3C Trace Context) and, for
+inference requests, `Server-Timing`. The request header `Nightjar-Deadline-Ms` sets a deadline."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -89,14 +88,14 @@ def create_app(service: Service) -> FastAPI:
 
 
 def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
-    """Put the middleware around the application, the outermost last."""
+    """Wrap the application in its middleware; the outermost is last."""
     settings = service.settings
     wrapped: ASGIApp = AuthMiddleware(
         app,
         keys=KeyRing(settings.keys),
         max_requests=settings.max_requests,
         quotas=service.quotas,
-        also=settings.protected_paths,
+        protected_paths=settings.protected_paths,
         metrics=service.metrics,
     )
     if settings.cors_origins:
@@ -121,12 +120,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
 log = structlog.get_logger(__name__)
 
 YOUNG_OBJECTS = 10_000
-"""New objects after which Python looks for cycles among them. Requests leave none behind, and with the 700 that are
-usual a large body is looked through again and again while it is read, and no other thread does anything meanwhile."""
+"""Number of new objects that starts the garbage collector. Requests create no reference cycles, and with Python's
+default of 700 a large body would be scanned again and again while it is decoded, with the interpreter lock held."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server for one service; ``exit_status`` is set when :meth:`run` returns."""
+    """uvicorn server of one service; ``exit_status`` is set when :meth:`run` returns."""
 
     def __init__(self, service: Service) -> None:
         rejected = service.metrics.rejected.labels
@@ -140,7 +139,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals on the event loop. uvicorn's own handling would end the process by the signal, not with 0."""
+        """Handle signals on the event loop. uvicorn would raise the signal again and not exit with 0."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -154,10 +153,10 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen at the service's address and at that of the admin interface."""
+        """Listen on the addresses of the service and of the admin API."""
         try:
             await super().startup(sockets)
-        except SystemExit:  # uvicorn cannot listen, and has logged why
+        except SystemExit:  # uvicorn cannot listen, and has logged the reason
             sys.exit(1)
         if self.exit_status:  # the model failed to load before the port was open
             await self.shutdown()
@@ -169,16 +168,16 @@ class Server(uvicorn.Server):
         try:
             await self.admin.open()
         except OSError as error:
-            log.critical("cannot listen at the address of the admin interface", reason=str(error))
+            log.critical("cannot listen on the address of the admin API", reason=str(error))
             self.fail()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the service's server and the admin interface's."""
+        """Stop the admin API and the service."""
         await self.admin.shut()
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop: in good time at the first signal, sooner at every further one."""
+        """Stop gracefully at the first signal, sooner at every further one."""
         self.service.begin_drain()
         if self.should_exit:
             self.force_exit = True
@@ -190,7 +189,7 @@ class Server(uvicorn.Server):
         log.info("stopping", signal=signal.Signals(sig).name)
 
     def fail(self) -> None:
-        """Stop with an exit status that says so."""
+        """Stop with exit status 1."""
         self.exit_status = 1
         self.should_exit = True
 
@@ -199,9 +198,9 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: Settings) -> int:
-    """Serve until told to stop; returns the exit status."""
+    """Serve until stopped; return the exit status."""
     configure_log(settings)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every request with an Upgrade header
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it logs a warning for every Upgrade header
     if not _may_listen(settings):
         return 1
     fix_thresholds()
@@ -209,7 +208,7 @@ def serve(settings: Settings) -> int:
     warn_about_environment(settings)
     server = Server(Service(settings))
     gc.collect()
-    gc.freeze()  # what is there now stays: looking through it again takes the interpreter for tens of milliseconds
+    gc.freeze()  # objects of the start-up stay, and scanning them would take tens of milliseconds
     gc.set_threshold(YOUNG_OBJECTS, 10, 10)
     server.run()
     if server.exit_status:
@@ -230,6 +229,6 @@ def _may_listen(settings: Settings) -> bool:
 
 
 def _leave(status: int) -> NoReturn:
-    """End the process at once: a run that hangs cannot be joined, and a runtime torn down under it may crash."""
+    """Exit at once: a run that hangs cannot be joined, and unloading the runtime during a run may crash."""
     logging.shutdown()
     os._exit(status)

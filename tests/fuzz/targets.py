@@ -37,7 +37,7 @@ from nightjar_alerts.models.limits import milliseconds, whole_number
 from nightjar_alerts.service.http import arrow
 from nightjar_alerts.service.http.bodies import decode_json, decode_msgpack, decode_rows, validate_body
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.edge.receive import Lines
+from nightjar_alerts.service.http.edge.lines import LineSplitter
 from nightjar_alerts.service.http.oip.inference import read_request
 from nightjar_alerts.service.http.oip.schemas import InferRequest
 from nightjar_alerts.service.http.oip.tensors import load_json, split_body
@@ -82,7 +82,7 @@ def arrow_body(data: bytes) -> None:
 
 def lines_body(data: bytes) -> None:
     """A body of light curves as JSON lines, which come in pieces."""
-    lines, found = Lines(4096), list[bytes]()
+    lines, found = LineSplitter(4096), list[bytes]()
     with suppress(ProblemError):
         for start in range(0, len(data), 61):
             found += lines.feed(data[start : start + 61])

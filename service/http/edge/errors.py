@@ -119,6 +119,11 @@ def invalid_field(pointer: str, reason: str, detail: str) -> ProblemError:
     return ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason=reason, detail=detail)])
 
 
+def body_too_large(limit: int) -> ProblemError:
+    """Return the problem (413) of a body of more than ``limit`` bytes."""
+    return ProblemError(TOO_LARGE, f"the body is longer than {limit} bytes", limit=limit)
+
+
 def to_problem(error: BaseException) -> ProblemError:
     """Convert an exception; an unexpected one becomes an internal error without details."""
     match error:

@@ -1,18 +1,17 @@
-"""API keys and their limits: requests and light curves, in a second and in a day.
+"""API keys and their rate limits: requests and light curves, per second and per day.
 
-A key has a name and one or more digests, so that it can be exchanged: add the new digest, hand out the new key, take
-the old digest away. Without keys every client is :data:`ANONYMOUS`, and nothing of this module runs.
+A key has a name and one or more digests, so that it can be rotated: add the new digest, distribute the new key, remove
+the old digest. Without keys every client is :data:`ANONYMOUS`.
 
-- Limits per second are kept by one number, the time until which all that was asked has been paid (generic cell rate
-  algorithm, GCRA): a request is admitted when that time is at most one second ahead, and each request or light curve
-  moves it on. So a large request is answered whole, and the next one waits until it has been paid; ``Retry-After`` is
-  that wait, in whole seconds.
-- Days are UTC's, counted from midnight to midnight.
-- The number of light curves is known only when the body has been read: it is charged then, and delays the next request.
-- A request that is rejected for lack of room gets its charge back.
+- Limits per second use the generic cell rate algorithm (GCRA): one number, the time until which the used capacity
+  reaches. A request is admitted if that time is at most one second ahead; each request or light curve moves it on. A
+  large request is therefore answered as a whole, and delays the next one. ``Retry-After`` is that delay in seconds.
+- Days are days of UTC.
+- The number of light curves is known after the body was read. It is charged then, and delays the next request.
+- A request that is rejected because the service is full is refunded.
 
-Counts live in Redis where ``limits_redis_url`` is set, shared by all replicas and kept through restarts. Else, and
-while Redis does not answer, each process counts for itself and a restart forgets.
+Counts are in Redis if ``limits_redis_url`` is set, shared by all replicas and kept through restarts. Otherwise, and
+while Redis does not respond, each process counts alone and forgets its counts at a restart.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ ANONYMOUS: Final = "anybody"
 DEFAULT_LIMITS: Final = "*"
 WINDOW_SECONDS: Final = 1.0
 DAY_SECONDS: Final = 86_400
-GRACE_SECONDS: Final = 1e-5  # seconds since 1970 are no more exact than a microsecond
+GRACE_SECONDS: Final = 1e-5  # a float of seconds since 1970 has a resolution of a microsecond
 REDIS_SECONDS: Final = 0.05
 REDIS_PAUSE_SECONDS: Final = 1.0
 REDIS_PREFIX: Final = "nightjar:limits:"
@@ -47,42 +46,42 @@ log = structlog.get_logger(__name__)
 
 
 class KeyRing:
-    """The keys that are accepted, by the digests of their names."""
+    """The accepted keys, by digest."""
 
     def __init__(self, keys: Mapping[str, Sequence[str]]) -> None:
         self._digests = [(bytes.fromhex(digest), name) for name, digests in keys.items() for digest in digests]
 
     def __bool__(self) -> bool:
-        """Return True when keys are asked for at all."""
+        """Return True if keys are required."""
         return bool(self._digests)
 
     def authenticate(self, scope: Scope) -> str:
-        """Name of the key that a request shows, :data:`ANONYMOUS` where none is asked for.
+        """Return the name of the API key of a request, :data:`ANONYMOUS` if none is required.
 
-        Every digest is compared, each in constant time, so that timing tells nothing about any of them.
+        Every digest is compared in constant time, so that timing reveals nothing about them.
 
         Raises
         ------
         ProblemError
-            401 for a key that is not known.
+            401 for an unknown key.
         """
         if not self._digests:
             return ANONYMOUS
-        presented_digest = hashlib.sha256(_presented_key(scope)).digest()
-        matching = [name for digest, name in self._digests if hmac.compare_digest(presented_digest, digest)]
+        digest_of_key = hashlib.sha256(_read_key(scope)).digest()
+        matching = [name for digest, name in self._digests if hmac.compare_digest(digest_of_key, digest)]
         if not matching:
             raise ProblemError(UNAUTHORIZED)
         return matching[0]
 
 
-def _presented_key(scope: Scope) -> bytes:
+def _read_key(scope: Scope) -> bytes:
     headers: dict[bytes, bytes] = dict(scope["headers"])
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
 
 
 class Limit(NamedTuple):
-    """One limit: how many of what, in a second (``day`` False) or a day."""
+    """Maximum number of requests or light curves, per day or (``day`` False) per second."""
 
     counted: Counted
     day: bool
@@ -90,7 +89,7 @@ class Limit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name in labels of metrics and in problems: ``curves_per_day``."""
+        """Name in metric labels and problems, such as ``curves_per_day``."""
         return f"{self.counted}_per_{'day' if self.day else 'second'}"
 
 
@@ -115,12 +114,12 @@ class Wait(NamedTuple):
 
 
 def _tolerance(rate: float) -> float:
-    """Seconds by which what was asked may be ahead of what is paid, so that a second's worth may come at once."""
+    """Return by how many seconds used capacity may be ahead, so that the capacity of a second may be used at once."""
     return max(0.0, WINDOW_SECONDS - 1 / rate)
 
 
 class Counts:
-    """Counts of this process, by key and limit.
+    """Counts of one process, by key and limit.
 
     Parameters
     ----------
@@ -133,7 +132,7 @@ class Counts:
         self._today: dict[tuple[str, str], tuple[int, float]] = {}  # the day, and how many
 
     def admit(self, key: str, limits: Sequence[Limit]) -> Wait | None:
-        """Count a request where every limit allows one; else say which does not."""
+        """Count a request if every limit allows it; else return the limit that does not."""
         now = self._clock()
         waits = [Wait(limit, self._wait(key, limit, now)) for limit in limits]
         longest = max(waits, key=lambda wait: wait.seconds, default=None)
@@ -143,7 +142,7 @@ class Counts:
         return None
 
     def charge(self, key: str, limits: Sequence[Limit], amount: int) -> None:
-        """Count an amount against each of the limits."""
+        """Add an amount to the count of each limit."""
         now = self._clock()
         for limit in limits:
             place = key, limit.name
@@ -167,8 +166,8 @@ def _day(now: float) -> int:
     return int(now // DAY_SECONDS)
 
 
-# The same as Counts, at the server and on its clock. ARGV: amount, whether to ask first, then of each key: the limit's
-# number, whether it is a day's, and whether the amount counts there. Replies with the longest wait and whose it is.
+# Counts at the Redis server and with its clock. ARGV: amount, whether to check the limits first, and for each key the
+# limit, whether it is per day, and whether to add the amount. Returns the longest wait and the index of its limit.
 _SCRIPT: Final = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
@@ -204,28 +203,28 @@ return {'0', 0}
 
 
 class RedisUnavailable(Exception):
-    """Redis cannot be used: the library is not installed, or the address is not valid."""
+    """Redis cannot be used: the library is not installed, or the URL is invalid."""
 
 
 def _redis_client(url: str, seconds: float) -> "Redis":
-    """Make a client with a time limit. Raises RedisUnavailable."""
+    """Return a client with a timeout. Raises RedisUnavailable."""
     try:
         from redis.asyncio import Redis
     except ImportError:
         raise RedisUnavailable("the package redis is not installed: pip install 'nightjar-alerts[serve]'") from None
     try:
         return Redis.from_url(url, socket_connect_timeout=seconds, socket_timeout=seconds)
-    except ValueError:  # its text repeats the address, which may hold a password
-        raise RedisUnavailable("not an address of Redis: it has to begin with redis://, rediss:// or unix://") from None
+    except ValueError:  # its message contains the URL, which may have a password
+        raise RedisUnavailable("invalid URL of Redis: it must start with redis://, rediss:// or unix://") from None
 
 
 class SharedCounts:
-    """Counts in Redis, for all replicas. After a failure it is left alone for a moment.
+    """Counts in Redis, for all replicas. After an error, Redis is not used for a second.
 
     Raises
     ------
     RedisUnavailable
-        When the library is missing or the address is not valid; whether the server answers is not checked.
+        If the library is missing or the URL is invalid; the server is not contacted.
     """
 
     def __init__(self, url: str) -> None:
@@ -233,39 +232,39 @@ class SharedCounts:
         self._script = self._redis.register_script(_SCRIPT)
         self._retry_at = 0.0
 
-    async def run(self, key: str, limits: Sequence[Limit], amount: int, ask: bool) -> tuple[float, int] | None:
-        """Count an amount; return the longest wait and the number of its limit, from 1 on, None without an answer.
+    async def run(self, key: str, limits: Sequence[Limit], amount: int, check: bool) -> tuple[float, int] | None:
+        """Count an amount; return the longest wait and the number of its limit from 1, None if Redis does not respond.
 
         Parameters
         ----------
-        ask : whether the amount is of requests, counted only where no limit is exceeded; else it is of light curves.
+        check : True to count requests if no limit is exceeded, False to count light curves.
         """
         if time.monotonic() < self._retry_at:
             return None
         names = [f"{REDIS_PREFIX}{key}:{limit.name}" for limit in limits]
-        arguments: list[Any] = [amount, int(ask)]
+        arguments: list[Any] = [amount, int(check)]
         for limit in limits:
-            arguments += [limit.most, int(limit.day), int(not ask or limit.counted == "requests")]
+            arguments += [limit.most, int(limit.day), int(not check or limit.counted == "requests")]
         try:
             async with asyncio.timeout(REDIS_SECONDS):
                 seconds, which = await self._script(keys=names, args=arguments)
-        except Exception as error:  # of the network, the server or the client: all mean the same here
-            log.warning("redis does not count requests", error=type(error).__name__, pause=REDIS_PAUSE_SECONDS)
+        except Exception as error:  # of network, server or client
+            log.warning("redis is not available for rate limits", error=type(error).__name__, pause=REDIS_PAUSE_SECONDS)
             self._retry_at = time.monotonic() + REDIS_PAUSE_SECONDS
             return None
         return float(seconds), int(which)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._redis.aclose()
 
 
 class Quotas:
-    """The limits of every key, and what was asked of them.
+    """Limits of all keys, and their counts.
 
     Parameters
     ----------
-    limits : by name of the key; :data:`DEFAULT_LIMITS` stands for those without limits of their own.
+    limits : by name of the key; those of :data:`DEFAULT_LIMITS` apply to all other keys.
     """
 
     def __init__(self, limits: Mapping[str, KeyLimits], metrics: Metrics, shared: SharedCounts | None = None) -> None:
@@ -279,61 +278,61 @@ class Quotas:
         Raises
         ------
         ProblemError
-            429 beyond a limit, with the time after which it would not be.
+            429 beyond a limit, with the time to wait.
         """
-        if not (limits := self._of(key)):
+        if not (limits := self._get_limits(key)):
             return
         if (wait := await self._wait(key, limits)) is not None:
             self._metrics.key_refused.labels(key, wait.limit.name).inc()
-            raise _refusal(wait)
+            raise _to_problem(wait)
 
     async def charge(self, key: str, curves: int) -> None:
-        """Count light curves that are about to be answered."""
-        limits = [limit for limit in self._of(key) if limit.counted == "curves"]
-        if limits and not (self._shared and await self._shared.run(key, limits, curves, ask=False)):
+        """Count light curves that are about to be classified."""
+        limits = [limit for limit in self._get_limits(key) if limit.counted == "curves"]
+        if limits and not (self._shared and await self._shared.run(key, limits, curves, check=False)):
             self._local.charge(key, limits, curves)
 
     async def refund(self, key: str, curves: int) -> None:
-        """Take back the charge of a request that was admitted and then rejected for lack of room."""
+        """Refund a request that was rejected after its admission because the service is full."""
         for counted, amount in (("requests", 1), ("curves", curves)):
-            limits = [limit for limit in self._of(key) if limit.counted == counted]
-            if amount and limits and not (self._shared and await self._shared.run(key, limits, -amount, ask=False)):
+            limits = [limit for limit in self._get_limits(key) if limit.counted == counted]
+            if amount and limits and not (self._shared and await self._shared.run(key, limits, -amount, check=False)):
                 self._local.charge(key, limits, -amount)
 
     async def throttle(self, key: str) -> None:
-        """Wait until the light curves asked for have been paid for, as a stream does between two groups of them.
+        """Wait until the limit of light curves per second admits more, as a stream does between groups of lines.
 
         Raises
         ------
         ProblemError
-            429 when the key has asked for a day's worth.
+            429 beyond the limit of a day.
         """
-        limits = [limit for limit in self._of(key) if limit.counted == "curves"]
+        limits = [limit for limit in self._get_limits(key) if limit.counted == "curves"]
         while limits and (wait := await self._wait(key, limits)):
             if wait.limit.day:
                 self._metrics.key_refused.labels(key, wait.limit.name).inc()
-                raise _refusal(wait)
+                raise _to_problem(wait)
             await asyncio.sleep(wait.seconds)
 
     async def close(self) -> None:
-        """Let go of Redis."""
+        """Close the connection to Redis."""
         if self._shared is not None:
             await self._shared.close()
 
     async def _wait(self, key: str, limits: Sequence[Limit]) -> Wait | None:
-        """Count a request where the limits allow one, here or in Redis; else say which does not."""
-        reply = await self._shared.run(key, limits, 1, ask=True) if self._shared else None
+        """Count a request if the limits allow it, in Redis or here; else return the limit that does not."""
+        reply = await self._shared.run(key, limits, 1, check=True) if self._shared else None
         if reply is None:
             return self._local.admit(key, limits)
         seconds, number = reply
         return Wait(limits[number - 1], seconds) if number else None
 
-    def _of(self, key: str) -> tuple[Limit, ...]:
+    def _get_limits(self, key: str) -> tuple[Limit, ...]:
         return self._limits.get(key, self._limits.get(DEFAULT_LIMITS, ()))
 
 
-def _refusal(wait: Wait) -> ProblemError:
+def _to_problem(wait: Wait) -> ProblemError:
     what = wait.limit.name.replace("_", " ").replace("curves", "light curves")
     whole = int(wait.limit.most) if float(wait.limit.most).is_integer() else None
-    detail = f"this key may ask for {wait.limit.most:g} {what}"
+    detail = f"the limit of this API key is {wait.limit.most:g} {what}"
     return ProblemError(RATE_LIMITED, detail, limit=whole, retry_after=wait.seconds - GRACE_SECONDS)

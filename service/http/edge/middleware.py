@@ -1,9 +1,9 @@
 """Middleware around every request, in pure ASGI.
 
-Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide that a client has left.
+Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide that a client disconnects.
 :class:`RequestMiddleware` is the outermost layer: request id, trace, metrics, access log, ``HEAD``, ``OPTIONS``, and
-the only place where exceptions become replies. :class:`AuthMiddleware` guards ``/v1`` and the models of ``/v2``, except
-for probes: API key, then a limit of concurrent requests, then the key's quotas.
+the only place where exceptions become responses. :class:`AuthMiddleware` guards ``/v1`` and the models of ``/v2``
+except for probes: API key, limit of concurrent requests, quotas of the key.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nightjar_alerts.service.engine.queue import wait
+from nightjar_alerts.service.http.edge.body import ClientDisconnected
+from nightjar_alerts.service.http.edge.budget import RETRY_AFTER_FULL
 from nightjar_alerts.service.http.edge.errors import (
     INTERNAL,
     NOT_ALLOWED,
@@ -28,14 +30,16 @@ from nightjar_alerts.service.http.edge.errors import (
     to_problem,
 )
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS, KeyRing, Quotas
-from nightjar_alerts.service.http.edge.receive import RETRY_AFTER_FULL, ClientDisconnected
 from nightjar_alerts.service.observe.metrics import Metrics
 
-CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
+CLIENT_CLOSED_REQUEST = 499  # nginx's code, in metrics and logs only
 UNMATCHED = "unmatched"
-_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # replies repeat text of requests: never as a page
+_NO_SNIFFING = (
+    b"x-content-type-options",
+    b"nosniff",
+)  # responses may repeat text of requests
 _GUARDED = re.compile(r"/v1/|/v2/models/(?!.+/ready$)")
-_GUARDED_AS_WELL = {
+_PROTECTED = {
     "metrics": r"/metrics$",
     "docs": r"/$|/docs$|/openapi\.json$|/problems/",
     "v2": r"/v2(?:/|$)",
@@ -46,11 +50,11 @@ log = structlog.get_logger(__name__)
 
 
 class RequestMiddleware:
-    """Names, counts, times and logs a request, and turns exceptions of the application into problem documents.
+    """Identifies, counts, times and logs requests, and answers exceptions with problem documents.
 
     Parameters
     ----------
-    root_path : prefix under which a proxy serves the service, whether the proxy strips it from the path or not.
+    root_path : prefix under which a proxy serves the service; the proxy may strip it from the path or not.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, root_path: str = "") -> None:
@@ -62,7 +66,7 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         method, state = scope["method"], scope.setdefault("state", {})
-        if method == "HEAD":  # routes know GET only; uvicorn leaves the body out
+        if method == "HEAD":  # routes know GET only; uvicorn omits the body
             scope = {**scope, "method": "GET"}
         if self.root_path:
             scope["root_path"] = self.root_path
@@ -79,7 +83,7 @@ class RequestMiddleware:
                 message["headers"] = [*message["headers"], *named]
             await send(message)
 
-        # Not unbound afterwards: the task of a request ends with it.
+        # Not unbound, because the task ends with the request.
         structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace.trace_id)
         problem: ProblemError | None = None
         with trace.active():
@@ -90,11 +94,11 @@ class RequestMiddleware:
                 status = CLIENT_CLOSED_REQUEST
             except (Exception, asyncio.CancelledError) as error:
                 problem = self._problem(error, path)
-                problem.__traceback__ = problem.__cause__ = problem.__context__ = None  # which would keep the body
+                problem.__traceback__ = problem.__cause__ = problem.__context__ = None  # whose frames hold the body
                 if method == "OPTIONS" and problem.kind is NOT_ALLOWED:
                     await Response(status_code=204, headers={"Allow": problem.allow or ""})(scope, receive, send_named)
                     problem = None
-                elif not status:  # else part of a reply is out already; uvicorn closes the connection
+                elif not status:  # else the response has started, and uvicorn closes the connection
                     reply = problem_response(problem, scope["path"], request_id, scope.get("root_path", ""))
                     await reply(scope, receive, send_named)
                 status = status if problem is None else problem.kind.status
@@ -107,7 +111,7 @@ class RequestMiddleware:
 
     def _problem(self, error: BaseException, path: str) -> ProblemError:
         problem = to_problem(error)
-        if is_guarded(path):  # a probe that asks whether we are ready is not rejected
+        if is_guarded(path):  # a probe of a service that is not ready is not a rejected request
             self.metrics.rejected.labels(problem.kind.slug).inc()
         if problem.kind is INTERNAL:
             log.error("unexpected exception", exc_info=error)
@@ -117,9 +121,9 @@ class RequestMiddleware:
 def _log_access(
     scope: Scope, method: str, route: str, status: int, seconds: float, problem: ProblemError | None
 ) -> None:
-    """Log a request: what was wrong, and whose it was, but no text of its body."""
+    """Log a request with its error and client, without text of its body."""
     client = scope["client"][0] if scope.get("client") else ""
-    if status < 400:  # a line for every alert of a stream would be a flood
+    if status < 400:  # one line for every alert would be too many
         log.debug("request", client=client, method=method, route=route, status=status, seconds=round(seconds, 6))
         return
     fields: dict[str, object] = {"client": client}
@@ -129,7 +133,7 @@ def _log_access(
         fields["reason"] = problem.kind.slug
         if problem.errors:
             first = problem.errors[0]
-            unknown = first.reason == "unknown_field"  # its name is the client's text
+            unknown = first.reason == "unknown_field"  # whose name is text of the client
             fields["error"] = first.reason
             fields["pointer"] = first.pointer.rpartition("/")[0] if unknown else first.pointer
     write = log.info if status < 500 else log.warning
@@ -143,12 +147,12 @@ def route_path(scope: Scope) -> str:
 
 
 def is_guarded(path: str) -> bool:
-    """Return True for a path where work is done: it needs a key, where keys are asked for, and room."""
+    """Return True for paths that require an API key, if keys are set, and count as requests in progress."""
     return _GUARDED.match(path) is not None
 
 
 def _request_id(scope: Scope) -> str:
-    """Return the client's own id where it is harmless to repeat, else a new one."""
+    """Return the request id of the client if it is valid, else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _ACCEPTED_ID.fullmatch(value):
             return str(value, "ascii")
@@ -156,11 +160,11 @@ def _request_id(scope: Scope) -> str:
 
 
 class ConcurrencyLimiter:
-    """A limit of concurrent requests, shared fairly: a client with few is admitted while others have many.
+    """Limit of concurrent requests, shared fairly: a client with few is admitted while others have many.
 
     Parameters
     ----------
-    limit : number of requests; those of other clients count only up to one's own number, as in a fair queue.
+    limit : number of requests; those of another client count up to the client's own number, as in a fair queue.
     """
 
     def __init__(self, limit: int) -> None:
@@ -168,7 +172,7 @@ class ConcurrencyLimiter:
         self._taken: Counter[str] = Counter()
 
     def acquire(self, client: str) -> None:
-        """Begin a request. Raises ProblemError (429) beyond the limit."""
+        """Start a request. Raises ProblemError (429) beyond the limit."""
         others = [count for name, count in self._taken.items() if name != client]
         if wait(self._taken[client] + 1, others, rate=1.0) > self.limit:
             if not self._taken[client]:
@@ -185,15 +189,15 @@ class ConcurrencyLimiter:
 
 
 class AuthMiddleware:
-    """Admits a guarded request that shows a known key, when there is room and the key has not reached a quota.
+    """Admits requests with a known API key within the limits of concurrency and quota.
 
-    A request that is rejected later for lack of room (429 ``overloaded``, 503) is not charged to its key.
+    A request that is rejected later because the service is full (429 ``overloaded``, 503) is not charged to its key.
 
     Parameters
     ----------
-    quotas : None where no key has limits.
-    also : what needs a key besides ``/v1`` and the models of ``/v2``, as in :attr:`Settings.protected_paths`.
-    metrics : count the requests of each key.
+    quotas : None if no key has limits.
+    protected_paths : further paths that require a key, as in :attr:`Settings.protected_paths`.
+    metrics : counts the requests of each key.
     """
 
     def __init__(
@@ -202,13 +206,13 @@ class AuthMiddleware:
         keys: KeyRing,
         max_requests: int,
         quotas: Quotas | None = None,
-        also: Collection[str] = (),
+        protected_paths: Collection[str] = (),
         metrics: Metrics | None = None,
     ) -> None:
         self.app, self.keys, self.quotas, self.metrics = app, keys, quotas, metrics
         self._keyed = bool(keys)
         self.limiter = ConcurrencyLimiter(max_requests)
-        self._also = re.compile("|".join(_GUARDED_AS_WELL[name] for name in also) or r"(?!)")
+        self._protected = re.compile("|".join(_PROTECTED[name] for name in protected_paths) or r"(?!)")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -217,7 +221,7 @@ class AuthMiddleware:
             return
         path = route_path(scope)
         if not is_guarded(path) or scope["method"] == "OPTIONS":
-            if self._keyed and self._also.match(path):
+            if self._keyed and self._protected.match(path):
                 self.keys.authenticate(scope)
             await self.app(scope, receive, send)
             return

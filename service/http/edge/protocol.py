@@ -1,17 +1,17 @@
-"""HTTP/1.1 connections: uvicorn's h11 protocol with time limits, size limits and problem documents.
+"""HTTP/1.1 connections: uvicorn's h11 protocol with limits of time and size, and problem documents.
 
 h11 answers one request of a connection at a time: requests sent ahead (pipelining) wait unparsed. It also keeps the
 body of a request with an ``Upgrade`` header. The subclass adds limits:
 
 - headers arrive within ``header_timeout`` and in at most :data:`MAX_HEADERS` lines and :data:`MAX_HEADER_BYTES` bytes;
-- at most :data:`MAX_SURPLUS_BYTES` are received of further requests while one is answered;
-- a client that still sends the body of a request that has its reply has :data:`DRAIN_SECONDS` to read the reply;
-- a client reads its reply, or the connection ends after ``stall_timeout``;
+- while a request is answered, at most :data:`MAX_SURPLUS_BYTES` of further requests are received;
+- a client that still sends a body after the response has :data:`DRAIN_SECONDS` to read the response;
+- the connection of a client that does not read its response ends after ``stall_timeout``;
 - ``max_connections`` bounds the number of connections;
-- data with many short lines or chunks is parsed in small steps, so that other connections are served in between.
+- data with many short lines or chunks are parsed in small steps, between which other connections are served.
 
-Only public attributes of :class:`uvicorn.protocols.http.h11_impl.H11Protocol` are used. They are no documented
-interface, hence the upper bound of uvicorn's version in ``pyproject.toml`` and the test that names them.
+Only public attributes of :class:`uvicorn.protocols.http.h11_impl.H11Protocol` are used. They are not
+documented, so ``pyproject.toml`` bounds the version of uvicorn, and a test lists them.
 """
 
 import asyncio
@@ -43,19 +43,19 @@ log = structlog.get_logger(__name__)
 MAX_HEADER_BYTES = 32 * 1024
 MAX_HEADERS = 100
 MAX_LINES = 512
-"""Line ends in a piece of data beyond which it is parsed in steps."""
+"""Number of line ends in received data beyond which they are parsed in steps."""
 STEP_BYTES = 4096
 POLL_SECONDS = 0.005
 DRAIN_SECONDS = 2.0
 REJECT_SECONDS = 1.0
 MAX_SURPLUS_BYTES = 512 * 1024
-"""Most bytes of further requests that come while one is answered, and of data behind one that was rejected."""
+"""Maximum size of further requests while one is answered, and of data after a rejected request."""
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, derived from the service's settings, which it carries along.
+    """uvicorn configuration made from the settings of the service.
 
-    ``on_rejected`` is called with the slug of every problem that is answered without the application.
+    ``on_rejected`` is called with the slug of each problem that is answered without the application.
     """
 
     def __init__(self, app: Any, settings: Settings, on_rejected: Callable[[str], None] = lambda slug: None) -> None:
@@ -85,20 +85,20 @@ class LimitedProtocol(H11Protocol):
         super().__init__(config, *arguments, **more)
         self.settings, self.on_rejected = config.settings, config.on_rejected
         self.timers: dict[str, TimerHandle] = {}
-        self.unparsed = b""  # received, and waits for its step
+        self.unparsed = b""  # received data that wait to be parsed
         self.header_lines = 0
         self.rejected = False
-        self.surplus = 0  # bytes received while a reply was awaited
+        self.surplus = 0  # bytes received since the request was complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
-        """Wait for the first request, or reject the connection when there are too many."""
+        """Wait for the first request, or reject the connection if there are too many."""
         super().connection_made(transport)
         if len(self.connections) <= self.settings.max_connections:
             self.start_timer("headers", self.settings.header_timeout, self.reject_slow_headers)
         elif len(self.connections) > 2 * self.settings.max_connections:
             self.transport.abort()
         else:
-            detail = "the limit of open connections is reached"
+            detail = "too many open connections"
             self.reject(ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -112,7 +112,7 @@ class LimitedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse data, at once or in steps."""
         if self.rejected or self.conn.their_state in (h11.DONE, h11.MUST_CLOSE):
-            self.surplus += len(data)  # read, for the application watches for the end of the connection
+            self.surplus += len(data)  # received, so that the end of the connection is noticed
             if self.surplus > MAX_SURPLUS_BYTES:
                 self.transport.abort()
                 return
@@ -129,7 +129,7 @@ class LimitedProtocol(H11Protocol):
             self.transport.pause_reading()
 
     def parse_step(self) -> None:
-        """Parse a little of what has come, unless the application has enough to read, and the rest later."""
+        """Parse one step of the received data, unless the application has enough to read."""
         if self.rejected or self.transport.is_closing() or not self.unparsed:
             return
         if self.flow.read_paused:
@@ -143,7 +143,7 @@ class LimitedProtocol(H11Protocol):
             self.transport.resume_reading()
 
     def parse(self, data: bytes) -> None:
-        """Parse data; reject headers that are too many before they are parsed."""
+        """Parse data; reject too many headers before they are parsed."""
         if self.transport.is_closing():
             return
         if self.conn.their_state is h11.IDLE:
@@ -157,7 +157,7 @@ class LimitedProtocol(H11Protocol):
                 return
             self.header_lines = 0 if end else self.header_lines
             self.start_timer("headers", self.settings.header_timeout, self.reject_slow_headers)
-            if not data:  # which h11 would take for the end of the connection
+            if not data:  # which h11 treats as the end of the connection
                 return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
@@ -165,7 +165,7 @@ class LimitedProtocol(H11Protocol):
             self.stop_timer("headers")
 
     def on_response_complete(self) -> None:
-        """Bound the time that the client may take to finish its request and to read its reply."""
+        """Limit the time in which the client finishes its request and reads its response."""
         self.surplus = 0
         super().on_response_complete()
         if self.transport.is_closing():
@@ -175,18 +175,18 @@ class LimitedProtocol(H11Protocol):
             self.start_timer("body", DRAIN_SECONDS, self.transport.close)
 
     def handle_events(self) -> None:
-        """Stop waiting for the rest of a request when it has come."""
+        """Stop waiting for the rest of a request once it has arrived."""
         super().handle_events()
         if self.conn.their_state is not h11.SEND_BODY:
             self.stop_timer("body")
 
     def pause_writing(self) -> None:
-        """Give a client that does not read its reply a while to start again."""
+        """Limit the time that a client does not read its response."""
         super().pause_writing()
         self.start_timer("stall", self.settings.stall_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Stop waiting for a client that reads again."""
+        """Stop the time limit of a client that reads again."""
         self.stop_timer("stall")
         super().resume_writing()
 
@@ -197,7 +197,7 @@ class LimitedProtocol(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             if self.cycle.response_started or not self.cycle.more_body:
-                self.transport.abort()  # the reply to another request would be taken for this one
+                self.transport.abort()  # the client would mistake it for the response to the previous request
                 return
         if hint == 431:
             detail = f"the request line and headers are longer than {MAX_HEADER_BYTES} bytes"
@@ -208,12 +208,12 @@ class LimitedProtocol(H11Protocol):
             self.reject(ProblemError(MALFORMED, "not a valid HTTP/1.1 request"))
 
     def reject_slow_headers(self) -> None:
-        """End a connection whose headers are late."""
+        """Reject a connection whose headers are late."""
         detail = f"the headers did not arrive within {self.settings.header_timeout:g} s"
         self.reject(ProblemError(TIMEOUT, detail))
 
     def reject(self, error: ProblemError) -> None:
-        """Answer on the connection itself, without a request, and close it."""
+        """Send a problem without the application, and close the connection."""
         if self.rejected or self.transport.is_closing():
             return
         request_id = uuid4().hex
@@ -230,17 +230,17 @@ class LimitedProtocol(H11Protocol):
         lines = [f"HTTP/1.1 {error.kind.status} {error.kind.title}".encode(), b"connection: close"]
         lines += [name + b": " + value for name, value in response.raw_headers]
         self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
-        # Closing at once would reset the connection of a client that still sends, which would not see the reply.
+        # Closing at once would reset the connection of a client that is still sending, before it reads the response.
         self.rejected = True
         self.transport.write_eof()
         self.loop.call_later(REJECT_SECONDS, self.transport.close)
 
     def start_timer(self, name: str, seconds: float, act: Callable[[], object]) -> None:
-        """Start a timer unless it runs."""
+        """Start a timer unless it is running."""
         if name not in self.timers:
             self.timers[name] = self.loop.call_later(seconds, act)
 
     def stop_timer(self, name: str) -> None:
-        """Stop a timer if it runs."""
+        """Stop a timer if it is running."""
         if (timer := self.timers.pop(name, None)) is not None:
             timer.cancel()

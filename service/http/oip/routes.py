@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from nightjar_alerts.service.answers.replies import field_errors
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.body import cancel_on_disconnect, get_media_type
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
-from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, get_media_type
 from nightjar_alerts.service.http.endpoint import (
     INLINE_ITEMS,
     LARGE_BYTES,

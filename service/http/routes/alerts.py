@@ -26,8 +26,8 @@ from nightjar_alerts.service.answers.serializer import ResultSerializer, light_c
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.body import cancel_on_disconnect, get_media_type
 from nightjar_alerts.service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError, invalid_field
-from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, get_media_type
 from nightjar_alerts.service.http.endpoint import (
     INLINE_ITEMS,
     Timings,

@@ -11,8 +11,8 @@ from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import merge_options, validate_body
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.body import cancel_on_disconnect, get_media_type
 from nightjar_alerts.service.http.edge.errors import INTERNAL, ProblemError
-from nightjar_alerts.service.http.edge.receive import cancel_on_disconnect, get_media_type
 from nightjar_alerts.service.http.endpoint import (
     INLINE_ITEMS,
     Timings,

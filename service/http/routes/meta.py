@@ -1,10 +1,9 @@
 """Routes for documentation, problem types, models, probes and metrics.
 
-``/`` leads to ``/docs``, a description of the interface that needs nothing from elsewhere. The usual Swagger page loads
-its program from a content network; an observatory's service should not have to. This one is written from the OpenAPI
-document, without a script.
+``/`` redirects to ``/docs``, the API reference. It is generated from the OpenAPI document and needs no script, while
+Swagger's page loads one from a content network, which an isolated observatory cannot reach.
 
-No probe takes a lock or a thread that inference needs, so load cannot fail one.
+Probes take no lock and no thread that inference needs, so they do not fail under load.
 """
 
 import asyncio
@@ -51,28 +50,28 @@ async def home(request: Request) -> Response:
 
 @pages.get("/docs")
 async def docs(request: Request) -> Response:
-    """Describe the interface as a page."""
-    return HTMLResponse(_described(request.app)[0], headers={"Content-Security-Policy": _POLICY})
+    """Return the API reference."""
+    return HTMLResponse(_render(request.app)[0], headers={"Content-Security-Policy": _POLICY})
 
 
 @pages.get("/openapi.json")
 async def document(request: Request) -> Response:
-    """Describe the interface for programs."""
-    return Response(_described(request.app)[1], media_type=JSON_TYPE)
+    """Return the OpenAPI document."""
+    return Response(_render(request.app)[1], media_type=JSON_TYPE)
 
 
 @lru_cache(maxsize=4)
-def _described(app: FastAPI) -> tuple[bytes, bytes]:
-    """Make the page and the document as bytes, once: anybody may ask for them, as often as they like."""
+def _render(app: FastAPI) -> tuple[bytes, bytes]:
+    """Encode the page and the document once."""
     return _page(app.openapi()).encode(), orjson.dumps(app.openapi())
 
 
 @problems.get("/problems/{slug}")
 async def problem(slug: str) -> Response:
-    """Describe the kind of problem that a ``type`` points at."""
+    """Describe a problem type."""
     kind = KINDS.get(slug)
     if kind is None:
-        raise ProblemError(NOT_FOUND, "there is no kind of problem of this name")
+        raise ProblemError(NOT_FOUND, "unknown problem type")
     content = {"type": kind.type, "title": kind.title, "status": kind.status, "meaning": kind.meaning}
     return Response(orjson.dumps(content), media_type=JSON_TYPE)
 
@@ -135,15 +134,15 @@ models_router = APIRouter()
 
 @models_router.get(
     "/v1/models",
-    summary="Describe the models",
+    summary="List the models",
     response_class=Response,
     responses={
-        200: openapi.reply(ModelsReply, "Every model that is served."),
+        200: openapi.reply(ModelsReply, "All served models."),
         **openapi.problems(errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
     },
 )
 async def models(request: Request) -> Response:
-    """Task, name, version, hash, classes with their ids, bands, limits, metadata columns, quality, calibration."""
+    """Return name, version, hash, classes, bands, limits, metadata columns, scores and calibration of each model."""
     service = get_service(request)
     content = ModelsReply(models=[_describe(service, model) for model in service.served])
     return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)
@@ -154,7 +153,7 @@ async def models(request: Request) -> Response:
     summary="Describe one model",
     response_class=Response,
     responses={
-        200: openapi.reply(ClassifierDescription, "The model that answers for the name."),
+        200: openapi.reply(ClassifierDescription, "The model of this name."),
         **openapi.problems(errors.NOT_FOUND, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
     },
     openapi_extra={
@@ -170,7 +169,7 @@ async def models(request: Request) -> Response:
     },
 )
 async def model(request: Request) -> Response:
-    """Describe the model that answers for a name, an exact version or an alias."""
+    """Return the model of a name, an exact version or an alias."""
     service = get_service(request)
     content = _describe(service, service.select_model(request.path_params["model"]).model)
     return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)
@@ -187,22 +186,22 @@ UNAVAILABLE = openapi.problems(errors.UNAVAILABLE)
 
 
 class HealthStatus(BaseModel):
-    """The reply of a probe that finds nothing wrong."""
+    """Health of the service."""
 
     status: Literal["alive", "started"]
 
 
 class ReadyReply(BaseModel):
-    """Models that are served. A bundle that cannot be loaded is named; what it was to replace goes on answering."""
+    """Served models, and bundles that cannot be loaded, whose predecessors stay served."""
 
     status: Literal["ready"]
-    models: list[str] = Field(description="every model that answers, as `name@version`")
-    not_loaded: list[str] = Field(description="bundles that cannot be served; the admin interface says why")
+    models: list[str] = Field(description="served models as `name@version`")
+    not_loaded: list[str] = Field(description="bundles that cannot be loaded; the admin API has the reasons")
 
 
 @probes.get("/healthz", summary="Liveness", responses=UNAVAILABLE)
 async def healthz(request: Request) -> HealthStatus:
-    """Tell whether this process works: the event loop answers and the inference engine lives."""
+    """Return whether the process is alive: the event loop responds and the inference engine is running."""
     service = get_service(request)
     if not service.alive:
         raise service.not_ready()
@@ -211,7 +210,7 @@ async def healthz(request: Request) -> HealthStatus:
 
 @probes.get("/readyz", summary="Readiness", responses=UNAVAILABLE)
 async def readyz(request: Request) -> ReadyReply:
-    """Tell whether to send requests here: not while starting, draining or failed, nor while an inference run hangs."""
+    """Return whether the service accepts requests: it is not starting, draining or failed."""
     service = get_service(request)
     if service.unready:
         raise service.not_ready()
@@ -223,7 +222,7 @@ async def readyz(request: Request) -> ReadyReply:
 
 @probes.get("/startupz", summary="Startup", responses=UNAVAILABLE)
 async def startupz(request: Request) -> HealthStatus:
-    """Tell whether the model has been loaded, verified and warmed up."""
+    """Return whether the models are loaded, verified and warmed up."""
     service = get_service(request)
     if not service.started:
         raise service.not_ready()
@@ -237,6 +236,6 @@ async def startupz(request: Request) -> HealthStatus:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    """Every metric in the text format."""
-    text = await asyncio.to_thread(get_service(request).metrics.render)  # milliseconds: not on the event loop
+    """Return all metrics in the Prometheus text format."""
+    text = await asyncio.to_thread(get_service(request).metrics.render)  # takes milliseconds
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -387,5 +387,5 @@ def test_a_long_text_of_many_views_is_refused_before_it_is_read() -> None:
     column = pa.ListArray.from_arrays([0, 1000], many)
     table = arrow_table([curve(1)]).drop_columns(["band"]).append_column("band", column)
     with pytest.raises(ProblemError):
-        arrow._refuse_long_views(table.to_batches()[0].column("band"))
+        arrow._reject_long_views(table.to_batches()[0].column("band"))
     assert [fault.reason for fault in refusal(arrow_stream(table)).errors] == ["too_long"]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import zstandard
 
+from nightjar_alerts.service.http.edge.decompression import CODINGS, inflate
 from nightjar_alerts.service.http.edge.errors import OVERLOADED, ProblemError
-from nightjar_alerts.service.http.edge.receive import CODINGS, inflate
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 MIB = 1024 * 1024

@@ -230,7 +230,7 @@ async def test_redis_and_the_process_count_alike(tmp_path: Path) -> None:
         longest = 0.0  # seconds between one and the other
         for step in range(25):
             begun = time.monotonic()
-            told = await there.run("a", limits, 1, ask=True)
+            told = await there.run("a", limits, 1, check=True)
             assert told is not None
             found = here.admit("a", limits)
             longest = max(longest, time.monotonic() - begun)
@@ -243,7 +243,7 @@ async def test_redis_and_the_process_count_alike(tmp_path: Path) -> None:
                 time.sleep(max(found.seconds, seconds) + 0.01)
             elif step % 5 == 0:
                 curves = [limit for limit in limits if limit.counted == "curves"]
-                assert await there.run("a", curves, 10, ask=False) is not None
+                assert await there.run("a", curves, 10, check=False) is not None
                 here.charge("a", curves, 10)
         await there.close()
 
@@ -282,7 +282,7 @@ def test_streams_leave_places_for_requests() -> None:
 
 def test_a_stream_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty bytes every twenty seconds kept a place for ever, as the time allowed was for each line."""
-    monkeypatch.setattr("nightjar_alerts.service.http.edge.receive.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("nightjar_alerts.service.http.edge.lines.IDLE_BUDGET_SECONDS", 0.5)
     with live(loader(Network()), stream_rate=1000, body_timeout=5) as edge, edge.connect() as stream:
         stream.sendall(STREAM)
         started = time.monotonic()
@@ -335,7 +335,7 @@ def test_passwords_are_neither_arguments_nor_shown(capsys: pytest.CaptureFixture
 
 
 def test_shared_counts_invalid_address_error_hides_password() -> None:
-    with pytest.raises(RedisUnavailable, match="not an address") as caught:
+    with pytest.raises(RedisUnavailable, match="invalid URL") as caught:
         SharedCounts("http://user:hunter2@nowhere")
     assert "hunter2" not in str(caught.value)
 

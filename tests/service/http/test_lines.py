@@ -1,4 +1,4 @@
-"""Lines, however the bytes are cut."""
+"""LineSplitter, however the bytes are cut."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.edge.receive import STEP_BYTES, LineBody, Lines
+from nightjar_alerts.service.http.edge.lines import STEP_BYTES, LineBody, LineSplitter
 from support.edge import settings
 
 
@@ -19,7 +19,7 @@ from support.edge import settings
 def test_lines_may_be_cut_anywhere(lines: list[bytes], cuts: list[int]) -> None:
     body = b"\n".join(lines)
     places = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
-    cutter = Lines(100)
+    cutter = LineSplitter(100)
     found: list[bytes] = []
     for start, end in pairwise(places):
         found += cutter.feed(body[start:end])
@@ -31,7 +31,7 @@ def test_lines_may_be_cut_anywhere(lines: list[bytes], cuts: list[int]) -> None:
 
 @given(st.lists(st.sampled_from([b"", b" ", b"ab", b"abcd", b"     "]), max_size=12), st.integers(0, 60))
 def test_a_line_that_is_too_long_is_found_wherever_it_is_cut(lines: list[bytes], cut: int) -> None:
-    body, cutter, found = b"\n".join([*lines, b""]), Lines(3), list[bytes]()
+    body, cutter, found = b"\n".join([*lines, b""]), LineSplitter(3), list[bytes]()
     with suppress(ProblemError):
         for piece in (body[:cut], body[cut:]):
             for line in cutter.feed(piece):
@@ -40,7 +40,7 @@ def test_a_line_that_is_too_long_is_found_wherever_it_is_cut(lines: list[bytes],
 
 
 def test_a_line_that_is_too_long_comes_after_those_before_it() -> None:
-    lines = Lines(3).feed(b"abc\n \n\n12\nabcd")
+    lines = LineSplitter(3).feed(b"abc\n \n\n12\nabcd")
     assert [next(lines), next(lines)] == [b"abc", b"12"]
     with pytest.raises(ProblemError) as caught:
         next(lines)
@@ -48,7 +48,7 @@ def test_a_line_that_is_too_long_comes_after_those_before_it() -> None:
 
 
 def test_a_line_without_end_is_not_kept() -> None:
-    lines = Lines(1000)
+    lines = LineSplitter(1000)
     for _ in range(10):
         assert list(lines.feed(b"x" * 100)) == []
     with pytest.raises(ProblemError):
@@ -86,14 +86,14 @@ async def test_much_that_comes_at_once_is_cut_in_steps_between_which_others_are_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A body of nothing but ends of lines kept the event loop for a tenth of a second."""
-    fed, turns, feed = list[int](), list[int](), Lines.feed
+    fed, turns, feed = list[int](), list[int](), LineSplitter.feed
 
-    def noted(self: Lines, data: bytes) -> Iterator[bytes]:
+    def noted(self: LineSplitter, data: bytes) -> Iterator[bytes]:
         fed.append(len(data))
         turns.append(others)
         return feed(self, data)
 
-    monkeypatch.setattr(Lines, "feed", noted)
+    monkeypatch.setattr(LineSplitter, "feed", noted)
     others, data = 0, b"\n" * (20 * STEP_BYTES) + b"7\n"
     asking = asyncio.create_task(groups(line_body(data)))
     while not asking.done():
@@ -104,12 +104,12 @@ async def test_much_that_comes_at_once_is_cut_in_steps_between_which_others_are_
     assert len(set(turns)) == len(turns)
 
 
-async def test_blank_lines_buy_no_patience() -> None:
+async def test_blank_lines_buy_no_idle_budget() -> None:
     blank, said = line_body(b"\n" * 50_000, b"7"), line_body(b"7" * 50_000 + b"\n", b"7")
     for body in (blank, said):
-        body._patience = 1.0
+        body._idle_budget = 1.0
         await groups(body)
-    assert blank._patience <= 1.001 < 50 < said._patience
+    assert blank._idle_budget <= 1.001 < 50 < said._idle_budget
 
 
 @given(st.lists(st.lists(st.sampled_from([b"", b"ab", b"c" * 9000]), max_size=9), min_size=1, max_size=4))
@@ -119,7 +119,7 @@ def test_a_body_holds_all_that_was_not_handed_out(pieces: list[list[bytes]]) -> 
     async def ask() -> None:
         while (group := await body.group(2, 10_000)) is not None:
             handed = sum(map(len, group))
-            ready = sum(map(len, body._ready)) + len(body._came) - body._cut
+            ready = sum(map(len, body._ready)) + len(body._chunk) - body._split
             assert body.held == handed + ready + body._lines.pending
         assert body.held == 0
 

@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from nightjar_alerts.service.http.edge.body import Body, ClientDisconnected, cancel_on_disconnect, get_media_type
+from nightjar_alerts.service.http.edge.budget import MemoryBudget
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.edge.receive import (
-    Body,
-    ClientDisconnected,
-    MemoryBudget,
-    cancel_on_disconnect,
-    get_media_type,
-)
 
 Messages = list[dict[str, Any]]
 

@@ -70,7 +70,7 @@ def test_a_model_is_found_by_name_and_version(
     if ready:
         assert asking.get_model_metadata(name, version)["versions"] == [VERSION]
         return
-    with pytest.raises(InferenceServerException, match="no classifier is served") as caught:
+    with pytest.raises(InferenceServerException, match="is served") as caught:
         asking.get_model_metadata(name, version)
     assert caught.value.status() == "404"
 

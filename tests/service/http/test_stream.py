@@ -238,7 +238,7 @@ def test_a_client_that_leaves_takes_its_work_along(edge: Live, network: Network)
     try:
         with Talk(edge) as talk:
             talk.say(*(marked(index) for index in range(40)))
-            wait_until(lambda: edge.service.classifier.engine.running > 0)
+            wait_until(lambda: edge.service.models.default.engine.running > 0)
         wait_until(lambda: edge.metric("nightjar_withdrawn_total") == withdrawn + 40)
         assert edge.metric("nightjar_queue_depth", task="classification") == 0
     finally:

@@ -17,6 +17,7 @@ import pytest
 from deploy.bench.service_process import free_port
 from nightjar_alerts.models.bundle import MANIFEST, MODEL, Bundle, Manifest, write_manifest
 from nightjar_alerts.service.engine.load import load_model
+from nightjar_alerts.service.http.edge.errors import UNAVAILABLE
 from support.edge import HOST, Live, Network, curve, live, loader, wait_until
 from support.trouble import ENDLESS, FATAL, GREEDY, STUCK, trouble_bundle
 
@@ -74,7 +75,7 @@ def test_a_thread_that_dies_is_told_in_every_way() -> None:
     network.on_marker[FATAL] = sys.exit
     with live(loader(network)) as edge:
         status, headers, body = edge.ask("POST", "/v1/classify", json.dumps(troubled({"flux": FATAL})).encode())
-        assert_try_again(status, headers, body, "Starting, draining or failed; try again or another replica.")
+        assert_try_again(status, headers, body, UNAVAILABLE.meaning)
         wait_until(lambda: edge.service.unready == "the service has failed: an inference thread died")
         labels = {"task": "classification", "fault": "thread_died", "outcome": "fatal"}
         assert edge.metric("nightjar_engine_faults_total", **labels) == 1

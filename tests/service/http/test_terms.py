@@ -93,7 +93,7 @@ def test_a_deadline_comes_in_a_header(edge: Live, network: Network) -> None:
 
 def test_a_burst_with_one_key_leaves_room_for_another(edge: Live, network: Network) -> None:
     network.hold()
-    engine = edge.service.classifier.engine
+    engine = edge.service.models.default.engine
     with ThreadPoolExecutor() as threads:
         running = threads.submit(post, edge, "burst", 1)
         assert network.started.acquire(timeout=10)
@@ -114,10 +114,10 @@ def test_open_requests_of_one_key_do_not_lock_out_another(edge: Live, network: N
         running = threads.submit(post, edge, "burst", 1)
         assert network.started.acquire(timeout=10)
         waiting = [threads.submit(post, edge, "burst", 1) for _ in range(7)]
-        wait_until(lambda: edge.service.classifier.engine.depth == 7)
+        wait_until(lambda: edge.service.models.default.engine.depth == 7)
         status, _, problem = post(edge, "burst", 1)
         assert (status, problem["limit"]) == (429, 8)
         other = threads.submit(post, edge, "late", 1)
-        wait_until(lambda: edge.service.classifier.engine.depth == 8)
+        wait_until(lambda: edge.service.models.default.engine.depth == 8)
         network.release()
         assert {done.result()[0] for done in (running, *waiting, other)} == {200}

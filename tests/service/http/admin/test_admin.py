@@ -85,7 +85,7 @@ def test_without_a_setting_there_is_none() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
 def test_other_addresses_than_loopback_need_keys(host: str) -> None:
-    with pytest.raises(ValidationError, match="needs admin_keys"):
+    with pytest.raises(ValidationError, match="requires admin_keys"):
         Settings(admin_port=1, admin_host=host)
     Settings(admin_port=1, admin_host=host, admin_keys=(DIGEST,))
     Settings(admin_host=host)
@@ -120,7 +120,7 @@ def test_keys_are_its_own() -> None:
 
 def test_a_web_page_does_not_get_in(admin: Admin) -> None:
     status, problem = admin.ask("POST", "/v2/repository/models/mine/unload", origin="http://evil.example")
-    assert (status, problem["detail"]) == (401, "requests of web pages are refused")
+    assert (status, problem["detail"]) == (401, "requests from web pages are rejected")
     assert admin.answers()["version"] == "1.0.0"
 
 

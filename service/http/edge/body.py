@@ -1,0 +1,147 @@
+"""Request bodies: bounded in size and time, and the end of work whose client disconnects.
+
+Bytes are counted as they arrive, because a Content-Length may be wrong and a chunked body has none. If a client
+disconnects, its work is cancelled: Starlette alone would run a handler to its end.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Final, TypeVar
+
+from starlette.requests import Request
+from starlette.types import Receive
+
+from nightjar_alerts.service.http.edge.budget import Reservation
+from nightjar_alerts.service.http.edge.decompression import CODINGS
+from nightjar_alerts.service.http.edge.errors import (
+    MALFORMED,
+    TIMEOUT,
+    UNSUPPORTED,
+    ProblemError,
+    body_too_large,
+)
+
+T = TypeVar("T")
+
+BOM: Final = b"\xef\xbb\xbf"
+WATCH_AFTER_SECONDS: Final = 0.1
+"""Time after which it is watched whether the client disconnects; most requests are finished before."""
+
+
+class ClientDisconnected(Exception):
+    """The client closed its connection before it got a response."""
+
+
+class Body:
+    """A request body, whose bytes are charged to a reservation."""
+
+    def __init__(self, request: Request, reservation: Reservation) -> None:
+        self._request, self._reservation = request, reservation
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    async def read(self, limit: int, timeout: float) -> bytes:
+        """Read the whole body.
+
+        Raises
+        ------
+        ProblemError
+            413 beyond ``limit`` bytes, 408 after ``timeout`` seconds, 429 without memory for it, 400 if empty.
+        ClientDisconnected
+            If the client disconnects before the end.
+        """
+        self._check_declared(limit)
+        try:
+            async with asyncio.timeout(timeout):
+                while await self._read_chunk(limit):
+                    pass
+        except TimeoutError:
+            raise ProblemError(TIMEOUT, f"the body did not arrive within {timeout:g} s") from None
+        if not self._size:
+            raise ProblemError(MALFORMED, "the body is empty")
+        chunks, self._chunks = self._chunks, []  # so that the body is not held twice
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def charge(self, size: int) -> None:
+        """Charge further bytes, such as those of the decompressed body. Raises ProblemError (429)."""
+        self._reservation.hold(self._size + size)
+        self._size += size
+
+    def _check_declared(self, limit: int) -> None:
+        declared = self._request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise body_too_large(limit)
+
+    async def _read_chunk(self, limit: int) -> bool:
+        """Receive a chunk; return True unless it is the last one."""
+        message = await self._request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        if chunk := message.get("body", b""):
+            if self._size + len(chunk) > limit:
+                raise body_too_large(limit)
+            self.charge(len(chunk))
+            self._chunks.append(chunk)
+        return bool(message.get("more_body", False))
+
+
+def get_content_coding(request: Request) -> str:
+    """Return the Content-Encoding of a body in lower case, or "". Raises ProblemError (415) if unsupported."""
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding in ("", "identity"):
+        return ""
+    coding = "gzip" if coding == "x-gzip" else coding
+    if coding not in CODINGS:
+        raise ProblemError(UNSUPPORTED, f"supported values of Content-Encoding: {', '.join(CODINGS)}")
+    return coding
+
+
+def get_media_type(request: Request, accepted: Iterable[str]) -> str:
+    """Return the media type of a body in lower case, without parameters; empty if the request has none.
+
+    Raises
+    ------
+    ProblemError
+        415 for a media type that is not accepted, or an unsupported Content-Encoding.
+    """
+    get_content_coding(request)
+    name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    accepted = tuple(accepted)
+    if name and name not in accepted:
+        raise ProblemError(UNSUPPORTED, f"supported values of Content-Type: {', '.join(accepted)}")
+    return name
+
+
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of ``work``, started after the body was read; cancel it if the client disconnects.
+
+    The connection is watched after :data:`WATCH_AFTER_SECONDS`; an earlier disconnection is noticed then.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    watches: list[asyncio.Future[None]] = []
+
+    def cancel(_: object) -> None:
+        task.cancel()
+
+    def watch() -> None:
+        watches.append(asyncio.ensure_future(_disconnect(request.receive)))
+        watches[0].add_done_callback(cancel)
+
+    later = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, watch)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if any(each.done() for each in watches) and not task.uncancel():  # cancelled by the client alone
+            raise ClientDisconnected from None
+        raise
+    finally:
+        later.cancel()
+        for each in watches:
+            each.remove_done_callback(cancel)
+            each.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,71 @@
+"""Memory budget of request bodies, over all requests and fair between clients."""
+
+from collections import Counter
+from typing import Final, Self
+
+from nightjar_alerts.service.http.edge.errors import OVERLOADED, ProblemError
+
+RETRY_AFTER_FULL: Final = 1.0
+"""Seconds after which a request that found no room may be sent again."""
+
+
+class MemoryBudget:
+    """Bytes of request bodies held in memory, over all requests.
+
+    A client with several bodies may hold half of the limit, so that one client cannot use all of it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._held_by: Counter[str] = Counter()
+        self._bodies_of: Counter[str] = Counter()
+
+    def reserve(self, client: str) -> "Reservation":
+        """Return a reservation for one request of a client, to be used in a ``with`` statement."""
+        return Reservation(self, client)
+
+    def begin(self, client: str) -> None:
+        """Count a body of a client."""
+        self._bodies_of[client] += 1
+
+    def end(self, client: str) -> None:
+        """Stop counting a body of a client."""
+        self._bodies_of[client] -= 1
+        if not self._bodies_of[client]:
+            del self._bodies_of[client], self._held_by[client]
+
+    def take(self, size: int, client: str) -> None:
+        """Reserve bytes, or release them if ``size`` is negative. Raises ProblemError (429) beyond a limit."""
+        if size > 0:
+            if self.held + size > self.limit:
+                detail = "request body memory limit reached; retry later"
+                raise ProblemError(OVERLOADED, detail, retry_after=RETRY_AFTER_FULL)
+            if self._bodies_of[client] > 1 and self._held_by[client] + size > self.limit // 2:
+                detail = "request body memory limit of this client reached; retry later"
+                raise ProblemError(OVERLOADED, detail, retry_after=RETRY_AFTER_FULL)
+        self.held += size
+        self._held_by[client] += size
+
+
+class Reservation:
+    """Bytes that one request holds of a budget."""
+
+    def __init__(self, budget: MemoryBudget, client: str) -> None:
+        self._budget, self._client = budget, client
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        """Start the reservation."""
+        self._budget.begin(self._client)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release all bytes."""
+        self.hold(0)
+        self._budget.end(self._client)
+
+    def hold(self, size: int) -> None:
+        """Set the number of bytes that are held. Raises ProblemError (429) beyond a limit."""
+        self._budget.take(size - self.size, self._client)
+        self.size = size

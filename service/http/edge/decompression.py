@@ -1,0 +1,94 @@
+"""Decompression of request bodies in steps, so that a few kilobytes cannot fill the memory.
+
+Each piece is made in a thread and charged to the memory budget before the next one. The size of a body may exceed its
+limit by one piece.
+"""
+
+import zlib
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any
+
+from nightjar_alerts.service.http.edge.errors import MALFORMED, ProblemError, body_too_large
+
+CODINGS = ("gzip", "deflate", "zstd")
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # zlib's window sizes; RFC 9110: deflate is zlib
+_FED, _MADE = 64 * 1024, 1024 * 1024
+_FED_ZSTD = 128  # each four bytes may become a block of 128 kB
+_LARGEST_WINDOW = 8 * 1024 * 1024  # RFC 9659: what a decoder of the zstd coding has to support
+
+InThread = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
+
+
+async def inflate(data: bytes, coding: str, limit: int, charge: Callable[[int], None], in_thread: InThread) -> bytes:
+    """Decompress a body.
+
+    Parameters
+    ----------
+    coding : one of :data:`CODINGS`.
+    limit : bytes of the decompressed body.
+    charge : called with the size of each piece; may raise.
+    in_thread : runs a function in a thread.
+
+    Raises
+    ------
+    ProblemError
+        413 beyond the limit, 400 if the data are truncated, corrupt or followed by other data.
+    """
+    pieces, size, inflated = decompressed(data, coding), 0, list[bytes]()
+    while (piece := await in_thread(partial(next, pieces, None))) is not None:
+        size += len(piece)
+        if size > limit:
+            raise body_too_large(limit)
+        charge(len(piece))
+        inflated.append(piece)
+    if not size:
+        raise ProblemError(MALFORMED, "the body is empty")
+    return b"".join(inflated)
+
+
+def decompressed(data: bytes, coding: str) -> Iterator[bytes]:
+    """Yield the decompressed data in pieces of at most a few mebibytes. Raises ProblemError (400)."""
+    return _zstd(data) if coding == "zstd" else _zlib(data, coding)
+
+
+def _zlib(data: bytes, coding: str) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(_WINDOWS[coding])
+    try:
+        for start in range(0, len(data), _FED):
+            fed = data[start : start + _FED]
+            while fed and not inflater.eof:
+                yield inflater.decompress(fed, _MADE)
+                fed = inflater.unconsumed_tail
+            if inflater.eof and (inflater.unused_data or start + _FED < len(data)):
+                raise ProblemError(MALFORMED, f"other data follow the {coding} data of the body")
+        yield inflater.flush()
+    except zlib.error:
+        raise ProblemError(MALFORMED, f"the body is not valid {coding} data") from None
+    if not inflater.eof:
+        raise ProblemError(MALFORMED, f"the {coding} data of the body are truncated")
+
+
+def _zstd(data: bytes) -> Iterator[bytes]:
+    import zstandard
+
+    made, size = list[bytes](), 0
+    inflater: Any = None
+    try:
+        for start in range(0, len(data), _FED_ZSTD):
+            fed = data[start : start + _FED_ZSTD]
+            while fed:
+                if inflater is None:
+                    inflater = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+                made.append(inflater.decompress(fed))
+                size += len(made[-1])
+                fed = inflater.unused_data if inflater.eof else b""  # of the next frame
+                inflater = None if inflater.eof else inflater
+            if size >= _MADE:
+                yield b"".join(made)
+                made, size = [], 0
+    except zstandard.ZstdError:
+        raise ProblemError(MALFORMED, "the body is not valid zstd data") from None
+    if inflater is not None:
+        raise ProblemError(MALFORMED, "the zstd data of the body are truncated")
+    yield b"".join(made)
