@@ -243,10 +243,23 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
     fields -= {"model"}  # such a reply has the columns of one model, which its schema names
     options, described = Options(embedding=True), REJECTED | {"filters": {"F606W": "r"}}
+    subtype = {
+        "class": "Ia",
+        "class_id": 1,
+        "confidence": 0.75,
+        "probabilities": {"Ia": 0.75, "II": 0.25},
+        "prediction_set": ["Ia"],
+        "coverage": 0.9,
+        "model": {"name": "types", "version": "1.0.0"},
+    }
+    results = [described, CLASSIFIED | {"subtype": subtype}]
     table = pa.ipc.open_stream(
-        arrow.write_arrow(ClassifyResults({}, ("x", "y"), ("all",), BANDS, 3, [described], options))
-    )
+        arrow.write_arrow(ClassifyResults({}, ("x", "y"), ("all",), BANDS, 3, results, options))
+    ).read_all()
     assert set(table.schema.names) == fields
+    first, second = table["subtype"].to_pylist(maps_as_pydicts="strict")
+    assert first is None
+    assert {name: value for name, value in second.items() if value is not None} == subtype
 
 
 @pytest.mark.parametrize("results", [[CLASSIFIED, REJECTED], [REJECTED], [CLASSIFIED]])
