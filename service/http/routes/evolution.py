@@ -14,8 +14,8 @@ from nightjar_alerts.service.answers.serializer import encode_json
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import validate_body
 from nightjar_alerts.service.http.deadlines import check_deadline
-from nightjar_alerts.service.http.edge.errors import invalid_field
 from nightjar_alerts.service.http.edge.body import cancel_on_disconnect, get_media_type
+from nightjar_alerts.service.http.edge.errors import invalid_field
 from nightjar_alerts.service.http.endpoint import (
     Timings,
     charge_quota,
