@@ -115,7 +115,7 @@ def open_source(data: Data, form: str = "", name: str = "") -> Source:
         return _open_path(Path(data), form)
     if isinstance(data, bytes | bytearray | memoryview):
         return _open_stream(Stream(name or "the table", _stem(name), bytes(data)), form or _format_of_name(name))
-    if hasattr(data, "read"):
+    if hasattr(data, "read") and not _is_of_library(data):
         name = name or str(getattr(data, "name", "the table"))
         return _open_stream(stream_of(name, _stem(name), data), form or _format_of_name(name))
     return _in_memory(data, name or "the table")
@@ -345,6 +345,10 @@ def _part(column: Column, rows: slice) -> Column:
     return Lists(offsets - offsets[0], column.values[offsets[0] : offsets[-1]])
 
 
+def _is_of_library(data: Data) -> bool:
+    return type(data).__module__.partition(".")[0] in ("astropy", "nested_pandas", "pandas", "pyarrow")
+
+
 def _in_memory(data: Data, name: str) -> Source:
     """Open a table of pandas, pyarrow or astropy, a mapping of columns, or a list of rows. Raises TableError."""
     module = type(data).__module__.partition(".")[0]
@@ -450,7 +454,7 @@ def _first_fits_table(content: IO[bytes], name: str) -> Any:
     with fits.open(io.BytesIO(content.read()), memmap=False) as units:
         for unit in units:
             if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
-                return tables.Table.read(unit)
+                return tables.Table.read(unit, format="fits")
     raise TableError(f"{name} holds no table")
 
 

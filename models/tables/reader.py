@@ -90,6 +90,7 @@ _POINT: Final = np.dtype(
     ]
 )
 UNSAID: Final = -1
+NAMELESS: Final = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,6 +285,7 @@ class Table:
             self._count_problems()
             return
         del held, batches
+        self.report = Report()
         keys.clear()
         abouts.clear()
         if self._is_together():
@@ -375,14 +377,22 @@ class Table:
         layout = self._layout
         key = self._keys_of(batch, keys, abouts)
         if not layout.wide:
-            return self._measured(batch, layout.columns, layout.band, key)
+            return self._named(self._measured(batch, layout.columns, layout.band, key))
         pieces = []
         for band in layout.wide:
             columns = {role: name for role, name in layout.columns.items() if role != "band"} | dict(band.columns)
             piece = self._measured(batch, columns, band.filter_name, key)
             pieces.append(piece[piece["code"] != _CODES["no brightness"]])
         points = np.concatenate(pieces)
-        return points[np.argsort(points["key"], kind="stable")]
+        return self._named(points[np.argsort(points["key"], kind="stable")])
+
+    def _named(self, points: NDArray[Any]) -> NDArray[Any]:
+        """Leave out the points of no object, and count them."""
+        is_named = points["key"] != NAMELESS
+        if is_named.all():
+            return points
+        self.report.unused["without the name of an object"] += int((~is_named).sum())
+        return points[is_named]
 
     def _keys_of(self, batch: Batch, keys: dict[str, int], abouts: list[About]) -> NDArray[np.int64]:
         layout = self._layout
@@ -401,7 +411,7 @@ class Table:
             names = object_column([self.options.object_id or self._source.stem] * rows)
         key = np.empty(rows, np.int64)
         for row, name in enumerate(names):
-            number = keys.get(name)
+            number = NAMELESS if column is not None and not name else keys.get(name)
             if number is None:
                 number = keys[name] = len(abouts)
                 abouts.append(self._about(batch, row))

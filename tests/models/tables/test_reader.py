@@ -191,7 +191,7 @@ def test_json_of_any_shape_is_the_same() -> None:
         {"objectId": row["object_id"], "candidates": [{k: row[k][n] for k in NAMES[1:]} for n in range(10)]}
         for row in by_object
     ]
-    for name, document in {
+    documents: dict[str, Any] = {
         "points": points,
         "objects": by_object,
         "body": {"light_curves": by_object},
@@ -199,7 +199,8 @@ def test_json_of_any_shape_is_the_same() -> None:
         "frame": frame,
         "split": {"columns": list(NAMES), "data": [list(row) for row in ROWS]},
         "candidates": nested,
-    }.items():
+    }
+    for name, document in documents.items():
         assert read(json.dumps(document).encode(), "t.json")[1], name
         same(expected, read(json.dumps(document).encode(), "t.json")[1])
     for lines in (points, by_object, nested):
