@@ -20,9 +20,10 @@ from nightjar_alerts.models.tables.options import (
     TableOptions,
     TableQuestion,
 )
-from nightjar_alerts.models.tables.reader import Table, TableObject, read_table
+from nightjar_alerts.models.tables.reader import About, Table, TableObject, read_table
 
 __all__ = [
+    "About",
     "Choice",
     "Guess",
     "MissingExtra",

@@ -120,13 +120,16 @@ class Layout:
     mag_system: str = "AB"
     survey: str = ""
     signed: bool = False
+    bad_flags: dict[str, int] = field(default_factory=dict)
+    minimum: dict[str, float] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     guesses: list[Guess] = field(default_factory=list)
 
     def names(self) -> tuple[str, ...]:
         """Return every column that is read."""
         wide = [name for band in self.wide for name in band.columns.values()]
-        return tuple(dict.fromkeys([*self.columns.values(), *wide, *self.metadata.values()]))
+        checks = [*self.bad_flags, *self.minimum]
+        return tuple(dict.fromkeys([*self.columns.values(), *wide, *checks, *self.metadata.values()]))
 
     def filter(self, name: str) -> str | None:
         """Return the filter of a name: :data:`NO_FILTER` to leave its rows out, None where it is unknown."""
@@ -189,7 +192,7 @@ class _Guesser:
         for role, name in options.columns.items():
             if name and name not in sample:
                 raise TableError(f"columns.{role} is {name!r}, which the table does not have; it has {self._listed()}")
-        for meaning, name in options.metadata.items():
+        for meaning, name in (options.metadata or {}).items():
             if name not in sample:
                 raise TableError(f"metadata[{meaning!r}] is {name!r}; the table has {self._listed()}")
 
@@ -215,7 +218,26 @@ class _Guesser:
         self._decide_units(hints)
         self._decide_kind(hints)
         self._find_metadata()
+        self._check_columns()
         return result
+
+    def _check_columns(self) -> None:
+        """Raise TableError where the columns do not fit each other or do not hold numbers."""
+        result = self.result
+        for role in ("flux", "flux_err", "mag", "mag_err"):
+            name = result.columns.get(role)
+            if name is None:
+                continue
+            if isinstance(self.sample[name], Lists) != self.nested:
+                kind = "is not a column of lists" if self.nested else "is a column of lists"
+                raise TableError(f"columns do not fit each other: {name!r} {kind}, unlike the times")
+            if self.options.columns.get(role) and not self._is_numeric(name) and not self._is_mag_column(name):
+                raise TableError(f"column {name!r} does not hold numbers")
+        name = result.columns.get("object_id", "")
+        if name and (values := self._values(name)).dtype.kind == "f":
+            present = values[np.isfinite(values)]
+            if not (np.all(present % 1 == 0) and np.all(np.abs(present) < 2**53)):
+                raise TableError(f"column {name!r} holds floating-point numbers instead of a name or an integer")
 
     # Finding columns
 
@@ -584,7 +606,7 @@ class _Guesser:
                 complete = {kind: (name, free[0])}
         if not complete and "mag" in pairs and self.options.mag_err is not None:
             complete = {"mag": pairs["mag"]}
-        snr = self._candidates(vocabulary.SNR, self.points, self._is_numeric)
+        snr = [] if self._chosen("snr") == "" else self._candidates(vocabulary.SNR, self.points, self._is_numeric)
         if not complete and pairs and snr:
             self._take("snr", snr[0])
             complete = dict(pairs)
@@ -640,7 +662,7 @@ class _Guesser:
         return "" not in names or len(present) > 0.5 * len(names)
 
     def _find_rest(self) -> None:
-        points, options = self.points, self.options
+        points = self.points
         self._find("limit", vocabulary.LIMIT, points, self._looks_like_limit)
         self._find("upper_limit", vocabulary.UPPER_LIMIT, points)
         self._find("detected", (*vocabulary.DETECTED, "photflag"), points)
@@ -649,13 +671,29 @@ class _Guesser:
             self._find("zero_point", vocabulary.ZERO_POINT, [*points, *self.header], self._looks_like_zero_point)
         self._find("flux_unit", vocabulary.FLUX_UNIT, [*points, *self.header])
         self._find("mag_system", vocabulary.MAG_SYSTEM, [*points, *self.header], self._names_systems)
-        if not options.keep_flagged:
-            self._find("flag", tuple(vocabulary.FLAGS), points, self._is_numeric)
+        self._find_checks()
         if label := self._chosen("label"):
             self.result.columns["label"] = label
         for role in ("redshift", "parent"):
             if name := self._chosen(role):
                 self.result.columns[role] = name
+
+    def _find_checks(self) -> None:
+        """Find the columns of flags and qualities."""
+        given = self.options.bad_flags
+        for name, bits in (vocabulary.BAD_FLAGS if given is None else given).items():
+            found = [column for column in self.points if name in (column, plain(last_part(column)))]
+            if given is not None and not found:
+                raise TableError(f"bad_flags names {name!r}, which the table does not have; it has {self._listed()}")
+            if found and self._is_numeric(found[0]):
+                self.result.bad_flags[found[0]] = bits
+                if given is None:
+                    text = f"rows are left out where the survey flags them as bad in {found[0]!r}"
+                    self._guess("bad_flags", f"{found[0]}={bits}", text)
+        for name, least in self.options.minimum.items():
+            if name not in self.sample:
+                raise TableError(f"minimum names {name!r}, which the table does not have; it has {self._listed()}")
+            self.result.minimum[name] = least
 
     def _looks_like_limit(self, name: str) -> bool:
         return self._is_numeric(name) and self._looks_like_mags(name)
@@ -942,16 +980,17 @@ class _Guesser:
     def _find_metadata(self) -> None:
         """Take the columns that have the names of metadata, where a row or an object has one value."""
         result = self.result
-        result.metadata = dict(self.options.metadata)
+        if self.options.metadata is not None:
+            result.metadata = dict(self.options.metadata)
+            return
         taken = self._taken()
         for name in self.header:
             known = last_part(name)
             wanted = known if known in KNOWN_COLUMNS else _METADATA_SYNONYMS.get(known.lower(), "")
             if wanted and wanted not in result.metadata and name not in taken and self._is_scalar_number(name):
                 result.metadata[wanted] = name
-        found = {known: name for known, name in result.metadata.items() if known not in self.options.metadata}
-        if found:
-            listed = ", ".join(sorted(found.values())[:8]) + (" ..." if len(found) > 8 else "")
+        if found := sorted(result.metadata.values()):
+            listed = ", ".join(found[:8]) + (" ..." if len(found) > 8 else "")
             self._guess("metadata", "", f"metadata: {listed}")
 
     def _is_scalar_number(self, name: str) -> bool:
@@ -973,7 +1012,6 @@ _ROLE_TEXTS: Final = {
     "snr": "the signal-to-noise ratio",
     "zero_point": "the zero point of the flux",
     "mag_system": "the magnitude system",
-    "flag": "the quality flag",
 }
 _SYSTEM_TEXTS: Final = {"AB": "AB", "Vega": "Vega", "mixed": "Vega in U B V R I G BP RP and unfiltered, AB in others"}
 _KIND_TEXTS: Final = {

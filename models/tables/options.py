@@ -26,14 +26,13 @@ ROLES: Final = (
     "zero_point",
     "flux_unit",
     "mag_system",
-    "flag",
     "label",
     "redshift",
     "parent",
 )
 """What a column can be. ``limit`` is the limiting magnitude of an observation, ``upper_limit`` a flag that its
 measurement is a limit, ``sign`` the sign of a difference magnitude (ZTF's ``isdiffpos``), ``zero_point`` the AB zero
-point of the flux, ``flag`` a quality flag, ``parent`` what objects share that must stay on one side of a split."""
+point of the flux, ``parent`` what objects share that must stay on one side of a split."""
 
 
 class TableError(ValueError):
@@ -124,8 +123,11 @@ class TableOptions:
     signed_magnitudes : a negative magnitude stands for a negative flux, as in ATLAS's forced photometry.
     upper_limits : leave upper limits out, or use each as flux 0 with the limit's error.
     limit_sigma : significance of upper limits.
-    keep_flagged : keep rows that the survey flags as bad.
-    metadata : column of each metadata name (``mwebv``, ``zspec``, ``hostgal_zphot``).
+    bad_flags : bits of a column of flags, any of which makes a row unusable; None means those that the documentation
+        of a survey names (:data:`models.tables.vocabulary.BAD_FLAGS`).
+    minimum : smallest value of a column of a usable row, such as ``psfQfPerfect=0.9``.
+    metadata : column of each metadata name (``mwebv``, ``zspec``, ``hostgal_zphot``); None means those that have such
+        a name.
     survey : survey of the photometry (``ztf``), which decides what stands for the model's bands.
     """
 
@@ -145,8 +147,9 @@ class TableOptions:
     signed_magnitudes: bool | None = None
     upper_limits: Literal["drop", "use"] = "drop"
     limit_sigma: float = 5.0
-    keep_flagged: bool = False
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    bad_flags: Mapping[str, int] | None = None
+    minimum: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, str] | None = None
     survey: str = ""
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
@@ -45,8 +46,7 @@ from nightjar_alerts.models.tables.columns import (
 )
 from nightjar_alerts.models.tables.files import Data, Source, open_source
 from nightjar_alerts.models.tables.layout import NO_FILTER, VEGA_BY_CUSTOM, Layout, _unit_of, guess_layout
-from nightjar_alerts.models.tables.options import Guess, TableError, TableOptions
-from nightjar_alerts.models.tables.vocabulary import FLAGS
+from nightjar_alerts.models.tables.options import Guess, TableError, TableOptions, TableQuestion
 
 HELD_POINTS: Final = 1_000_000
 SHARES: Final = 64
@@ -67,6 +67,7 @@ REASONS: Final = (
     "filter left out",
     "unknown filter",
     "flagged by the survey",
+    "quality is too low",
     "upper limit",
     "no brightness",
     "brightness is not readable",
@@ -252,8 +253,13 @@ class Table:
         sample = next(self._source.batches(), None)
         if sample is None or not any(len(column) for column in sample.values()):
             examples = "".join(f" ({example})" for example in self._source.problems.examples[:1])
-            raise TableError(f"{self.name} holds no rows{examples}")
-        self._layout = guess_layout(self.header, self._source.units, sample, options, name or self.name)
+            raise TableError(f"{self.name} is empty: it holds no rows{examples}")
+        try:
+            self._layout = guess_layout(self.header, self._source.units, sample, options, name or self.name)
+        except TableQuestion:
+            raise
+        except TableError as error:
+            raise TableError(f"{self.name}: {error}") from None
         self._names = self._layout.names()
         self._bands: dict[str, int] = {}
         self._decide_signs(sample)
@@ -264,14 +270,28 @@ class Table:
         return tuple(self._layout.guesses)
 
     @property
+    def columns(self) -> dict[str, str]:
+        """Column of each role."""
+        return dict(self._layout.columns)
+
+    @property
     def progress(self) -> float:
         """Fraction of the table that the iteration has read."""
         return self._source.progress
 
     def __iter__(self) -> Iterator[TableObject]:
         self.report = Report()
+        self._seen: set[int] = set()
         keys: dict[str, int] = {}
         abouts: list[About] = []
+        yield from self._all_objects(keys, abouts)
+        for name, key in keys.items():
+            if key not in self._seen:  # an object whose lists are empty
+                yield self._object(name, np.zeros(0, _POINT), abouts[key])
+        self._count_problems()
+
+    def _all_objects(self, keys: dict[str, int], abouts: list[About]) -> Iterator[TableObject]:
+        """Yield the objects that have points; new objects are added to ``keys`` and ``abouts``."""
         batches = self._batches(keys, abouts)
         held: list[NDArray[Any]] = []
         points = 0
@@ -281,8 +301,7 @@ class Table:
             if points > HELD_POINTS:
                 break
         else:
-            yield from self._grouped(np.concatenate(held) if held else np.zeros(0, _POINT), keys, abouts)
-            self._count_problems()
+            yield from self._objects(np.concatenate(held) if held else np.zeros(0, _POINT), list(keys), abouts)
             return
         del held, batches
         self.report = Report()
@@ -292,7 +311,6 @@ class Table:
             yield from self._streamed(self._batches(keys, abouts), keys, abouts)
         else:
             yield from self._distributed(self._batches(keys, abouts), keys, abouts)
-        self._count_problems()
 
     def _count_problems(self) -> None:
         problems = self._source.problems
@@ -333,22 +351,20 @@ class Table:
         names: list[str] = []
         rest = np.zeros(0, _POINT)
         for batch in batches:
-            names.extend(list(keys)[len(names) :])
+            names.extend(islice(keys, len(names), None))
             points = np.concatenate([rest, batch])
             if not len(points):
                 continue
-            last = points["key"] == points["key"][-1]
-            for key, start, end in _runs(points["key"][~last]):
-                yield self._object(names[key], points[~last][start:end], abouts[key])
-            rest = points[last]
-        for key, start, end in _runs(rest["key"]):
-            yield self._object(names[key], rest[start:end], abouts[key])
+            last = int(np.argmax(points["key"] == points["key"][-1]))
+            yield from self._objects(points[:last], names, abouts)
+            rest = points[last:]
+        yield from self._objects(rest, names, abouts)
 
-    def _grouped(self, points: NDArray[Any], keys: Mapping[str, int], abouts: Sequence[About]) -> Iterator[TableObject]:
-        """Yield the objects in the order of their first rows."""
-        names = list(keys)
+    def _objects(self, points: NDArray[Any], names: Sequence[str], abouts: Sequence[About]) -> Iterator[TableObject]:
+        """Yield the objects of points in any order, by their numbers."""
         points = points[np.argsort(points["key"], kind="stable")]
         for key, start, end in _runs(points["key"]):
+            self._seen.add(key)
             yield self._object(names[key], points[start:end], abouts[key])
 
     def _distributed(
@@ -365,10 +381,7 @@ class Table:
                         batch[share == number].tofile(files[int(number)])
             names = list(keys)
             for path in paths:
-                points = np.fromfile(path, _POINT)
-                points = points[np.argsort(points["key"], kind="stable")]
-                for key, start, end in _runs(points["key"]):
-                    yield self._object(names[key], points[start:end], abouts[key])
+                yield from self._objects(np.fromfile(path, _POINT), names, abouts)
 
     # Values
 
@@ -392,7 +405,8 @@ class Table:
         if is_named.all():
             return points
         self.report.unused["without the name of an object"] += int((~is_named).sum())
-        return points[is_named]
+        named: NDArray[Any] = points[is_named]
+        return named
 
     def _keys_of(self, batch: Batch, keys: dict[str, int], abouts: list[About]) -> NDArray[np.int64]:
         layout = self._layout
@@ -447,16 +461,19 @@ class Table:
         offsets = time.offsets if isinstance(time, Lists) else None
         rows = np.arange(len(key)) if offsets is None else np.repeat(np.arange(len(key)), np.diff(offsets))
 
-        def values(role: str) -> Array | None:
-            name = columns.get(role)
-            if name is None:
-                return None
+        def rows_of(name: str) -> Array:
             column = batch[name]
             if not isinstance(column, Lists):
                 return column[rows] if offsets is not None else column
-            if offsets is None or len(column.values) != len(rows):
-                return None if role not in ("flux", "mag") else np.full(len(rows), np.nan)
+            if len(column.values) != len(rows):
+                raise TableError(
+                    f"{self.name}: lists of {name!r} have another length than those of {columns['time']!r}"
+                )
             return column.values
+
+        def values(role: str) -> Array | None:
+            name = columns.get(role)
+            return None if name is None else rows_of(name)
 
         count = len(rows)
         points = np.zeros(count, _POINT)
@@ -472,11 +489,11 @@ class Table:
         detected = self._detected(values("detected"), columns.get("detected", ""))
         if detected is not None:
             points["detected"] = detected
-        flag = values("flag")
-        if flag is not None:
-            bits, _ = numbers(flag)
-            worst = FLAGS.get(re.sub(r"[^a-z]", "", columns["flag"].rpartition(".")[2].lower()), 1)
-            _mark(code, np.nan_to_num(bits) >= worst, "flagged by the survey")
+        for name, bits in self._layout.bad_flags.items():
+            found = np.nan_to_num(numbers(rows_of(name))[0]).astype(np.int64)
+            _mark(code, (found & bits) != 0, "flagged by the survey")
+        for name, least in self._layout.minimum.items():
+            _mark(code, ~(numbers(rows_of(name))[0] >= least), "quality is too low")
         _mark(code, bad_time, "time is not readable")
         _mark(code, ~np.isfinite(mjd), "no time")
         limits = measured.is_limit

@@ -37,6 +37,7 @@ from nightjar_alerts.models.tables.options import TableError
 BATCH_ROWS: Final = 16_384
 BATCH_LINES_OF_JSON: Final = 256
 SAMPLE_BYTES: Final = 1 << 18
+SAMPLE_CHARACTERS: Final = 1 << 16
 MAX_LINE: Final = 64 << 20
 """Characters of a line that holds a whole light curve."""
 MOST_EXAMPLES: Final = 5
@@ -180,7 +181,11 @@ class TextSource:
         self.problems = Problems()
         head = stream.head()
         utf16 = head[:2] in _UTF16_MARKS
-        lines = head.removeprefix(BOM).decode("utf-16" if utf16 else "utf-8", "replace").splitlines()
+        lines = (
+            head.removeprefix(BOM).decode("utf-16" if utf16 else "utf-8", "replace")[:SAMPLE_CHARACTERS].splitlines()
+        )
+        if len(lines) > 1 and len(head) > SAMPLE_CHARACTERS:
+            lines.pop()  # which may be cut
         if b"\x00" in head[:64] and not utf16:
             raise TableError(f"{self.name} is not text: name its format with the option format")
         self._form = _form_of(lines, self.name)
@@ -339,7 +344,7 @@ def _form_of(lines: Sequence[str], name: str) -> _Form:
         (place, line) for place, line in enumerate(lines) if line.strip() and not line.lstrip().startswith(("#", "\\"))
     ]
     if not content:
-        raise TableError(f"{name} has no rows")
+        raise TableError(f"{name} is empty: it has no rows")
     separator, width = _separator([line for _, line in content[-60:]], name)
     return _with_names(lines, content, separator, width)
 
@@ -360,11 +365,11 @@ def _separator(lines: Sequence[str], name: str) -> tuple[str, int]:
 
 def _with_names(lines: Sequence[str], content: Sequence[tuple[int, str]], separator: str, width: int) -> _Form:
     """Return the layout with the names in the line, or the comment, before the first row, if there are any."""
-    rows = [(place, _split(line, separator)) for place, line in content]
-    start = next(
-        (place for place, row in rows if len(row) == width and any(map(_is_value, row))),
-        next(place for place, row in rows if len(row) == width),
-    )
+    rows = ((place, _split(line, separator)) for place, line in content)
+    wide = [place for place, line in content[:2] if len(_split(line, separator)) == width]
+    start = next((place for place, row in rows if len(row) == width and any(map(_is_value, row))), -1)
+    if start < 0:  # rows of words, behind a line of names
+        start = wide[0] + 1 if wide else content[-1][0]
     for place in range(start - 1, -1, -1):
         line = lines[place].strip()
         bare = line.lstrip("#\\%! ").strip()

@@ -438,13 +438,8 @@ LABEL: Final = (
     "claimedtype",
     "transienttype",
 )
-FLAGS: Final[Mapping[str, int]] = {"catflags": 32_768, "infobitssci": 33_554_432}
-"""Columns of bit flags, and the value from which a row is bad, by the documentation of ZTF's releases and forced
-photometry."""
-
-BANDS_IN_COLUMNS: Final = re.compile(
-    r"^(?P<before>.*?)(?P<band>(?:lsst|ztf|sdss|ps1|des|atlas)?[ugrizy]|[UBVRI]|BP|RP|G|[oc])(?P<after>.*)$"
-)
+BAD_FLAGS: Final[Mapping[str, int]] = {"catflags": 1 << 15, "infobitssci": 1 << 25}
+"""Bits that make a row unusable, by the documentation of ZTF's data releases and forced photometry."""
 
 NUMBERINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "ztf": {"1": "g", "2": "r", "3": "i"},

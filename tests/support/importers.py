@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from nightjar_alerts.training.importers.columns import RawObject
+from nightjar_alerts.models.tables import TableObject
 from nightjar_alerts.training.importers.commands import ImportReport, ImportRules, clean
 
 FORMS = {"S": "A", "i4": "J", "f4": "E", "f8": "D"}
 
 
-def raw_object(**changes: Any) -> RawObject:
+def raw_object(**changes: Any) -> TableObject:
     """Four good points in g and r, the first two detected."""
     columns: dict[str, Any] = {
         "object_id": "a",
@@ -28,10 +28,12 @@ def raw_object(**changes: Any) -> RawObject:
         "flux_err": np.array([100.0, 100.0, 100.0, 100.0]),
         "band": ["g", "r", "g", "r"],
     }
-    return RawObject(**columns | changes)
+    columns |= changes
+    columns["band"] = np.array(columns["band"], np.object_)
+    return TableObject(**columns)
 
 
-def cleaned(raw: RawObject, **rules: Any) -> tuple[Any, ImportReport]:
+def cleaned(raw: TableObject, **rules: Any) -> tuple[Any, ImportReport]:
     """Return the object that `clean` makes of a raw one, and the report."""
     report = ImportReport()
     return clean(raw, ImportRules(**rules), report), report

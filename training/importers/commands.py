@@ -22,7 +22,8 @@ Every point is validated, invalid ones are dropped and counted by reason, and th
 - nothing is repaired: a point with a NaN flux or an error that is not positive is dropped and counted, not filled in;
 - a band outside u g r i z Y stops the import, since only the user can decide: ``--bands w=r`` reads it as r, ``--bands
   w=`` leaves it out;
-- Julian dates stop the import; fluxes in the wrong unit cannot be proved, so an implausible median error is a warning;
+- Julian dates in SNANA files and alerts stop the import; fluxes in the wrong unit cannot be proved, so an implausible
+  median error is a warning;
 - of several points with the same time and band the most precise one is kept;
 - of several objects with the same id the first one is kept.
 """
@@ -35,7 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,18 +51,19 @@ from nightjar_alerts.models.photometry import (
     DETECTION_SNR,
     JD_MINUS_MJD,
     MAX_ABS_MJD,
-    NJY_PER_UNIT,
     NJY_ZERO_POINT,
+    MagSystem,
     SourceUnit,
     filter_index,
-    njy_of_magnitude,
 )
+from nightjar_alerts.models.tables import About, TableError, TableObject, TableOptions, read_table
+from nightjar_alerts.models.tables.files import hats_partitions, open_source
+from nightjar_alerts.models.tables.options import ROLES, TimeFormat
 from nightjar_alerts.models.taxonomy import MALLORN, TAXONOMIES, ZTF_SUPERNOVAE
 from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
 from nightjar_alerts.training.importers import surveys
-from nightjar_alerts.training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
 from nightjar_alerts.training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
-from nightjar_alerts.training.importers.tables import About, TableLayout, read_about, read_tables
+from nightjar_alerts.training.importers.tables import read_about, read_tables, tables_in
 from nightjar_alerts.training.importers.ztf import LeftOut, read_alerts
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
@@ -152,7 +154,7 @@ def _depth_warning(median: float) -> list[str]:
 
 
 def import_objects(
-    objects: Iterable[RawObject],
+    objects: Iterable[TableObject],
     out: Path,
     rules: ImportRules,
     provenance: Mapping[str, Any],
@@ -169,7 +171,7 @@ def import_objects(
 
     Raises
     ------
-    ImportFormatError
+    TableError
         When the source breaks its format, a band is unknown, or nothing is left to write.
     """
     report = ImportReport(left_out=left_out)
@@ -180,14 +182,14 @@ def import_objects(
     def stream() -> Iterator[LabelledObject]:
         yield from tqdm(_cleaned(objects, rules, report), unit="object", disable=not progress)
         if not report.objects_written:
-            raise ImportFormatError(f"nothing to write: {json.dumps(report.as_dict())}")
+            raise TableError(f"nothing to write: {json.dumps(report.as_dict())}")
 
     classes = None if rules.taxonomy == "found" else NAMES[rules.taxonomy]
     write_dataset(out, stream(), classes=classes, notes=lambda: {"import": json.dumps(document())})
     return report.as_dict()
 
 
-def _cleaned(objects: Iterable[RawObject], rules: ImportRules, report: ImportReport) -> Iterator[LabelledObject]:
+def _cleaned(objects: Iterable[TableObject], rules: ImportRules, report: ImportReport) -> Iterator[LabelledObject]:
     seen_ids: set[str] = set()
     for raw in objects:
         report.objects_read += 1
@@ -204,12 +206,12 @@ def _cleaned(objects: Iterable[RawObject], rules: ImportRules, report: ImportRep
             return
 
 
-def clean(raw: RawObject, rules: ImportRules, report: ImportReport) -> LabelledObject | None:
+def clean(raw: TableObject, rules: ImportRules, report: ImportReport) -> LabelledObject | None:
     """Return the object as it is stored, or None when it is left out; reasons are counted in ``report``.
 
     Raises
     ------
-    ImportFormatError
+    TableError
         For an unknown band, Julian dates, or a class outside the requested taxonomy.
     """
     if len({len(raw.mjd), len(raw.flux), len(raw.flux_err), len(raw.band)}) != 1:
@@ -252,14 +254,14 @@ def _too_little(band: Int64, detections: int, rules: ImportRules) -> str:
     return f"fewer than {rules.min_per_band} points in {lacking[0]}" if lacking else ""
 
 
-def _class_of(raw: RawObject, rules: ImportRules, report: ImportReport) -> str | None:
+def _class_of(raw: TableObject, rules: ImportRules, report: ImportReport) -> str | None:
     """Class of the object, empty when unlabelled; None when the map leaves it out."""
     name = raw.label
     if rules.classes and name:
         known = NAMES.get(rules.taxonomy, ())
         mapped = rules.classes.get(name, name if name in known else rules.classes.get("*"))
         if mapped is None:
-            raise ImportFormatError(
+            raise TableError(
                 f"object {raw.object_id}: the class map has no entry for {name!r}; map it (--classes '{name}=Ia'), "
                 f"leave it out (--classes '{name}=') or leave out every class that is not named (--classes '*=')"
             )
@@ -268,20 +270,26 @@ def _class_of(raw: RawObject, rules: ImportRules, report: ImportReport) -> str |
             return None
         name = "" if mapped == "*" else mapped
     if name and name not in NAMES.get(rules.taxonomy, (name,)):
-        raise ImportFormatError(
+        raise TableError(
             f"object {raw.object_id}: class {name!r} is not one of {rules.taxonomy}; map it (--classes '{name}=Ia'), "
             f"leave it out (--classes '{name}=') or keep the source's own classes (--taxonomy found)"
         )
     return name
 
 
-def _bands(raw: RawObject, rules: ImportRules) -> Int64:
+def _bands(raw: TableObject, rules: ImportRules) -> Int64:
     """Return indices into BANDS, -1 for a band that is left out."""
     index_by_name: dict[str, int] = {}
-    for name in set(raw.band):
+    left_out = raw.rejected.get("filter left out")
+    index_by_name |= (
+        dict.fromkeys({name for name, out in zip(raw.band, left_out, strict=True) if out}, -1)
+        if (left_out is not None)
+        else {}
+    )
+    for name in set(raw.band) - index_by_name.keys():
         mapped = rules.bands.get(name, name)
         if mapped and mapped not in (*BANDS, "y"):
-            raise ImportFormatError(
+            raise TableError(
                 f"object {raw.object_id}: band {mapped!r} is not one of {' '.join(BANDS)}; state how to read it "
                 f"(--bands '{name}=r') or leave it out (--bands '{name}=')"
             )
@@ -289,7 +297,7 @@ def _bands(raw: RawObject, rules: ImportRules) -> Int64:
     return np.array([index_by_name[name] for name in raw.band], dtype=np.int64)
 
 
-def _usable(raw: RawObject, band: Int64, report: ImportReport) -> Int64:
+def _usable(raw: TableObject, band: Int64, report: ImportReport) -> Int64:
     """Positions of the usable points, sorted by time and band; each other one is counted under its first reason."""
     is_usable = np.ones(len(raw.mjd), dtype=np.bool_)
     for reason, bad in {**raw.rejected, **_faults(raw, band)}.items():
@@ -306,7 +314,7 @@ def _usable(raw: RawObject, band: Int64, report: ImportReport) -> Int64:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _faults(raw: RawObject, band: Int64) -> dict[str, NDArray[np.bool_]]:
+def _faults(raw: TableObject, band: Int64) -> dict[str, NDArray[np.bool_]]:
     finite = np.isfinite(raw.mjd)
     _refuse_julian_dates(raw, raw.mjd[finite])
     error = raw.flux_err.astype(np.float32)
@@ -320,9 +328,9 @@ def _faults(raw: RawObject, band: Int64) -> dict[str, NDArray[np.bool_]]:
     }
 
 
-def _refuse_julian_dates(raw: RawObject, mjd: Float64) -> None:
+def _refuse_julian_dates(raw: TableObject, mjd: Float64) -> None:
     if len(mjd) and (np.abs(mjd - JD_MINUS_MJD) < MAX_ABS_MJD).all():
-        raise ImportFormatError(
+        raise TableError(
             f"object {raw.object_id}: times near {mjd[0]:.1f} are Julian dates; this importer reads MJD "
             "(the tables take --time-offset -2400000.5)"
         )
@@ -348,9 +356,16 @@ class ImportOptions(ImportRules):
     licence: str = Field(default="not stated", description="terms of the data, for the provenance and the model card")
     progress: bool = Field(default=True, description="show a progress bar")
 
+    maps_bands: ClassVar[bool] = True
+    """Whether the reader has mapped the bands already."""
+
+    def table_options(self) -> TableOptions:
+        """Return the options of the reader of tables; metadata come from tables of objects, unless they are named."""
+        return TableOptions(filters=self.bands, metadata={})
+
     def run(
         self,
-        objects: Iterable[RawObject],
+        objects: Iterable[TableObject],
         columns: Mapping[str, str],
         left_out: LeftOut | None = None,
         /,
@@ -359,13 +374,16 @@ class ImportOptions(ImportRules):
         """Import and print the report; ``rules`` are the format's own, the user's go first, in maps name by name."""
         options = self.model_dump(include=set(ImportRules.model_fields) & self.model_fields_set)
         maps = {name: {**rules.get(name, {}), **options.get(name, {})} for name in ("bands", "classes")}
+        if self.maps_bands:
+            maps["bands"] = {}
         settings = ImportRules(**{**rules, **options, **maps})
         provenance = {
             "format": re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__.removesuffix("Import")).lower(),
             "source": str(self.source),
             "survey": self.survey,
             "licence": self.licence,
-            "columns": dict(columns),
+            "columns": {part: name for part, name in columns.items() if name},
+            "bands": dict(self.bands),
         }
         report = import_objects(objects, self.out, settings, provenance, progress=self.progress, left_out=left_out)
         sys.stdout.write(json.dumps({"out": str(self.out), **report}, indent=2) + "\n")
@@ -373,6 +391,8 @@ class ImportOptions(ImportRules):
 
 class SnanaImport(ImportOptions):
     """SNANA FITS of ELAsTiCC and PLAsTiCC: a folder of HEAD and PHOT files, the model being the name of the folder."""
+
+    maps_bands: ClassVar[bool] = False
 
     survey: str = "ELAsTiCC"
     label_column: str | None = Field(default=None, description="HEAD column of the label, instead of the folder's name")
@@ -394,9 +414,8 @@ class PlasticcImport(ImportOptions):
 
     def cli_cmd(self) -> None:
         """Import."""
-        layout, objects = surveys.plasticc(self.source, self.objects)
-        bands = surveys.PLASTICC_BANDS
-        self.run(objects, layout.columns.used(), bands=bands, classes=surveys.PLASTICC_CLASSES)
+        options, objects = surveys.plasticc(self.source, self.objects, self.table_options())
+        self.run(objects, options.columns, classes=surveys.PLASTICC_CLASSES)
 
 
 class MallornImport(ImportOptions):
@@ -408,10 +427,10 @@ class MallornImport(ImportOptions):
 
     def cli_cmd(self) -> None:
         """Import."""
-        layout, objects = surveys.mallorn(self.source, self.part)
-        classes = surveys.mallorn_classes(layout.about)
+        about, objects = surveys.mallorn(self.source, self.part, self.table_options())
+        classes = surveys.mallorn_classes(about)
         preset = {} if self.types or not classes else {"classes": classes, "taxonomy": MALLORN.name}
-        columns = {**layout.columns.used(), "z_final": "Z", "mwebv": "EBV", "label": "SpecType"}
+        columns = {**surveys.MALLORN_COLUMNS, "z_final": "Z", "mwebv": "EBV", "label": "SpecType"}
         self.run(objects, columns, min_detections=0, **preset)
 
 
@@ -423,9 +442,9 @@ class ZtfSupernovaeImport(ImportOptions):
 
     def cli_cmd(self) -> None:
         """Import."""
-        layout, objects = surveys.ztf_supernovae(self.source)
+        objects = surveys.ztf_supernovae(self.source, self.table_options())
         preset = {} if self.types else {"classes": surveys.ZTF_CLASSES, "taxonomy": ZTF_SUPERNOVAE.name}
-        self.run(objects, {**layout.columns.used(), "label": "type"}, **preset)
+        self.run(objects, {**surveys.ZTF_COLUMNS, "label": "type"}, **preset)
 
 
 class LabelledImport(ImportOptions):
@@ -454,6 +473,8 @@ class LabelledImport(ImportOptions):
 class ZtfImport(LabelledImport):
     """ZTF alert archives: files, tar archives or folders of Avro or JSON alerts, compressed or not."""
 
+    maps_bands: ClassVar[bool] = False
+
     survey: str = "ZTF"
     alerts: Literal["last", "all"] = Field(default="last", description="history of the last alert, or all joined")
 
@@ -471,49 +492,77 @@ class PanstarrsImport(ImportOptions):
     survey: str = "Pan-STARRS1"
     bad_flags: int = Field(default=surveys.PS1_BAD, ge=0, description="bits of infoFlag that leave a point out")
     min_quality: float = Field(default=0.9, ge=0, le=1, description="least psfQfPerfect")
-    grouped: bool = Field(default=False, description="the rows of an object are adjacent: no sorting")
 
     def cli_cmd(self) -> None:
         """Import."""
-        layout, objects = surveys.panstarrs(
-            self.source, bad_flags=self.bad_flags, min_quality=self.min_quality, grouped=self.grouped
-        )
-        rules = {"required_bands": "grizY", "min_per_band": 4}
-        self.run(objects, layout.columns.used(), bands=surveys.PS1_BANDS, **rules)
+        options, quality = self.table_options(), self.min_quality
+        objects = surveys.panstarrs(self.source, options, bad_flags=self.bad_flags, min_quality=quality)
+        self.run(objects, surveys.PS1_COLUMNS, required_bands="grizY", min_per_band=4)
 
 
 class TableImport(LabelledImport):
-    """Any Parquet or CSV table with a map of columns, one row a point or points in lists."""
+    """Any table that `models.tables` reads, one row a point or points in lists; its columns are guessed or named."""
 
     columns: dict[str, str] = Field(
+        default={},
         description="id=, mjd=, band= (or band==r), flux= and flux_err= or mag= and mag_err=, [detected=, "
-        "upper_limit=, label=, redshift=, parent=]; a.b reaches into a nested column"
+        "upper_limit=, label=, redshift=, parent=]; a.b reaches into a nested column; no other column is used then. "
+        "Without it all but label, redshift and parent are guessed",
     )
     metadata: dict[str, str] = Field(default={}, description="metadata columns: z_final=Z, mwebv=EBV ...")
     metadata_struct: str | None = Field(
         default=None, description="struct column whose fields have the metadata's names"
     )
-    flux_unit: SourceUnit = Field(default="nJy", description="of flux and flux_err")
-    signed_magnitudes: bool = Field(
-        default=False, description="a negative magnitude stands for a negative flux, as in ATLAS's forced photometry"
+    flux_unit: SourceUnit | None = Field(default=None, description="of flux and flux_err; nJy where columns are named")
+    signed_magnitudes: bool | None = Field(
+        default=None, description="a negative magnitude stands for a negative flux, as in ATLAS's forced photometry"
+    )
+    mag_system: MagSystem | Literal["mixed"] | None = Field(
+        default=None, description="mixed: Vega in U B V R I G BP RP and unfiltered, AB in other filters"
     )
     zero_point: float | None = Field(default=None, description="AB zero point of the fluxes, instead of --flux-unit")
-    time_offset: float = Field(default=0.0, description="days to add to the times: -2400000.5 for Julian dates")
-    unsorted: bool = Field(default=False, description="the rows of an object are not adjacent, so sort first")
+    time_format: TimeFormat | None = Field(default=None, description="format of the times")
+    time_offset: float | None = Field(default=None, description="days to add to the times")
 
-    def layout(self) -> TableLayout:
-        """Return the layout of the options."""
-        unit = NJY_PER_UNIT[self.flux_unit] if self.zero_point is None else float(njy_of_magnitude(self.zero_point))
-        return TableLayout(
-            ColumnMap(**self.columns),
-            unit=unit,
+    def table_options(self) -> TableOptions:
+        """Return the options of the reader."""
+        roles = {"id": "object_id", "mjd": "time"}
+        columns = {roles.get(part, part): name for part, name in self.columns.items()}
+        band = columns.get("band", "")
+        if columns:
+            self._check(columns)
+            columns = {**dict.fromkeys(ROLES, ""), **columns}
+        unit = self.flux_unit or ("nJy" if columns and self.zero_point is None else "")
+        return TableOptions(
+            columns={**columns, "band": ""} if band.startswith("=") else columns,
+            band=band[1:] if band.startswith("=") else "",
+            filters=self.bands,
+            time_format=self.time_format or "",
             time_offset=self.time_offset,
-            metadata=self.metadata,
-            metadata_struct=self.metadata_struct,
+            flux_unit=unit,
+            zero_point=self.zero_point,
+            mag_system=self.mag_system or "",
             signed_magnitudes=self.signed_magnitudes,
-            about=self.about(),
-            unsorted=self.unsorted,
+            metadata=self._metadata(),
         )
+
+    @staticmethod
+    def _check(columns: Mapping[str, str]) -> None:
+        pairs = [[columns.get(kind), columns.get(f"{kind}_err")] for kind in ("flux", "mag")]
+        if not all(columns.get(part) for part in ("object_id", "time", "band")) or (
+            [all(pair) for pair in pairs].count(True) != 1 or any(any(pair) != all(pair) for pair in pairs)
+        ):
+            raise ValueError("columns must name id, mjd, band, and flux and flux_err, or mag and mag_err")
+
+    def _metadata(self) -> dict[str, str]:
+        """Return the metadata columns that are named, and those among the fields of the struct."""
+        if self.metadata_struct is None:
+            return self.metadata
+        names = open_source(self.paths()[0]).header
+        fields = {name.rpartition(".")[2]: name for name in names if name.startswith(f"{self.metadata_struct}.")}
+        if not fields:
+            raise TableError(f"column {self.metadata_struct} is not a struct")
+        return {name: fields[name] for name in METADATA_COLUMNS if name in fields} | self.metadata
 
     def paths(self) -> list[Path]:
         """Return the files to read."""
@@ -521,9 +570,12 @@ class TableImport(LabelledImport):
 
     def cli_cmd(self) -> None:
         """Import."""
-        layout = self.layout()
-        columns = {**layout.columns.used(), **self.metadata, **self.object_columns, **self.object_metadata}
-        self.run(read_tables(self.paths(), layout), columns)
+        options, paths, about = self.table_options(), self.paths(), self.about()
+        first = read_table(paths[0], options)
+        for guess in () if self.columns else first.guesses:
+            sys.stderr.write(f"{guess}\n")
+        columns = {**first.columns, **(options.metadata or {}), **self.object_columns, **self.object_metadata}
+        self.run(read_tables(paths, options, about), columns)
 
 
 class HatsImport(TableImport):
@@ -531,7 +583,7 @@ class HatsImport(TableImport):
 
     def paths(self) -> list[Path]:
         """Return the partitions."""
-        return surveys.hats_partitions(self.source)
+        return hats_partitions(self.source)
 
 
 class Import(BaseModel):

@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import NJY_PER_UNIT
-from nightjar_alerts.training.importers.columns import ImportFormatError, RawObject
+from nightjar_alerts.models.tables import TableError, TableObject
+from nightjar_alerts.models.tables.columns import object_column
 
 ROWS = 65_536
 COLUMN_KINDS = "LBIJKEDA"  # of FITS: fixed types
@@ -53,7 +54,7 @@ class BinaryTable(NamedTuple):
     path: Path
 
     def blocks(self, rows: int = ROWS) -> Iterator[Rows]:
-        """Yield the rows from the first on, ``rows`` at a time; ImportFormatError where the file ends too early."""
+        """Yield the rows from the first on, ``rows`` at a time; TableError where the file ends too early."""
         remaining = self.length
         while remaining:
             take = min(rows, remaining)
@@ -64,7 +65,7 @@ class BinaryTable(NamedTuple):
 
 @contextmanager
 def open_table(path: Path) -> Iterator[BinaryTable]:
-    """Open the first binary table of a file; ImportFormatError when it holds none or is damaged.
+    """Open the first binary table of a file; TableError when it holds none or is damaged.
 
     Notable: astropy reads the headers, not the rows, which it would hold whole where a file is compressed.
     """
@@ -83,15 +84,15 @@ def _layout(file: IO[bytes], path: Path) -> tuple[np.dtype[Any], int, int]:
             warnings.simplefilter("error", AstropyWarning)
             table = next((part for part in parts if isinstance(part, fits.BinTableHDU)), None)
             if table is None:
-                raise ImportFormatError(f"{path} holds no binary table, or is truncated before it")
+                raise TableError(f"{path} holds no binary table, or is truncated before it")
             row = np.dtype([_column(column, path) for column in table.columns])
             length, stated, start = table.header["NAXIS2"], table.header["NAXIS1"], table.fileinfo()["datLoc"]
-    except ImportFormatError:
+    except TableError:
         raise
     except Exception as error:  # any error of astropy on a foreign file becomes one message
-        raise ImportFormatError(f"{path} is truncated, damaged or no FITS file: {error}") from error
+        raise TableError(f"{path} is truncated, damaged or no FITS file: {error}") from error
     if row.itemsize != stated or not 0 <= length < 1 << 40:
-        raise ImportFormatError(f"{path}: {length} rows of {stated} bytes, the columns take {row.itemsize}")
+        raise TableError(f"{path}: {length} rows of {stated} bytes, the columns take {row.itemsize}")
     return row, length, start
 
 
@@ -101,9 +102,7 @@ def _column(column: Any, path: Path) -> Any:
     kind = form.lstrip("0123456789")[:1]
     scaled = column.bscale not in (None, "", 1) or column.bzero not in (None, "", 0)
     if scaled or kind not in COLUMN_KINDS:
-        raise ImportFormatError(
-            f"{path}: column {column.name} of form {form!r} is scaled or of a type that is not read"
-        )
+        raise TableError(f"{path}: column {column.name} of form {form!r} is scaled or of a type that is not read")
     base, shape = column.dtype.subdtype or (column.dtype, ())
     return column.name, "S1" if kind == "L" else base.newbyteorder(">"), shape
 
@@ -117,9 +116,9 @@ def _read(file: IO[bytes], size: int, path: Path) -> bytes:
     try:
         data = file.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ImportFormatError(f"{path} is truncated or damaged: {error}") from error
+        raise TableError(f"{path} is truncated or damaged: {error}") from error
     if len(data) < size:
-        raise ImportFormatError(f"{path} is truncated: {size - len(data)} bytes are missing")
+        raise TableError(f"{path} is truncated: {size - len(data)} bytes are missing")
     return data
 
 
@@ -208,15 +207,15 @@ COLUMNS: Final = {name: snana_name(name) for name in METADATA_COLUMNS}
 
 
 def head_files(source: Path) -> list[Path]:
-    """Return the HEAD files of ``source``, itself or below it; ImportFormatError when there are none."""
+    """Return the HEAD files of ``source``, itself or below it; TableError when there are none."""
     pattern = re.compile(r".*HEAD\.FITS(\.gz)?", re.IGNORECASE)
     paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if pattern.fullmatch(path.name))
     if not paths:
-        raise ImportFormatError(f"{source} holds no HEAD.FITS files")
+        raise TableError(f"{source} holds no HEAD.FITS files")
     return paths
 
 
-def read_snana(source: Path, *, label_column: str | None = None, window: bool = True) -> Iterator[RawObject]:
+def read_snana(source: Path, *, label_column: str | None = None, window: bool = True) -> Iterator[TableObject]:
     """Yield the objects of all HEAD and PHOT files of ``source``, in the order of their points.
 
     Parameters
@@ -226,7 +225,7 @@ def read_snana(source: Path, *, label_column: str | None = None, window: bool = 
 
     Raises
     ------
-    ImportFormatError
+    TableError
         When a file is missing, truncated, lacks a column, or its pointers do not fit its points.
     """
     for head in head_files(source):
@@ -259,7 +258,7 @@ def _head_rows(head: Path, needed: set[str]) -> Rows:
 
 def _require(table: BinaryTable, needed: set[str]) -> None:
     if missing := sorted(needed - set(table.row.names or ())):
-        raise ImportFormatError(f"{table.path} has no column {', '.join(missing)}")
+        raise TableError(f"{table.path} has no column {', '.join(missing)}")
 
 
 def _present(rows: Rows) -> dict[str, str]:
@@ -278,7 +277,7 @@ def _phot_file(head: Path) -> Path:
     for name in (stem, stem.removesuffix(".gz"), f"{stem}.gz"):
         if (head.parent / name).is_file() and name != head.name:
             return head.parent / name
-    raise ImportFormatError(f"{head.parent / stem} is missing next to {head.name}")
+    raise TableError(f"{head.parent / stem} is missing next to {head.name}")
 
 
 def _events(path: Path, first: Int64, last: Int64) -> Iterator[tuple[int, Rows]]:
@@ -298,12 +297,12 @@ def _events(path: Path, first: Int64, last: Int64) -> Iterator[tuple[int, Rows]]
 
 def _check_pointers(path: Path, first: Int64, last: Int64, length: int) -> None:
     if len(first) and (first[0] < 1 or last.max() > length or (first[1:] <= last[:-1]).any() or (last < first).any()):
-        raise ImportFormatError(f"{path}: PTROBS_MIN and PTROBS_MAX of its HEAD do not fit its {length} rows")
+        raise TableError(f"{path}: PTROBS_MIN and PTROBS_MAX of its HEAD do not fit its {length} rows")
 
 
 def _object(
     name: str, label: str, metadata: Mapping[str, float], redshift: float, points: Rows, window: bool
-) -> RawObject:
+) -> TableObject:
     flag, mjd = points["PHOTFLAG"].astype(np.int64), points["MJD"].astype(np.float64)
     detected = (flag & DETECTION) != 0
     rejected: dict[str, Any] = {
@@ -312,7 +311,7 @@ def _object(
     }
     if window:
         rejected["outside the alert window"] = ~in_window(mjd, flag)
-    return RawObject(
+    return TableObject(
         object_id=name,
         mjd=mjd,
         flux=points["FLUXCAL"].astype(np.float64) * NJY_PER_UNIT["FLUXCAL"],
@@ -336,9 +335,9 @@ def in_window(mjd: NDArray[np.float64], flag: Int64) -> NDArray[np.bool_]:
     return np.asarray((mjd >= trigger - PRE_TRIGGER_DAYS) & (mjd <= mjd[detected].max()))
 
 
-def _bands(points: Rows) -> list[str]:
+def _bands(points: Rows) -> NDArray[np.object_]:
     """Band letters; the survey's prefix (``LSST-u``) is left off."""
     name = "BAND" if "BAND" in (points.dtype.names or ()) else "FLT"
     if name not in (points.dtype.names or ()):
-        raise ImportFormatError("the PHOT file has neither a BAND nor a FLT column")
-    return [band.rpartition("-")[2] for band in text(points[name])]
+        raise TableError("the PHOT file has neither a BAND nor a FLT column")
+    return object_column([band.rpartition("-")[2] for band in text(points[name])])

@@ -1,4 +1,4 @@
-"""Tables whose layout is known: PLAsTiCC, MALLORN, typed ZTF supernovae, Pan-STARRS1, and HATS partitions.
+"""Tables whose layout is known: PLAsTiCC, MALLORN, typed ZTF supernovae, Pan-STARRS1.
 
 PLAsTiCC (Kaggle 2018; Zenodo 2539456, unblinded): a table of points with ``passband`` 0-5 and fluxes in FLUXCAL, and a
 table of objects with ``target`` (or ``true_target``), host redshifts and ``mwebv``.
@@ -40,40 +40,35 @@ Pan-STARRS1 (Chambers+ 2016, arXiv:1612.05560; Detection table of Flewelling+ 20
 import csv
 import gzip
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from nightjar_alerts.models.lightcurve import Int64, LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS, metadata_row
-from nightjar_alerts.models.photometry import BANDS, NJY_PER_UNIT
+from nightjar_alerts.models.tables import About, TableError, TableObject, TableOptions
+from nightjar_alerts.models.tables.files import open_source
+from nightjar_alerts.models.tables.options import ROLES
 from nightjar_alerts.models.taxonomy import MALLORN
 from nightjar_alerts.training.data.dataset import Dataset
-from nightjar_alerts.training.importers.columns import (
-    ColumnMap,
-    ImportFormatError,
-    RawObject,
-    as_numbers,
-    column,
-    header,
-    tables_in,
-)
-from nightjar_alerts.training.importers.tables import About, TableLayout, read_about, read_tables
+from nightjar_alerts.training.importers.tables import read_about, read_tables, tables_in
 
-PLASTICC_BANDS: Final = {str(number): band for number, band in enumerate(BANDS)}
 PLASTICC_METADATA: Final = {
     "hostgal_zspec": "hostgal_specz",
     "hostgal_zphot": "hostgal_photoz",
     "hostgal_zphot_err": "hostgal_photoz_err",
     "mwebv": "mwebv",
 }
-ZTF_COLUMNS: Final = ColumnMap(
-    id="object_id", mjd="mjd", band="band", mag="mag", mag_err="magerr", upper_limit="upperlimit"
-)
+ZTF_COLUMNS: Final = {
+    "object_id": "object_id",
+    "time": "mjd",
+    "band": "band",
+    "mag": "mag",
+    "mag_err": "magerr",
+    "upper_limit": "upperlimit",
+}
 ZTF_TYPES: Final = {
     "Ia": ("SN Ia", "SN Ia-91T-like", "SN Ia-91bg-like", "SN Ia-pec", "SN Ia-SC"),
     "II": ("SN II", "SN IIP", "SN IIL", "SN IIb", "SN II-pec"),
@@ -106,48 +101,62 @@ PLASTICC_CLASSES: Final = {
     "994": "PISN",
 }
 
-PS1_BANDS: Final = {str(number): band for number, band in enumerate(BANDS[1:], start=1)}
-PS1_COLUMNS: Final = ColumnMap(id="objID", mjd="obsTime", band="filterID", flux="psfFlux", flux_err="psfFluxErr")
+PS1_COLUMNS: Final = {
+    "object_id": "objID",
+    "time": "obsTime",
+    "band": "filterID",
+    "flux": "psfFlux",
+    "flux_err": "psfFluxErr",
+}
 # infoFlag: fit failed, poor fit, saturated star, bad PSF, defect, saturated, cosmic ray.
 PS1_BAD: Final = 0x8 | 0x10 | 0x80 | 0x400 | 0x800 | 0x1000 | 0x2000
-PS1_MISSING: Final = -999.0
 
-MALLORN_COLUMNS: Final = ColumnMap(id="object_id", mjd="Time (MJD)", band="Filter", flux="Flux", flux_err="Flux_err")
+MALLORN_COLUMNS: Final = {
+    "object_id": "object_id",
+    "time": "Time (MJD)",
+    "band": "Filter",
+    "flux": "Flux",
+    "flux_err": "Flux_err",
+}
 
 
-def plasticc(source: Path, objects: Path | None) -> tuple[TableLayout, Iterator[RawObject]]:
-    """Layout and objects of the tables of points in ``source``, labelled by the table ``objects`` where given."""
+def plasticc(source: Path, objects: Path | None, options: TableOptions) -> tuple[TableOptions, Iterator[TableObject]]:
+    """Options and objects of the tables of points in ``source``, labelled by the table ``objects`` where given."""
     paths = tables_in(source)
-    detected = next((name for name in header(paths[0]) if name in ("detected", "detected_bool")), None)
-    parts = {"id": "object_id", "mjd": "mjd", "band": "passband", "flux": "flux", "flux_err": "flux_err"}
-    layout = TableLayout(
-        ColumnMap(**parts, detected=detected),
-        unit=NJY_PER_UNIT["FLUXCAL"],
-        about=None if objects is None else _plasticc_objects(objects),
-    )
-    return layout, read_tables(paths, layout)
+    names = open_source(paths[0]).header
+    columns = {"object_id": "object_id", "time": "mjd", "band": "passband", "flux": "flux", "flux_err": "flux_err"}
+    columns["detected"] = next((name for name in ("detected", "detected_bool") if name in names), "")
+    options = replace(options, columns=only(columns), flux_unit="FLUXCAL", filter_numbers="lsst")
+    return options, read_tables(paths, options, None if objects is None else _plasticc_objects(objects))
+
+
+def only(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return columns of which no other is guessed."""
+    return {**dict.fromkeys(ROLES, ""), **columns}
 
 
 def _plasticc_objects(path: Path) -> dict[str, About]:
-    names = header(path)
+    names = open_source(path).header
     label = next((name for name in ("true_target", "target") if name in names), None)
     columns = ({"label": label} if label else {}) | ({"redshift": "true_z"} if "true_z" in names else {})
     return read_about(path, "object_id", columns, {k: v for k, v in PLASTICC_METADATA.items() if v in names})
 
 
-def mallorn(source: Path, part: Literal["train", "test"]) -> tuple[TableLayout, Iterator[RawObject]]:
-    """Layout and objects of one part of the challenge's folder; ``test`` is unlabelled."""
+def mallorn(
+    source: Path, part: Literal["train", "test"], options: TableOptions
+) -> tuple[dict[str, About], Iterator[TableObject]]:
+    """Facts and objects of one part of the challenge's folder; ``test`` is unlabelled."""
     log = source / f"{part}_log.csv"
     if not log.is_file():
-        raise ImportFormatError(f"{log} is missing")
+        raise TableError(f"{log} is missing")
     labelled = part == "train"
     metadata = {"z_final": "Z", "mwebv": "EBV"} | ({} if labelled else {"z_final_err": "Z_err"})
     about = read_about(log, "object_id", {"label": "SpecType", "redshift": "Z"} if labelled else {}, metadata)
-    layout = TableLayout(MALLORN_COLUMNS, unit=NJY_PER_UNIT["uJy"], about=about)
+    options = replace(options, columns=only(MALLORN_COLUMNS), flux_unit="uJy")
     paths = sorted(source.glob(f"split_*/{part}_full_lightcurves.csv*"))
     if not paths:
-        raise ImportFormatError(f"{source} holds no split_*/{part}_full_lightcurves.csv")
-    return layout, read_tables(paths, layout)
+        raise TableError(f"{source} holds no split_*/{part}_full_lightcurves.csv")
+    return about, read_tables(paths, options, about)
 
 
 def mallorn_classes(about: Mapping[str, About] | None) -> dict[str, str]:
@@ -156,63 +165,24 @@ def mallorn_classes(about: Mapping[str, About] | None) -> dict[str, str]:
     return {name: MALLORN_CLASSES[mallorn_class(name)] for name in sorted(types)}
 
 
-def ztf_supernovae(source: Path) -> tuple[TableLayout, Iterator[RawObject]]:
-    """Layout and objects of a folder of typed ZTF supernovae."""
+def ztf_supernovae(source: Path, options: TableOptions) -> Iterator[TableObject]:
+    """Objects of a folder of typed ZTF supernovae."""
     about = read_about(source / "objects.csv", "object_id", {"label": "type"}, {})
-    layout = TableLayout(ZTF_COLUMNS, about=about)
-    return layout, read_tables(sorted(source.glob("photometry.csv*"))[:1] or [source / "photometry.csv"], layout)
+    paths = sorted(source.glob("photometry.csv*"))[:1] or [source / "photometry.csv"]
+    return read_tables(paths, replace(options, columns=only(ZTF_COLUMNS)), about)
 
 
-def panstarrs(
-    source: Path, *, bad_flags: int = PS1_BAD, min_quality: float = 0.9, grouped: bool = False
-) -> tuple[TableLayout, Iterator[RawObject]]:
-    """Layout and objects of CasJobs tables of Pan-STARRS1 detections; ``grouped``: rows of an object are adjacent."""
-
-    def rejections(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
-        flags = np.nan_to_num(as_numbers(column(batch, "infoFlag"), "infoFlag"), nan=float(bad_flags)).astype(np.int64)
-        quality = as_numbers(column(batch, "psfQfPerfect"), "psfQfPerfect")
-        values = [as_numbers(column(batch, name), name) for name in ("obsTime", "psfFlux", "psfFluxErr")]
-        return {
-            "missing (-999)": np.any([value == PS1_MISSING for value in values], axis=0),
-            "infoFlag": (flags & bad_flags) != 0,
-            f"psfQfPerfect below {min_quality:g}": ~(quality >= min_quality),
-        }
-
-    layout = TableLayout(
-        PS1_COLUMNS,
-        unit=NJY_PER_UNIT["Jy"],
-        extra=("infoFlag", "psfQfPerfect"),
-        rejections=rejections,
-        unsorted=not grouped,
+def panstarrs(source: Path, options: TableOptions, *, bad_flags: int, min_quality: float) -> Iterator[TableObject]:
+    """Objects of CasJobs tables of Pan-STARRS1 detections."""
+    options = replace(
+        options,
+        columns=only(PS1_COLUMNS),
+        flux_unit="Jy",
+        filter_numbers="ps1",
+        bad_flags={"infoFlag": bad_flags},
+        minimum={"psfQfPerfect": min_quality},
     )
-    return layout, read_tables(tables_in(source), layout)
-
-
-def hats_partitions(source: Path) -> list[Path]:
-    """Return the Parquet files of a HATS catalogue, pixel by pixel; of a collection, those of its primary catalogue.
-
-    The margin and index tables of a collection repeat objects and are not read, nor are the ``_metadata`` files.
-
-    Raises
-    ------
-    ImportFormatError
-        When there is no ``Norder=*/Dir=*/Npix=*`` below ``source``.
-    """
-    catalogue = source
-    properties = source / "collection.properties"
-    if properties.is_file():
-        lines = [line.partition("=") for line in properties.read_text(encoding="utf-8").splitlines()]
-        named = {key.strip(): value.strip() for key, _, value in lines}
-        catalogue = source / named.get("hats_primary_table_url", ".")
-    paths = sorted(path for path in catalogue.rglob("*.parquet") if _is_partition(path))
-    if not paths:
-        raise ImportFormatError(f"{source} is not a HATS catalogue: it holds no Norder=*/Dir=*/Npix=* Parquet files")
-    return paths
-
-
-def _is_partition(path: Path) -> bool:
-    parts = path.parts
-    return all(any(part.startswith(f"{key}=") for part in parts) for key in ("Norder", "Dir", "Npix"))
+    return read_tables(tables_in(source), options)
 
 
 MALLORN_CLASSES = MALLORN.names

@@ -25,8 +25,8 @@ from nightjar_alerts.models.alerts.reader import ArchiveAlert, ObservationList
 from nightjar_alerts.models.alerts.reader import read_archive_alerts as alerts_of
 from nightjar_alerts.models.alerts.surveys.ztf import MISSING_FLUX, SURVEY
 from nightjar_alerts.models.photometry import FILTERS
-from nightjar_alerts.training.importers.columns import ImportFormatError, RawObject
-from nightjar_alerts.training.importers.tables import About
+from nightjar_alerts.models.tables import About, TableError, TableObject
+from nightjar_alerts.models.tables.columns import object_column
 
 RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1].observations)}
 """Order of preference of the lists of observations; those of brokers' packets have the same names."""
@@ -69,7 +69,7 @@ def read_alerts(
     keep: Literal["last", "all"] = "last",
     about: Mapping[str, About] | None = None,
     left_out: LeftOut | None = None,
-) -> Iterator[RawObject]:
+) -> Iterator[TableObject]:
     """One object for each ``objectId`` of an archive.
 
     Parameters
@@ -78,7 +78,7 @@ def read_alerts(
 
     Raises
     ------
-    ImportFormatError
+    TableError
         When there is no alert that can be read.
     """
     counts: Counter[str] = Counter()
@@ -104,7 +104,7 @@ def read_alerts(
 def alerts_in(source: Path, left_out: LeftOut | None = None) -> Iterator[ArchiveAlert]:
     """Every alert of a file, a tar or the files and tars below a folder, in the order of their names."""
     if not source.exists():
-        raise ImportFormatError(f"{source} does not exist")
+        raise TableError(f"{source} does not exist")
     left_out, count = LeftOut({}, {}) if left_out is None else left_out, 0
     for item in read_path(source):
         if item.kind != "packet":
@@ -118,7 +118,7 @@ def alerts_in(source: Path, left_out: LeftOut | None = None) -> Iterator[Archive
                 yield alert
     if not count:
         name, reason = next(iter({**left_out.other, **left_out.unreadable}.items()), ("", ""))
-        raise ImportFormatError(f"{source} holds no alerts of ZTF" + (f"; {name}: {reason}" if name else ""))
+        raise TableError(f"{source} holds no alerts of ZTF" + (f"; {name}: {reason}" if name else ""))
 
 
 def _why_unreadable(alert: ArchiveAlert | PacketError) -> str:
@@ -154,19 +154,19 @@ def _reason(part: ObservationList, index: int) -> str:
     return "no sign of the difference" if part.rows.flaw[index] == Flaw.BAD_SIGN else "upper limit"
 
 
-def _object(name: str, rows: list[AlertRow], about: About) -> RawObject:
+def _object(name: str, rows: list[AlertRow], about: About) -> TableObject:
     """Rows of one exposure become one point: the first with a flux, detected when any of them was."""
     rows = sorted(rows, key=lambda row: (row.rank, row.mjd))
     points = photometry.concatenate([row.rows.at(np.array([row.place])) for row in rows])
     detected, spare = _exposures(points)
     reasons = sorted({row.reason for row in rows if row.reason})
     rejected = {reason: np.array([row.reason == reason for row in rows]) for reason in reasons}
-    return RawObject(
+    return TableObject(
         object_id=name,
         mjd=points.mjd,
         flux=points.flux,
         flux_err=points.flux_err,
-        band=[row.filter_name for row in rows],
+        band=object_column([row.filter_name for row in rows]),
         detected=detected,
         label=about.label,
         metadata=about.metadata,

@@ -229,7 +229,7 @@ def test_json_with_nan_and_null_has_missing_values() -> None:
 
 
 def test_json_of_the_open_supernova_catalog_is_read() -> None:
-    photometry = [
+    photometry: list[dict[str, Any]] = [
         {"time": str(mjd), "band": band, "magnitude": str(mag), "e_magnitude": str(err), "u_time": "MJD"}
         for _, mjd, band, mag, err in ROWS[:10]
     ]

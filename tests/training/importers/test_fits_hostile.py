@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar_alerts.training.importers.columns import ImportFormatError
+from nightjar_alerts.models.tables import TableError
 from nightjar_alerts.training.importers.snana import open_table
 
 
@@ -29,5 +29,5 @@ def header(*cards: str) -> bytes:
 def test_sizes_that_cannot_be_are_told(cards: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "strange.fits"
     path.write_bytes(header("SIMPLE  = T", "BITPIX  = 8", *cards) + b"\0" * 2880)
-    with pytest.raises(ImportFormatError), open_table(path):
+    with pytest.raises(TableError), open_table(path):
         pass

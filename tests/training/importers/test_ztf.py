@@ -13,8 +13,7 @@ import pytest
 from nightjar_alerts.models.alerts import containers
 from nightjar_alerts.models.alerts.envelopes import read_packet
 from nightjar_alerts.models.alerts.packet import Packet
-from nightjar_alerts.training.importers.columns import ImportFormatError
-from nightjar_alerts.training.importers.tables import About
+from nightjar_alerts.models.tables import About, TableError
 from nightjar_alerts.training.importers.ztf import LeftOut, read_alerts
 from support.importers import avro, cleaned, write_alerts, ztf_alert
 
@@ -162,22 +161,22 @@ def test_a_tar_cut_between_two_members_is_named(tmp_path: Path) -> None:
 def test_damaged_foreign_and_missing_archives_are_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.avro"
     broken.write_bytes(avro(ztf_alert("Z1", JD))[:-30])
-    with pytest.raises(ImportFormatError, match=r"broken.avro: truncated_avro"):
+    with pytest.raises(TableError, match=r"broken.avro: truncated_avro"):
         list(read_alerts(broken))
     broken.write_bytes(b"")
-    with pytest.raises(ImportFormatError, match=r"broken.avro: empty"):
+    with pytest.raises(TableError, match=r"broken.avro: empty"):
         list(read_alerts(broken))
     tar = tmp_path / "night.tar.gz"
     tar.write_bytes(b"\x1f\x8bnonsense")
-    with pytest.raises(ImportFormatError, match=r"night.tar.gz: "):
+    with pytest.raises(TableError, match=r"night.tar.gz: "):
         list(read_alerts(tar))
     foreign = {"type": "record", "name": "other", "fields": [{"name": "objectId", "type": "string"}]}
     with broken.open("wb") as file:
         fastavro.writer(file, foreign, [{"objectId": "Z1"}])
-    with pytest.raises(ImportFormatError, match="unknown_schema"):
+    with pytest.raises(TableError, match="unknown_schema"):
         list(read_alerts(broken))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ImportFormatError, match="holds no alerts"):
+    with pytest.raises(TableError, match="holds no alerts"):
         list(read_alerts(tmp_path / "empty"))
-    with pytest.raises(ImportFormatError, match="does not exist"):
+    with pytest.raises(TableError, match="does not exist"):
         list(read_alerts(tmp_path / "nowhere"))
