@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final, Literal, get_args
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -32,6 +32,7 @@ FORMS: Final[Mapping[str, str]] = {
 """Forms of the addresses, by setting."""
 MAX_SHOWN: Final = 200
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_IPV4_LIKE: Final = re.compile(r"\d+(\.\d+)+")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?\.?|[A-Za-z0-9]")
 
 
@@ -54,7 +55,7 @@ def about_setting(setting: str, text: str) -> Iterator[None]:
 
 def without_secrets(text: str) -> str:
     """Return an address without user, password and other secrets, cut to a length that fits a message."""
-    text = re.sub(r"//[^/]*@", "//***@", text)
+    text = re.sub(r"//.*@", "//***@", text)  # up to the last @: a password may hold characters that end a host
     return re.sub(r"([?&][^=&]*(?:password|secret|token|pem|jaas|config)[^=&]*=)[^&]*", r"\1***", text)[:MAX_SHOWN]
 
 
@@ -89,15 +90,24 @@ class Address:
         return self.names[0]
 
     def number(self, option: str, default: float) -> float:
-        """Return an option that is a number."""
-        text = self.options.get(option, str(default))
+        """Return an option that is a number of 0 or more."""
+        text = self.options.get(option)
+        if text is None:
+            return default
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value):
+        if not (math.isfinite(value) and value >= 0):
             raise AddressError(f"{option} is a number, not {text[:20]!r}")
         return value
+
+    def integer(self, option: str, default: int) -> int:
+        """Return an option that is a whole number of 0 or more."""
+        value = self.number(option, default)
+        if value != int(value):
+            raise AddressError(f"{option} is a whole number, not {self.options[option][:20]!r}")
+        return int(value)
 
     def flag(self, option: str) -> bool:
         """Return an option that is ``yes`` or ``no``; False where it is not given."""
@@ -144,6 +154,8 @@ def parse_address(text: str) -> Address:
         raise AddressError(
             "the host after :// is not valid: it has an unmatched bracket, or characters that no host name may have"
         ) from None
+    if parts.scheme in ("redis", "rediss") and "@" in parts.path + parts.query + parts.fragment:
+        raise AddressError("the characters / ? # @ of a user, password or stream are written %2F %3F %23 %40")
     options = _options(parts.query)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
@@ -176,6 +188,8 @@ def _options(query: str) -> dict[str, str]:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name in options:
             raise AddressError(f"option {name!r} is given twice")
+        if not value:
+            raise AddressError(f"option {name!r} is empty")
         options[name] = value
     return options
 
@@ -184,6 +198,7 @@ def _host_port(text: str) -> tuple[str, int | None]:
     """Split ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. Raises AddressError."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
+        host = unquote(host)  # %25 stands before a zone
         try:
             IPv6Address(host)
         except ValueError:
@@ -195,7 +210,9 @@ def _host_port(text: str) -> tuple[str, int | None]:
         colon = bool(colon_text)
         if ":" in port:
             raise AddressError(f"{text[:60]!r}: an IPv6 address is written in brackets, as [::1]:9092")
-        valid = _HOST_NAME.fullmatch(host) is not None
+        valid = _HOST_NAME.fullmatch(host) is not None and not _IPV4_LIKE.fullmatch(host)
+        with suppress(ValueError):
+            valid = bool(IPv4Address(host)) or valid
     if not valid:
         raise AddressError(f"{text[:60]!r} is not a host: write host, host:port, [ipv6] or [ipv6]:port")
     if not colon:

@@ -93,7 +93,7 @@ def _reads_from(source: Address, target: Address) -> bool:
         return False
     if source.scheme == "file":
         return source.path.resolve() == target.path.resolve()
-    if source.scheme == "redis" and source.number("db", 0) != target.number("db", 0):
+    if source.scheme == "redis" and source.integer("db", 0) != target.integer("db", 0):
         return False
     return any(_matches(name, target.name) for name in source.names) and _one_cluster(source, target)
 

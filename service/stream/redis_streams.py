@@ -67,7 +67,7 @@ HEADER: Final = b"h:"
 DEFAULT_PORT: Final = 6379
 CUT_CONNECTION: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-CONNECTION_OPTIONS: Final = ("db", "cluster", "sentinel", *TLS_FILES)
+CONNECTION_OPTIONS: Final = ("db", "cluster", "sentinel", "sentinel_auth", *TLS_FILES)
 """Options of every address of Redis, called as redis-py calls them."""
 ERRORS: Final = (RedisError, RedisClusterException)
 Entries = Sequence[tuple[bytes, dict[bytes, bytes] | None]]
@@ -88,25 +88,28 @@ def connect(address: Address) -> Callable[[], Any]:
             raise AddressError(f"{name}: {path} is not a file")
     hosts, name = address.host_ports(DEFAULT_PORT), address.options.get("sentinel", "")
     login: dict[str, Any] = {"password": address.password, "username": address.user}
+    if name and address.flag("cluster"):
+        raise AddressError("an address has cluster=yes or sentinel=NAME, not both")
     common: dict[str, Any] = {
         "protocol": 2, "socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS,
         "health_check_interval": 0, "retry": Retry(NoBackoff(), 0),
     }  # fmt: skip
     tls: dict[str, Any] = {"ssl": True, **files} if address.tls else {}
     if address.flag("cluster"):
-        if address.number("db", 0):
+        if address.integer("db", 0):
             raise AddressError("Redis Cluster has only database 0")
         node: Any = ClusterNode
         nodes = [node(host, port) for host, port in hosts]
         return lambda: RedisCluster(startup_nodes=nodes, **login, **common, **tls)
     if name:
         sentinels: Any = Sentinel
-        sentinel = sentinels(hosts, sentinel_kwargs={**common, **tls}, **common, **tls)
-        return lambda: sentinel.master_for(name, db=int(address.number("db", 0)), **login)
+        sentinel_login = login if address.flag("sentinel_auth") else {}
+        sentinel = sentinels(hosts, sentinel_kwargs={**common, **tls, **sentinel_login}, **common, **tls)
+        return lambda: sentinel.master_for(name, db=address.integer("db", 0), **login)
     if len(hosts) > 1:
         raise AddressError("several hosts of Redis need cluster=yes or sentinel=NAME")
     ((host, port),) = hosts
-    return lambda: redis.Redis(host, port, int(address.number("db", 0)), **login, **common, **tls)
+    return lambda: redis.Redis(host, port, address.integer("db", 0), **login, **common, **tls)
 
 
 def refusal_of(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]]) -> str:
@@ -435,7 +438,7 @@ class RedisSink:
     def __init__(self, address: Address) -> None:
         self._stream = address.only("maxlen", *CONNECTION_OPTIONS).name
         self._connect = connect(address)
-        self._maxlen = int(address.number("maxlen", 0)) or None
+        self._maxlen = address.integer("maxlen", 0) or None
 
     @cached_property
     def _client(self) -> Any:

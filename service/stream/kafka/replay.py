@@ -54,7 +54,7 @@ class KafkaRange(FiniteSource):
         self._consumer.assign(assigned)
 
     def _partitions(self) -> list[tuple[str, int]]:
-        number = int(self._address.number("partition", -1))
+        number = self._address.integer("partition", -1)
         if number < 0 and {"from", "to"} & self._address.options.keys():
             raise AddressError("offsets (`from`, `to`) belong to a `partition`")
         partitions = []
@@ -74,7 +74,7 @@ class KafkaRange(FiniteSource):
     def _bound(self, offset: str, time: str, topic: str, partition: int, default: int, high: int) -> int:
         """Return the offset of one end of the range; ``high`` where no record is at or after a time."""
         if offset in self._address.options:
-            return int(self._address.number(offset, default))
+            return self._address.integer(offset, default)
         if time not in self._address.options:
             return default
         query = TopicPartition(topic, partition, self._address.moment(time))

@@ -58,6 +58,8 @@ def test_an_address_that_leads_nowhere(text: str, reason: str) -> None:
         ("[::1]", [("::1", 1)]),
         ("[2001:db8::7]:9092,b", [("2001:db8::7", 9092), ("b", 1)]),
         ("[::ffff:192.0.2.1]:9092", [("::ffff:192.0.2.1", 9092)]),
+        ("[fe80::1%25eth0]:9092", [("fe80::1%eth0", 9092)]),
+        ("127.0.0.1,2130706433:1", [("127.0.0.1", 1), ("2130706433", 1)]),
     ],
 )
 def test_host_and_port_of_every_form(hosts: str, pairs: list[tuple[str, int]]) -> None:
@@ -88,6 +90,12 @@ def test_host_and_port_of_every_form(hosts: str, pairs: list[tuple[str, int]]) -
         ("kafka://user:secret@b/a", "NIGHTJAR_KAFKA_CONFIG"),
         ("kafka://b/a?group=g&group=h", "given twice"),
         ("kafka://b/a#b", "%23"),
+        ("kafka://b/a?group=", "is empty"),
+        ("kafka://256.1.1.1/a", "is not a host"),
+        ("kafka://1.2.3/a", "is not a host"),
+        ("redis://user:sec/ret@b/a", "%2F"),
+        ("redis://user:sec?ret@b/a", "%2F"),
+        ("redis://user:7/ret@b/a", "%2F"),
     ],
 )
 def test_address_that_cannot_be_used_says_why(text: str, reason: str) -> None:
@@ -137,6 +145,8 @@ def test_time_of_a_range(time: str, milliseconds: int) -> None:
         ("sink", "x.jsonl", r"NIGHTJAR_SINK=x\.jsonl: an address begins with .* file:PATH\.jsonl"),
         ("dead_letters", "redis://u:secret@h", r"NIGHTJAR_DEAD_LETTERS=redis://\*\*\*@h: an address names a host and"),
         ("source", "kafka://h:x/t?sasl.password=secret&x=1", r"sasl\.password=\*\*\*&x=1: 'h:x': the port"),
+        ("sink", "redis://u:sec/ret@h/a", r"NIGHTJAR_SINK=redis://\*\*\*@h/a: the characters / "),
+        ("sink", "redis://u:sec?ret@h/a", r"NIGHTJAR_SINK=redis://\*\*\*@h/a: the characters / "),
         ("source", "file:/missing", "NIGHTJAR_SOURCE=file:/missing: /missing does not exist"),
         ("kafka_config", Path("/missing"), "NIGHTJAR_KAFKA_CONFIG=/missing: cannot be read: No such file"),
     ],
@@ -154,8 +164,11 @@ def test_options_are_known_or_librdkafkas() -> None:
         with pytest.raises(AddressError, match="unknown option"):
             address.only("group")
     assert parse_address("kafka://h/t?client.id=x").only().options == {"client.id": "x"}
-    with pytest.raises(AddressError, match="idle is a number"):
-        parse_address("redis://h/t?idle=soon").number("idle", 1)
+    for wrong in ("soon", "-1", "nan", "1e999"):
+        with pytest.raises(AddressError, match="idle is a number"):
+            parse_address(f"redis://h/t?idle={wrong}").number("idle", 1)
+    with pytest.raises(AddressError, match="db is a whole number"):
+        parse_address("redis://h/t?db=1.5").integer("db", 0)
     with pytest.raises(AddressError, match="exactly one"):
         _ = Address("kafka", "h", ("a", "b")).name
 

@@ -297,18 +297,27 @@ def test_redis_cluster_streams_are_read_and_written(tmp_path: Path) -> None:
         assert worker.totals() == {"in": 4, "classified": 4, "pending": 0}
 
 
-def test_redis_sentinel_names_the_server(server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("password", ["", "secret"])
+def test_redis_sentinel_names_the_server(password: str, server: RedisServer, tmp_path: Path) -> None:
     (tmp_path / "sentinel").mkdir()
     configuration = tmp_path / "sentinel" / "sentinel.conf"
-    configuration.write_text(f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\n")
-    with redis_server(tmp_path / "sentinel", str(configuration), "--sentinel", plain=True) as sentinel:
+    lines = [f"sentinel monitor mymaster 127.0.0.1 {server.port} 1"]
+    login = options = ""
+    if password:
         feed(server, alert(1))
+        client(server).config_set("requirepass", password)
+        lines += [f"sentinel auth-pass mymaster {password}", f"requirepass {password}"]
+        login, options = f":{password}@", "&sentinel_auth=yes"
+    configuration.write_text("\n".join([*lines, ""]))
+    with redis_server(tmp_path / "sentinel", str(configuration), "--sentinel", plain=True) as sentinel:
+        if not password:
+            feed(server, alert(1))
         ends = {
-            "source": address(sentinel, "alerts", "?sentinel=mymaster"),
-            "sink": address(sentinel, "results", "?sentinel=mymaster&db=1"),
+            "source": address(sentinel, "alerts", f"?sentinel=mymaster{options}", login),
+            "sink": address(sentinel, "results", f"?sentinel=mymaster&db=1{options}", login),
         }
         with running(chosen(tmp_path, **ends)) as worker:
-            eventually(lambda: client(server, db=1).xlen("results") == 1)
+            eventually(lambda: client(server, db=1, password=password or None).xlen("results") == 1)
             assert worker.stop() == 0
 
 
