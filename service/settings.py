@@ -166,6 +166,11 @@ class CommonSettings(BaseSettings):
     max_decompressed_bytes: int = Field(
         64 * MIB, ge=1, description="maximum size in bytes of a decompressed alert packet"
     )
+    live_key: KeyDigest | None = Field(
+        None,
+        description="sha256 hex digest of the key for the live view at /live, which shows the results of all clients; "
+        "unset: there is no live view",
+    )
     drain_timeout: int = Field(
         30,
         ge=0,

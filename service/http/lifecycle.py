@@ -21,6 +21,7 @@ from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAV
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.inference import Item
+from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import tracing_to
 from nightjar_alerts.service.registry.loader import LoadOne, load_one
@@ -60,6 +61,7 @@ class Service:
         self.metrics = Metrics(tracing_to(settings.otlp_endpoint, settings.trace_ratio))
         self.budget = MemoryBudget(settings.max_held_bytes)
         self.streams = ConcurrencyLimiter(settings.max_streams)
+        self.live = LiveFeed() if settings.live_key else None
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
         limited = settings.key_limits or shared is not None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared) if limited else None

@@ -80,6 +80,11 @@ def build_curve_results(
     return build_results(serializers, outcomes, [_identify(curve) for curve in curves], errors, options)
 
 
+def get_surveys(curves: Sequence[LightCurve | InvalidLightCurve]) -> list[str]:
+    """Return the survey of each light curve, empty where none is known."""
+    return [curve.survey if isinstance(curve, LightCurve) else "" for curve in curves]
+
+
 def _identify(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
     if isinstance(curve, LightCurve) and curve.described_filters:
         return {"object_id": curve.object_id, "filters": dict(curve.described_filters)}

@@ -38,7 +38,7 @@ from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, Request
 from nightjar_alerts.service.http.edge.protocol import ServerConfig
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip import routes as oip
-from nightjar_alerts.service.http.routes import alerts, classify, evolution, meta
+from nightjar_alerts.service.http.routes import alerts, classify, evolution, live, meta
 from nightjar_alerts.service.process import (
     SWITCH_SECONDS,
     VERSION,
@@ -82,6 +82,8 @@ def create_app(service: Service) -> FastAPI:
         app.include_router(router)
     if settings.enable_docs:
         app.include_router(meta.pages)
+    if settings.live_key:
+        app.include_router(live.router)
     document = openapi.document(app, settings)
     app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's documented way to replace it
     return app

@@ -44,6 +44,7 @@ from nightjar_alerts.service.http.query import AlertQuery, read_query
 from nightjar_alerts.service.http.results import build_results, get_serializers
 from nightjar_alerts.service.inference import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.lightcurves.schemas import Options
+from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings
 
@@ -96,7 +97,7 @@ async def alerts(request: Request) -> Response:
         with acquired(handles):
             outcomes = await cancel_on_disconnect(request, infer_many(handles, items, options)) if items else []
     timings.start()
-    encode = partial(_encode, serializers, outcomes, alerts, query)
+    encode = partial(_encode, serializers, outcomes, alerts, query, service.live)
     content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS)
     timings.stage("encode")
     return make_response(request, content, JSON.media_type, handles, outcomes, timings)
@@ -247,10 +248,13 @@ def _encode(
     outcomes: Sequence[Outcome],
     alerts: Sequence[ReadResult],
     query: AlertQuery,
+    live: LiveFeed | None,
 ) -> bytes:
     identities = [_identify(alert) for alert in alerts]
     options = Options(embedding=query.embedding)
     built = build_results(serializers, outcomes, identities, [None] * len(alerts), options)
+    if live is not None:
+        live.publish(built.results)
     if query.light_curve:
         built = built._replace(results=list(map(_add_light_curve, built.results, alerts)))
     return JSON.encode(built)

@@ -34,11 +34,12 @@ from nightjar_alerts.service.http.formats import (
 )
 from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.query import ClassifyQuery, read_query
-from nightjar_alerts.service.http.results import build_curve_results, get_serializers
+from nightjar_alerts.service.http.results import build_curve_results, get_serializers, get_surveys
 from nightjar_alerts.service.http.routes.ndjson import NdjsonResponse
 from nightjar_alerts.service.inference import Item, Outcome
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import Options
+from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 
 router = APIRouter()
@@ -98,7 +99,7 @@ async def classify(request: Request) -> Response:
     timings.start()
     if body.single and outcomes[0].status == "failed":
         raise ProblemError(INTERNAL, outcomes[0].detail)
-    encode = partial(_encode, response_format, serializers, outcomes, curves, options)
+    encode = partial(_encode, response_format, serializers, outcomes, curves, options, service.live)
     content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS or response_format.in_thread)
     timings.stage("encode")
     return make_response(request, content, response_format.media_type, handles, outcomes, timings)
@@ -126,5 +127,9 @@ def _encode(
     outcomes: Sequence[Outcome],
     curves: Sequence[LightCurve | InvalidLightCurve],
     options: Options,
+    live: LiveFeed | None,
 ) -> bytes:
-    return response_format.encode(build_curve_results(serializers, outcomes, curves, options))
+    built = build_curve_results(serializers, outcomes, curves, options)
+    if live is not None:
+        live.publish(built.results, get_surveys(curves))
+    return response_format.encode(built)

@@ -46,7 +46,7 @@ from nightjar_alerts.service.http.endpoint import (
 from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import ClassifyQuery
-from nightjar_alerts.service.http.results import build_curve_results, get_serializer
+from nightjar_alerts.service.http.results import build_curve_results, get_serializer, get_surveys
 from nightjar_alerts.service.inference import FAILURE_REASONS, InferOptions, Item, Outcome
 from nightjar_alerts.service.lightcurves.decoding import decode_lines
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
@@ -153,6 +153,8 @@ class LineClassifier:
         outcomes = await self._infer(curves, options, wait)
         timings.start()
         results = build_curve_results([self._serializer] * len(curves), outcomes, curves, self._query)
+        if self._service.live is not None:
+            self._service.live.publish(results.results, get_surveys(curves))
         encoded = encode_ndjson(results)
         timings.stage("encode")
         return encoded

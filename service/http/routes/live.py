@@ -1,0 +1,53 @@
+"""``GET /live/events``: recent results of all clients as server-sent events, for the live view."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from starlette.responses import StreamingResponse
+
+from nightjar_alerts.service.http.edge.errors import OVERLOADED, ProblemError, invalid_field
+from nightjar_alerts.service.http.edge.keys import KeyRing
+from nightjar_alerts.service.http.lifecycle import Service, get_service
+from nightjar_alerts.service.observe.live import INTERVAL_SECONDS, MAX_READERS, LiveEvents, LiveFeed, read_filter
+
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would hold events back
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/live/events")
+async def live_events(request: Request) -> StreamingResponse:
+    """Send an event a second until the client disconnects or the service stops.
+
+    The key of the live view is sent like an API key. Query parameters (``class``, ``survey``, ``min_confidence``,
+    ``min_novelty``, ``unusual``) select results; of more than 50 a second an even sample is sent.
+
+    Raises
+    ------
+    ProblemError
+        401 without the key, 422 for an invalid parameter, 429 for too many readers.
+    """
+    service = get_service(request)
+    feed, key = service.live, service.settings.live_key
+    assert feed is not None  # the route exists with the key alone
+    assert key is not None
+    KeyRing({"live": (key,)}).authenticate(request.scope)
+    try:
+        wanted = read_filter(request.query_params.multi_items())
+    except ValueError as error:
+        name, _, detail = str(error).partition(": ")
+        raise invalid_field(f"/query/{name}", "invalid", detail) from None
+    if not feed.add_reader():
+        raise ProblemError(OVERLOADED, f"{MAX_READERS} live views are open", limit=MAX_READERS, retry_after=10)
+    events = _events(feed, LiveEvents(feed, wanted), service)
+    return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
+
+
+async def _events(feed: LiveFeed, events: LiveEvents, service: Service) -> AsyncIterator[bytes]:
+    try:
+        while not service.unready:
+            yield events.next()
+            await asyncio.sleep(INTERVAL_SECONDS)
+    finally:
+        feed.remove_reader()
