@@ -25,6 +25,8 @@ MINUTES: Final = 60
 INTERVAL_SECONDS: Final = 1.0
 """Time between events."""
 MAX_READERS: Final = 16
+LIVE_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""Headers of a response with events; nginx would hold them back."""
 
 
 class LiveResult(NamedTuple):

@@ -19,7 +19,8 @@ import fastavro
 import numpy as np
 import orjson
 
-from nightjar_alerts.service.answers.serializer import default_serializer, encode_json
+from nightjar_alerts.service.answers.serializer import default_serializer, encode_json, packet_identity
+from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.settings import SinkFormat
 from nightjar_alerts.service.stream.messages import Headers, PermanentError, Record, Result
@@ -88,6 +89,14 @@ def record_of(result: Result, form: SinkFormat, embedding: bool = True) -> Recor
     if form == "nightjar-avro":
         headers = (*headers, ("nightjar-schema", STREAM_RESULT_NAME.encode()))
     return Record(result.key.encode(), value, headers)
+
+
+def encode_and_show(result: Result, encode: Callable[[Result], Record | None], feed: LiveFeed) -> Record | None:
+    """Return the record of a result, and add the result to the live view."""
+    record = encode(result)
+    document = default_serializer(result.handle, result.prior).result(result.outcome, packet_identity(result.packet))
+    feed.publish([document])
+    return record
 
 
 def _stream_result(result: Result, embedding: bool) -> dict[str, Any]:

@@ -1,16 +1,28 @@
-"""Probes and metrics of a worker: ``/metrics``, ``/healthz`` and ``/readyz`` on a port of their own.
+"""Probes and metrics of a worker: ``/metrics``, ``/healthz`` and ``/readyz`` on a port of their own; the live view.
 
 They are served from threads, so that they answer while the worker loads its model, and report an event loop that hangs.
 """
 
+import hashlib
+import hmac
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
+from nightjar_alerts.service.observe.live import (
+    INTERVAL_SECONDS,
+    LIVE_HEADERS,
+    MAX_READERS,
+    LiveEvents,
+    LiveFeed,
+    read_filter,
+)
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.messages import SourceStatus
 
@@ -118,10 +130,17 @@ class Probes:
     Parameters
     ----------
     alive, ready : return the reason for which the worker is unhealthy or not ready; empty if it is not.
+    live : the live view, served at ``/live/events``; None for none.
     """
 
     def __init__(
-        self, host: str, port: int, metrics: Metrics, alive: Callable[[], str], ready: Callable[[], str]
+        self,
+        host: str,
+        port: int,
+        metrics: Metrics,
+        alive: Callable[[], str],
+        ready: Callable[[], str],
+        live: "LiveView | None" = None,
     ) -> None:
         def answer(path: str) -> tuple[int, str, bytes]:
             if path == "/metrics":
@@ -131,7 +150,7 @@ class Probes:
             trouble = alive() if path == "/healthz" else ready()
             return 503 if trouble else 200, "text/plain; charset=utf-8", f"{trouble or 'ok'}\n".encode()
 
-        self._server = _Server((host, port), _handler(answer))
+        self._server = _Server((host, port), _handler(answer, live))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="probes", daemon=True)
         self._thread.start()
 
@@ -142,9 +161,37 @@ class Probes:
 
     def close(self) -> None:
         """Stop listening."""
+        self._server.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """The live view of a worker: its results, and the digest of the key that shows them."""
+
+    feed: LiveFeed
+    key: str
+
+    def open(self, authorization: str, query: str) -> tuple[int, str, LiveEvents | None]:
+        """Return the status of a request for events, the reason if it is refused, and the events, whose reader it is.
+
+        Parameters
+        ----------
+        authorization : header of the request.
+        query : query string.
+        """
+        digest = hashlib.sha256(authorization.removeprefix("Bearer ").encode()).hexdigest()
+        if not hmac.compare_digest(digest, self.key):
+            return 401, "send the key of the live view as Authorization: Bearer", None
+        try:
+            wanted = read_filter(parse_qsl(query, keep_blank_values=True))
+        except ValueError as error:
+            return 422, str(error), None
+        if not self.feed.add_reader():
+            return 429, f"{MAX_READERS} live views are open", None
+        return 200, "", LiveEvents(self.feed, wanted)
 
 
 class _Server(ThreadingHTTPServer):
@@ -157,6 +204,12 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._late: dict[Any, threading.Timer] = {}
+        self.closing = threading.Event()
+
+    def lift_time_limit(self, request: Any) -> None:
+        """Let a request take as long as it likes; each write is still limited."""
+        self._late[request].cancel()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread, or close the connection if there are too many."""
@@ -168,12 +221,13 @@ class _Server(ThreadingHTTPServer):
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer within :data:`TIMEOUT_SECONDS`, or close the connection."""
         # The handler's own timeout begins anew with each byte that comes.
-        late = threading.Timer(TIMEOUT_SECONDS, _hang_up, [request])
+        late = self._late[request] = threading.Timer(TIMEOUT_SECONDS, _hang_up, [request])
         late.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
             late.cancel()
+            del self._late[request]
             self._slots.release()
 
 
@@ -182,14 +236,43 @@ def _hang_up(request: socket.socket) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
-def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRequestHandler]:
+def _handler(answer: Callable[[str], tuple[int, str, bytes]], live: LiveView | None) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        server: _Server
         timeout = TIMEOUT_SECONDS
         server_version, sys_version = "nightjar", ""  # not which Python answers
 
         def do_GET(self) -> None:
-            body = self._send_head()
-            self.wfile.write(body)
+            path, _, query = self.path.partition("?")
+            if live is not None and path == "/live/events":
+                self._send_events(live, query)
+            else:
+                body = self._send_head()
+                self.wfile.write(body)
+
+        def _send_events(self, live: LiveView, query: str) -> None:
+            status, reason, events = live.open(self.headers.get("Authorization", ""), query)
+            if events is None:
+                body = f"{reason}\n".encode()
+                self._send_headers(status, "text/plain; charset=utf-8", {"Content-Length": str(len(body))})
+                self.wfile.write(body)
+                return
+            try:
+                self.server.lift_time_limit(self.connection)
+                self._send_headers(200, "text/event-stream; charset=utf-8", LIVE_HEADERS)
+                with suppress(OSError):  # the reader has left, or does not read
+                    while not self.server.closing.is_set():
+                        self.wfile.write(events.next())
+                        self.server.closing.wait(INTERVAL_SECONDS)
+            finally:
+                live.feed.remove_reader()
+
+        def _send_headers(self, status: int, kind: str, more: Mapping[str, str]) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            for name, value in more.items():
+                self.send_header(name, value)
+            self.end_headers()
 
         def do_HEAD(self) -> None:
             self._send_head()
@@ -202,10 +285,7 @@ def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRe
         def _send_head(self) -> bytes:
             """Send status and headers; return the body."""
             status, kind, body = answer(self.path.partition("?")[0])
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
+            self._send_headers(status, kind, {"Content-Length": str(len(body))})
             return body
 
         def log_message(self, format: str, *args: object) -> None:

@@ -25,6 +25,7 @@ from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.client import ClientError, exit_status
 from nightjar_alerts.service.engine.batch import EngineError
+from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import tracing_to
 from nightjar_alerts.service.process import (
@@ -41,7 +42,7 @@ from nightjar_alerts.service.stream.connectors import Connectors, check_addresse
 from nightjar_alerts.service.stream.dead_letters import restore
 from nightjar_alerts.service.stream.exactly_once import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce
 from nightjar_alerts.service.stream.files import FileSource
-from nightjar_alerts.service.stream.formats import record_of
+from nightjar_alerts.service.stream.formats import encode_and_show, record_of
 from nightjar_alerts.service.stream.ledger import DeliveryLedger, UnbalancedError
 from nightjar_alerts.service.stream.messages import (
     ActiveErrors,
@@ -53,8 +54,8 @@ from nightjar_alerts.service.stream.messages import (
     backoff,
 )
 from nightjar_alerts.service.stream.pipeline import DecodeStage, InferStage, Pipeline
-from nightjar_alerts.service.stream.probes import Probes, ProgressMonitor
-from nightjar_alerts.service.stream.publishing import DEAD_LETTERS, PublishStage
+from nightjar_alerts.service.stream.probes import LiveView, Probes, ProgressMonitor
+from nightjar_alerts.service.stream.publishing import DEAD_LETTERS, PublishStage, RecordEncoder
 
 POLL_SECONDS: Final = 0.5
 KEEP_ALIVE_SECONDS: Final = 0.05
@@ -79,6 +80,7 @@ class Worker:
     Attributes
     ----------
     ledger : what became of every alert.
+    live : the live view; None without a key for it.
     probes : server of ``/healthz``, ``/readyz`` and ``/metrics`` while the worker runs.
     """
 
@@ -87,6 +89,7 @@ class Worker:
         self.metrics = Metrics(tracing_to(settings.otlp_endpoint, settings.trace_ratio))
         self.ledger = DeliveryLedger(self.metrics)
         self._errors = ActiveErrors(self.metrics)
+        self.live = LiveView(LiveFeed(), settings.live_key) if settings.live_key else None
         self._models = ModelManager(settings, self.metrics, self._fail, load)
         self._state, self._failure, self._failure_status = "starting", "", 1
         self._connectors: Connectors | None = None
@@ -119,7 +122,7 @@ class Worker:
     def _open_probes(self) -> Probes:
         host, port = self._settings.host, self._settings.worker_port
         try:
-            return Probes(host, port, self.metrics, self._unhealthy, self._unready)
+            return Probes(host, port, self.metrics, self._unhealthy, self._unready, self.live)
         except OSError as error:
             place = f"{host}:{port} (NIGHTJAR_HOST, NIGHTJAR_WORKER_PORT)"
             raise AddressError(f"metrics and probes cannot be served at {place}: {error.strerror}") from None
@@ -160,10 +163,13 @@ class Worker:
             MessageReader(registry, limits, settings.schemas), settings.topics, settings.unknown_schema,
             settings.max_deliveries, self._threads[1], self._errors,
         )  # fmt: skip
+        encode: RecordEncoder = partial(record_of, form=settings.sink_format, embedding=settings.sink_embedding)
+        if self.live is not None:
+            encode = partial(encode_and_show, encode=encode, feed=self.live.feed)
         publishing = PublishStage(
             connectors.sink,
             connectors.dead_letters,
-            partial(record_of, form=settings.sink_format, embedding=settings.sink_embedding),
+            encode,
             self._threads[1],
             self._errors,
             self.metrics,

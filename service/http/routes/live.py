@@ -9,9 +9,14 @@ from starlette.responses import StreamingResponse
 from nightjar_alerts.service.http.edge.errors import OVERLOADED, ProblemError, invalid_field
 from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.lifecycle import Service, get_service
-from nightjar_alerts.service.observe.live import INTERVAL_SECONDS, MAX_READERS, LiveEvents, LiveFeed, read_filter
-
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would hold events back
+from nightjar_alerts.service.observe.live import (
+    INTERVAL_SECONDS,
+    LIVE_HEADERS,
+    MAX_READERS,
+    LiveEvents,
+    LiveFeed,
+    read_filter,
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -41,7 +46,7 @@ async def live_events(request: Request) -> StreamingResponse:
     if not feed.add_reader():
         raise ProblemError(OVERLOADED, f"{MAX_READERS} live views are open", limit=MAX_READERS, retry_after=10)
     events = _events(feed, LiveEvents(feed, wanted), service)
-    return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
+    return StreamingResponse(events, media_type="text/event-stream", headers=LIVE_HEADERS)
 
 
 async def _events(feed: LiveFeed, events: LiveEvents, service: Service) -> AsyncIterator[bytes]:

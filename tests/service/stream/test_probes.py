@@ -1,16 +1,18 @@
 """Probes of a worker: few connections at a time, nothing about what answers, and when it is not ready or unhealthy."""
 
+import hashlib
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 
 import pytest
 
+from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.messages import SourceStatus
-from nightjar_alerts.service.stream.probes import MAX_CONNECTIONS, Probes, ProgressMonitor
+from nightjar_alerts.service.stream.probes import MAX_CONNECTIONS, LiveView, Probes, ProgressMonitor
 from support.edge import HOST, wait_until
 
 
@@ -52,6 +54,54 @@ def test_options_names_the_methods(probes: Probes) -> None:
     connection.request("OPTIONS", "/readyz")
     response = connection.getresponse()
     assert (response.status, response.getheader("Allow")) == (204, "GET, HEAD, OPTIONS")
+    connection.close()
+
+
+KEY = "the key of the live view"
+
+
+@pytest.fixture
+def feed_and_probes() -> Iterator[tuple[LiveFeed, Probes]]:
+    feed = LiveFeed()
+    view = LiveView(feed, hashlib.sha256(KEY.encode()).hexdigest())
+    server = Probes(HOST, 0, Metrics(), lambda: "", lambda: "", view)
+    yield feed, server
+    server.close()
+
+
+def open_events(probes: Probes, query: str = "", key: str = KEY) -> tuple[HTTPConnection, HTTPResponse]:
+    connection = HTTPConnection(HOST, probes.port, timeout=60)
+    connection.request("GET", f"/live/events{query}", headers={"Authorization": f"Bearer {key}"})
+    return connection, connection.getresponse()
+
+
+def test_live_events_of_a_worker_show_its_results(feed_and_probes: tuple[LiveFeed, Probes]) -> None:
+    feed, probes = feed_and_probes
+    connection, response = open_events(probes, "?class=Ia")
+    assert (response.status, response.getheader("Content-Type")) == (200, "text/event-stream; charset=utf-8")
+    document = {"status": "classified", "object_id": "one", "survey": "ztf", "class": "Ia", "confidence": 0.8}
+    feed.publish([document, document | {"class": "II"}])
+    lines = iter(response.readline, b"")
+    assert b'"object_id":"one"' in next(line for line in lines if b'"results":[{' in line)
+    probes.close()
+    assert list(lines)[-1] == b"\n"
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "status"), [("", "", 401), ("", "wrong", 401), ("?class=a&class=b", KEY, 422)]
+)
+def test_live_events_of_a_worker_with_a_wrong_request_are_refused(
+    feed_and_probes: tuple[LiveFeed, Probes], query: str, key: str, status: int
+) -> None:
+    connection, response = open_events(feed_and_probes[1], query, key)
+    assert response.status == status
+    connection.close()
+
+
+def test_live_events_of_a_worker_without_a_key_do_not_exist(probes: Probes) -> None:
+    connection, response = open_events(probes)
+    assert response.status == 404
     connection.close()
 
 

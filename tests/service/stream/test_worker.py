@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from nightjar_alerts.models.alerts.envelopes import TopicRule
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
+from nightjar_alerts.service.observe.live import LiveFilter
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.connectors import check_addresses
 from nightjar_alerts.service.stream.dead_letters import dead_letter, describe, restore
@@ -67,6 +68,18 @@ def test_item_with_a_long_name_in_nested_archives_can_be_replayed(tmp_path: Path
     assert worker.totals()["dead:unknown_envelope"] == 1
     (message,) = FileSource(tmp_path / "letters").poll(1, 0.0)
     assert restore(message).topic == "in"
+
+
+def test_live_view_of_a_worker_has_what_it_classified(tmp_path: Path) -> None:
+    place = packets(tmp_path, *map(alert, range(5)), moving(), b"junk")
+    with running(chosen(tmp_path, source=f"file:{place}", live_key="ab" * 32)) as worker:
+        assert worker.join() == 3
+        view = worker.worker.live
+    assert view is not None
+    shown = view.feed.since(0, LiveFilter(), 1.0)["results"]
+    published = [one for one in results(tmp_path) if one["status"] == "classified"]
+    assert sorted(each["object_id"] for each in shown) == sorted(one["object_id"] for one in published)
+    assert view.feed.count == 5
 
 
 def test_json_list_in_a_message_counts_each_of_its_alerts(tmp_path: Path) -> None:
