@@ -21,7 +21,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 Provider = Literal["cpu", "cuda"]
-Run = Mapping[str, NDArray[Any]]
+Inputs = Mapping[str, NDArray[Any]]
+"""Inputs of a graph by name."""
 
 _PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -104,7 +105,9 @@ def session_options(threads: int, kernels: Path | None = None) -> ort.SessionOpt
     return options
 
 
-def run(session: ort.InferenceSession, inputs: Run, options: ort.RunOptions | None = None) -> dict[str, NDArray[Any]]:
+def run(
+    session: ort.InferenceSession, inputs: Inputs, options: ort.RunOptions | None = None
+) -> dict[str, NDArray[Any]]:
     """Run a session on the inputs that it declares; others are ignored.
 
     Parameters
@@ -117,7 +120,7 @@ def run(session: ort.InferenceSession, inputs: Run, options: ort.RunOptions | No
     return {name: np.asarray(value) for name, value in zip(names, session.run(names, feeds, options), strict=True)}
 
 
-def run_within(seconds: float, session: ort.InferenceSession, inputs: Run) -> dict[str, NDArray[Any]]:
+def run_within(seconds: float, session: ort.InferenceSession, inputs: Inputs) -> dict[str, NDArray[Any]]:
     """Run an unverified session; raises TimeoutError if the run takes longer than ``seconds``."""
     options = ort.RunOptions()
     timer = threading.Timer(seconds, setattr, (options, "terminate", True))
@@ -133,17 +136,17 @@ def run_within(seconds: float, session: ort.InferenceSession, inputs: Run) -> di
         timer.cancel()
 
 
-class SessionRun:
+class OnnxGraph:
     """Graph inputs to graph outputs on one session; called from several threads at once, on a CPU and a GPU alike."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
 
-    def __call__(self, inputs: Run) -> dict[str, NDArray[Any]]:
+    def __call__(self, inputs: Inputs) -> dict[str, NDArray[Any]]:
         """Run the graph."""
         return run(self._session, inputs)
 
-    def trim(self, inputs: Run) -> None:
+    def trim(self, inputs: Inputs) -> None:
         """Run the graph, and free the CPU memory that runs on larger inputs have left allocated."""
         options = ort.RunOptions()
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")

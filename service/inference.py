@@ -33,19 +33,17 @@ import numpy as np
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.cache import ModelCache
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import (
+from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunResult
+from nightjar_alerts.service.engine.engine import Engine
+from nightjar_alerts.service.engine.errors import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
     EngineError,
     InferenceFailed,
     OutOfMemory,
-    Prediction,
-    QueueEntry,
     RunAborted,
-    RunResult,
 )
-from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.observe.recorder import ModelRecorder
 
 log = logging.getLogger(__name__)

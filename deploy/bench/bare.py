@@ -22,7 +22,7 @@ import onnxruntime as ort
 from deploy.bench.workload import Columns, graph_inputs
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
-from nightjar_alerts.models.runtime import Run, open_session, run
+from nightjar_alerts.models.runtime import Inputs, open_session, run
 
 
 class BarePace(NamedTuple):
@@ -37,7 +37,7 @@ class Bare:
     """A session and the inputs to run it on."""
 
     session: ort.InferenceSession
-    inputs: Sequence[Run]
+    inputs: Sequence[Inputs]
 
     @classmethod
     def of(cls, folder: Path, curves: Sequence[Columns]) -> "Bare":
@@ -57,7 +57,7 @@ class Bare:
         return pace(self.session, self.inputs, callers, len(self.inputs))
 
 
-def pace(session: ort.InferenceSession, inputs: Sequence[Run], callers: int, curves: int) -> BarePace:
+def pace(session: ort.InferenceSession, inputs: Sequence[Inputs], callers: int, curves: int) -> BarePace:
     """Run every input once, in their order, with `callers` threads that share the session; `curves` are in them all."""
     names = [output.name for output in session.get_outputs()]
     names_of_inputs = [node.name for node in session.get_inputs()]
@@ -101,7 +101,7 @@ class Best:
 
     session: ort.InferenceSession
     budget: int
-    inputs: Sequence[Run]
+    inputs: Sequence[Inputs]
     curves: int
 
     @classmethod
@@ -148,11 +148,11 @@ def cut(tokens: Sequence[Tokens], budget: int) -> list[list[Tokens]]:
     return groups
 
 
-def _runs(tokens: Sequence[Tokens], budget: int, among: int | None) -> list[Run]:
+def _runs(tokens: Sequence[Tokens], budget: int, among: int | None) -> list[Inputs]:
     """Return the inputs of every run of a schedule."""
     windows = [tokens[first : first + (among or len(tokens))] for first in range(0, len(tokens), among or len(tokens))]
     return [_inputs(group) for window in windows for group in cut(window, budget)]
 
 
-def _inputs(group: Sequence[Tokens]) -> Run:
+def _inputs(group: Sequence[Tokens]) -> Inputs:
     return RaggedBatch.collate(group).padded()

@@ -264,7 +264,7 @@ class EngineBench:
         """Return the service's engine under a policy."""
         contender = self.contenders[policy]
         engine = Engine(
-            self.model.run,
+            self.model.graph,
             TaskAdapter(self.model.bundle.manifest),
             self.model.cost,
             replace(

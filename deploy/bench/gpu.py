@@ -29,7 +29,7 @@ from deploy.bench.workload import BATCH, Columns, columns, packed_request
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from nightjar_alerts.models.runtime import Provider, SessionRun, open_session
+from nightjar_alerts.models.runtime import OnnxGraph, Provider, open_session
 from nightjar_alerts.training.export.cuda import add_cuda, cuda_graph
 from nightjar_alerts.training.export.served import ServedNetwork
 from nightjar_alerts.training.export.weights import random_inputs, trace
@@ -69,7 +69,7 @@ def measure(bundle: Path, say: Callable[[str], None]) -> Numbers:
     return numbers
 
 
-def timed_runs(bound: SessionRun, inputs: Arrays) -> list[float]:
+def timed_runs(bound: OnnxGraph, inputs: Arrays) -> list[float]:
     """Return the seconds of equal runs, including the copies of inputs and outputs."""
     bound(inputs)
     seconds = []
@@ -80,9 +80,9 @@ def timed_runs(bound: SessionRun, inputs: Arrays) -> list[float]:
     return seconds
 
 
-def device_run(graph: Path, provider: Provider) -> SessionRun:
+def device_run(graph: Path, provider: Provider) -> OnnxGraph:
     """Open a graph as the service does on a device."""
-    return SessionRun(open_session(graph, provider))
+    return OnnxGraph(open_session(graph, provider))
 
 
 def real_mix(graph: Path, provider: Provider, drawn: Sequence[Columns], manifest: Manifest) -> list[float]:

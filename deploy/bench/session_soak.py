@@ -39,7 +39,7 @@ def soak(bundle: Path, runs: int, seed: int = 0) -> list[float]:
         others = [length for length in LENGTHS if length <= longest]
         size = int(rng.integers(1, min(MAX_BATCH, MAX_TOKENS // longest) + 1))
         batch = [inputs[longest], *(inputs[int(length)] for length in rng.choice(others, size - 1))]
-        model.run(adapter.assemble(batch))
+        model.graph(adapter.assemble(batch))
         if number % max(1, runs // 10) == 0:
             memory.append(resident_megabytes())
             print(f"{number} runs, {monotonic() - started:.0f} s: {memory[-1]:.1f} MB", flush=True)

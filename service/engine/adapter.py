@@ -3,7 +3,7 @@
 A :class:`TaskAdapter` knows nothing of queues, threads or HTTP; the engine knows nothing of fluxes or probabilities.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -15,6 +15,9 @@ from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 
 Arrays = dict[str, NDArray[Any]]
+
+Graph = Callable[[Arrays], Arrays]
+"""Graph inputs to graph outputs, both by name; called from several threads at once."""
 
 Row = dict[str, NDArray[Any]]
 """Outputs of the network for one light curve, by name, without the batch axis."""
@@ -89,3 +92,8 @@ class TaskAdapter:
             {name: np.array(outputs[name][row]) for name in names} if is_finite else None
             for row, is_finite in enumerate(finite)
         ]
+
+
+def padded_length(arrays: Arrays) -> int:
+    """Return the number of points that each light curve of a batch was padded to."""
+    return int(arrays["mask"].shape[1])

@@ -1,12 +1,15 @@
-"""Batches: one run of the network for several light curves, bisected when it fails; and the errors of the engine.
+"""Batches: one run of the network for several light curves, bisected when it fails.
 
-A worker thread assembles, runs and splits a batch. If the run raises, the batch is bisected until the light curve that
+A worker thread assembles, runs and splits a batch. If that raises, the batch is bisected until the light curve that
 causes it fails alone, so one bad light curve never costs its batch mates their results. A row that is not finite fails
-alone. Transports turn the errors into replies; nothing here knows about HTTP.
+alone.
+
+When a light curve fails alone, a made-up one that is known to work runs as well. If that succeeds, only the real one is
+to blame, so no client can end the service by an input that raises. If it fails, the execution provider is lost or there
+is no memory left: :class:`service.engine.errors.FatalEngineError` ends the engine.
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -14,80 +17,18 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.service.engine.adapter import Arrays, ModelInput, Row, TaskAdapter
+from nightjar_alerts.service.engine.adapter import Arrays, Graph, ModelInput, Row, TaskAdapter, padded_length
+from nightjar_alerts.service.engine.errors import (
+    EngineError,
+    ErrorKind,
+    FatalEngineError,
+    InferenceFailed,
+    error_of,
+    is_out_of_memory,
+)
 from nightjar_alerts.service.engine.policy import QueueItem
-
-
-class EngineError(Exception):
-    """Base of every rejection and every failure of the engine."""
-
-
-class Overloaded(EngineError):
-    """The queue is too long to accept this request; ``retry_after`` predicts the seconds until it fits."""
-
-    def __init__(self, retry_after: float) -> None:
-        super().__init__(f"too much work is queued; try again in {retry_after:.1f} s")
-        self.retry_after = retry_after
-
-
-class DeadlineExceeded(EngineError):
-    """The deadline passed, or would have passed before the end of the run."""
-
-    def __init__(self) -> None:
-        super().__init__("the deadline passed before an answer could be computed")
-
-
-class InferenceFailed(EngineError):
-    """The network failed on this light curve when run alone; ``__cause__`` holds the reason, for the log only."""
-
-    def __init__(self) -> None:
-        super().__init__("the network failed on this light curve")
-
-
-class RunAborted(EngineError):
-    """Base of failures that the light curve did not cause: a later attempt may succeed."""
-
-
-class OutOfMemory(RunAborted):
-    """There was not enough memory to run this light curve, even alone."""
-
-    def __init__(self) -> None:
-        super().__init__("there was not enough memory to run this light curve")
-
-
-class EngineClosed(EngineError):
-    """The engine is starting, draining or stopped and accepts no work."""
-
-    def __init__(self) -> None:
-        super().__init__("the engine is not accepting work")
-
-
-class EngineDead(EngineError):
-    """The engine failed for good; the process has to be replaced."""
-
-    def __init__(self) -> None:
-        super().__init__("the inference engine has failed")
-
-
-_NO_MEMORY = re.compile(r"bad[_ ]alloc|allocate memory|out of memory|OUT_OF_MEMORY|ALLOC_FAILED", re.IGNORECASE)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error of numpy or of the runtime says that memory ran out."""
-    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
-
-
-def error_of(error: Exception) -> EngineError:
-    """Map an exception of a single-curve run to the error that its caller gets."""
-    if isinstance(error, EngineError):
-        return error
-    failed = OutOfMemory() if is_out_of_memory(error) else InferenceFailed()
-    failed.__cause__ = error
-    return failed
-
-
-RunGraph = Callable[[Arrays], Arrays]
-"""Graph inputs to graph outputs, both by name; called from several threads at once."""
+from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
+from nightjar_alerts.service.engine.watchdog import Watchdog
 
 EXPERT_LOADS = ("input_expert_load", "expert_load")
 
@@ -181,22 +122,35 @@ class BatchRunner:
 
     Attributes
     ----------
-    run : graph inputs to graph outputs.
+    watchdog : watches every run.
     clock : seconds, by which the work of a run is measured, see :class:`RunReport`.
     trace : called for batches that hold light curves of traced requests.
+    on_recovery : called when a batch, or a light curve alone, needed more memory than there is and the engine goes on.
     """
 
-    run: RunGraph
+    graph: Graph
     adapter: TaskAdapter
+    watchdog: Watchdog
     clock: Callable[[], float] = monotonic
     trace: TraceBatch = lambda *_: None
+    on_recovery: Callable[[], None] = lambda: None
 
     def run_batch(self, batch: Sequence[QueueEntry]) -> tuple[list[RunResult], list[RunReport]]:
-        """Return results in the order of ``batch``, and a report of every run that succeeded."""
+        """Return results in the order of ``batch``, and a report of every run that succeeded.
+
+        Raises
+        ------
+        FatalEngineError
+            If no run can succeed any more.
+        """
         try:
             report = self._run_once(batch)
             return list(report.results), [report]
         except Exception as error:  # the runtime's exceptions share no useful base class
+            if len(batch) == 1:
+                self._check_graph(error)
+            if is_out_of_memory(error):
+                self.on_recovery()
             if len(batch) == 1:
                 return [error_of(error)], []
         middle = len(batch) // 2
@@ -208,7 +162,7 @@ class BatchRunner:
         started = monotonic()
         arrays = self.adapter.assemble([entry.input for entry in batch])
         began, work = monotonic(), self.clock()
-        outputs = self.run(arrays)
+        outputs = self._run_graph(arrays)
         work, ended = self.clock() - work, monotonic()
         rows = self.adapter.split(outputs, len(batch))
         split = monotonic()
@@ -233,7 +187,14 @@ class BatchRunner:
             expert_load={name: outputs[name] for name in EXPERT_LOADS if name in outputs},
         )
 
+    def _run_graph(self, arrays: Arrays) -> Arrays:
+        with self.watchdog.watch(len(arrays["mask"]), padded_length(arrays)):
+            return self.graph(arrays)
 
-def padded_length(arrays: Arrays) -> int:
-    """Return the number of points that each light curve of a batch was padded to."""
-    return int(arrays["mask"].shape[1])
+    def _check_graph(self, error: Exception) -> None:
+        """Run a made-up light curve after a real one failed; raise FatalEngineError if it fails as well."""
+        try:
+            self._run_graph(self.adapter.assemble(dummy_batch(self.adapter, BatchShape(1, 4, 0))))
+        except Exception as again:
+            kind = ErrorKind.OUT_OF_MEMORY if is_out_of_memory(again) else ErrorKind.PROVIDER_LOST
+            raise FatalEngineError(kind) from error

@@ -1,6 +1,7 @@
 """The engine: a queue of light curves, worker threads, one network. Inference never runs on the event loop.
 
-Worker threads call the same session concurrently, one run per core. A worker chooses its batch when it becomes idle
+Worker threads call the same session concurrently, one run per core. Each repeats four steps: take a batch, run it,
+deliver the results, record the run. A worker chooses its batch when it becomes idle
 (:func:`service.engine.policy.choose`), so whatever arrived in the meantime can join. The event loop and the workers
 meet in two places only: the queue, under one lock, and one ``call_soon_threadsafe`` per finished batch, which resolves
 the futures of its entries.
@@ -21,39 +22,19 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from nightjar_alerts.models.runtime import Provider
-from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import (
-    BatchRunner,
-    DeadlineExceeded,
-    EngineClosed,
-    EngineDead,
-    EngineError,
-    Prediction,
-    QueueEntry,
-    RunGraph,
-    RunReport,
-    RunResult,
-    TraceBatch,
-)
+from nightjar_alerts.service.engine.adapter import Graph, ModelInput, TaskAdapter
+from nightjar_alerts.service.engine.batch import BatchRunner, Prediction, QueueEntry, RunReport, RunResult, TraceBatch
+from nightjar_alerts.service.engine.cost import CostModel, LiveCost, RunSample
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, EngineError
 from nightjar_alerts.service.engine.machine import usable_cores
-from nightjar_alerts.service.engine.policy import (
-    BatchLimits,
-    CostModel,
-    LiveCost,
-    Policy,
-    RunSample,
-    choose,
-    max_items_for,
-)
+from nightjar_alerts.service.engine.policy import BatchLimits, Policy, choose, max_items_for
 from nightjar_alerts.service.engine.queue import Admission, RequestQueue, ThroughputEstimate
 from nightjar_alerts.service.engine.watchdog import Watchdog
 
 REPLY_SECONDS = 5e-4
 """Pause of an idle worker before it records its last runs: the event loop, which sends their replies, needs the
-interpreter first."""
+GIL first."""
 WATCH_SECONDS = 0.5
-
-Results = list[tuple[QueueEntry, RunResult]]
 
 RunListener = Callable[[RunReport, float], None]
 """Called after every run with its report and its predicted seconds, in the worker thread that ran it."""
@@ -108,7 +89,7 @@ class Engine:
 
     Parameters
     ----------
-    run : graph inputs to graph outputs; called from as many threads at once as ``options`` has workers.
+    graph : called from as many threads at once as ``options`` has workers.
     adapter : converts between light curves and arrays.
     cost : predicted seconds of a run on this machine, from the warm-up.
     samples : the runs that ``cost`` was fitted to.
@@ -121,7 +102,7 @@ class Engine:
 
     def __init__(
         self,
-        run: RunGraph,
+        graph: Graph,
         adapter: TaskAdapter,
         cost: CostModel,
         options: EngineOptions = EngineOptions(),
@@ -134,8 +115,8 @@ class Engine:
         on_death: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._cost = LiveCost(cost, samples)
-        self._watchdog = Watchdog(run, adapter, self._cost, options.hung_run_seconds, on_recovery)
-        self._runner = BatchRunner(self._watchdog, adapter, clock, trace)
+        self._watchdog = Watchdog(self._cost, options.hung_run_seconds)
+        self._runner = BatchRunner(graph, adapter, self._watchdog, clock, trace, on_recovery)
         self._workers, self._limits = options.workers, options.limits
         self._listener, self._on_death = listener, on_death
         self._queue = RequestQueue(options.policy)
@@ -143,7 +124,7 @@ class Engine:
         self._admission = Admission(self._queue, self._throughput, options.max_queued_seconds)
         self._changed = threading.Condition()  # guards the queue, its throughput and the fields below
         self._running: dict[threading.Thread, tuple[float, list[QueueEntry]]] = {}
-        self._unrecorded: set[threading.Thread] = set()  # workers that have not recorded their last runs yet
+        self._unrecorded = 0  # batches that were delivered and not recorded yet
         self._idle = 0
         self._stopping = False
         self._accepting = False
@@ -189,11 +170,6 @@ class Engine:
         return self._queue.seconds / self._throughput.value
 
     @property
-    def cost(self) -> CostModel:
-        """The cost model in use."""
-        return self._cost.model
-
-    @property
     def oldest_run_seconds(self) -> float:
         """Age of the longest current run, 0 if there is none."""
         # No lock, since probes must not wait: list() of a dict's values is atomic in CPython.
@@ -201,9 +177,9 @@ class Engine:
 
     def check_capacity(self, lengths: Iterable[int], client: str = "") -> None:
         """Raise what :meth:`enqueue` would raise for light curves of these lengths, before work is spent on them."""
-        self._check_capacity(sum(self._cost.model.seconds(1, length) for length in lengths), client)
+        self._admit(sum(self._cost.model.seconds(1, length) for length in lengths), client)
 
-    def _check_capacity(self, seconds: float, client: str) -> None:
+    def _admit(self, seconds: float, client: str) -> None:
         if self._dead:
             raise EngineDead
         if not self._accepting:
@@ -229,7 +205,7 @@ class Engine:
         """
         lengths = [len(each) for each in inputs]
         seconds = [self._cost.model.seconds(1, length) for length in lengths]
-        self._check_capacity(sum(seconds), client)
+        self._admit(sum(seconds), client)
         now = monotonic()
         entries = [
             QueueEntry(length, now, deadline, each, self._loop.create_future(), alone, client=client, span=span)
@@ -284,74 +260,70 @@ class Engine:
             if (error := self._watchdog.check(WATCH_SECONDS)) is not None:
                 self._die(error)
 
+    # In the worker threads.
+
     def _work(self) -> None:
-        results: Results = []
-        reports: list[RunReport] = []
         try:
-            while (batch := self._next_batch(results, reports)) is not None:
-                self._record(reports)  # while the worker is idle, or before the next run at the latest
-                results, reports = [], []
-                if batch:
-                    outcomes, reports = self._runner.run_batch(batch)
-                    results = list(zip(batch, outcomes, strict=True))
-            self._record(reports)
+            while (batch := self._take()) is not None:
+                results, reports = self._runner.run_batch(batch)
+                self._deliver(batch, results)
+                self._record(reports)
         except BaseException as error:  # this thread ends, whether by SystemExit or by a bug, and nobody else notices
             self._die(error)
 
-    def _next_batch(self, results: Results, reports: Sequence[RunReport]) -> list[QueueEntry] | None:
-        """Deliver the last batch, wait for work and choose the next batch; return None when the engine stops.
-
-        Returns an empty batch if no work arrives soon and there are reports to record in the meantime.
-        """
+    def _take(self) -> list[QueueEntry] | None:
+        """Wait for work and choose the next batch; return None when the engine stops."""
         with self._changed:
-            self._finish(results, reports)
             while not self._stopping:
                 now = monotonic()
                 batch, expired = self._queue.take(now, self._cost.model, self._limits, self._idle + 1)
-                if expired:
-                    self._deliver([(entry, DeadlineExceeded()) for entry in expired])
+                self._send([(entry, DeadlineExceeded()) for entry in expired])
                 if batch:
-                    return self._start_run(now, batch)
-                if expired:
-                    continue
-                self._throughput.idle()
-                self._idle += 1
-                woken = self._changed.wait(REPLY_SECONDS if reports else None)  # releases the lock
-                self._idle -= 1
-                if not woken:
-                    return []
+                    # Under the lock under which the batch left the queue: drain(), stop() and _die() find every light
+                    # curve either in the queue or in a run.
+                    self._running[threading.current_thread()] = (now, batch)
+                    if len(self._running) == self._workers:
+                        self._throughput.busy(now)
+                    return batch
+                if not expired:
+                    self._wait()
         return None
 
-    def _start_run(self, now: float, batch: list[QueueEntry]) -> list[QueueEntry]:
-        # Still under the lock under which the batch left the queue: drain(), stop() and _die() find every light curve
-        # either in the queue or in a run.
-        self._running[threading.current_thread()] = (now, batch)
-        if len(self._running) == self._workers:
-            self._throughput.busy(now)
-        return batch
-
-    def _finish(self, results: Results, reports: Sequence[RunReport]) -> None:
-        # Under one lock, so that drain() does not return before the results are on the event loop. They are delivered
-        # last: as soon as the event loop has them it needs the interpreter.
-        if (run := self._running.pop(threading.current_thread(), None)) is not None:
-            self._throughput.cleared(monotonic(), sum(entry.seconds for entry in run[1]))
-        if reports:
-            self._unrecorded.add(threading.current_thread())
-        if results:
-            self._deliver(results)
+    def _deliver(self, batch: Sequence[QueueEntry], results: Sequence[RunResult]) -> None:
+        """End a run: hand its results to the event loop."""
+        with self._changed:
+            # Under one lock, so that drain() does not return before the results are on the event loop. They are sent
+            # last: as soon as the event loop has them it needs the interpreter.
+            self._running.pop(threading.current_thread(), None)  # _die() may have been here
+            self._throughput.cleared(monotonic(), sum(entry.seconds for entry in batch))
+            self._unrecorded += 1
+            self._send(list(zip(batch, results, strict=True)))
 
     def _record(self, reports: Sequence[RunReport]) -> None:
+        """Update the cost model and report the runs, once the event loop has had time to send the replies."""
+        with self._changed:
+            if not len(self._queue) and not self._stopping:
+                self._wait(REPLY_SECONDS)
         for report in reports:
             run = RunSample(report.size, report.length, report.tokens, report.work_seconds)
             predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
             if self._cost.update(run, report.run_seconds):
                 self._cost.refit()
             self._listener(report, predicted)
-        self._unrecorded.discard(threading.current_thread())  # atomic in CPython, hence no lock
+        with self._changed:
+            self._unrecorded -= 1
 
-    def _deliver(self, results: Results) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop has closed: nobody waits any more
-            self._loop.call_soon_threadsafe(_resolve, results)
+    def _wait(self, seconds: float | None = None) -> None:
+        """Wait, as an idle worker and with the lock released, for a change of the queue or of the engine."""
+        self._throughput.idle()
+        self._idle += 1
+        self._changed.wait(seconds)
+        self._idle -= 1
+
+    def _send(self, results: Sequence[tuple[QueueEntry, RunResult]]) -> None:
+        if results:
+            with contextlib.suppress(RuntimeError):  # the event loop has closed: nobody waits any more
+                self._loop.call_soon_threadsafe(_resolve, results)
 
     def _die(self, error: BaseException) -> None:
         # Called by a worker thread that ends, or by the watch on the event loop; nothing here depends on which.
@@ -364,12 +336,12 @@ class Engine:
             lost = [entry for _, batch in self._running.values() for entry in batch] + self._queue.clear()
             self._running.clear()
             self._changed.notify_all()
-        self._deliver([(entry, EngineDead()) for entry in lost])
+        self._send([(entry, EngineDead()) for entry in lost])
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._on_death, error)
 
 
-def _resolve(results: Results) -> None:
+def _resolve(results: Sequence[tuple[QueueEntry, RunResult]]) -> None:
     for entry, result in results:
         # Cancelled by its caller, or failed by _die() or stop() while a healthy worker finished its run.
         if entry.future.done():

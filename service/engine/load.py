@@ -10,10 +10,9 @@ import onnxruntime as ort
 
 from nightjar_alerts.models.bundle import GOLDEN_SECONDS, Bundle, BundleError, load_bundle, verify_golden
 from nightjar_alerts.models.native import Native, NativeError, chosen, held_by
-from nightjar_alerts.models.runtime import Provider, ProviderError, SessionRun, open_session, run_within
-from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
-from nightjar_alerts.service.engine.batch import RunGraph
-from nightjar_alerts.service.engine.policy import CostModel, RunSample
+from nightjar_alerts.models.runtime import OnnxGraph, Provider, ProviderError, open_session, run_within
+from nightjar_alerts.service.engine.adapter import Arrays, Graph, TaskAdapter
+from nightjar_alerts.service.engine.cost import CostModel, RunSample
 from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch, measure
 
 RAGGED = BatchShape(2, 4, 2)
@@ -25,7 +24,6 @@ class LoadedModel:
 
     Attributes
     ----------
-    run : graph inputs to graph outputs, by name; may be called from several threads at once.
     cost : predicted seconds of one run on this machine.
     golden_error : largest absolute difference from the bundle's golden outputs.
     load_seconds : time that loading, verifying and warming up took.
@@ -35,7 +33,7 @@ class LoadedModel:
 
     bundle: Bundle
     provider: Provider
-    run: RunGraph
+    graph: Graph
     cost: CostModel
     golden_error: float
     load_seconds: float
@@ -79,14 +77,14 @@ def load_model(path: Path, provider: Provider = "cpu", native: Native = "off") -
     arrays = adapter.assemble(dummy_batch(adapter, RAGGED))
     _check_inputs(bundle, session, arrays)
     _check_outputs(bundle, session, arrays, adapter)
-    graph = SessionRun(session)
+    graph = OnnxGraph(session)
     samples = measure(graph, adapter, clock_of(provider))
     if provider == "cpu":  # golden outputs and warm-up took ten times the memory that requests need
         graph.trim(arrays)
     return LoadedModel(
         bundle=bundle,
         provider=provider,
-        run=graph,
+        graph=graph,
         cost=CostModel.fit(samples),
         golden_error=golden_error,
         load_seconds=monotonic() - started,
@@ -143,10 +141,10 @@ class Timing:
 def check_bundle(path: Path, provider: Provider, native: Native = "off") -> tuple[LoadedModel, list[Timing]]:
     """Load a bundle as the service does and time its runs; raises as :func:`load_model` does."""
     loaded = load_model(path, provider, native)
-    return loaded, list(_timings(loaded.run, TaskAdapter(loaded.bundle.manifest)))
+    return loaded, list(_timings(loaded.graph, TaskAdapter(loaded.bundle.manifest)))
 
 
-def _timings(graph: RunGraph, adapter: TaskAdapter) -> Iterator[Timing]:
+def _timings(graph: Graph, adapter: TaskAdapter) -> Iterator[Timing]:
     for batch in BATCHES:
         for length in LENGTHS:
             arrays = adapter.assemble(dummy_batch(adapter, BatchShape(batch, length, others=length)))
@@ -154,7 +152,7 @@ def _timings(graph: RunGraph, adapter: TaskAdapter) -> Iterator[Timing]:
             yield Timing(batch, length, median(_run_seconds(graph, arrays) for _ in range(REPEATS)))
 
 
-def _run_seconds(graph: RunGraph, arrays: Arrays) -> float:
+def _run_seconds(graph: Graph, arrays: Arrays) -> float:
     started = perf_counter()
     graph(arrays)
     return perf_counter() - started

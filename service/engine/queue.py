@@ -3,8 +3,20 @@
 **Order.** Light curves of one client run in order of arrival. Between clients the queue is fair by start-time fair
 queueing (Goyal, Vin & Cheng 1997), with predicted seconds in place of packet lengths: each client has a clock that
 advances by the work it was given, and the client whose clock shows least is next. A client that was away starts at the
-least clock of those who were not, so nobody saves up time. A client therefore waits for its own share of the work,
-however much another one has sent; with a single client the queue is first in, first out.
+least clock of those who were not, so nobody saves up time. With a single client the queue is first in, first out.
+
+Every batch holds the first light curve in this order. Its batch mates come from clients whose clock is ahead of the
+least one by at most the largest batch, so that length does not decide who is served:
+
+    Theorem. Let B be the most work in one batch since the queue was last empty. The clocks of any two waiting clients
+    differ by at most 2 B.
+
+    Proof. A batch moves the clock c of a client only if c <= v + B for the least clock v before the batch, and by at
+    most B. So c <= v + 2 B after it, while no clock of a waiting client is less than v. Clients that arrive start at
+    the least clock or where they left.
+
+So among clients that begin to wait together none is given more than 2 B more work than another, whatever they send,
+and 4 B among clients that wait from different times on.
 
 **Withdrawal.** An entry whose future is done was cancelled by its caller, or failed at its deadline. The queue drops it
 when it next chooses a batch.
@@ -26,8 +38,10 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
-from nightjar_alerts.service.engine.batch import Overloaded, QueueEntry
-from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, Policy, choose, plan
+from nightjar_alerts.service.engine.batch import QueueEntry
+from nightjar_alerts.service.engine.cost import CostModel
+from nightjar_alerts.service.engine.errors import Overloaded
+from nightjar_alerts.service.engine.policy import BatchLimits, Policy, choose, plan
 
 
 @dataclass(slots=True)
@@ -50,6 +64,7 @@ class RequestQueue:
         # at the least clock again with each.
         self._away: dict[str, float] = {}
         self._least_clock = 0.0
+        self._largest_batch = 0.0  # predicted seconds, since the queue was last empty
         self._size = 0
 
     def __len__(self) -> int:
@@ -68,10 +83,6 @@ class RequestQueue:
         own = self._clients.get(client)
         return own.seconds if own else 0.0, others
 
-    def count(self, client: str) -> int:
-        """Return the number of entries of a client."""
-        return len(self._clients[client].entries) if client in self._clients else 0
-
     def add(self, entries: Iterable[QueueEntry]) -> None:
         """Append entries in order of arrival."""
         for entry in entries:
@@ -85,6 +96,7 @@ class RequestQueue:
         entries = [entry for client in self._clients.values() for entry in client.entries]
         self._clients.clear()
         self._away.clear()
+        self._largest_batch = 0.0
         self._size = 0
         return entries
 
@@ -97,13 +109,17 @@ class RequestQueue:
         batch, expired = [window[index] for index in chosen], [window[index] for index in late]
         for entry in batch:  # not for the expired entries, which cost no work
             self._clients[entry.client].clock += entry.seconds
+        self._largest_batch = max(self._largest_batch, sum(entry.seconds for entry in batch))
         for entry in (*expired, *batch):
             self._remove(entry)
         self._advance_least_clock()
         return batch, expired
 
     def _front(self, count: int) -> list[QueueEntry]:
-        """Return the first ``count`` entries in the order in which they should run; drop finished ones on the way."""
+        """Return up to ``count`` entries, in the order in which they should run, from which a batch may be chosen.
+
+        Finished entries met on the way are dropped.
+        """
         dropped: list[QueueEntry] = []
         if len(self._clients) == 1:
             (client,) = self._clients.values()
@@ -115,13 +131,16 @@ class RequestQueue:
         return front
 
     def _merged(self, count: int, dropped: list[QueueEntry]) -> list[QueueEntry]:
-        """Merge the entries of several clients by their clocks."""
+        """Merge the entries of several clients by their clocks; leave out clients that are too far ahead."""
         front: list[QueueEntry] = []
         heap = []
         for number, client in enumerate(self._clients.values()):
             entries = _unfinished(client, dropped)
             if (first := next(entries, None)) is not None:
                 heap.append((client.clock, number, first, entries))  # entries do not compare, hence the number
+        if heap:
+            latest = min(heap)[0] + self._largest_batch
+            heap = [client for client in heap if client[0] <= latest]
         heapify(heap)
         while heap and len(front) < count:
             clock, number, entry, entries = heap[0]
@@ -141,6 +160,7 @@ class RequestQueue:
             self._away[entry.client] = self._clients.pop(entry.client).clock
         if not self._size:  # no client is ahead of another
             self._away.clear()
+            self._largest_batch = 0.0
 
     def _add_client(self, name: str) -> _Client:
         clock = max(self._away.pop(name, 0.0), self._least_clock)

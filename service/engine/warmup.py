@@ -1,6 +1,6 @@
 """Warm-up: runs of made-up light curves that allocate memory and measure what runs cost on this machine.
 
-cost = CostModel.fit(measure(run, adapter, clock))
+cost = CostModel.fit(measure(graph, adapter, clock))
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,8 @@ import numpy as np
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
-from nightjar_alerts.service.engine.adapter import Arrays, ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import RunGraph, padded_length
-from nightjar_alerts.service.engine.policy import RunSample
+from nightjar_alerts.service.engine.adapter import Arrays, Graph, ModelInput, TaskAdapter, padded_length
+from nightjar_alerts.service.engine.cost import RunSample
 
 
 class BatchShape(NamedTuple):
@@ -51,7 +50,7 @@ REPEATS = 3
 
 
 def measure(
-    run: RunGraph,
+    graph: Graph,
     adapter: TaskAdapter,
     clock: Callable[[], float] = monotonic,
     repeats: int = REPEATS,
@@ -74,9 +73,9 @@ def measure(
             break
         inputs = dummy_batch(adapter, shape)
         arrays = adapter.assemble(inputs)
-        run(arrays)  # untimed: the first run of a shape allocates
+        graph(arrays)  # untimed: the first run of a shape allocates
         # The shortest, not the mean: a disturbance can only lengthen a run.
-        seconds = min(_timed(run, arrays, clock) for _ in range(repeats))
+        seconds = min(_timed(graph, arrays, clock) for _ in range(repeats))
         samples.append(RunSample(len(inputs), padded_length(arrays), sum(map(len, inputs)), seconds))
     return samples
 
@@ -103,7 +102,7 @@ def _dummy_curve(length: int, bands: Sequence[int]) -> LightCurve:
     return LightCurve.from_columns(60_000.0 + steps, flux, np.full(length, 100.0), band, detected=np.zeros(length))
 
 
-def _timed(run: RunGraph, arrays: Arrays, clock: Callable[[], float]) -> float:
+def _timed(graph: Graph, arrays: Arrays, clock: Callable[[], float]) -> float:
     started = clock()
-    run(arrays)
+    graph(arrays)
     return clock() - started

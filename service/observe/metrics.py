@@ -26,7 +26,7 @@ from prometheus_client import (
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine
-from nightjar_alerts.service.engine.watchdog import ErrorKind
+from nightjar_alerts.service.engine.errors import ErrorKind
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.observe.tracing import Tracing
 
@@ -66,7 +66,14 @@ class Metrics(Recorder):
         self.stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
         self.inflight.set_function(lambda: self.in_progress)
         self._models: Tally[tuple[str, ...]] = Tally()
-        self._engines: dict[str, list[Engine]] = {}
+        self._engines: list[Engine] = []
+        for kind, outcome in product(ErrorKind, ERROR_OUTCOMES):  # at zero, so that the first one shows as an increase
+            self.faults.labels(kind, outcome)
+        self.queue_depth.set_function(lambda: sum(each.depth for each in self._engines))
+        self.queue_seconds.set_function(lambda: max((each.queued_seconds for each in self._engines), default=0))
+        self.oldest_run_seconds.set_function(
+            lambda: max((each.oldest_run_seconds for each in self._engines), default=0)
+        )
 
     def _kinds(self) -> tuple[partial[Counter], partial[Gauge], partial[Histogram]]:
         counter = partial(Counter, namespace="nightjar", registry=self.registry)
@@ -105,27 +112,24 @@ class Metrics(Recorder):
 
     def _declare_batches(self) -> None:
         counter, gauge, histogram = self._kinds()
-        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.", ["task"])
+        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.")
         self.queue_seconds = gauge(
-            "queue_work_seconds", "Predicted time until every queued light curve has been started.", ["task"]
+            "queue_work_seconds", "Predicted time until every queued light curve has been started."
         )
         self.faults = counter(
             "engine_faults_total",
             "Engine faults by type and outcome (recovered or fatal).",
-            ["task", "fault", "outcome"],
+            ["fault", "outcome"],
         )
-        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest current inference run.", ["task"])
-        self.batch_size = histogram("batch_size", "Light curves per inference run.", ["task"], buckets=BATCH_SIZES)
-        self.batch_tokens = histogram(
-            "batch_tokens", "Padded points per inference run.", ["task"], buckets=BATCH_TOKENS
-        )
+        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest current inference run.")
+        self.batch_size = histogram("batch_size", "Light curves per inference run.", buckets=BATCH_SIZES)
+        self.batch_tokens = histogram("batch_tokens", "Padded points per inference run.", buckets=BATCH_TOKENS)
         self.padding_ratio = histogram(
-            "batch_padding_ratio", "Ratio of padded to real points per inference run.", ["task"], buckets=PADDING_RATIOS
+            "batch_padding_ratio", "Ratio of padded to real points per inference run.", buckets=PADDING_RATIOS
         )
         self.cost_error = histogram(
             "cost_model_error_ratio",
             "Ratio of measured to predicted duration per inference run.",
-            ["task"],
             buckets=ERROR_RATIOS,
         )
 
@@ -148,11 +152,9 @@ class Metrics(Recorder):
         self.model_info = gauge(
             "model_info",
             "Models that are served; the value is always 1.",
-            ["task", "model", "version", "sha256", "provider"],
+            ["model", "version", "sha256", "provider"],
         )
-        self.model_load_seconds = gauge(
-            "model_load_seconds", "Time to load, verify and warm up the latest model.", ["task"]
-        )
+        self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the latest model.")
         self.model_curves = counter(
             "model_curves_total",
             "Light curves by model and version; role: current or canary.",
@@ -283,27 +285,19 @@ class Metrics(Recorder):
         """Record the time from a copied request to the shadow model's result."""
         self.shadow_seconds.observe(seconds)
 
-    def add_engine(self, task: str, engine: Engine) -> None:
-        """Read the gauges of a task from this engine too whenever they are scraped."""
-        engines = self._engines.setdefault(task, [])
-        engines.append(engine)
-        for kind, outcome in product(ErrorKind, ERROR_OUTCOMES):  # at zero, so that the first one shows as an increase
-            self.faults.labels(task, kind, outcome)
-        self.queue_depth.labels(task).set_function(lambda: sum(each.depth for each in engines))
-        self.queue_seconds.labels(task).set_function(lambda: max((each.queued_seconds for each in engines), default=0))
-        self.oldest_run_seconds.labels(task).set_function(
-            lambda: max((each.oldest_run_seconds for each in engines), default=0)
-        )
+    def add_engine(self, engine: Engine) -> None:
+        """Read the gauges of engines from this one too whenever they are scraped."""
+        self._engines.append(engine)
 
-    def remove_engine(self, task: str, engine: Engine) -> None:
+    def remove_engine(self, engine: Engine) -> None:
         """Stop reading the gauges from an engine."""
-        self._engines[task].remove(engine)
+        self._engines.remove(engine)
 
     def add_model(self, labels: tuple[str, ...], load_seconds: float) -> None:
         """Show a model as served; ``labels`` are those of ``model_info``."""
         self._models[labels] += 1
         self.model_info.labels(*labels).set(1)
-        self.model_load_seconds.labels(labels[0]).set(load_seconds)
+        self.model_load_seconds.set(load_seconds)
 
     def remove_model(self, labels: tuple[str, ...]) -> None:
         """Stop showing a model as served, unless another engine serves the same bundle."""
@@ -330,9 +324,6 @@ class ModelMetrics(ModelRecorder):
     def __init__(self, metrics: Metrics, bundle: Bundle) -> None:
         manifest = bundle.manifest
         self._metrics, self._tracing, self._bundle = metrics, metrics.tracing, bundle
-        self._task = task = manifest.task
-        self._size, self._tokens = metrics.batch_size.labels(task), metrics.batch_tokens.labels(task)
-        self._padding, self._cost_error = metrics.padding_ratio.labels(task), metrics.cost_error.labels(task)
         classes = () if manifest.taxonomy is None else manifest.taxonomy.names
         self._by_class = [metrics.predicted_class.labels(name) for name in classes]
         self._by_band = [metrics.observations.labels(name) for name in manifest.band_map.labels]
@@ -344,14 +335,14 @@ class ModelMetrics(ModelRecorder):
         """Record that the model is served from now on; gauges read the engine."""
         manifest = self._bundle.manifest
         self._engine = engine
-        self._labels = (self._task, manifest.name, manifest.version, self._bundle.sha256, provider)
-        self._metrics.add_engine(self._task, engine)
+        self._labels = (manifest.name, manifest.version, self._bundle.sha256, provider)
+        self._metrics.add_engine(engine)
         self._metrics.add_model(self._labels, load_seconds)
 
     def close(self) -> None:
         """Record that the model is no longer served."""
         if self._engine is not None:
-            self._metrics.remove_engine(self._task, self._engine)
+            self._metrics.remove_engine(self._engine)
             self._metrics.remove_model(self._labels)
             self._engine = None
 
@@ -363,10 +354,10 @@ class ModelMetrics(ModelRecorder):
     def record_run(self, report: RunReport, predicted_seconds: float) -> None:
         """Record a run of the network."""
         padded = report.size * report.length
-        self._size.observe(report.size)
-        self._tokens.observe(padded)
-        self._padding.observe(padded / report.tokens)
-        self._cost_error.observe(report.run_seconds / predicted_seconds)
+        self._metrics.batch_size.observe(report.size)
+        self._metrics.batch_tokens.observe(padded)
+        self._metrics.padding_ratio.observe(padded / report.tokens)
+        self._metrics.cost_error.observe(report.run_seconds / predicted_seconds)
         self._record_experts(report)
         self._record_inputs(report.entries)
         self._record_predictions([result for result in report.results if isinstance(result, Prediction)])
@@ -429,7 +420,7 @@ class ModelMetrics(ModelRecorder):
 
     def record_error(self, kind: ErrorKind, recovered: bool) -> None:
         """Record an error of the engine."""
-        self._metrics.faults.labels(self._task, kind, ERROR_OUTCOMES[not recovered]).inc()
+        self._metrics.faults.labels(kind, ERROR_OUTCOMES[not recovered]).inc()
 
     def current_span(self) -> object:
         """Return the tracing span of the current request; None if it is not recorded."""
@@ -437,7 +428,7 @@ class ModelMetrics(ModelRecorder):
 
     def trace_batch(self, entries: Sequence[QueueEntry], started: float, began: float, ended: float) -> object:
         """Add a span for a batch, linked to the requests in it."""
-        return self._tracing.record_batch(self._task, entries, started, began, ended)
+        return self._tracing.record_batch(entries, started, began, ended)
 
     def trace_predictions(self, predictions: Sequence[Prediction]) -> None:
         """Add spans ``queue``, ``assemble`` and ``run`` to the current request, one of each for every batch."""

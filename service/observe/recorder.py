@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
-from nightjar_alerts.service.engine.watchdog import ErrorKind
+from nightjar_alerts.service.engine.errors import ErrorKind
 
 if TYPE_CHECKING:
     from nightjar_alerts.service.engine.engine import Engine

@@ -124,7 +124,7 @@ class Tracing:
             self._span(self._tracer, name, started, ended, {}, ())
 
     def record_batch(
-        self, task: str, entries: Sequence[QueueEntry], started: float, began: float, ended: float
+        self, entries: Sequence[QueueEntry], started: float, began: float, ended: float
     ) -> SpanContext | None:
         """Add a span for a batch with links to the requests in it; return it.
 
@@ -137,7 +137,6 @@ class Tracing:
         spans = [entry.span for entry in entries if isinstance(entry.span, SpanContext)]
         members = {(span.trace_id, span.span_id): span for span in spans}
         attributes: dict[str, AttributeValue] = {
-            "nightjar.task": task,
             "nightjar.batch.size": len(entries),
             "nightjar.batch.padded_length": max(entry.length for entry in entries),
             "nightjar.batch.observations": sum(entry.length for entry in entries),
@@ -145,7 +144,7 @@ class Tracing:
             "nightjar.batch.run_seconds": ended - began,
         }
         links = [Link(member) for member in members.values()]
-        return self._span(self._tracer, f"batch {task}", started, ended, attributes, links, Context())
+        return self._span(self._tracer, "batch", started, ended, attributes, links, Context())
 
     def record_predictions(self, predictions: Sequence[Prediction]) -> None:
         """Add spans ``queue``, ``assemble`` and ``run`` to the current request, one of each for every batch.

@@ -19,8 +19,8 @@ from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.cache import ModelCache, ResultCache
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options
+from nightjar_alerts.service.engine.errors import MESSAGES, ErrorKind, kind_of
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.engine.watchdog import MESSAGES, ErrorKind, kind_of
 from nightjar_alerts.service.inference import DataPlane, InferOptions, Item, Outcome
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.registry.names import Reference, Role
@@ -80,7 +80,7 @@ class ServedModel:
         """
         adapter, metrics = TaskAdapter(loaded.bundle.manifest), recorder.model(loaded.bundle)
         engine = Engine(
-            loaded.run,
+            loaded.graph,
             adapter,
             loaded.cost,
             engine_options(

@@ -20,9 +20,9 @@ import numpy as np
 import structlog
 
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
-from nightjar_alerts.service.engine.batch import EngineError, RunGraph
+from nightjar_alerts.service.engine.adapter import Arrays, Graph, TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import EngineError
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.inference import Item, Outcome
 from nightjar_alerts.service.observe.recorder import Recorder
@@ -86,7 +86,7 @@ class Shadow:
         self._order = np.array([manifest.classes.names.index(name) for name in classes])
         self._adapter, self._recorder = TaskAdapter(manifest), recorder
         self._engine = Engine(
-            _at_low_priority(loaded.run),
+            _at_low_priority(loaded.graph),
             self._adapter,
             loaded.cost,
             EngineOptions(workers=1, max_queued_seconds=DEADLINE_SECONDS),
@@ -168,7 +168,7 @@ class Shadow:
         self._recorder.record_shadow(outcome, count)
 
 
-def _at_low_priority(run: RunGraph) -> RunGraph:
+def _at_low_priority(graph: Graph) -> Graph:
     """Wrap a graph so that the threads that run it have a low priority."""
     lowered = threading.local()  # the priority of a thread is lowered in its first run only
 
@@ -176,6 +176,6 @@ def _at_low_priority(run: RunGraph) -> RunGraph:
         if not hasattr(lowered, "done"):
             lower_thread_priority()
             lowered.done = True
-        return run(inputs)
+        return graph(inputs)
 
     return run_at_low_priority

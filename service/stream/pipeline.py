@@ -29,7 +29,7 @@ from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
-from nightjar_alerts.service.engine.batch import EngineClosed, EngineDead, Overloaded, RunAborted
+from nightjar_alerts.service.engine.errors import EngineClosed, EngineDead, Overloaded, RunAborted
 from nightjar_alerts.service.inference import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.manager import ModelManager

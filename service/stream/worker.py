@@ -24,7 +24,7 @@ from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.client import ClientError, exit_status
-from nightjar_alerts.service.engine.batch import EngineError
+from nightjar_alerts.service.engine.errors import EngineError
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import tracing_to

@@ -159,7 +159,7 @@ from nightjar_alerts.service.engine.load import load_model
 async def classify(curve):
     model = load_model(DEFAULT_BUNDLE, native="auto")
     adapter = TaskAdapter(model.bundle.manifest)
-    engine = Engine(model.run, adapter, model.cost)
+    engine = Engine(model.graph, adapter, model.cost)
     await engine.start()
     try:
         (outcome,) = await DataPlane(engine, adapter).infer([curve])

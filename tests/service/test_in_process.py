@@ -30,7 +30,7 @@ from nightjar_alerts.service.engine.load import load_model
 async def classify():
     model = load_model(DEFAULT_BUNDLE)
     adapter = TaskAdapter(model.bundle.manifest)
-    engine = Engine(model.run, adapter, model.cost, engine_options(model.provider))
+    engine = Engine(model.graph, adapter, model.cost, engine_options(model.provider))
     await engine.start()
     curve = LightCurve.from_columns(60_000 + np.arange(20), np.full(20, 900.0), np.full(20, 30.0), ["g", "r"] * 10)
     [outcome] = await DataPlane(engine, adapter).infer([curve])

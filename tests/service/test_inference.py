@@ -13,9 +13,9 @@ import pytest
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits
 from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.batch import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 from nightjar_alerts.service.inference import DataPlane, InferOptions, Outcome, Skipped
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.graphs import EchoGraph, curve, echo_manifest, model_input, poison

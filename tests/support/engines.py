@@ -3,15 +3,27 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
-from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.batch import QueueEntry, RunReport
+from nightjar_alerts.service.engine.adapter import Graph, ModelInput, TaskAdapter
+from nightjar_alerts.service.engine.batch import BatchRunner, QueueEntry, RunReport
+from nightjar_alerts.service.engine.cost import CostModel, LiveCost
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, Policy, choose
+from nightjar_alerts.service.engine.policy import BatchLimits, Policy, choose
+from nightjar_alerts.service.engine.watchdog import Watchdog
 from support.graphs import EchoGraph, echo_manifest, model_input
 
 COST = CostModel(1e-3, 1e-6, 0.0)  # merging always pays
 ADAPTER = TaskAdapter(echo_manifest())
+
+
+def runner(graph: Graph, on_recovery: Callable[[], None] = lambda: None, adapter: TaskAdapter = ADAPTER) -> BatchRunner:
+    return BatchRunner(graph, adapter, Watchdog(LiveCost(COST), 10.0), on_recovery=on_recovery)
+
+
+def batch_of(*inputs: ModelInput) -> list[QueueEntry]:
+    """Entries for a runner, which does not look at their futures."""
+    return [QueueEntry(len(each), 0.0, None, each, cast(Any, None), 1e-3) for each in inputs]
 
 
 @asynccontextmanager

@@ -18,9 +18,10 @@ from deploy.bench.workload import LONGEST, Trace, TraceError, poisson, read_trac
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.runtime import Provider, ProviderError
 from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.engine.machine import usable_cores
-from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
+from nightjar_alerts.service.engine.policy import BatchLimits
 
 OURS: Final = "nightjar"
 REPLAY_LOAD = 0.6  # of what the policy answers at saturation

@@ -31,19 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.bench.workload import Trace
-from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import DeadlineExceeded, Prediction, RunReport, padded_length
+from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter, padded_length
+from nightjar_alerts.service.engine.batch import Prediction, RunReport
+from nightjar_alerts.service.engine.cost import CostModel, RunSample
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import DeadlineExceeded
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.engine.policy import (
-    BatchLimits,
-    CostModel,
-    Policy,
-    QueueItem,
-    RunSample,
-    choose,
-    plan,
-)
+from nightjar_alerts.service.engine.policy import BatchLimits, Policy, QueueItem, choose, plan
 from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch, warm_up_shapes
 
 PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
@@ -247,7 +241,7 @@ def _busy_seconds(
     seconds = []
     for _ in range(1 + repeats):
         started = perf_counter()
-        adapter.split(model.run(adapter.assemble(questions)), len(questions))
+        adapter.split(model.graph(adapter.assemble(questions)), len(questions))
         seconds.append(perf_counter() - started)
     return seconds[1:]  # the first run of a shape allocates
 
@@ -277,7 +271,7 @@ async def replay(
     questions = _questions(adapter, trace)
     runs: list[SimulatedRun] = []
     engine = Engine(
-        model.run,
+        model.graph,
         adapter,
         model.cost,
         EngineOptions(workers=workers, limits=limits, max_queued_seconds=ROOM),

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
-from nightjar_alerts.service.engine.batch import DeadlineExceeded, EngineClosed, EngineDead, Overloaded, RunAborted
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded, RunAborted
 
 MEDIA_TYPE = "application/problem+json"
 OPEN_INFERENCE = "/v2"

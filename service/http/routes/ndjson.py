@@ -28,7 +28,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.serializer import encode_json
-from nightjar_alerts.service.engine.batch import DeadlineExceeded, Overloaded
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, to_problem

@@ -11,8 +11,9 @@ from deploy.bench.simulation.events import Machine, SimulatedRun, contenders, fi
 from deploy.bench.simulation.figures import figures
 from deploy.bench.workload import Trace, poisson, visits
 from nightjar_alerts.service.engine.adapter import Arrays
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
-from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
+from nightjar_alerts.service.engine.policy import BatchLimits
 from support.graphs import EchoGraph
 
 pytestmark = pytest.mark.serial
@@ -54,7 +55,7 @@ async def test_a_deadline_holds_in_a_replay(model: LoadedModel) -> None:
 
 
 async def test_the_simulation_agrees_with_the_engine(model: LoadedModel) -> None:
-    slow = replace(model, run=sleeping, cost=SLOW)
+    slow = replace(model, graph=sleeping, cost=SLOW)
     trace = visits(400, 1, 390, np.random.default_rng(3))
     simulated = figures(simulate(trace, contenders(BatchLimits())["nightjar"], Machine(2, SLOW, SLOW)), 1.0)
     measured = figures(await replay(trace, slow, 2, BatchLimits()), 1.0)
@@ -65,7 +66,7 @@ async def test_the_simulation_agrees_with_the_engine(model: LoadedModel) -> None
 
 
 def test_a_worker_is_busy_with_more_than_the_graph(model: LoadedModel) -> None:
-    slow = replace(model, run=sleeping)
+    slow = replace(model, graph=sleeping)
     occupied = occupation(slow, 2, repeats=1)
     for shape in ((1, 4, 4), (16, 32, 512), (16, 64, 124)):
         assert 0.9 * SLOW.seconds(*shape) < occupied.seconds(*shape) < 2.5 * SLOW.seconds(*shape)

@@ -37,14 +37,14 @@ def test_a_classifier_of_any_architecture_is_served(name: str, tmp_path: Path) -
     assert model.golden_error == 0
     adapter = TaskAdapter(model.bundle.manifest)
     questions = dummy_batch(adapter, BatchShape(3, 30, 7))
-    rows = adapter.split(model.run(adapter.assemble(questions)), len(questions))
+    rows = adapter.split(model.graph(adapter.assemble(questions)), len(questions))
     assert [row["embedding"][0] for row in rows if row] == [30, 7, 7]
 
 
 def test_bands_keep_their_indices_in_a_network_of_fewer(tmp_path: Path) -> None:
     model = load_model(classifier_bundle(tmp_path, HISTORY, bands=("i",)).path)
     adapter = TaskAdapter(model.bundle.manifest)
-    [row] = adapter.split(model.run(adapter.assemble(dummy_batch(adapter, BatchShape(1, 9, 0)))), 1)
+    [row] = adapter.split(model.graph(adapter.assemble(dummy_batch(adapter, BatchShape(1, 9, 0)))), 1)
     assert row is not None
     assert row["embedding"][4] == 3  # the mean band: i is the fourth of six
 

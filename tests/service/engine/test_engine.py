@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.service.engine.adapter import ModelInput
-from nightjar_alerts.service.engine.batch import (
+from nightjar_alerts.service.engine.batch import Prediction, RunReport
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
     InferenceFailed,
     Overloaded,
-    Prediction,
-    RunReport,
 )
-from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.policy import BatchLimits
 from support.engines import ADAPTER, COST, occupied, serving, settled, started
 from support.graphs import EchoGraph, model_input, poison

@@ -7,9 +7,10 @@ import pytest
 
 from deploy.bench.simulation.events import fifo, one_by_one
 from nightjar_alerts.service.engine.adapter import Arrays
-from nightjar_alerts.service.engine.batch import Overloaded, QueueEntry
+from nightjar_alerts.service.engine.batch import QueueEntry
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.errors import Overloaded
 from support.engines import ADAPTER, COST, occupied, serving, settled
 from support.graphs import EchoGraph, model_input
 
@@ -88,8 +89,10 @@ async def test_the_time_to_come_back_is_when_there_is_room() -> None:
 
 
 async def test_cost_model_follows_the_measured_runs() -> None:
-    async with serving(EchoGraph()) as engine:
-        before = engine.cost.seconds(1, 30)
+    predicted: list[float] = []
+    async with serving(EchoGraph(), on_run=lambda report, seconds: predicted.append(seconds)) as engine:
         await engine.submit(model_input(1, 30))
-        await engine.drain(5)
-        assert engine.cost.seconds(1, 30) != before
+        await engine.submit(model_input(1, 30))
+        await engine.drain(60)
+    first, second = predicted
+    assert first == COST.seconds(1, 30) != second

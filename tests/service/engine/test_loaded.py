@@ -10,7 +10,7 @@ import pytest
 
 from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
 from nightjar_alerts.models.lightcurve import RaggedBatch, featurise
-from nightjar_alerts.models.runtime import SessionRun
+from nightjar_alerts.models.runtime import OnnxGraph
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
@@ -52,14 +52,14 @@ def test_a_manifest_that_promises_other_outputs_is_not_served(tiny_bundle: Path,
 
 
 def test_memory_is_given_back_without_a_change_of_answers(model: LoadedModel) -> None:
-    assert isinstance(model.run, SessionRun)
+    assert isinstance(model.graph, OnnxGraph)
     adapter = TaskAdapter(model.bundle.manifest)
     large, small = (
         adapter.assemble(dummy_batch(adapter, shape)) for shape in (BatchShape(32, 128, 64), BatchShape(1, 4, 0))
     )
-    before = model.run(large)
-    model.run.trim(small)
-    for name, values in model.run(large).items():
+    before = model.graph(large)
+    model.graph.trim(small)
+    for name, values in model.graph(large).items():
         np.testing.assert_array_equal(values, before[name])
 
 
@@ -69,7 +69,7 @@ async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> N
     recorder = metrics.model(model.bundle)
     curves = [random_curve(rng, length, metadata=bool(length % 2)) for length in LENGTHS]
     engine = Engine(
-        model.run,
+        model.graph,
         adapter,
         model.cost,
         EngineOptions(workers=2),
@@ -84,7 +84,7 @@ async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> N
     assert max(o.prediction.batch_size for o in together if o.prediction) > 1
     for curve, outcomes in zip(curves, zip(together, one_by_one, (o for [o] in at_once), strict=True), strict=True):
         tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns)
-        expected = model.run(RaggedBatch.collate([tokens]).padded())
+        expected = model.graph(RaggedBatch.collate([tokens]).padded())
         for outcome in outcomes:
             assert outcome.prediction is not None
             outputs = outcome.prediction.outputs
@@ -98,7 +98,7 @@ async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -
     adapter = TaskAdapter(manifest)
     recorder = metrics.model(model.bundle)
     engine = Engine(
-        model.run,
+        model.graph,
         adapter,
         model.cost,
         EngineOptions(workers=1),

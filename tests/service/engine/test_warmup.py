@@ -4,7 +4,7 @@ import pytest
 
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
-from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.warmup import MIN_SAMPLES, WARM_UP_SHAPES, measure
 from support.graphs import EchoGraph, echo_manifest
 

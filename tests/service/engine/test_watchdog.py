@@ -1,7 +1,6 @@
 """Graphs that really hang, ask for too much memory, or fail every run: what the watchdog makes of each."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +11,24 @@ import pytest
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.models.runtime import SessionRun, open_session
+from nightjar_alerts.models.runtime import OnnxGraph, open_session
 from nightjar_alerts.service.engine import engine as engine_module
 from nightjar_alerts.service.engine.adapter import Arrays, ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import EngineDead, OutOfMemory, RunGraph, is_out_of_memory
+from nightjar_alerts.service.engine.batch import Prediction
+from nightjar_alerts.service.engine.cost import CostModel, LiveCost
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import (
+    EngineDead,
+    ErrorKind,
+    FatalEngineError,
+    InferenceFailed,
+    OutOfMemory,
+    is_out_of_memory,
+    kind_of,
+)
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
-from nightjar_alerts.service.engine.policy import CostModel, LiveCost
-from nightjar_alerts.service.engine.watchdog import HUNG_FACTOR, ErrorKind, FatalEngineError, Watchdog, kind_of
+from nightjar_alerts.service.engine.watchdog import HUNG_FACTOR, Watchdog
+from support.engines import batch_of, runner
 from support.graphs import EchoGraph, echo_manifest, model_input, poison
 from support.trouble import ENDLESS, GREEDY, trouble_bundle
 
@@ -28,13 +37,8 @@ FLOOR = 0.2
 ADAPTER = TaskAdapter(echo_manifest())
 
 
-def inputs(*markers: float) -> Arrays:
-    return ADAPTER.assemble([model_input(marker) for marker in markers])
-
-
-def watched(graph: RunGraph, recoveries: list[int] | None = None, cost: CostModel = CHEAP) -> Watchdog:
-    counted = [] if recoveries is None else recoveries
-    return Watchdog(graph, ADAPTER, LiveCost(cost), FLOOR, lambda: counted.append(1))
+def watchdog(cost: CostModel = CHEAP) -> Watchdog:
+    return Watchdog(LiveCost(cost), FLOOR)
 
 
 @pytest.fixture(scope="module")
@@ -49,69 +53,52 @@ def asked(bundle: Bundle, **columns: float) -> ModelInput:
     return TaskAdapter(bundle.manifest).prepare(curve)
 
 
-def of(bundle: Bundle, *model_inputs: ModelInput) -> Arrays:
-    return TaskAdapter(bundle.manifest).assemble(model_inputs)
-
-
-def test_watchdog_of_an_ordinary_run_returns_the_outputs() -> None:
-    recoveries: list[int] = []
-    watchdog = watched(EchoGraph(), recoveries)
-    assert watchdog(inputs(5.0, 6.0))["probabilities"][:, 0].tolist() == [5.0, 6.0]
-    assert (watchdog.check(1e9), recoveries) == (None, [])
-
-
-@contextmanager
-def held(watchdog: Watchdog, graph: EchoGraph) -> Iterator[None]:
-    """Keep a run in the graph."""
-    graph.hold()
-    thread = threading.Thread(target=watchdog, args=(inputs(5.0),))
-    thread.start()
-    assert graph.started.acquire(timeout=10)
-    yield
-    graph.release()
-    thread.join(10)
-
-
 def test_check_within_many_times_the_prediction_returns_nothing() -> None:
-    graph = EchoGraph()
-    watchdog = watched(graph, cost=CostModel(1.0, 0.0, 0.0))
-    with held(watchdog, graph):
-        assert watchdog.check(0.9 * HUNG_FACTOR) is None
-        error = watchdog.check(0.2 * HUNG_FACTOR)
+    watching = watchdog(CostModel(1.0, 0.0, 0.0))
+    with watching.watch(1, 10):
+        assert watching.check(0.9 * HUNG_FACTOR) is None
+        error = watching.check(0.2 * HUNG_FACTOR)
     assert isinstance(error, FatalEngineError)
     assert (error.kind, str(error)) == (ErrorKind.RUN_HUNG, "an inference run hangs")
-    assert watchdog.check(1e9) is None
+    assert watching.check(1e9) is None
 
 
 def test_check_of_a_short_run_allows_the_minimum_time() -> None:
-    graph = EchoGraph()
-    watchdog = watched(graph)
-    with held(watchdog, graph):
-        assert watchdog.check(0.9 * FLOOR) is None
-        assert isinstance(watchdog.check(0.2 * FLOOR), FatalEngineError)
+    watching = watchdog()
+    with watching.watch(1, 10):
+        assert watching.check(0.9 * FLOOR) is None
+        assert isinstance(watching.check(0.2 * FLOOR), FatalEngineError)
+
+
+def test_check_after_a_run_that_failed_returns_nothing() -> None:
+    watching = watchdog()
+    with pytest.raises(ZeroDivisionError), watching.watch(1, 10):
+        raise ZeroDivisionError
+    assert watching.check(1e9) is None
 
 
 def test_check_after_the_process_was_stopped_returns_nothing() -> None:
     """After SIGSTOP and SIGCONT the clock has gone on and the watchdog has not."""
-    graph = EchoGraph()
-    watchdog = watched(graph)
-    with held(watchdog, graph):
-        assert watchdog.check(0.01) is None
+    watching = watchdog()
+    with watching.watch(1, 10):
+        assert watching.check(0.01) is None
         time.sleep(1.5 * FLOOR)
-        assert watchdog.check(0.01) is None
+        assert watching.check(0.01) is None
 
 
-def test_watchdog_of_a_run_without_enough_memory_raises_out_of_memory(trouble: Bundle) -> None:
+def test_run_batch_without_enough_memory_fails_that_light_curve_alone(trouble: Bundle) -> None:
     recoveries: list[int] = []
-    graph, adapter = SessionRun(open_session(trouble.model)), TaskAdapter(trouble.manifest)
-    watchdog = Watchdog(graph, adapter, LiveCost(CHEAP), FLOOR, lambda: recoveries.append(1))
-    with pytest.raises(OutOfMemory) as caught:
-        watchdog(of(trouble, asked(trouble, **GREEDY)))
-    assert is_out_of_memory(caught.value.__cause__ or ValueError())
-    assert recoveries == [1]
-    with pytest.raises(Exception, match="allocate memory"):  # a batch, which its caller bisects
-        watchdog(of(trouble, asked(trouble), asked(trouble, **GREEDY)))
-    assert recoveries == [1, 1]
+    graph, adapter = OnnxGraph(open_session(trouble.model)), TaskAdapter(trouble.manifest)
+    running = runner(graph, lambda: recoveries.append(1), adapter)
+    [result], reports = running.run_batch(batch_of(asked(trouble, **GREEDY)))
+    assert isinstance(result, OutOfMemory)
+    assert is_out_of_memory(result.__cause__ or ValueError())
+    assert (recoveries, reports) == ([1], [])
+    (good, greedy), [report] = running.run_batch(batch_of(asked(trouble), asked(trouble, **GREEDY)))
+    assert isinstance(good, Prediction)
+    assert isinstance(greedy, OutOfMemory)
+    assert report.size == 1
+    assert recoveries == [1, 1, 1]  # the batch, and the light curve alone
 
 
 @pytest.mark.parametrize(
@@ -135,30 +122,31 @@ def test_numpy_says_it_as_well() -> None:
     assert is_out_of_memory(caught.value)
 
 
-def test_watchdog_of_a_curve_that_always_fails_blames_the_curve() -> None:
+def test_run_batch_of_a_curve_that_always_fails_blames_the_curve() -> None:
     graph = EchoGraph()
     graph.on_marker[7.0] = poison
-    watchdog = watched(graph)
     for _ in range(10):  # however often it comes
-        with pytest.raises(ZeroDivisionError):
-            watchdog(inputs(7.0))
+        [result], _ = runner(graph).run_batch(batch_of(model_input(7.0)))
+        assert isinstance(result, InferenceFailed)
+        assert isinstance(result.__cause__, ZeroDivisionError)
     assert graph.seen.count(7.0) == 10
     assert len(graph.seen) == 20  # after each failure a made-up light curve has run
 
 
-def test_watchdog_of_a_provider_that_fails_every_run_raises_a_fatal_error() -> None:
-    def lost(_: Arrays) -> Arrays:
+def test_run_batch_of_a_provider_that_fails_every_run_raises_a_fatal_error() -> None:
+    sizes: list[int] = []
+
+    def lost(arrays: Arrays) -> Arrays:
+        sizes.append(len(arrays["mask"]))
         raise RuntimeError("CUDA error 999")
 
-    watchdog = watched(lost)
-    with pytest.raises(RuntimeError, match="CUDA"):  # a batch, which its caller bisects
-        watchdog(inputs(5.0, 6.0))
     with pytest.raises(FatalEngineError, match="the execution provider fails every run") as caught:
-        watchdog(inputs(5.0))
+        runner(lost).run_batch(batch_of(model_input(5.0), model_input(6.0)))
     assert kind_of(caught.value) is ErrorKind.PROVIDER_LOST
+    assert sizes == [2, 1, 1]  # the batch, its first light curve, and one that is made up
 
 
-def test_watchdog_of_a_session_of_another_graph_raises_a_fatal_error(trouble: Bundle, tmp_path: Path) -> None:
+def test_run_batch_by_a_session_of_another_graph_raises_a_fatal_error(trouble: Bundle, tmp_path: Path) -> None:
     """onnxruntime refuses every input that it is given."""
     onnx = pytest.importorskip("onnx")
     info = onnx.helper.make_tensor_value_info
@@ -170,17 +158,17 @@ def test_watchdog_of_a_session_of_another_graph_raises_a_fatal_error(trouble: Bu
     )
     path = tmp_path / "other.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10), path)
-    adapter = TaskAdapter(trouble.manifest)
+    running = runner(OnnxGraph(open_session(path)), adapter=TaskAdapter(trouble.manifest))
     with pytest.raises(FatalEngineError):
-        Watchdog(SessionRun(open_session(path)), adapter, LiveCost(CHEAP), FLOOR)(of(trouble, asked(trouble)))
+        running.run_batch(batch_of(asked(trouble)))
 
 
-def test_watchdog_without_memory_for_any_run_raises_a_fatal_error() -> None:
+def test_run_batch_without_memory_for_any_run_raises_a_fatal_error() -> None:
     def full(_: Arrays) -> Arrays:
         raise MemoryError
 
     with pytest.raises(FatalEngineError, match="no memory left"):
-        watched(full)(inputs(5.0))
+        runner(full).run_batch(batch_of(model_input(5.0)))
 
 
 @contextmanager
@@ -193,7 +181,7 @@ async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], Awaitable[ob
     """Run ``use`` with an engine; return the errors that the engine died of."""
     deaths: list[BaseException] = []
     adapter, options = TaskAdapter(loaded.bundle.manifest), EngineOptions(workers=2, hung_run_seconds=FLOOR)
-    engine = Engine(loaded.run, adapter, loaded.cost, options, on_death=deaths.append)
+    engine = Engine(loaded.graph, adapter, loaded.cost, options, on_death=deaths.append)
     await engine.start()
     try:
         await use(engine)

@@ -127,7 +127,7 @@ def test_a_novelty_that_is_no_number_fails_alone(bundle: Bundle) -> None:
     loaded = load_model(bundle.path)
     program = classification(bundle)
     questions = [program.prepare(light_curve(sent)) for sent in CURVES[:2]]
-    outputs = loaded.run(program.assemble(questions))
+    outputs = loaded.graph(program.assemble(questions))
     outputs["novelty"] = np.array([np.nan, 0.25], dtype=np.float32)
     first, second = program.split(outputs, len(questions))
     assert first is None

@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
-from nightjar_alerts.service.engine.batch import (
+from nightjar_alerts.service.engine.errors import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,

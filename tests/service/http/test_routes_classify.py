@@ -11,7 +11,7 @@ import pytest
 
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.replies import ClassifyReply
-from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.observe.metrics import STAGES
 from nightjar_alerts.service.registry.loader import load_one
 from support.edge import CLASSES, Live, Network, curve, live, loader, raw_post, wait_until
@@ -131,7 +131,7 @@ def test_a_client_that_leaves_takes_its_work_along() -> None:
 
 
 def queued(edge: Live, count: int) -> bool:
-    return edge.metric("nightjar_queue_depth", task="classification") == count
+    return edge.metric("nightjar_queue_depth") == count
 
 
 def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:

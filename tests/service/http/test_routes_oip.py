@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.http.edge.errors import Problem
 from nightjar_alerts.service.http.oip import schemas
 from nightjar_alerts.service.observe.metrics import STAGES
@@ -196,7 +196,7 @@ def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
             first = others.submit(edge.classify, curve())
             assert network.started.acquire(timeout=10)
             second = others.submit(edge.classify, curve())
-            wait_until(lambda: edge.metric("nightjar_queue_depth", task="classification") == 1)
+            wait_until(lambda: edge.metric("nightjar_queue_depth") == 1)
             with client(edge) as asking, pytest.raises(InferenceServerException) as caught:
                 asking.infer(MODEL, inputs(history(1.0)))
             network.release()

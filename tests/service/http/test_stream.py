@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 from support.graphs import poison
@@ -240,7 +240,7 @@ def test_a_client_that_leaves_takes_its_work_along(edge: Live, network: Network)
             talk.say(*(marked(index) for index in range(40)))
             wait_until(lambda: edge.service.models.default.engine.running > 0)
         wait_until(lambda: edge.metric("nightjar_withdrawn_total") == withdrawn + 40)
-        assert edge.metric("nightjar_queue_depth", task="classification") == 0
+        assert edge.metric("nightjar_queue_depth") == 0
     finally:
         network.release()
     wait_until(lambda: edge.metric("nightjar_requests_total", route="/v1/classify", code="499") >= 1)
@@ -260,7 +260,7 @@ def test_a_deadline_that_passes_is_that_of_a_light_curve(edge: Live, network: Ne
 
 
 def holds(edge: Live, waiting: int) -> bool:
-    return edge.metric("nightjar_queue_depth", task="classification") == waiting
+    return edge.metric("nightjar_queue_depth") == waiting
 
 
 def test_a_full_engine_refuses_a_stream_at_its_beginning_and_is_waited_for_later() -> None:

@@ -138,7 +138,7 @@ def test_a_batch_and_the_requests_in_it_lead_to_each_other() -> None:
             network.release()
             for client in clients:
                 client.join(10)
-        batches = {span.span_id: span for span in target.spans if span.name == "batch classification"}
+        batches = {span.span_id: span for span in target.spans if span.name == "batch"}
         runs = {trace: target.of(trace)["run"][0] for trace in traces}
         requests = {trace: target.of(trace)["POST /v1/classify"][0] for trace in traces}
     assert len(batches) == 2

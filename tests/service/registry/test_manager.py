@@ -102,7 +102,7 @@ async def test_start_bundle_of_settings_is_the_default(home: Home) -> None:
 async def test_reload_new_version_replaces_the_old_one_which_is_freed(home: Home, root: Path) -> None:
     before = await home.top()
     served = home.models.router.select("mine").model
-    parts = [weakref.ref(part) for part in (served, served.engine, served.loaded.run)]
+    parts = [weakref.ref(part) for part in (served, served.engine, served.loaded.graph)]
     del served
     version(root, "1.1.0", 2.0)
     assert await home.models.reload() == [Reference("mine", "1.1.0")]

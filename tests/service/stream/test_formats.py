@@ -20,8 +20,8 @@ from nightjar_alerts.models.alerts.packet import AbstainReason, Packet
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
 from nightjar_alerts.service.engine.batch import Prediction
+from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.settings import SinkFormat

@@ -111,7 +111,7 @@ def test_a_bundle_with_everything_is_loaded_and_served(confident: Bundle) -> Non
     assert (spec.dtype, spec.shape) == ("float32", ("batch",))
     assert isinstance(confident.manifest.prediction_sets, PredictionSets)
     batch = RaggedBatch.collate(random_tokens(5, 9)).padded()
-    answers = loaded.run(batch)
+    answers = loaded.graph(batch)
     assert answers["novelty"].shape == (9,)
     assert ((answers["novelty"] >= 0) & (answers["novelty"] <= 1)).all()
 
