@@ -73,6 +73,14 @@ EVOLUTION_BODY: Document = {
         **{name: {"schema": _BYTES} for name in PACKET_TYPES if name != JSON_TYPE},
     },
 }
+TABLE_BODY: Document = {
+    "required": True,
+    "description": "A table of light curves; the content says the format, or the `name` of the file.",
+    "content": {
+        "text/csv": {"schema": {"type": "string", "minLength": 1}},
+        PACKET_TYPES[0]: {"schema": _BYTES},
+    },
+}
 
 _TENSORS = {
     "id": "1",

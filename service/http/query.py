@@ -61,6 +61,25 @@ class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
 
 
+class TableQuery(ClassifyQuery, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Query parameters of a request with a table."""
+
+    name: Annotated[
+        str, Meta(max_length=255, description="name of the file; its ending says the format where the content does not")
+    ] = ""
+    options: Annotated[
+        str,
+        Meta(
+            max_length=20_000,
+            description="JSON object of what the reader is not to guess, such as "
+            '`{"columns": {"time": "HJD"}, "time_format": "jd"}`; docs/tables.md lists the options',
+        ),
+    ] = ""
+    light_curve: Annotated[
+        bool, Meta(description="return the light curve of each object, in the form that `/v1/classify` takes")
+    ] = False
+
+
 class EvolutionQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Query parameters of a request for the evolution of a classification."""
 

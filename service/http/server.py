@@ -38,7 +38,7 @@ from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, Request
 from nightjar_alerts.service.http.edge.protocol import ServerConfig
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip import routes as oip
-from nightjar_alerts.service.http.routes import alerts, classify, evolution, live, meta
+from nightjar_alerts.service.http.routes import alerts, classify, evolution, live, meta, tables
 from nightjar_alerts.service.process import (
     SWITCH_SECONDS,
     VERSION,
@@ -74,6 +74,7 @@ def create_app(service: Service) -> FastAPI:
         classify.router,
         alerts.router,
         evolution.router,
+        tables.router,
         meta.models_router,
         oip.router,
         meta.probes,

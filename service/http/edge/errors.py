@@ -6,10 +6,10 @@ exception raised by a library never reaches a client.
 """
 
 from asyncio import CancelledError
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import orjson
 from fastapi.exceptions import RequestValidationError
@@ -89,6 +89,10 @@ class Problem(BaseModel):
     errors: list[FieldError] = Field(description=f"invalid values, at most {MAX_FIELD_ERRORS}")
     limit: int | None = Field(None, description="the limit that was exceeded")
     retry_after: int | None = Field(None, description="seconds, as in the Retry-After header")
+    question: dict[str, Any] | None = Field(
+        None,
+        description="for a table that can be read in two ways: the question, the option that answers it, its values",
+    )
     error: str | None = Field(None, description="under /v2 only: message for clients of the protocol")
 
 
@@ -104,6 +108,7 @@ class ProblemError(Exception):
         limit: int | None = None,
         retry_after: float | None = None,
         allow: str | None = None,
+        question: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail or kind.meaning)
         self.kind = kind
@@ -112,6 +117,7 @@ class ProblemError(Exception):
         self.limit = limit
         self.retry_after = None if retry_after is None else max(1, ceil(retry_after))
         self.allow = allow
+        self.question = question
 
 
 def invalid_field(pointer: str, reason: str, detail: str) -> ProblemError:
@@ -186,7 +192,9 @@ def problem_document(error: ProblemError, path: str, request_id: str, root_path:
         "request_id": request_id,
         "errors": [field.model_dump() for field in error.errors],
     }
-    problem |= {name: value for name in ("limit", "retry_after") if (value := getattr(error, name)) is not None}
+    problem |= {
+        name: value for name in ("limit", "retry_after", "question") if (value := getattr(error, name)) is not None
+    }
     if path.removeprefix(root_path).startswith(OPEN_INFERENCE):
         problem["error"] = _one_line(error)
     return problem

@@ -46,7 +46,7 @@ from nightjar_alerts.service.http.endpoint import (
 from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import ClassifyQuery
-from nightjar_alerts.service.http.results import build_curve_results, get_serializer, get_surveys
+from nightjar_alerts.service.http.results import ClassifyResults, build_curve_results, get_serializer, get_surveys
 from nightjar_alerts.service.inference import FAILURE_REASONS, InferOptions, Item, Outcome
 from nightjar_alerts.service.lightcurves.decoding import decode_lines
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
@@ -142,22 +142,34 @@ class LineClassifier:
         ----------
         wait : wait while the engine is full instead of raising Overloaded.
         """
-        if self._service.quotas is not None:
-            await self._service.quotas.throttle(get_key_name(self._request))
-        await charge_quota(self._request, self._service, len(lines))
+        await self.charge(len(lines))
         options = self._infer_options()
         timings = Timings(self._service.metrics)
         read = partial(self._read, lines)
         curves = await self._service.run_maybe_in_thread(read, sum(map(len, lines)) > INLINE_BYTES)
         timings.stage("decode")
+        return encode_ndjson(await self._classify(curves, options, wait))
+
+    async def charge(self, curves: int) -> None:
+        """Wait until the quota of the request's key admits light curves, and charge them."""
+        if self._service.quotas is not None:
+            await self._service.quotas.throttle(get_key_name(self._request))
+        await charge_quota(self._request, self._service, curves)
+
+    async def classify_curves(self, curves: Sequence[LightCurve | InvalidLightCurve]) -> ClassifyResults:
+        """Return the results of light curves, in order; waits while the engine is full."""
+        return await self._classify(curves, self._infer_options(), wait=True)
+
+    async def _classify(
+        self, curves: Sequence[LightCurve | InvalidLightCurve], options: InferOptions, wait: bool
+    ) -> ClassifyResults:
         outcomes = await self._infer(curves, options, wait)
-        timings.start()
+        timings = Timings(self._service.metrics)
         results = build_curve_results([self._serializer] * len(curves), outcomes, curves, self._query)
         if self._service.live is not None:
             self._service.live.publish(results.results, get_surveys(curves))
-        encoded = encode_ndjson(results)
         timings.stage("encode")
-        return encoded
+        return results
 
     def _read(self, lines: Sequence[bytes]) -> list[LightCurve | InvalidLightCurve]:
         return validate_light_curves(decode_lines(lines), self._service.settings.max_points, binary_columns=False)

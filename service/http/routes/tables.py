@@ -1,0 +1,206 @@
+"""``POST /v1/tables``: a table of light curves in, one line of NDJSON per object out.
+
+The first line says how the table was read, the last one what was left out. A table that can be read in two ways is a
+problem whose ``question`` names the option that answers it.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.answers.serializer import encode_json, light_curve_members
+from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.deadlines import check_deadline
+from nightjar_alerts.service.http.edge.body import cancel_on_disconnect
+from nightjar_alerts.service.http.edge.errors import (
+    INVALID,
+    TOO_LARGE,
+    UNSUPPORTED,
+    ProblemError,
+    invalid_field,
+    problem_document,
+    to_problem,
+)
+from nightjar_alerts.service.http.endpoint import get_client_id, get_routing_key, read_body, route_docs
+from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE, encode_ndjson, is_available
+from nightjar_alerts.service.http.lifecycle import get_service
+from nightjar_alerts.service.http.query import TableQuery, read_query
+from nightjar_alerts.service.http.routes.ndjson import LineClassifier
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.registry.serving import acquired
+
+GROUP_OBJECTS: Final = 64
+"""Objects that are classified together."""
+MAX_VALUES: Final = 4_000_000
+"""Maximum number of values in a column of a Parquet file, which may be much longer than its bytes."""
+COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+_VARIABLE_LENGTH: Final = re.compile(rb"TFORM\d+ *= *'\d*[PQ]")
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/tables",
+    **route_docs(
+        "Classify the objects of a table",
+        openapi.TABLE_BODY,
+        {
+            "description": "NDJSON: `table` with the guesses, a result for each object, and `summary` with counts.",
+            "content": {NDJSON_TYPE: {"schema": {"type": "string"}}},
+        },
+        TableQuery,
+    ),
+)
+async def tables(request: Request) -> Response:
+    """Send one table of light curves, with one row per observation or per object.
+
+    CSV, text and JSON are always read; ECSV, FITS, VOTable and Parquet if the service has the `tables` extra. The
+    reader guesses columns, filters, time scale and units. The first line of the response has its guesses; if it cannot
+    decide, the response is a problem (422) whose `question` names the option to set. Each object has a result as in
+    `/v1/classify`, in the order in which the objects are read. The last line counts the rows that were not used.
+    """
+    query = read_query(request, TableQuery)
+    check_deadline(query.deadline_ms, "/query/deadline_ms", get_service(request).settings)
+    return TableResponse(request, query, _read_options(query.options))
+
+
+def _read_options(text: str) -> TableOptions:
+    """Return the options of a query. Raises ProblemError (422)."""
+    if not text:
+        return TableOptions()
+    try:
+        members = msgspec.json.decode(text)
+        if not isinstance(members, dict):
+            raise invalid_field("/query/options", "not_an_object", "must be a JSON object")
+        for name in members:
+            if name not in TableOptions.option_names():
+                known = ", ".join(TableOptions.option_names())
+                raise invalid_field("/query/options", "unknown_field", f"there is no option {name[:40]!r}: {known}")
+        return msgspec.convert(members, TableOptions)
+    except msgspec.ValidationError as error:
+        raise invalid_field("/query/options", "invalid_option", str(error)[:300]) from None
+    except msgspec.DecodeError:
+        raise invalid_field("/query/options", "malformed", "must be a JSON object") from None
+
+
+class TableResponse(Response):
+    """Response to a table, which reads the request, and classifies objects while it is sent."""
+
+    def __init__(self, request: Request, query: TableQuery, options: TableOptions) -> None:
+        self._request, self._service = request, get_service(request)
+        self._query, self._options = query, options
+        super().__init__(media_type=NDJSON_TYPE, headers={"X-Accel-Buffering": "no"})  # nginx would buffer results
+        del self.headers["content-length"]  # 0 for a Response without content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request; one version of the model classifies all of it."""
+        client_id = get_client_id(self._request)
+        self._service.streams.acquire(client_id)
+        try:
+            handle = self._service.select_model(self._query.model, routing_key=get_routing_key(self._request))
+            with acquired([handle]):
+                await self._run(LineClassifier(self._request, handle, self._query), scope, send)
+        finally:
+            self._service.streams.release(client_id)
+
+    async def _run(self, classifier: LineClassifier, scope: Scope, send: Send) -> None:
+        service, request = self._service, self._request
+        with service.budget.reserve(get_client_id(request)) as reservation:
+            data = await read_body(request, reservation, service.settings.max_json_bytes)
+            table = await service.run_in_thread(partial(_open, data, self._options, self._query.name), large=True)
+            objects = iter(table)
+            started = False
+            try:
+                # The first group before the head: what keeps the whole table from being read is an error status.
+                group = await service.run_in_thread(partial(_next_group, objects), large=True)
+                self.headers["Nightjar-Model"] = classifier.model
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                started = True
+                guesses = [guess.to_dict() for guess in table.guesses]
+                await self._send(send, {"table": {"columns": table.columns, "guesses": guesses}})
+                while group:
+                    await cancel_on_disconnect(request, self._classify(group, classifier, send))
+                    group = await service.run_in_thread(partial(_next_group, objects), large=True)
+                await self._send(send, {"summary": table.report.to_dict()}, more=False)
+            except (Exception, asyncio.CancelledError) as error:
+                if started:
+                    problem = problem_document(to_problem(error), scope["path"], scope["state"]["request_id"])
+                    await self._send(send, {"problem": problem}, more=False)
+                raise
+
+    async def _classify(
+        self, group: list[LightCurve | InvalidLightCurve], classifier: LineClassifier, send: Send
+    ) -> None:
+        await classifier.charge(len(group))
+        results = await classifier.classify_curves(group)
+        if self._query.light_curve:
+            results = results._replace(results=list(map(_add_light_curve, results.results, group)))
+        await send({"type": "http.response.body", "body": encode_ndjson(results), "more_body": True})
+
+    async def _send(self, send: Send, document: Mapping[str, Any], more: bool = True) -> None:
+        await send({"type": "http.response.body", "body": encode_json(document) + b"\n", "more_body": more})
+
+
+def _add_light_curve(result: Mapping[str, Any], curve: LightCurve | InvalidLightCurve) -> Mapping[str, Any]:
+    return {**result, "light_curve": light_curve_members(curve)} if isinstance(curve, LightCurve) else result
+
+
+def _open(data: bytes, options: TableOptions, name: str) -> Table:
+    """Open a table.
+
+    Raises
+    ------
+    ProblemError
+        415 for compressed data and for a FITS column of variable length, 413 for a Parquet file with too many values,
+        422 for a table that cannot be read, with a question if it can be read in two ways.
+    """
+    if data.startswith(COMPRESSED):
+        raise ProblemError(UNSUPPORTED, "send the table uncompressed, or with Content-Encoding: gzip")
+    if data.startswith(b"PAR1") and is_available(ARROW_TYPE):
+        from nightjar_alerts.service.http.arrow import count_parquet_values
+
+        if (values := count_parquet_values(data)) > MAX_VALUES:
+            raise ProblemError(TOO_LARGE, f"a column of the table has {values} values", limit=MAX_VALUES)
+    if data.startswith(b"SIMPLE  =") and _VARIABLE_LENGTH.search(data):
+        raise ProblemError(UNSUPPORTED, "columns of variable length in FITS are not read here; send Parquet or CSV")
+    try:
+        return read_table(data, options, name=name or "the table")
+    except TableError as error:
+        raise _table_problem(error) from None
+
+
+def _table_problem(error: TableError) -> ProblemError:
+    if isinstance(error, TableQuestion):
+        pointer = "/query/options/" + error.option.replace(".", "/")
+        errors = [FieldError(pointer=pointer, reason="ambiguous", detail=str(error))]
+        return ProblemError(INVALID, error.question, errors=errors, question=error.to_dict())
+    return ProblemError(
+        INVALID, str(error), errors=[FieldError(pointer="", reason="unreadable_table", detail=str(error))]
+    )
+
+
+def _next_group(objects: Iterator[TableObject]) -> list[LightCurve | InvalidLightCurve]:
+    """Return the light curves of the next objects, empty after the last. Raises ProblemError (422)."""
+    try:
+        return [_to_light_curve(item) for item in islice(objects, GROUP_OBJECTS)]
+    except TableError as error:
+        raise _table_problem(error) from None
+
+
+def _to_light_curve(item: TableObject) -> LightCurve | InvalidLightCurve:
+    try:
+        return item.light_curve()
+    except LightCurveError as error:
+        return InvalidLightCurve(
+            [FieldError(pointer=error.pointer, reason=error.reason, detail=str(error))], item.object_id
+        )
