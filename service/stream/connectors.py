@@ -47,7 +47,7 @@ def open_connectors(settings: StreamSettings, replay: bool = False, metrics: Met
         sink, dead_letters = open_sink(settings), open_dead_letters(settings)
         connectors = Connectors(open_source(settings, replay, metrics), sink, dead_letters)
     if not settings.retry_auth_errors:
-        _check_refusals(settings, connectors)
+        _check_access(settings, connectors)
     return connectors
 
 
@@ -72,7 +72,7 @@ def check_addresses(settings: StreamSettings, replay: bool = False) -> None:
     kafka_properties(settings.kafka_config)
 
 
-def _check_refusals(settings: StreamSettings, connectors: Connectors) -> None:
+def _check_access(settings: StreamSettings, connectors: Connectors) -> None:
     """Close everything and raise AddressError where a broker refuses this client."""
     ends: dict[str, Source | Sink] = {
         "source": connectors.source,
@@ -80,11 +80,11 @@ def _check_refusals(settings: StreamSettings, connectors: Connectors) -> None:
         "dead_letters": connectors.dead_letters,
     }
     for setting, end in ends.items():
-        if refusal := end.refusal():
+        if reason := end.check_access():
             for opened in ends.values():
                 opened.close()
             with about_setting(setting, getattr(settings, setting)):
-                raise AddressError(refusal)
+                raise AddressError(reason)
 
 
 def _reads_from(source: Address, target: Address) -> bool:

@@ -42,14 +42,14 @@ def dead_letter(message: Message, cause: DeadLetterCause, model: str) -> Record:
         "model": model,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "topic": message.topic,
-        "place": message.place,
+        "place": message.message_id,
         "timestamp": "" if message.timestamp_ms is None else str(message.timestamp_ms),
         "deliveries": str(message.deliveries),
         "key": NO_KEY if message.key is None else message.key.hex(),
     }
     headers = tuple((PREFIX + name, _bytes(value)) for name, value in facts.items())
     own = tuple(header for header in message.headers if not header[0].startswith(PREFIX))  # only Nightjar writes those
-    return Record(_bytes(f"{message.topic}/{message.place}"), message.value, (*own, *headers))
+    return Record(_bytes(f"{message.topic}/{message.message_id}"), message.value, (*own, *headers))
 
 
 def _bytes(text: str) -> bytes:
@@ -89,7 +89,7 @@ def restore(message: Message) -> Message:
     return replace(
         message,
         topic=facts["topic"],
-        place=facts["place"],
+        message_id=facts["place"],
         key=None if key == NO_KEY else bytes.fromhex(key),
         headers=tuple(header for header in message.headers if not header[0].startswith(PREFIX)),
         timestamp_ms=milliseconds(facts["timestamp"]),
@@ -116,7 +116,7 @@ def describe(message: Message) -> str:
     headers = {name: value.decode(errors="backslashreplace") for name, value in message.headers}
     facts = {name.removeprefix(PREFIX): value for name, value in headers.items() if name.startswith(PREFIX)}
     if not facts:
-        return f"{printable(message.topic)} {printable(message.place)}\n  not a dead letter\n"
+        return f"{printable(message.topic)} {printable(message.message_id)}\n  not a dead letter\n"
     size = f"{len(message.value)} bytes"
     if "length" in facts:
         size = f"first {len(message.value)} of {facts['length']} bytes, SHA-256 {facts.get('sha256', '')}"

@@ -196,7 +196,7 @@ class ExactlyOnce:
             return [FailedAlert(message, result.number, decision)]
         if isinstance(after_dead_letter(error, is_shortened(record)), Retry):
             raise TransientError(f"dead letters: {error}")
-        log.warning("dead letter is too large, shortening it", place=message.place, reason=str(error))
+        log.warning("dead letter is too large, shortening it", message_id=message.message_id, reason=str(error))
         shortened.add(identity(message))
         return []
 

@@ -64,7 +64,7 @@ class FileSource(FiniteSource):
             if item.name.endswith(RECORD_SUFFIX):
                 continue
             if item.kind == "packet":
-                yield Message(topic=path.name, place=f"{_short_name(item.name)}#{number}", value=item.data)
+                yield Message(topic=path.name, message_id=f"{_short_name(item.name)}#{number}", value=item.data)
             elif item.kind == "unreadable":
                 self._note_unreadable(item.name, item.detail)
             else:
@@ -111,9 +111,9 @@ def read_record(path: Path) -> Message:
 class _FileSink:
     """Common part of the sinks to disk, which need no connection."""
 
-    trouble = ""
+    error = ""
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return nothing: a place that cannot be written raises AddressError when the sink is opened."""
         return ""
 

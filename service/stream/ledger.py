@@ -46,7 +46,7 @@ class DeliveryLedger:
         self._out: dict[str, Counter[tuple[Disposition, str]]] = {}
         self._open: dict[int, dict[int, str]] = {}  # by message: numbers of open alerts, with their ids where known
 
-    def take(self, messages: Iterable[Message]) -> None:
+    def open(self, messages: Iterable[Message]) -> None:
         """Open messages that were taken from the source."""
         for message in messages:
             self._open[identity(message)] = {0: ""}
@@ -170,4 +170,4 @@ class DeliveryLedger:
 
 def _name(message: Message, number: int, alert_id: str) -> str:
     suffix = f" ({alert_id})" if alert_id else ""
-    return f"alert {number}{suffix} of {message.topic} {message.place}"
+    return f"alert {number}{suffix} of {message.topic} {message.message_id}"

@@ -1,6 +1,6 @@
 """Messages and results of a worker, and the protocols of its ends: :class:`Source` and :class:`Sink`.
 
-Both ends block and are used from threads: a source's ``poll``, ``keep_alive`` and ``close`` from one, which owns it;
+Both ends block and are used from threads: a source's ``poll``, ``heartbeat`` and ``close`` from one, which owns it;
 all else of a source, and everything of a sink, from several at once.
 
 What fails for now is tried again after a pause that doubles, up to ten seconds, with jitter (:func:`backoff`);
@@ -34,7 +34,7 @@ class Message:
     Attributes
     ----------
     topic : topic, stream or folder.
-    place : id in the topic (``partition:offset``, a stream id, a file name); unique there.
+    message_id : id in the topic (``partition:offset``, a stream id, a file name); unique there.
     timestamp_ms : timestamp of the broker, milliseconds since 1970; None when it has none.
     deliveries : number of deliveries, as far as the broker counts them.
     token : private to the source, for :meth:`Source.acknowledge`.
@@ -43,7 +43,7 @@ class Message:
     """
 
     topic: str
-    place: str
+    message_id: str
     value: bytes
     key: bytes | None = None
     headers: Headers = ()
@@ -91,14 +91,14 @@ class SourceStatus:
 
     Attributes
     ----------
-    trouble : reason for which nothing can be taken; empty when nothing is known to be wrong.
+    error : reason for which nothing can be taken; empty when nothing is known to be wrong.
     assigned : number of partitions assigned to this worker; None where the broker has none.
     lag : messages that wait at the broker or are not yet done, by topic and partition ("" where there are none).
     waiting : messages at the broker that could be taken now, as far as it is known.
     member : False while the group that shares the topics does not count this worker in.
     """
 
-    trouble: str = ""
+    error: str = ""
     assigned: int | None = None
     lag: Mapping[tuple[str, str], int] = field(default_factory=dict)
     waiting: int = 0
@@ -139,7 +139,7 @@ class Source(Protocol):
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return up to ``limit`` messages; waits about ``timeout`` seconds for the first. Raises TransientError."""
 
-    def keep_alive(self, seconds: float) -> None:
+    def heartbeat(self, seconds: float) -> None:
         """Stay a member of the group while nothing can be taken, for a while at most; called instead of ``poll``."""
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
@@ -148,7 +148,7 @@ class Source(Protocol):
     def commit_window(self) -> int | None:
         """Return how many messages more may be answered before offsets are committed; None for any number."""
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return the reason for which the broker refuses this client, or what the work needs; empty if it does not.
 
         Called once, at the start. A broker that does not answer does not refuse.
@@ -183,7 +183,7 @@ class FiniteSource:
     ranges: Mapping[str, str] = {}
     unmatched: Sequence[str] = ()
 
-    def keep_alive(self, seconds: float) -> None:
+    def heartbeat(self, seconds: float) -> None:
         """Sleep: there is no group to leave."""
         time.sleep(seconds)
 
@@ -193,7 +193,7 @@ class FiniteSource:
     def acknowledge(self, messages: Sequence[Message]) -> None:
         """Do nothing: positions are not kept."""
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return nothing: a source that cannot be read raises when it is opened."""
         return ""
 
@@ -215,11 +215,11 @@ class Sink(Protocol):
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Send records and wait for the delivery report of each."""
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return the reason of a refusal, as a source does."""
 
     @property
-    def trouble(self) -> str:
+    def error(self) -> str:
         """Return the reason for which nothing can be published, as far as it is known before a record is sent."""
 
     def close(self) -> None:
@@ -259,7 +259,7 @@ class Result:
         The topic is part of it because ELAsTiCC sends one alert id with two lengths of history, on two topics.
         """
         manifest = self.bundle.manifest
-        alert = self.packet.alert_id or f"{self.message.place}+{self.number}"
+        alert = self.packet.alert_id or f"{self.message.message_id}+{self.number}"
         return f"{self.message.topic}/{alert}/{manifest.name}-{manifest.version}"
 
 

@@ -60,7 +60,7 @@ from nightjar_alerts.service.stream.publishing import PublishingQueue, PublishSt
 
 log = structlog.get_logger(__name__)
 
-BeforeWait = Callable[[], None]
+YieldTurn = Callable[[], None]
 """Called by a stage before it waits for something outside, for any time: other batches need not wait for this one."""
 
 
@@ -85,14 +85,14 @@ class DecodeStage:
         self._reader, self._rules, self._policy = reader, rules, policy
         self._max_deliveries, self._executor, self._errors = max_deliveries, executor, errors
 
-    async def decode(self, batch: Batch, before_wait: BeforeWait) -> Batch:
+    async def decode(self, batch: Batch, yield_turn: YieldTurn) -> Batch:
         """Return the batch with alerts, failed alerts and tombstones, each in the order of the messages."""
         alerts: list[Alert] = []
         failed: list[FailedAlert] = []
         alert_ids: dict[int, list[str]] = {}
         tombstones = tuple(message for message in batch.messages if message.tombstone)
         for index, (message, read) in enumerate(
-            zip(batch.messages, await self._read_all(batch.messages, before_wait), strict=True)
+            zip(batch.messages, await self._read_all(batch.messages, yield_turn), strict=True)
         ):
             if message.tombstone:
                 continue
@@ -109,7 +109,7 @@ class DecodeStage:
         return replace(batch, alert_ids=alert_ids, alerts=tuple(alerts), failed=tuple(failed), tombstones=tombstones)
 
     async def _read_all(
-        self, messages: Sequence[Message], before_wait: BeforeWait
+        self, messages: Sequence[Message], yield_turn: YieldTurn
     ) -> list[list[PacketOutcome] | DeadLetterCause]:
         """Read all messages, as often as it takes to get their schemas."""
         read: dict[int, list[PacketOutcome] | DeadLetterCause] = {}  # by index: the order stays
@@ -121,7 +121,7 @@ class DecodeStage:
                 else:
                     read[index] = decision
             if retries:
-                before_wait()
+                yield_turn()
                 await self._errors.wait("schema registry", retries[0].reason, min(one.seconds for one in retries))
         self._errors.clear("schema registry")
         return [read[index] for index in range(len(messages))]
@@ -141,7 +141,7 @@ class DecodeStage:
         except SchemaUnavailableError as error:
             read = error
         except Exception as error:  # a bug must cost this message alone, and its dead letter keeps the bytes
-            log.exception("failed to read a message", topic=message.topic, place=message.place)
+            log.exception("failed to read a message", topic=message.topic, message_id=message.message_id)
             read = error
         return after_reading(read, self._policy)
 
@@ -152,7 +152,7 @@ class InferStage:
     def __init__(self, models: ModelManager, errors: ActiveErrors, prior: str = "") -> None:
         self._models, self._errors, self._prior = models, errors, prior
 
-    async def infer(self, batch: Batch, before_wait: BeforeWait) -> Batch:
+    async def infer(self, batch: Batch, yield_turn: YieldTurn) -> Batch:
         """Return the batch with results, and with failed alerts for those that have none.
 
         Raises
@@ -165,7 +165,7 @@ class InferStage:
         remaining = list(batch.alerts)
         for attempt, pause in zip(range(MAX_TRIES), backoff(), strict=False):
             retries: list[Alert] = []
-            for alert, outcome in await self._infer(remaining, before_wait):
+            for alert, outcome in await self._infer(remaining, yield_turn):
                 if isinstance(outcome, DeadLetterCause):
                     failed.append(FailedAlert(alert.message, alert.number, outcome))
                     continue
@@ -179,13 +179,13 @@ class InferStage:
                     results.append(Result(*alert, answer, handle, batch.received_ms, self._prior))
             if not (remaining := retries):
                 break
-            before_wait()
+            yield_turn()
             await self._errors.wait("inference", f"{len(remaining)} light curves failed", pause)
         self._errors.clear("inference")
         return replace(batch, alerts=(), results=tuple(results), failed=(*batch.failed, *failed))
 
     async def _infer(
-        self, alerts: Sequence[Alert], before_wait: BeforeWait
+        self, alerts: Sequence[Alert], yield_turn: YieldTurn
     ) -> list[tuple[Alert, tuple[ModelHandle, Outcome] | DeadLetterCause]]:
         """Classify alerts together; where that raises, in halves, until one alert alone is to blame."""
         if not alerts:
@@ -193,7 +193,7 @@ class InferStage:
         try:
             handles, items = self._choose_models(alerts)
             with acquired(handles):
-                outcomes = await self._infer_when_there_is_room(alerts, handles, items, before_wait)
+                outcomes = await self._infer_when_there_is_room(alerts, handles, items, yield_turn)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise  # halves would fail as well, and no alert is to blame
         except Exception as error:
@@ -201,12 +201,12 @@ class InferStage:
                 log.exception("failed to classify an alert", alert=alerts[0].packet.alert_id)
                 return [(alerts[0], DeadLetterCause("classify", "internal_error", type(error).__name__))]
             middle = len(alerts) // 2
-            first = await self._infer(alerts[:middle], before_wait)
-            return first + await self._infer(alerts[middle:], before_wait)
+            first = await self._infer(alerts[:middle], yield_turn)
+            return first + await self._infer(alerts[middle:], yield_turn)
         return list(zip(alerts, zip(handles, outcomes, strict=True), strict=True))
 
     async def _infer_when_there_is_room(
-        self, alerts: Sequence[Alert], handles: Sequence[ModelHandle], items: Sequence[Item], before_wait: BeforeWait
+        self, alerts: Sequence[Alert], handles: Sequence[ModelHandle], items: Sequence[Item], yield_turn: YieldTurn
     ) -> list[Outcome]:
         """Classify, and retry while the engine's queue is full."""
         options = InferOptions(surveys=[alert.packet.survey for alert in alerts])
@@ -216,7 +216,7 @@ class InferStage:
             except Overloaded as error:
                 await asyncio.sleep(min(error.retry_after, 1.0))
             except RunAborted as error:
-                before_wait()
+                yield_turn()
                 await self._errors.wait("inference", str(error), pause)
         raise AssertionError("backoff() never ends")
 
@@ -275,7 +275,7 @@ class Pipeline:
         # Before anything is waited for: batches end in the order in which they were taken.
         turn = self._queue.enqueue()
         transaction_turn = self._exactly_once.next_turn() if self._exactly_once else None
-        self._ledger.take(messages)
+        self._ledger.open(messages)
         try:
             batch = Batch(messages, now_ms())
             self._observe_broker_ages(batch)
@@ -291,10 +291,10 @@ class Pipeline:
             self._queue.leave(turn)  # else the batches behind one that failed would wait for ever
             self._ledger.close(messages)
 
-    async def _decode_and_infer(self, batch: Batch, before_wait: BeforeWait) -> Batch:
+    async def _decode_and_infer(self, batch: Batch, yield_turn: YieldTurn) -> Batch:
         """Decode and classify; after an unexpected error message by message."""
         try:
-            return await self._decode_and_infer_once(batch, before_wait)
+            return await self._decode_and_infer_once(batch, yield_turn)
         except PROCESS_ERRORS:
             raise
         except Exception as error:
@@ -303,18 +303,18 @@ class Pipeline:
         for message in batch.messages:
             part = batch.part([message])
             try:
-                parts.append(await self._decode_and_infer_once(part, before_wait))
+                parts.append(await self._decode_and_infer_once(part, yield_turn))
             except Exception as error:
                 parts.append(part.fail([FailedAlert(message, None, after_unexpected("worker", error))]))
         return merge(batch, parts)
 
-    async def _decode_and_infer_once(self, batch: Batch, before_wait: BeforeWait) -> Batch:
+    async def _decode_and_infer_once(self, batch: Batch, yield_turn: YieldTurn) -> Batch:
         with self._timed("decode"):
-            decoded = await self._decoder.decode(batch, before_wait)
+            decoded = await self._decoder.decode(batch, yield_turn)
         for index, ids in decoded.alert_ids.items():
             self._ledger.expand(batch.messages[index], ids)
         with self._timed("classify"):
-            return await self._inference.infer(decoded, before_wait)
+            return await self._inference.infer(decoded, yield_turn)
 
     async def _publish(self, batch: Batch) -> None:
         """Publish results, write dead letters and acknowledge: at least once."""

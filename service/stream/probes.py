@@ -79,9 +79,9 @@ class ProgressMonitor:
             self._taken_at = now
             if not in_flight:
                 self._moved_at = now
-        if self._outside() or status.trouble or status.assigned == 0:
+        if self._outside() or status.error or status.assigned == 0:
             self._trouble_at = now
-        if self._outside() or status.trouble or status.member:
+        if self._outside() or status.error or status.member:
             self._member_at = now
         metrics = self._metrics
         for labels, lag in status.lag.items():
@@ -95,24 +95,24 @@ class ProgressMonitor:
 
     def unready(self) -> str:
         """Return the reason for which nothing is taken; empty when messages are taken, or none wait."""
-        if self.status.trouble:
-            return f"source: {self.status.trouble}"
+        if self.status.error:
+            return f"source: {self.status.error}"
         since = self._clock() - self._taken_at
         if self.status.waiting > 0 and since > self._unready_after:
             return f"source: nothing taken for {since:.0f} s although {self.status.waiting} messages wait"
-        return self._membership_trouble(self._unready_after)
+        return self._membership_error(self._unready_after)
 
     def unhealthy(self) -> str:
         """Return what only a new process can repair; empty when nothing is known to be wrong."""
         now = self._clock()
-        if self._outside() or self.status.trouble:
+        if self._outside() or self.status.error:
             return ""
         since = now - max(self._moved_at, self._trouble_at)
         if since > self._unhealthy_after:
             return f"nothing has moved for {since:.0f} s although messages wait"
-        return self._membership_trouble(self._unhealthy_after)
+        return self._membership_error(self._unhealthy_after)
 
-    def _membership_trouble(self, longest: float) -> str:
+    def _membership_error(self, longest: float) -> str:
         since = self._clock() - self._member_at
         if self.status.member or since <= longest:
             return ""
@@ -147,8 +147,8 @@ class Probes:
                 return 200, METRICS_TYPE, metrics.render()
             if path not in ("/healthz", "/readyz"):
                 return 404, "text/plain", b"not found\n"
-            trouble = alive() if path == "/healthz" else ready()
-            return 503 if trouble else 200, "text/plain; charset=utf-8", f"{trouble or 'ok'}\n".encode()
+            error = alive() if path == "/healthz" else ready()
+            return 503 if error else 200, "text/plain; charset=utf-8", f"{error or 'ok'}\n".encode()
 
         self._server = _Server((host, port), _handler(answer, live))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="probes", daemon=True)

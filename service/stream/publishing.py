@@ -114,7 +114,9 @@ class PublishStage:
                     remaining.append((message, record))
                     reason = reason or decision.reason
                 elif decision == "shorten":
-                    log.warning("dead letter is too large, shortening it", place=message.place, reason=str(report))
+                    log.warning(
+                        "dead letter is too large, shortening it", message_id=message.message_id, reason=str(report)
+                    )
                     remaining.append((message, shorten(record)))
                 else:
                     self._metrics.stream_shortened.inc(is_shortened(record))

@@ -112,7 +112,7 @@ def connect(address: Address) -> Callable[[], Any]:
     return lambda: redis.Redis(host, port, address.integer("db", 0), **login, **common, **tls)
 
 
-def refusal_of(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]]) -> str:
+def access_error(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]]) -> str:
     """Return the reason for which a server refuses what a worker needs to do; empty if it does not, or is silent.
 
     Parameters
@@ -364,14 +364,14 @@ class RedisSource:
 
     # State.
 
-    def keep_alive(self, seconds: float) -> None:
+    def heartbeat(self, seconds: float) -> None:
         """Sleep: Redis expects nothing of a consumer that is busy."""
         sleep(seconds)
 
     def commit_window(self) -> None:
         """Return no bound: what is done is acknowledged at once."""
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return a command that this source needs and may not send, or the reason for which it cannot connect."""
         commands: list[tuple[Any, ...]] = []
         for stream in self._streams:
@@ -384,7 +384,7 @@ class RedisSource:
             ]
             if self._delete:
                 commands.append(("xdel", stream, "0-0"))
-        return refusal_of(lambda: self._client, commands)
+        return access_error(lambda: self._client, commands)
 
     def owns(self, message: Message) -> bool:
         """Return True: a consumer is not informed when others claim its entries."""
@@ -419,7 +419,7 @@ def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliv
     )
     return Message(
         topic=stream.decode(errors="replace"),
-        place=entry.decode(),
+        message_id=entry.decode(),
         value=fields.get(b"value", b""),
         key=fields.get(b"key"),
         headers=headers,
@@ -433,7 +433,7 @@ def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliv
 class RedisSink:
     """One stream, with ``maxlen`` trimmed to about that many entries."""
 
-    trouble = ""
+    error = ""
 
     def __init__(self, address: Address) -> None:
         self._stream = address.only("maxlen", *CONNECTION_OPTIONS).name
@@ -444,10 +444,10 @@ class RedisSink:
     def _client(self) -> Any:
         return self._connect()
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return a command that this sink needs and may not send, or the reason for which it cannot connect."""
         # The id is not valid, so that nothing is added; permissions are checked before.
-        return refusal_of(lambda: self._client, [("execute_command", "XADD", self._stream, "none", "key", "")])
+        return access_error(lambda: self._client, [("execute_command", "XADD", self._stream, "none", "key", "")])
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Append all records in one round trip."""

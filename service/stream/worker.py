@@ -58,7 +58,7 @@ from nightjar_alerts.service.stream.probes import LiveView, Probes, ProgressMoni
 from nightjar_alerts.service.stream.publishing import DEAD_LETTERS, PublishStage, RecordEncoder
 
 POLL_SECONDS: Final = 0.5
-KEEP_ALIVE_SECONDS: Final = 0.05
+HEARTBEAT_SECONDS: Final = 0.05
 BATCH_WAIT_SECONDS: Final = 0.2
 OBSERVE_SECONDS: Final = 2.0
 STUCK_SECONDS: Final = 60.0
@@ -138,7 +138,7 @@ class Worker:
         log.info("ready", model=pipeline.model, source=type(source).__name__, replay=self._replay)
         reports = [asyncio.create_task(work) for work in (self._report(), self._observe(source))]
         try:
-            await self._take(source, pipeline)
+            await self._consume(source, pipeline)
         except ClientError as error:
             self._fail(f"the source cannot be read: {error}")
         except FatalError as error:
@@ -183,7 +183,7 @@ class Worker:
         )
         return Pipeline(connectors.source, stages, self.ledger, self._errors, self.metrics, model, once)
 
-    async def _take(self, source: Source, pipeline: Pipeline) -> None:
+    async def _consume(self, source: Source, pipeline: Pipeline) -> None:
         """Poll messages up to the limits of messages and bytes in flight."""
         while not self._stop.is_set():
             self._last_beat = monotonic()
@@ -191,11 +191,11 @@ class Worker:
             free = self._settings.max_inflight_messages - self._in_flight_messages
             full = free <= 0 or self._in_flight_bytes > self._settings.max_held_bytes or self._at_batch_limit()
             if full or DEAD_LETTERS in self._errors:
-                await self._call_source(lambda: source.keep_alive(KEEP_ALIVE_SECONDS))
+                await self._call_source(lambda: source.heartbeat(HEARTBEAT_SECONDS))
                 continue
             messages = await self._poll(source, min(free, self._settings.batch_messages))
             if messages:
-                self._begin(pipeline, messages)
+                self._start_batch(pipeline, messages)
             elif messages is not None and source.finite:
                 await self._all_done()
                 return
@@ -219,10 +219,10 @@ class Worker:
         self._backoff = backoff()
         return [restore(message) for message in messages] if self._replay else messages
 
-    def _begin(self, pipeline: Pipeline, messages: list[Message]) -> None:
+    def _start_batch(self, pipeline: Pipeline, messages: list[Message]) -> None:
         self._count(messages, 1)  # before the task begins: the next poll must see them
         self._progress.note_taken()
-        task = asyncio.create_task(self._handle(pipeline, messages))
+        task = asyncio.create_task(self._run_batch(pipeline, messages))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -231,7 +231,7 @@ class Worker:
         self._in_flight_bytes += sign * sum(len(message.value) for message in messages)
         self.metrics.stream_inflight.set(self._in_flight_messages)
 
-    async def _handle(self, pipeline: Pipeline, messages: list[Message]) -> None:
+    async def _run_batch(self, pipeline: Pipeline, messages: list[Message]) -> None:
         try:
             await pipeline.handle(messages)
         except (EngineError, UnbalancedError) as error:
@@ -260,7 +260,7 @@ class Worker:
         self._state, end = "draining", monotonic() + seconds
         while self._tasks and (remaining := end - monotonic()) > 0:
             try:
-                await self._call_source(lambda: source.keep_alive(KEEP_ALIVE_SECONDS))
+                await self._call_source(lambda: source.heartbeat(HEARTBEAT_SECONDS))
             except Exception as error:  # whatever it is, what was taken must come to an end
                 log.warning("the source failed while the worker drains", exc_info=error)
                 await asyncio.wait(self._tasks, timeout=remaining)
@@ -276,7 +276,7 @@ class Worker:
         """Log the account now and then."""
         while True:
             await asyncio.sleep(self._settings.account_interval)
-            log.info("account", topics=self.ledger.summary(), under_way=self._in_flight_messages)
+            log.info("account", topics=self.ledger.summary(), in_flight=self._in_flight_messages)
 
     async def _observe(self, source: Source) -> None:
         """Ask for the status of the source, every few seconds."""
@@ -291,8 +291,8 @@ class Worker:
         if self._connectors is not None:
             sinks = {"sink": self._connectors.sink, "dead letters": self._connectors.dead_letters}
             for name, sink in sinks.items():
-                if trouble := sink.trouble:
-                    reasons.append(f"{name}: {trouble}")
+                if error := sink.error:
+                    reasons.append(f"{name}: {error}")
         return "; ".join(filter(None, reasons))
 
     def stop(self) -> None:

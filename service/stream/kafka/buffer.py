@@ -119,7 +119,7 @@ class DeliveryBuffer:
         log.warning(
             "processing suspected poison message in isolation",
             topic=partition[0],
-            place=message.place,
+            message_id=message.message_id,
             deliveries=message.deliveries,
         )
         return [message]
@@ -151,7 +151,7 @@ def message_of(one: KafkaMessage, token: object = None, deliveries: int = 1) -> 
     kind, timestamp = one.timestamp()
     return Message(
         topic=topic,
-        place=f"{partition}:{offset_of(one)}",
+        message_id=f"{partition}:{offset_of(one)}",
         value=_bytes(one.value()) or b"",
         key=_bytes(one.key()),
         headers=headers_of(one),

@@ -67,7 +67,7 @@ class ClientErrors:
         self._lock = threading.Lock()
         self._logged_by_name: dict[str, _LoggedError] = {}
         self._refusal, self._refused_at, self._answered_at = "", 0.0, 0.0
-        self._away = self._fatal = ""
+        self._unreachable = self._fatal = ""
         self.outages = 0
 
     def note(self, error: KafkaError) -> None:
@@ -79,7 +79,7 @@ class ClientErrors:
             elif code in REFUSALS:
                 self._refusal, self._refused_at = f"{REFUSALS[code]}: {reason}", now
             elif code in AWAY:
-                self._away = f"no broker answers: {reason}"
+                self._unreachable = f"no broker answers: {reason}"
                 self.outages += 1
             logged = self._logged_by_name.get(name)
             if logged is not None and now - logged.logged_at < LOG_SECONDS:
@@ -92,7 +92,7 @@ class ClientErrors:
     def note_answer(self) -> None:
         """Record that a broker answers."""
         with self._lock:
-            self._away = ""
+            self._unreachable = ""
             self._answered_at = monotonic()
 
     @property
@@ -117,13 +117,13 @@ class ClientErrors:
             return "" if quiet and self._answered_at > self._refused_at else self._refusal
 
     @property
-    def away(self) -> bool:
+    def unreachable(self) -> bool:
         """True if all brokers were unreachable, and none has answered since."""
-        return bool(self._away)
+        return bool(self._unreachable)
 
     def __str__(self) -> str:
         """Return what is wrong now; empty when nothing is."""
-        return self.refusal or self._away
+        return self.refusal or self._unreachable
 
 
 ClientT = TypeVar("ClientT")

@@ -44,12 +44,12 @@ class ClusterView:
 
     Attributes
     ----------
-    trouble : what is wrong with brokers or topics; empty when nothing is.
+    error : what is wrong with brokers or topics; empty when nothing is.
     lag : messages between the committed offset and the end, by partition.
     end_offsets : the offset after the last message of those partitions.
     """
 
-    trouble: str = ""
+    error: str = ""
     lag: Mapping[Partition, int] = field(default_factory=dict)
     end_offsets: Mapping[Partition, int] = field(default_factory=dict)
 
@@ -151,7 +151,7 @@ class ClusterMonitor:
         while not self._closing.is_set():
             try:
                 self._do_next()
-            except Exception:  # without this thread no trouble would be reported
+            except Exception:  # without this thread no error would be reported
                 log.exception("broker query failed")
         self._client.close()
 
@@ -171,7 +171,7 @@ class ClusterMonitor:
     def _ask(self) -> None:
         """Ask one round of questions; answers that do not come stay as they were."""
         try:
-            trouble = self._missing_topics()
+            missing = self._missing_topics()
         except KafkaException as error:
             self._on_failed_round(error.args[0])
             return
@@ -180,7 +180,7 @@ class ClusterMonitor:
         self._answering_since = self._answering_since or monotonic()
         self._client.poll(0)  # a client calls its error callback only when it is polled
         end_offsets = self._end_offsets()
-        self.view = ClusterView(trouble, self._lag(end_offsets), end_offsets)
+        self.view = ClusterView(missing, self._lag(end_offsets), end_offsets)
         self._ask_ids({topic for topic, _ in self._assigned})
         self._first_round_done.set()
 
@@ -188,11 +188,11 @@ class ClusterMonitor:
         self._failures += 1
         self._answering_since = None
         self._client.poll(0)
-        view, trouble = self.view, str(self._client_errors)
+        view, reason = self.view, str(self._client_errors)
         if self._client_errors.refusal:
             self._first_round_done.set()
-        if trouble or self._failures > 1:  # one failure may be one broker's
-            view = ClusterView(trouble or f"no broker answers: {error.str()}", view.lag, view.end_offsets)
+        if reason or self._failures > 1:  # one failure may be one broker's
+            view = ClusterView(reason or f"no broker answers: {error.str()}", view.lag, view.end_offsets)
         self.view = view
         if self._failures % NEW_CLIENTS_AFTER == 0:
             former = self._client

@@ -24,12 +24,17 @@ from nightjar_alerts.service.stream.kafka.client import (
     properties,
     query_properties,
 )
-from nightjar_alerts.service.stream.messages import FatalError, PermanentError, Record, TransientError
+from nightjar_alerts.service.stream.messages import (
+    DeliveryReport,
+    FatalError,
+    PermanentError,
+    Record,
+    TransientError,
+)
 
 log = structlog.get_logger(__name__)
 
-Verdict = PermanentError | TransientError | None
-VerdictCallback = Callable[[int, KafkaError | None], None]
+DeliveryCallback = Callable[[int, KafkaError | None], None]
 PRODUCER_PROPERTIES: Final[Mapping[str, Any]] = {
     "enable.idempotence": True,
     "acks": "all",
@@ -66,19 +71,19 @@ class KafkaSink:
         self._topic_probe = TopicProbe(self._config, [self._topic], self.client_errors)
         self._undelivered_since: float | None = None
 
-    def publish(self, records: Sequence[Record]) -> list[Verdict]:
+    def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Hand over and wait until each record is acknowledged, refused or too late. Raises FatalError."""
         numbered = [(self._topic, record) for record in records]
         started = monotonic()
-        timeout = verdict_timeout(self._config)
-        verdicts = produce_and_wait(self._producer, numbered, timeout, self._poll_lock, self._closing)
+        timeout = delivery_timeout(self._config)
+        reports = produce_and_wait(self._producer, numbered, timeout, self._poll_lock, self._closing)
         self.client_errors.check()
-        if not verdicts or any(verdict is None for verdict in verdicts):
+        if not reports or any(report is None for report in reports):
             self._undelivered_since = None
             self.client_errors.note_answer()
         else:
             self._check_undelivered(started)
-        return verdicts
+        return reports
 
     def _check_undelivered(self, started: float) -> None:
         """Raise FatalError when only this client has been unable to reach the brokers for a while."""
@@ -89,12 +94,12 @@ class KafkaSink:
                 raise FatalError(f"the producer has delivered nothing for {waited:.0f} s although the brokers answer")
             self._undelivered_since = None  # an outage: what comes after it is measured anew
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return the reason for which the cluster refuses this client."""
-        return refusal_of(self._producer, self._topic, self.client_errors)
+        return access_error(self._producer, self._topic, self.client_errors)
 
     @property
-    def trouble(self) -> str:
+    def error(self) -> str:
         """Errors of the client since a broker answered last; a topic that does not exist."""
         self._topic_probe.start()
         return str(self.client_errors) or self._topic_probe.missing
@@ -123,7 +128,7 @@ class TopicProbe:
 
     def start(self) -> None:
         """Check, without waiting, where something is or may be wrong and no check runs."""
-        wrong = not self._checked or self.missing or self._client_errors.away
+        wrong = not self._checked or self.missing or self._client_errors.unreachable
         if wrong and self._running.acquire(blocking=False):
             threading.Thread(target=self._check, name="sink", daemon=True).start()
 
@@ -149,7 +154,7 @@ def _unknown_topics(client: AdminClient, topics: Sequence[str]) -> list[str]:
     return [str(one.topic) for one in found if one.error is not None and one.error.code() in UNKNOWN_TOPIC]
 
 
-def refusal_of(producer: Producer, topic: str, client_errors: ClientErrors) -> str:
+def access_error(producer: Producer, topic: str, client_errors: ClientErrors) -> str:
     """Return the reason for which a cluster refuses a client; empty when it accepts it, or no broker answers."""
     end = monotonic() + REFUSAL_SECONDS
     while not client_errors.refusal and monotonic() < end:
@@ -162,7 +167,7 @@ def refusal_of(producer: Producer, topic: str, client_errors: ClientErrors) -> s
     return client_errors.refusal
 
 
-def verdict_timeout(config: Mapping[str, Any]) -> float:
+def delivery_timeout(config: Mapping[str, Any]) -> float:
     """Return seconds after which every record has been delivered or refused."""
     return float(config["message.timeout.ms"]) / 1000 + SLACK_SECONDS
 
@@ -173,26 +178,26 @@ def produce_and_wait(
     timeout: float,
     poll_lock: threading.Lock,
     closing: threading.Event | None = None,
-) -> list[Verdict]:
+) -> list[DeliveryReport]:
     """Hand records over, each with its topic, and wait for the delivery report of each, or until ``closing`` is set.
 
     Of several threads that wait, the one that holds ``poll_lock`` polls the producer for all of them. The producer
     hands a delivery report to whichever thread polls: if all polled, one might go on polling for a report that another
     was given.
     """
-    verdicts: list[Verdict] = [TransientError("no answer in time") for _ in records]
+    reports: list[DeliveryReport] = [TransientError("no answer in time") for _ in records]
     unanswered, all_answered = set(range(len(records))), threading.Event()
 
     # Called in whichever thread polls; each statement is one step of the interpreter, so that no lock is needed.
-    def on_verdict(number: int, error: KafkaError | None) -> None:
-        verdicts[number] = None if error is None else verdict_of(error, records[number][0])
+    def on_delivery(number: int, error: KafkaError | None) -> None:
+        reports[number] = None if error is None else delivery_report(error, records[number][0])
         unanswered.discard(number)
         if not unanswered:
             all_answered.set()
 
     for number, (topic, record) in enumerate(records):
-        if (refusal := _produce(producer, topic, (number, record), on_verdict, timeout)) is not None:
-            verdicts[number] = refusal
+        if (refusal := _produce(producer, topic, (number, record), on_delivery, timeout)) is not None:
+            reports[number] = refusal
             unanswered.discard(number)
     end = monotonic() + timeout
     while unanswered and monotonic() < end and not (closing is not None and closing.is_set()):
@@ -203,19 +208,19 @@ def produce_and_wait(
                 poll_lock.release()
         else:
             all_answered.wait(LOCK_WAIT_SECONDS)
-    return verdicts
+    return reports
 
 
 def _produce(
-    producer: Producer, topic: str, numbered: tuple[int, Record], on_verdict: VerdictCallback, timeout: float
-) -> Verdict:
+    producer: Producer, topic: str, numbered: tuple[int, Record], on_delivery: DeliveryCallback, timeout: float
+) -> DeliveryReport:
     """Hand over one record; an error that is returned at once is final for this call."""
     (number, record), end = numbered, monotonic() + timeout
     while True:
         try:
             producer.produce(
                 topic, record.value, record.key, headers=list(record.headers),
-                on_delivery=lambda error, _: on_verdict(number, error),
+                on_delivery=lambda error, _: on_delivery(number, error),
             )  # fmt: skip
         except BufferError:  # the queue is full, and a record leaves it only when its delivery report is polled
             if monotonic() > end:
@@ -223,7 +228,7 @@ def _produce(
             with suppress(KafkaException):
                 producer.poll(0.1)
         except KafkaException as error:
-            return verdict_of(error.args[0], topic)
+            return delivery_report(error.args[0], topic)
         except Exception as error:  # whatever the client makes of strange bytes must cost this record alone
             log.exception("failed to hand a record to the client", topic=topic)
             return PermanentError(f"{type(error).__name__}: {error}"[:500])
@@ -231,6 +236,6 @@ def _produce(
             return None
 
 
-def verdict_of(error: KafkaError, topic: str) -> TransientError | PermanentError:
-    """Return the verdict on a record for an error of the broker or the client. Names the topic."""
+def delivery_report(error: KafkaError, topic: str) -> TransientError | PermanentError:
+    """Return the report on a record for an error of the broker or the client. Names the topic."""
     return kafka_report(error.name(), error.fatal(), error.str(), topic)

@@ -1,6 +1,6 @@
 """Alerts from Kafka, as a member of a consumer group.
 
-One thread owns the consumer, that of ``poll``, ``keep_alive`` and ``close``: it alone takes, pauses and commits, and
+One thread owns the consumer, that of ``poll``, ``heartbeat`` and ``close``: it alone takes, pauses and commits, and
 runs the group's callbacks. Other threads hand it jobs (:meth:`KafkaSource.acknowledge`), and the transactions' thread
 asks what it may commit (:meth:`KafkaSource.prepare`).
 
@@ -163,7 +163,7 @@ class KafkaSource:
                 max(1, limit - len(self._buffer)), min(remaining, SHORT_CONSUME_SECONDS if waiting else CONSUME_SECONDS)
             )
 
-    def keep_alive(self, seconds: float) -> None:
+    def heartbeat(self, seconds: float) -> None:
         """Deliver nothing, but stay a member of the group: one that does not poll for minutes is expelled.
 
         What has been done meanwhile is committed at once, and ends the wait: there may be room for more.
@@ -510,7 +510,7 @@ class KafkaSource:
             self._recent_answers.add(messages)
         self._jobs.put(partial(self._assignment.note_acknowledged, positions))
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return the reason for which the cluster refuses this client; empty when it accepts it, or none answers."""
         self._monitor.wait_for_first_round(REFUSAL_SECONDS)
         return self.client_errors.refusal
@@ -521,7 +521,7 @@ class KafkaSource:
         lag = {partition: count for partition, count in view.lag.items() if partition in partitions}
         stopped = "; ".join(self._assignment.errors)
         return SourceStatus(
-            trouble=self.client_errors.refusal or view.trouble or stopped,
+            error=self.client_errors.refusal or view.error or stopped,
             assigned=len(partitions),
             lag={(topic, str(number)): count for (topic, number), count in lag.items()},
             waiting=sum(lag.values()) - self._offsets.unfinished() - len(self._buffer),

@@ -34,12 +34,17 @@ from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, mak
 from nightjar_alerts.service.stream.kafka.sink import (
     PRODUCER_PROPERTIES,
     TopicProbe,
-    Verdict,
+    access_error,
+    delivery_timeout,
     produce_and_wait,
-    refusal_of,
-    verdict_timeout,
 )
-from nightjar_alerts.service.stream.messages import FatalError, PermanentError, Record, TransientError
+from nightjar_alerts.service.stream.messages import (
+    DeliveryReport,
+    FatalError,
+    PermanentError,
+    Record,
+    TransientError,
+)
 
 TRANSACTIONAL_PROPERTIES: Final[Mapping[str, Any]] = {
     **PRODUCER_PROPERTIES,
@@ -89,6 +94,9 @@ class Transaction(NamedTuple):
     on_committed: Callable[[], None]
 
 
+_Job = tuple[Callable[[], Transaction | None], Future[list[DeliveryReport]]]
+
+
 class KafkaTransactions:
     """Transactional producer with the thread that owns it. A sink, whose dead letters may be in the same transactions.
 
@@ -116,12 +124,12 @@ class KafkaTransactions:
         # been repeated, and when the last repetition began.
         self._call: tuple[str, float, float] | None = None
         self._call_error, self._failure = "", ""
-        self._jobs: SimpleQueue[tuple[Callable[[], Transaction | None], Future[list[Verdict]]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="transactions", daemon=True)
         self._thread.start()
 
-    def run(self, prepare: Callable[[], Transaction | None]) -> "Future[list[Verdict]]":
-        """Run a transaction after those before it; returns the verdict on each record.
+    def run(self, prepare: Callable[[], Transaction | None]) -> "Future[list[DeliveryReport]]":
+        """Run a transaction after those before it; returns the report on each record.
 
         If a record is refused, nothing was committed. The future raises TransientError when the transaction was aborted
         and may be tried again, and FatalError when the process must end.
@@ -130,7 +138,7 @@ class KafkaTransactions:
         ----------
         prepare : called on the owner's thread; returns None where nothing is to be committed.
         """
-        future: Future[list[Verdict]] = Future()
+        future: Future[list[DeliveryReport]] = Future()
         if self._failure:
             future.set_exception(FatalError(self._failure))
         else:
@@ -142,7 +150,7 @@ class KafkaTransactions:
         """True if the process must end: no transaction runs any more, and the one that runs may never end."""
         return bool(self._failure)
 
-    def publish(self, records: Sequence[Record]) -> list[Verdict]:
+    def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Write records to the results' topic in a transaction without offsets."""
         numbered = [(self.topic, record) for record in records]
         return self.run(lambda: Transaction(numbered, (), None, lambda: None)).result()
@@ -183,13 +191,13 @@ class KafkaTransactions:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                verdicts = self._execute(prepare)
+                reports = self._execute(prepare)
             except BaseException as error:
                 if isinstance(error, FatalError):
                     self._failure = str(error)
                 future.set_exception(error)
             else:
-                future.set_result(verdicts)
+                future.set_result(reports)
 
     def _initialise(self) -> None:
         if self._had_outage():
@@ -204,30 +212,30 @@ class KafkaTransactions:
         self._producer.poll(0)  # a client calls its error callback only when it is polled
         return self._initialised and self.client_errors.outages > self._outages
 
-    def _execute(self, prepare: Callable[[], Transaction | None]) -> list[Verdict]:
+    def _execute(self, prepare: Callable[[], Transaction | None]) -> list[DeliveryReport]:
         self._initialise()
         transaction = prepare()
         if transaction is None:
             return []
         self._repeat("begin_transaction")
-        timeout = verdict_timeout(self._config)
-        verdicts = produce_and_wait(self._producer, transaction.records, timeout, self._poll_lock)
+        timeout = delivery_timeout(self._config)
+        reports = produce_and_wait(self._producer, transaction.records, timeout, self._poll_lock)
         self.client_errors.check()
         if self._had_outage():
             raise TransientError(f"{self.topic}: the brokers were unreachable")  # the next producer aborts it
-        if any(verdict is not None for verdict in verdicts):
-            transient = next((verdict for verdict in verdicts if isinstance(verdict, TransientError)), None)
+        if any(report is not None for report in reports):
+            transient = next((report for report in reports if isinstance(report, TransientError)), None)
             self._abort(str(transient or "a record was refused"))
             if transient is not None:
                 raise transient
-            return verdicts
+            return reports
         if transaction.positions:
             offsets = [position.to_kafka() for position in transaction.positions]
             self._repeat("send_offsets_to_transaction", offsets, transaction.membership, CALL_SECONDS)
         self._repeat("commit_transaction", CALL_SECONDS)
         transaction.on_committed()
         self.client_errors.note_answer()
-        return verdicts
+        return reports
 
     def _abort(self, reason: str) -> None:
         """Abort the transaction that runs. Raises FatalError where the producer cannot: its successor's start does."""
@@ -269,12 +277,12 @@ class KafkaTransactions:
 
     # As a sink.
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         """Return the reason for which the cluster refuses this client."""
-        return refusal_of(self._producer, self.topic, self.client_errors)
+        return access_error(self._producer, self.topic, self.client_errors)
 
     @property
-    def trouble(self) -> str:
+    def error(self) -> str:
         """Errors of the client since a broker answered last."""
         self._topic_probe.start()
         call, now = self._call, monotonic()
@@ -289,6 +297,6 @@ class KafkaTransactions:
             self._thread.join(CLOSE_SECONDS)
 
 
-def refusals(verdicts: Sequence[Verdict]) -> dict[int, PermanentError]:
-    """Return the refusals among verdicts, by index."""
-    return {index: verdict for index, verdict in enumerate(verdicts) if isinstance(verdict, PermanentError)}
+def refusals(reports: Sequence[DeliveryReport]) -> dict[int, PermanentError]:
+    """Return the refusals among reports, by index."""
+    return {index: report for index, report in enumerate(reports) if isinstance(report, PermanentError)}

@@ -151,7 +151,7 @@ def test_a_lost_alert_stops_the_worker_and_is_named(
 
 def opened(*messages: Message) -> DeliveryLedger:
     ledger = DeliveryLedger(Metrics())
-    ledger.take(messages)
+    ledger.open(messages)
     return ledger
 
 

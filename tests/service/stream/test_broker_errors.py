@@ -18,7 +18,7 @@ from nightjar_alerts.service.stream.broker_errors import (
     redis_report,
     redis_text,
 )
-from nightjar_alerts.service.stream.kafka.sink import verdict_of
+from nightjar_alerts.service.stream.kafka.sink import delivery_report
 from nightjar_alerts.service.stream.messages import PermanentError, RecordTooLargeError, TransientError
 
 KAFKA_CODES = sorted(name for name in dir(KafkaError) if name.strip("_").isupper())
@@ -56,7 +56,7 @@ REDIS_TEXTS = {
 @pytest.mark.parametrize("name", KAFKA_CODES)
 def test_kafka_error_is_about_a_record_or_the_destination(name: str) -> None:
     error = KafkaError(getattr(KafkaError, name))
-    report = verdict_of(error, "results")
+    report = delivery_report(error, "results")
     assert type(report) is KAFKA_RECORD_ERRORS.get(error.name(), TransientError)
     assert "results" in str(report)
 
@@ -80,7 +80,7 @@ def test_kafka_error_is_about_a_record_or_the_destination(name: str) -> None:
     ],
 )
 def test_kafka_error_kind(code: str, kind: type[Exception]) -> None:
-    assert type(verdict_of(KafkaError(getattr(KafkaError, code)), "results")) is kind
+    assert type(delivery_report(KafkaError(getattr(KafkaError, code)), "results")) is kind
 
 
 def test_kafka_fatal_error_is_about_the_destination() -> None:

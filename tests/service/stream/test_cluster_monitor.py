@@ -95,7 +95,7 @@ def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: 
             monitor.wait_for_first_round(10)
             monitor._client = cast(Any, lost)
             assert lost.closed.wait(20)
-            eventually(lambda: monitor.view.trouble == "")
+            eventually(lambda: monitor.view.error == "")
         finally:
             former.close()
             monitor.close()
@@ -115,6 +115,6 @@ def test_a_watch_that_cannot_make_other_clients_goes_on_asking(monkeypatch: pyte
     monkeypatch.setattr(monitor, "_make_clients", missing)
     try:
         eventually(lambda: len(tries) > 3)
-        assert "no broker answers" in monitor.view.trouble
+        assert "no broker answers" in monitor.view.error
     finally:
         monitor.close()

@@ -11,7 +11,7 @@ from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
 MESSAGES = st.builds(
     Message,
     topic=st.text(min_size=1, max_size=20),
-    place=st.text(max_size=20),
+    message_id=st.text(max_size=20),
     value=st.binary(max_size=50),
     key=st.none() | st.binary(max_size=20),
     headers=st.lists(st.tuples(st.text("abc-", min_size=1, max_size=8), st.binary(max_size=8)), max_size=3).map(tuple),
@@ -24,7 +24,7 @@ def test_a_dead_letter_becomes_the_message_that_it_was(message: Message) -> None
     record = dead_letter(message, DeadLetterCause("decode", "truncated_avro", "é" * 2000), "echo@1")
     arrived = Message("dead", "0:7", record.value, record.key, record.headers, 5, token="where it lies")
     again = restore(arrived)
-    same = ("topic", "place", "value", "key", "headers", "timestamp_ms")
+    same = ("topic", "message_id", "value", "key", "headers", "timestamp_ms")
     assert [getattr(again, name) for name in same] == [getattr(message, name) for name in same]
     assert again.token == "where it lies"
 
@@ -53,7 +53,7 @@ def test_the_facts_of_a_real_dead_letter_are_believed_at_their_longest() -> None
     message = Message("t" * 249, "a.tar.gz/" + "d" * 900 + "#12345", b"", key=bytes(1 << 20), timestamp_ms=2**62)
     record = dead_letter(message, DeadLetterCause("decode", "empty"), "echo@1")
     again = restore(Message("dead", "1", b"", headers=record.headers))
-    assert (again.topic, again.place, again.key) == (message.topic, message.place, message.key)
+    assert (again.topic, again.message_id, again.key) == (message.topic, message.message_id, message.key)
 
 
 def test_a_second_dead_letter_of_a_message_has_the_key_of_the_first() -> None:
@@ -66,7 +66,7 @@ def test_a_second_dead_letter_of_a_message_has_the_key_of_the_first() -> None:
 
 def test_ledger_unresolved_alerts_do_not_balance() -> None:
     ledger, messages = DeliveryLedger(Metrics()), [Message("a", str(number), b"") for number in range(5)]
-    ledger.take(messages)
+    ledger.open(messages)
     for message in messages[:3]:
         ledger.resolve(message, 0, "classified")
     ledger.resolve(messages[3], 0, "dead", "empty")

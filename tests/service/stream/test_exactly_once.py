@@ -247,8 +247,8 @@ def test_a_worker_that_commits_nothing_learns_that_brokers_are_back(cluster: Kaf
     """A worker that began while they were away, and has nothing to do since, is ready again."""
     once = KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
     once.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
-    assert "no broker answers" in once.trouble
-    eventually(lambda: once.trouble == "")
+    assert "no broker answers" in once.error
+    eventually(lambda: once.error == "")
     once.close()
 
 
@@ -302,13 +302,13 @@ class Broker:
         if transaction is None:
             return []
         # Every seventh result is refused, as too large; dead letters are taken.
-        verdicts = [
+        reports = [
             PermanentError("too large") if topic == self.topic and int(record.key) % 7 == 0 else None
             for topic, record in transaction.records
         ]
         self._trip()
-        if any(verdicts):
-            return verdicts
+        if any(reports):
+            return reports
         self.offset = max([self.offset, *(position.offset for position in transaction.positions)])
         for topic, record in transaction.records:
             if topic == self.topic:
@@ -316,7 +316,7 @@ class Broker:
             else:
                 self.dead.append(int(record.key.decode().partition("/")[2]))
         transaction.on_committed()
-        return verdicts
+        return reports
 
     def _trip(self) -> None:
         if self.draw.random() < 0.1:
@@ -330,7 +330,7 @@ async def work(broker: Broker) -> DeliveryLedger:
 
     async def end(messages: list[Message]) -> None:
         turn = once.next_turn()
-        ledger.take(messages)
+        ledger.open(messages)
         await asyncio.sleep(broker.draw.random() / 1000)
         await once.commit(classified(messages), turn, ledger, "model")
         ledger.close(messages)
@@ -353,7 +353,9 @@ def classified(messages: Sequence[Message]) -> Batch:
     """Return a batch whose messages were each classified."""
     outcome: Any = SimpleNamespace(status="classified", reason="")
     unused: Any = None
-    results = [Result(one, 0, unused, outcome, unused, 0, record=Record(one.place.encode(), b"")) for one in messages]
+    results = [
+        Result(one, 0, unused, outcome, unused, 0, record=Record(one.message_id.encode(), b"")) for one in messages
+    ]
     return Batch(messages, 0, results=tuple(results))
 
 
@@ -386,7 +388,7 @@ def test_a_cancelled_batch_whose_transaction_runs_is_counted_by_its_outcome() ->
         stub = cast(Any, broker)
         once = ExactlyOnce(stub, stub, stub, ActiveErrors(Metrics()), Metrics())
         messages = broker.take()[1:]  # without the one that is refused
-        ledger.take(messages)
+        ledger.open(messages)
         task = asyncio.create_task(once.commit(classified(messages), once.next_turn(), ledger, "model"))
         await asyncio.to_thread(broker.began.wait, 30)
         task.cancel()

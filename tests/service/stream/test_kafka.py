@@ -269,7 +269,7 @@ def test_a_source_that_only_stays_alive_loses_nothing(cluster: KafkaCluster, fir
     # Without a poll before, its partitions are assigned while it only stays alive.
     messages = member.poll(first, 5.0) if first else []
     for _ in range(40):
-        member.keep_alive(0.02)
+        member.heartbeat(0.02)
     while len(messages) < 100 and (more := member.poll(50, 2.0)):
         messages += more
     assert sorted(int(message.value) for message in messages) == list(range(100))
@@ -285,11 +285,11 @@ def test_few_alerts_are_answered_and_not_committed(
 
     def watched(self: KafkaSink, records: Sequence[Record]) -> list[Any]:
         publishing["now"] += len(records)
-        verdicts = publish(self, records)
+        reports = publish(self, records)
         ends = worker.worker._connectors
         most.append(publishing["now"] + MAX_UNCOMMITTED - (ends.source.commit_window() or 0) if ends is not None else 0)
         publishing["now"] -= len(records)
-        return verdicts
+        return reports
 
     monkeypatch.setattr(KafkaSink, "publish", watched)
     monkeypatch.setattr(commits, "PART_MESSAGES", MAX_UNCOMMITTED)  # the widest window from the start
@@ -383,16 +383,16 @@ def test_a_source_is_no_member_before_it_joins_and_while_its_partitions_are_lost
 
 def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
-    verdicts = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(65 << 20)), Record(b"c", b"v")])
-    assert [type(verdict) for verdict in verdicts] == [type(None), RecordTooLargeError, type(None)]
+    reports = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(65 << 20)), Record(b"c", b"v")])
+    assert [type(report) for report in reports] == [type(None), RecordTooLargeError, type(None)]
     sink.close()
     nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})
-    assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [TransientError]
+    assert [type(report) for report in nobody.publish([Record(b"a", b"v")])] == [TransientError]
     nobody.close()
 
 
 def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaCluster) -> None:
-    """A producer tells a verdict to whoever asks first; another one who asks too would wait for what has come."""
+    """A producer tells a report to whoever asks first; another one who asks too would wait for what has come."""
     producer, polling, most = Producer({"bootstrap.servers": cluster.hosts}), Counter[str](), list[int]()
 
     class Watched:
@@ -412,8 +412,8 @@ def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaClust
         return produce_and_wait(cast(Producer, Watched), records, 60.0, poll_lock)
 
     with ThreadPoolExecutor(4) as threads:
-        verdicts = list(threads.map(publish, range(40)))
-    assert verdicts == [[None] * len(records)] * 40
+        reports = list(threads.map(publish, range(40)))
+    assert reports == [[None] * len(records)] * 40
     assert set(most) == {1}
 
 
@@ -421,7 +421,7 @@ def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(clus
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
     sink.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     assert "no broker answers" in str(sink.client_errors)
-    eventually(lambda: sink.trouble == "")
+    eventually(lambda: sink.error == "")
     sink.close()
 
 

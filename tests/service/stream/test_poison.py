@@ -110,7 +110,7 @@ class Script:
     """A source of given messages, and both sinks, which take no record above a size."""
 
     finite = True
-    trouble = ""
+    error = ""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._remaining = list(messages)
@@ -130,11 +130,11 @@ class Script:
     def acknowledge(self, messages: Sequence[Message]) -> None:
         self.acknowledged += messages
 
-    def keep_alive(self, seconds: float) -> None: ...
+    def heartbeat(self, seconds: float) -> None: ...
 
     def commit_window(self) -> None: ...
 
-    def refusal(self) -> str:
+    def check_access(self) -> str:
         return ""
 
     def owns(self, message: Message) -> bool:
@@ -169,7 +169,7 @@ MESSAGES = st.lists(
 def test_any_message_comes_to_an_end(messages: list[Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    numbered = [replace(message, place=f"0:{number}") for number, message in enumerate(messages)]
+    numbered = [replace(message, message_id=f"0:{number}") for number, message in enumerate(messages)]
     script = Script(numbered)
     monkeypatch.setattr(worker_room, "open_connectors", lambda *_: Connectors(script, script, script))
     with running(chosen(tmp_path, source="file:/", batch_messages=5)) as worker:
@@ -177,7 +177,7 @@ def test_any_message_comes_to_an_end(messages: list[Message], tmp_path: Path, mo
     totals = worker.totals()
     assert totals.get("in", 0) == len(numbered)
     assert totals.get("pending", 0) == 0
-    assert {message.place for message in script.acknowledged} == {message.place for message in numbered}
+    assert {message.message_id for message in script.acknowledged} == {message.message_id for message in numbered}
 
 
 def twice(value: bytes) -> list[Message]:
@@ -205,7 +205,7 @@ def test_two_dead_letters_of_one_message_both_come_to_an_end(
 async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
     metrics, script = Metrics(), Script([])
     messages, ledger = [restore(one) for one in twice(b"")], DeliveryLedger(metrics)
-    ledger.take(messages)
+    ledger.open(messages)
     failed = []
     for message in messages:
         ledger.expand(message, ["a", "b", "c"])

@@ -162,8 +162,8 @@ class Standstill:
     """A worker that takes nothing: five messages wait, two partitions are its own; a minute and five are its limits."""
 
     def __init__(self) -> None:
-        self.now, self.trouble, self.metrics = 1000.0, "", Metrics()
-        clock, outside = (lambda: self.now), (lambda: self.trouble)
+        self.now, self.error, self.metrics = 1000.0, "", Metrics()
+        clock, outside = (lambda: self.now), (lambda: self.error)
         self.progress = ProgressMonitor(self.metrics, 60, 300, outside, clock)
 
     def lasts(self, seconds: float, standing: SourceStatus | None = None, in_flight: int = 0) -> None:
@@ -219,7 +219,7 @@ def test_a_worker_that_its_group_does_not_count_in_is_not_ready_and_later_unheal
     assert still.progress.unready() == "source: not a member of its group for 70 s although the brokers answer"
     assert still.metric("not_ready") == 1
     assert still.progress.unhealthy() == ""
-    still.lasts(10, SourceStatus(trouble="no broker answers", assigned=0, member=False))
+    still.lasts(10, SourceStatus(error="no broker answers", assigned=0, member=False))
     still.lasts(300, apart)
     assert still.progress.unhealthy() == ""
     still.lasts(10, apart)
@@ -231,13 +231,13 @@ def test_a_worker_that_its_group_does_not_count_in_is_not_ready_and_later_unheal
 @pytest.mark.parametrize("where", ["sink", "broker", "no partition"])
 def test_trouble_outside_makes_nobody_unhealthy_and_its_end_begins_the_time_anew(where: str) -> None:
     still = Standstill()
-    still.trouble = "sink: no broker answers" if where == "sink" else ""
-    trouble = "no broker answers" if where == "broker" else ""
-    standing = SourceStatus(trouble=trouble, assigned=0 if where == "no partition" else 2, waiting=5)
+    still.error = "sink: no broker answers" if where == "sink" else ""
+    error = "no broker answers" if where == "broker" else ""
+    standing = SourceStatus(error=error, assigned=0 if where == "no partition" else 2, waiting=5)
     still.lasts(3600, standing)
     assert still.progress.unhealthy() == ""
     assert still.progress.unready()
-    still.trouble = ""
+    still.error = ""
     still.lasts(290)
     assert still.progress.unhealthy() == ""
     still.lasts(20)

@@ -107,7 +107,7 @@ def test_the_parts_of_a_batch_end_with_the_first_that_fails(monkeypatch: pytest.
     monkeypatch.setattr(publishing, "PART_MESSAGES", 2)
     ledger, source = DeliveryLedger(Metrics()), Committing()
     batch = batch_of(6)
-    ledger.take(batch.messages)
+    ledger.open(batch.messages)
 
     async def publish(part: Batch) -> None:
         if batch.messages[0] in part.messages:

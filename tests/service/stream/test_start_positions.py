@@ -44,7 +44,7 @@ def test_source_whose_first_message_is_below_the_committed_offset_stops_the_part
     member._take(Early())
     cluster.produce("alerts", [b"after it"])
     assert member.poll(1, 1.0) == []
-    assert "below the committed 10" in member.status().trouble
+    assert "below the committed 10" in member.status().error
     assert metrics.registry.get_sample_value("nightjar_stream_stopped_partitions_total") == 1
     member.close()
 
