@@ -111,7 +111,7 @@ LOCKED = $(LOCK) --constraint deploy/constraints.txt --generate-hashes
 
 lock: $(BIN)/uv
 	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra otel --extra stream \
-		--extra tables --extra train --extra dev --output-file deploy/constraints.txt
+		--extra tables --extra client --extra plot --extra train --extra dev --output-file deploy/constraints.txt
 	$(LOCKED) pyproject.toml --extra cpu --extra otel --extra stream --output-file deploy/requirements.txt
 	$(LOCKED) deploy/build-requirements.in --output-file deploy/build-requirements.txt
 

@@ -10,15 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 # The base install has none of these, and onnxruntime comes from one of two packages.
 if missing := [name for name in ("fastapi", "onnxruntime", "pydantic_settings") if find_spec(name) is None]:
@@ -37,18 +35,17 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from nightjar_alerts.models.alerts.files import FileItem, read_path
+from nightjar_alerts.classify_command import main as classify_files
+from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
-from nightjar_alerts.service.client import SAMPLES, Answer, Client, ClientError, Rejected, exit_status
 from nightjar_alerts.service.engine.load import LoadedModel, Timing, check_bundle
 from nightjar_alerts.service.http.edge.keys import RedisUnavailable
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.observe.tracing import TracingError
 from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.settings import (
-    ClientSettings,
     Settings,
     StreamSettings,
     removed_settings,
@@ -60,34 +57,9 @@ from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.inspection import print_dead_letters
 from nightjar_alerts.service.stream.worker import work
 
-TOP = 3
-OBJECT_WIDTH = 20
-SURVEY_WIDTH = 8
-POINTS_WIDTH = 32
-CLASSES_WIDTH = 56
 
-
-def _heading() -> str:
-    """Line of column names."""
-    return _line("object", "survey", "points per band", "most probable classes", "ms")
-
-
-def _row(answer: Answer) -> str:
-    """Line about one alert."""
-    result = answer.result
-    name = result["object_id"] or result["alert_id"] or answer.source
-    verdict = _classes(result) if result["status"] == "classified" else f"{result['status']}: {result['reason']}"
-    return _line(name, result["survey"], _points(result), verdict, f"{answer.milliseconds:.1f}")
-
-
-def _summary(answers: Sequence[Answer]) -> str:
-    """Count the alerts by status and summarise their latencies."""
-    kinds = Counter((answer.result["status"], answer.result.get("reason", "")) for answer in answers)
-    fates = [f"{count} {status}{f' ({reason})' if reason else ''}" for (status, reason), count in kinds.most_common()]
-    times = sorted(answer.milliseconds for answer in answers)
-    return (
-        f"{len(answers)} alerts: {', '.join(fates)}; {median(times):.1f} ms at the median, {times[-1]:.1f} ms at most"
-    )
+class DemoError(Exception):
+    """The service of the demonstration does not start."""
 
 
 def _report(loaded: LoadedModel, timings: Sequence[Timing]) -> str:
@@ -108,26 +80,6 @@ def _report(loaded: LoadedModel, timings: Sequence[Timing]) -> str:
     return "\n".join(lines)
 
 
-def _line(*cells: str) -> str:
-    widths = (OBJECT_WIDTH, SURVEY_WIDTH, POINTS_WIDTH, CLASSES_WIDTH)
-    padded = "  ".join(_fit(cell, width) for cell, width in zip(cells, widths, strict=False))
-    return f"{padded}  {cells[-1]:>8}"
-
-
-def _fit(text: str, width: int) -> str:
-    return f"{text[: width - 1]}…" if len(text) > width else text.ljust(width)
-
-
-def _points(result: dict[str, Any]) -> str:
-    points: Iterable[tuple[str, int]] = result.get("points_per_band", {}).items()
-    return " ".join(f"{band}:{count}" for band, count in points if count)
-
-
-def _classes(result: dict[str, Any]) -> str:
-    ranked = sorted(result["probabilities"].items(), key=lambda item: -item[1])[:TOP]
-    return ", ".join(f"{name} {probability:.2f}" for name, probability in ranked)
-
-
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -136,7 +88,7 @@ SETTINGS = {"HOST": HOST, "DRAIN_DELAY": "0", "API_KEYS": "[]", "LOG_LEVEL": "in
 
 @contextmanager
 def demo_service() -> Iterator[str]:
-    """Address of a service that is ready, for the length of a ``with`` block; ClientError with its log if it is not.
+    """Address of a service that is ready, for the length of a ``with`` block; DemoError with its log if it is not.
 
     The process is the command a user starts, with its log in a file, so that a full pipe can never block it.
     """
@@ -161,11 +113,11 @@ def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
     give_up = time.monotonic() + START_SECONDS
     while time.monotonic() < give_up:
         if process.poll() is not None:
-            raise ClientError(f"ended with {process.returncode} before it was ready\n{log.read_text()}")
+            raise DemoError(f"ended with {process.returncode} before it was ready\n{log.read_text()}")
         if _is_ready(port):
             return
         time.sleep(0.01)
-    raise ClientError(f"not ready after {START_SECONDS:.0f} s\n{log.read_text()}")
+    raise DemoError(f"not ready after {START_SECONDS:.0f} s\n{log.read_text()}")
 
 
 def _is_ready(port: int) -> bool:
@@ -190,16 +142,8 @@ class Serve(Settings):
         sys.exit(serve(self))
 
 
-class Classify(ClientSettings):
-    """Send alert packets to a running service and print what it makes of them."""
-
-    paths: CliPositionalArg[list[Path]] = Field(
-        description="packets (Avro or JSON), compressed files, tar archives or folders of them"
-    )
-
-    def cli_cmd(self) -> None:
-        """Run the command."""
-        sys.exit(_classify(self, self.paths))
+class Classify(BaseModel):
+    """Classify light curves and alerts from files, in process or by a service. See nightjar classify --help."""
 
 
 class Check(BaseModel):
@@ -224,11 +168,11 @@ class Demo(BaseModel):
         paths = [path.expanduser() for path in self.paths]  # of zsh and dash, `make demo ALERTS=~/x` comes with its ~
         for path in paths:  # before anybody waits for a service
             if not path.exists():
-                raise ClientError(f"{path} does not exist")
+                raise FileNotFoundError(f"{path} does not exist")
         started = perf_counter()
         with demo_service() as url:
-            print(f"service ready at {url} after {perf_counter() - started:.1f} s\n")
-            status = _classify(ClientSettings(url=url, api_key=""), [SAMPLES, *paths])
+            print(f"service ready at {url} after {perf_counter() - started:.1f} s\n", flush=True)
+            status = classify_files(["--url", url, "--api-key", "", *map(str, [SAMPLES, *paths])])
         print("service stopped")
         sys.exit(status)
 
@@ -295,51 +239,6 @@ class Nightjar(BaseSettings):
         CliApp.run_subcommand(self, cli_exit_on_error=False)
 
 
-def _classify(settings: ClientSettings, paths: list[Path]) -> int:
-    """Classify every packet in the paths, print a line for each alert and return the exit status."""
-    answers: list[Answer] = []
-    unreadable: list[tuple[str, str]] = []
-    skipped: list[str] = []
-    with closing(Client(settings)) as client:
-        for item in _files_in(paths):
-            if item.kind == "other":
-                skipped.append(item.name)
-                continue
-            if item.kind == "unreadable":
-                unreadable.append((item.name, item.detail))
-                continue
-            try:
-                results = client.classify(item.name, item.data)
-            except Rejected as error:
-                unreadable.append((item.name, str(error)))
-                continue
-            for answer in results:
-                print(_row(answer) if answers else f"{_heading()}\n{_row(answer)}")
-                answers.append(answer)
-    if answers:
-        print(f"\n{_summary(answers)}")
-    for name, detail in unreadable:
-        print(f"not read: {name}: {detail}")
-    if skipped:
-        shown = ", ".join(skipped[:SHOWN_FILES]) + (", ..." if len(skipped) > SHOWN_FILES else "")
-        print(f"no alerts in {len(skipped)} other files: {shown}")
-    read = sum(answer.result["status"] in ("classified", "abstained") for answer in answers)
-    return exit_status(read, len(answers) - read + len(unreadable), len(skipped))
-
-
-def _files_in(paths: list[Path]) -> Iterator[FileItem]:
-    for path in paths:
-        empty = True
-        for item in read_path(path):
-            empty = False
-            yield item
-        if empty:
-            print(f"no files in {path}")
-
-
-SHOWN_FILES: Final = 10
-
-
 COMMON_OPTIONS: Final = frozenset(
     {
         "host",
@@ -385,6 +284,8 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         print(f"nightjar {VERSION}")
         return
+    if arguments[:1] == ["classify"]:  # has a command line of its own, which needs no web packages
+        sys.exit(classify_files(arguments[1:]))
     if any(_PASSWORD.search(argument) for argument in arguments):
         print(
             "nightjar: a password in an argument is shown to every user of this machine by `ps`: give the address in "
@@ -417,7 +318,7 @@ def main(arguments: list[str] | None = None) -> None:
         AddressError,
         BundleError,
         ProviderError,
-        ClientError,
+        DemoError,
         FileNotFoundError,
         TracingError,
         RedisUnavailable,

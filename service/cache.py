@@ -13,13 +13,16 @@ import struct
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.engine.adapter import ModelInput, Row
 from nightjar_alerts.service.observe.recorder import Recorder
+
+if TYPE_CHECKING:  # onnxruntime takes as long to import as the rest
+    from nightjar_alerts.models.runtime import Provider
 
 KEY_BYTES = 32
 FORMAT = b"nightjar result 1"
@@ -82,7 +85,7 @@ class ResultCache:
 class ModelCache:
     """Entries of one model in a :class:`ResultCache`."""
 
-    def __init__(self, cache: ResultCache, bundle: Bundle, provider: Provider) -> None:
+    def __init__(self, cache: ResultCache, bundle: Bundle, provider: "Provider") -> None:
         self._cache = cache
         self._base = blake2b(FORMAT, digest_size=KEY_BYTES)
         for text in (bundle.sha256, provider, bundle.manifest.task):

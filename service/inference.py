@@ -26,10 +26,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
+from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.cache import ModelCache
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
@@ -71,6 +72,19 @@ class Skipped:
 
 
 Item = LightCurve | LightCurveError | Skipped
+
+OUTSIDE_DOMAIN: Final = "outside_domain"
+LEAST_SUPERNOVA: Final = 0.1
+"""Probability of a supernova, before priors, from which the model of supernova types classifies a light curve too."""
+
+
+def outside_domain(curve: LightCurve, manifest: Manifest) -> Skipped | None:
+    """Return why a light curve lies outside a bundle's domain; None if it does not, or if none is stated."""
+    reason = "" if manifest.domain is None else manifest.domain.outside(curve, manifest.band_map)
+    if not reason:
+        return None
+    detail = f"{manifest.name}: {reason}; name the model {manifest.name} in the request to classify it anyway"
+    return Skipped("abstained", OUTSIDE_DOMAIN, detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +186,7 @@ class DataPlane:
         options = options or InferOptions()
         curves = [item for item in items if isinstance(item, LightCurve)]
         classified = iter(await self.classify(curves, options) if curves else ())
-        outcomes = [next(classified) if isinstance(item, LightCurve) else _skipped(item) for item in items]
+        outcomes = [next(classified) if isinstance(item, LightCurve) else skipped_outcome(item) for item in items]
         names = [options.surveys] * len(outcomes) if isinstance(options.surveys, str) else options.surveys
         counts = Counter[tuple[str, str, str]]()
         for name, outcome in zip(names, outcomes, strict=True):
@@ -271,11 +285,16 @@ def _to_outcomes(prepared: Sequence[_Prepared], results: Sequence[RunResult]) ->
     aborted = [result for result in results if isinstance(result, DeadlineExceeded | RunAborted)]
     if aborted and len(aborted) == len(results):
         raise aborted[0]
-    return [_to_outcome(item, result) for item, result in zip(prepared, results, strict=True)]
+    return [
+        outcome_of(item.input, item.curve, result, item.seconds) for item, result in zip(prepared, results, strict=True)
+    ]
 
 
-def _to_outcome(item: _Prepared, result: RunResult) -> Outcome:
-    tokens, prediction = item.input.tokens, result if isinstance(result, Prediction) else None
+def outcome_of(
+    model_input: ModelInput, curve: LightCurve, result: RunResult, featurise_seconds: float = 0.0
+) -> Outcome:
+    """Return the outcome of a light curve that the network was run for."""
+    tokens, prediction = model_input.tokens, result if isinstance(result, Prediction) else None
     return Outcome(
         status="failed" if prediction is None else "classified",
         reason="" if isinstance(result, Prediction) else FAILURE_REASONS[type(result)],
@@ -286,14 +305,15 @@ def _to_outcome(item: _Prepared, result: RunResult) -> Outcome:
         missing_metadata=int(np.count_nonzero(np.isnan(tokens.metadata))),
         detections=int(np.count_nonzero(tokens.detected)),
         other_filters=tokens.other_filters,
-        duplicates=item.curve.duplicates,
-        dropped_points=item.curve.dropped,
-        metadata=item.curve.metadata,
-        featurise_seconds=item.seconds,
+        duplicates=curve.duplicates,
+        dropped_points=curve.dropped,
+        metadata=curve.metadata,
+        featurise_seconds=featurise_seconds,
     )
 
 
-def _skipped(item: LightCurveError | Skipped) -> Outcome:
+def skipped_outcome(item: LightCurveError | Skipped) -> Outcome:
+    """Return the outcome of an item that no network sees."""
     if isinstance(item, Skipped):
         return Outcome(item.status, reason=item.reason, detail=item.detail)
     return Outcome("rejected", reason=item.reason, detail=str(item), pointer=item.pointer)

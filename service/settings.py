@@ -391,11 +391,13 @@ class StreamSettings(CommonSettings):
 
 
 class ClientSettings(BaseSettings):
-    """Settings of the commands that talk to a running service."""
+    """Settings of ``nightjar classify``, which reads them itself: it needs no pydantic-settings."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", cli_kebab_case=True)
 
-    url: str = Field("http://127.0.0.1:8080", description="URL of the service for `nightjar classify`")
+    url: str = Field(
+        "", description="URL of the service for `nightjar classify`; unset: it classifies in its own process"
+    )
     api_key: str = Field("", description="API key for `nightjar classify`")
     timeout: float = Field(60, gt=0, description="timeout in seconds of a request of `nightjar classify`")
 

@@ -18,9 +18,9 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench import engine_bench, hostile, hostile_stream, kafka, peers, report, stream, throughput
 from deploy.bench.before import ARMS, Arm, compare
+from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
-from nightjar_alerts.service.client import SAMPLES
 
 Part = Literal[
     "throughput", "engine", "stream", "kafka", "kernels", "gpu", "hostile", "hostile_stream", "peers", "before"

@@ -58,6 +58,7 @@ class FileItem(NamedTuple):
     Attributes
     ----------
     name : path of the file, with that of an archive's member and the number of a part behind it.
+    data : of the packet, or of a file that is no alert; empty for one that cannot be read.
     kind : ``packet``; ``unreadable`` for a file that is damaged or too large; ``other`` for one that is no alert.
     detail : for people, unless the kind is ``packet``.
     """
@@ -66,6 +67,17 @@ class FileItem(NamedTuple):
     data: bytes
     kind: Kind = "packet"
     detail: str = ""
+
+
+def exit_status(read: int, unread: int, skipped: int) -> int:
+    """Return the exit status of a command that has read alerts from files or a range of a broker.
+
+    0: everything that looks like alerts was read, abstained alerts included, or the source was empty. 3: something
+    could not be read or was rejected. 1: nothing was read from a source that is not empty.
+    """
+    if not read and (unread or skipped):
+        return 1
+    return 3 if unread else 0
 
 
 def read_path(path: Path) -> Iterator[FileItem]:
@@ -82,7 +94,7 @@ def read_path(path: Path) -> Iterator[FileItem]:
     if path.is_dir():
         yield from _read_folder(path)
     elif path.exists():
-        yield from _read_file(path, path.name, named=True)
+        yield from read_file(path, path.name, named=True)
     else:
         raise FileNotFoundError(f"{path} does not exist")
 
@@ -100,12 +112,13 @@ def _read_folder(root: Path) -> Iterator[FileItem]:
     for path in sorted(paths):
         name = str(path.relative_to(root))
         if path.is_file() or not path.exists():  # a link that leads nowhere cannot be read
-            yield from _read_file(path, name, named=False)
+            yield from read_file(path, name, named=False)
         else:
             yield FileItem(name, b"", "other", "a link to a folder, or no ordinary file")
 
 
-def _read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
+def read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
+    """Yield the packets of a file as ``name``; see :func:`read_path` for files that are ``named``."""
     try:
         with path.open("rb") as file:
             yield from _read(file, name, named)
@@ -207,7 +220,7 @@ def _items(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
         yield FileItem(name, data)
     else:
         archive = ": a zip archive is not read" if data.startswith(_ZIP_MAGIC) else ""
-        yield FileItem(name, b"", "other", f"no alerts: neither Avro nor JSON{archive}")
+        yield FileItem(name, data, "other", f"no alerts: neither Avro nor JSON{archive}")
 
 
 def _parts(name: str, parts: Iterator[bytes]) -> Iterator[FileItem]:
@@ -305,7 +318,7 @@ def _documents(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
     elif document is None or named or is_alert(document) or name.lower().endswith(".avro"):
         yield FileItem(name, data)
     else:
-        yield FileItem(name, b"", "other", "JSON that is no alert of a known survey")
+        yield FileItem(name, data, "other", "JSON that is no alert of a known survey")
 
 
 def _loads(text: bytes) -> Any:

@@ -20,8 +20,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.engine.adapter import Graph, ModelInput, TaskAdapter
 from nightjar_alerts.service.engine.batch import BatchRunner, Prediction, QueueEntry, RunReport, RunResult, TraceBatch
 from nightjar_alerts.service.engine.cost import CostModel, LiveCost, RunSample
@@ -30,6 +30,9 @@ from nightjar_alerts.service.engine.machine import usable_cores
 from nightjar_alerts.service.engine.policy import BatchLimits, Policy, choose, max_items_for
 from nightjar_alerts.service.engine.queue import Admission, RequestQueue, ThroughputEstimate
 from nightjar_alerts.service.engine.watchdog import Watchdog
+
+if TYPE_CHECKING:  # onnxruntime takes as long to import as the rest
+    from nightjar_alerts.models.runtime import Provider
 
 REPLY_SECONDS = 5e-4
 """Pause of an idle worker before it records its last runs: the event loop, which sends their replies, needs the
@@ -67,7 +70,7 @@ CUDA_BATCH_TOKENS = 32_768  # a GPU runs tens of thousands of points as fast as 
 
 
 def engine_options(
-    provider: Provider,
+    provider: "Provider",
     workers: int = 0,
     max_batch_tokens: int = 0,
     max_queued_seconds: float = 10.0,

@@ -13,7 +13,7 @@ from nightjar_alerts.models.native import Native, NativeError, chosen, held_by
 from nightjar_alerts.models.runtime import OnnxGraph, Provider, ProviderError, open_session, run_within
 from nightjar_alerts.service.engine.adapter import Arrays, Graph, TaskAdapter
 from nightjar_alerts.service.engine.cost import CostModel, RunSample
-from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch, measure
+from nightjar_alerts.service.engine.warmup import WARM_UP_SECONDS, BatchShape, dummy_batch, measure
 
 RAGGED = BatchShape(2, 4, 2)
 
@@ -51,12 +51,15 @@ def clock_of(provider: Provider) -> Callable[[], float]:
     return thread_time if provider == "cpu" else monotonic
 
 
-def load_model(path: Path, provider: Provider = "cpu", native: Native = "off") -> LoadedModel:
+def load_model(
+    path: Path, provider: Provider = "cpu", native: Native = "off", warm_up_seconds: float = WARM_UP_SECONDS
+) -> LoadedModel:
     """Load, verify and warm up a classifier; takes seconds, so not for the event loop.
 
     Parameters
     ----------
     native : whether native kernels take over the operators that they can; golden outputs are reproduced with them.
+    warm_up_seconds : time for measuring what runs cost.
 
     Raises
     ------
@@ -78,7 +81,7 @@ def load_model(path: Path, provider: Provider = "cpu", native: Native = "off") -
     _check_inputs(bundle, session, arrays)
     _check_outputs(bundle, session, arrays, adapter)
     graph = OnnxGraph(session)
-    samples = measure(graph, adapter, clock_of(provider))
+    samples = measure(graph, adapter, clock_of(provider), budget=warm_up_seconds)
     if provider == "cpu":  # golden outputs and warm-up took ten times the memory that requests need
         graph.trim(arrays)
     return LoadedModel(

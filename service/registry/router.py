@@ -17,16 +17,13 @@ so an object always gets the same version, and an object that the canary answere
 
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.inference import Item, Skipped
+from nightjar_alerts.service.inference import Item, outside_domain
 from nightjar_alerts.service.registry.names import CLASSIFIERS, DEFAULT, NotReady, Reference, Role, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
-
-OUTSIDE_DOMAIN: Final = "outside_domain"
 
 
 class Canary(NamedTuple):
@@ -164,15 +161,6 @@ class ModelRouter:
             for alias, target in self.aliases.items()
             if target.name == reference.name and (target.version or self.versions.get(target.name)) == reference.version
         )
-
-
-def outside_domain(curve: LightCurve, manifest: Manifest) -> Skipped | None:
-    """Return why a light curve lies outside a bundle's domain; None if it does not, or if none is stated."""
-    reason = "" if manifest.domain is None else manifest.domain.outside(curve, manifest.band_map)
-    if not reason:
-        return None
-    detail = f"{manifest.name}: {reason}; name the model {manifest.name} in the request to classify it anyway"
-    return Skipped("abstained", OUTSIDE_DOMAIN, detail)
 
 
 def key_fraction(name: str, routing_key: str) -> float:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 import numpy as np
 import structlog
@@ -21,16 +20,13 @@ from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options
 from nightjar_alerts.service.engine.errors import MESSAGES, ErrorKind, kind_of
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.inference import DataPlane, InferOptions, Item, Outcome
+from nightjar_alerts.service.inference import LEAST_SUPERNOVA, DataPlane, InferOptions, Item, Outcome
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.registry.names import Reference, Role
 from nightjar_alerts.service.registry.shadow import Shadow
 from nightjar_alerts.service.settings import CommonSettings
 
 log = structlog.get_logger(__name__)
-
-LEAST_SUPERNOVA: Final = 0.1
-"""Probability of a supernova, before priors, from which the model of supernova types classifies a light curve too."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

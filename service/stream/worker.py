@@ -19,11 +19,11 @@ from typing import Final, TypeVar
 import structlog
 
 from nightjar_alerts.models.alerts.envelopes import MessageReader
+from nightjar_alerts.models.alerts.files import exit_status
 from nightjar_alerts.models.alerts.packet import ReadLimits
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.client import ClientError, exit_status
 from nightjar_alerts.service.engine.errors import EngineError
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
@@ -139,8 +139,6 @@ class Worker:
         reports = [asyncio.create_task(work) for work in (self._report(), self._observe(source))]
         try:
             await self._consume(source, pipeline)
-        except ClientError as error:
-            self._fail(f"the source cannot be read: {error}")
         except FatalError as error:
             self._fail(str(error), RESTART_STATUS)
         except Exception as error:  # what was taken must come to an end, whatever happened to the source

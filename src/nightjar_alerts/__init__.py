@@ -12,22 +12,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nightjar_alerts.classifier import Classifier
+    from nightjar_alerts.client import AsyncClient, Client, ClientError
     from nightjar_alerts.models.alerts.envelopes import read_packet
     from nightjar_alerts.models.alerts.packet import Packet, PacketError
     from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+    from nightjar_alerts.models.tables import TableError, TableOptions, TableQuestion, read_table
+    from nightjar_alerts.results import Result, Results
 
     __version__: str
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = ["LightCurve", "LightCurveError", "Packet", "PacketError", "__version__", "read_packet"]
+__all__ = [
+    "AsyncClient",
+    "Classifier",
+    "Client",
+    "ClientError",
+    "LightCurve",
+    "LightCurveError",
+    "Packet",
+    "PacketError",
+    "Result",
+    "Results",
+    "TableError",
+    "TableOptions",
+    "TableQuestion",
+    "__version__",
+    "read_packet",
+    "read_table",
+]
 
 _MODULES = {
+    "AsyncClient": "nightjar_alerts.client",
+    "Classifier": "nightjar_alerts.classifier",
+    "Client": "nightjar_alerts.client",
+    "ClientError": "nightjar_alerts.client",
     "LightCurve": "nightjar_alerts.models.lightcurve",
     "LightCurveError": "nightjar_alerts.models.lightcurve",
     "Packet": "nightjar_alerts.models.alerts.packet",
     "PacketError": "nightjar_alerts.models.alerts.packet",
+    "Result": "nightjar_alerts.results",
+    "Results": "nightjar_alerts.results",
+    "TableError": "nightjar_alerts.models.tables",
+    "TableOptions": "nightjar_alerts.models.tables",
+    "TableQuestion": "nightjar_alerts.models.tables",
     "read_packet": "nightjar_alerts.models.alerts.envelopes",
+    "read_table": "nightjar_alerts.models.tables",
 }
 
 

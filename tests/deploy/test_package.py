@@ -16,6 +16,7 @@ import pytest
 from nightjar_alerts.models.native import GLIBC, LEVELS
 
 ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ROOT / "service" / "samples"
 WHEEL = "nightjar_alerts-0.1.0-py3-none-manylinux_2_28_{}.whl"
 AARCH64 = 183  # e_machine of ELF files
 
@@ -141,49 +142,46 @@ def test_base_install_reads_packets_without_web_packages(base: Path, tmp_path: P
     assert run(base / "bin/python", "-c", READ, cwd=tmp_path).strip() == "0.1.0"
     names = {line.split("==")[0] for line in uv("pip", "freeze", "--python", base / "bin/python").splitlines()}
     assert not names & {"fastapi", "starlette", "uvicorn", "prometheus-client", "pydantic-settings", "redis", "torch"}
-    for command in ("nightjar", "nightjar-train"):
-        told = run(base / "bin" / command, "--help", cwd=tmp_path, status=1)
-        assert ("nightjar-alerts[cpu]" if command == "nightjar" else "nightjar-alerts[train]") in told
+    assert "classify FILE..." in run(base / "bin/nightjar", "--help", cwd=tmp_path)
+    assert "nightjar-alerts[onnxruntime]" in run(base / "bin/nightjar", "classify", SAMPLES, cwd=tmp_path, status=1)
+    assert "nightjar-alerts[cpu]" in run(base / "bin/nightjar", "serve", cwd=tmp_path, status=1)
+    assert "nightjar-alerts[train]" in run(base / "bin/nightjar-train", "--help", cwd=tmp_path, status=1)
 
 
 CLASSIFY = """
-import asyncio
 import sys
-from nightjar_alerts import LightCurve
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
-from nightjar_alerts.service.inference import DataPlane
-from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.engine import Engine
-from nightjar_alerts.service.engine.load import load_model
-
-async def classify(curve):
-    model = load_model(DEFAULT_BUNDLE, native="auto")
-    adapter = TaskAdapter(model.bundle.manifest)
-    engine = Engine(model.graph, adapter, model.cost)
-    await engine.start()
-    try:
-        (outcome,) = await DataPlane(engine, adapter).infer([curve])
-    finally:
-        await engine.stop()
-    return outcome
+from nightjar_alerts import Classifier
 
 days = [60000.0 + 2 * day for day in range(20)]
-curve = LightCurve.from_columns(days, [100.0 + 10 * day for day in range(20)], [5.0] * 20, ["g", "r"] * 10)
-outcome = asyncio.run(classify(curve))
-assert outcome.status == "classified", outcome
-assert abs(outcome.prediction.outputs["probabilities"].sum() - 1) < 1e-5
+flux = [100.0 + 10 * day for day in range(20)]
+result = Classifier(native="on").classify(mjd=days, flux=flux, flux_err=[5.0] * 20, band=["g", "r"] * 10)
+assert result.status == "classified", result
+assert abs(sum(result.probabilities.values()) - 1) < 1e-5
 loaded = sys.modules.keys() & {"fastapi", "starlette", "uvicorn", "prometheus_client", "redis", "confluent_kafka"}
 assert not loaded, loaded
 """
 
 
-def test_base_install_with_onnxruntime_classifies_in_process(wheel: Path, tmp_path: Path) -> None:
-    venv = environment(tmp_path / "venv", str(wheel), "onnxruntime")
+def test_extra_onnxruntime_alone_classifies_in_process(wheel: Path, tmp_path: Path) -> None:
+    venv = environment(tmp_path / "venv", f"{wheel}[onnxruntime]")
     run(venv / "bin/python", "-c", CLASSIFY, cwd=tmp_path)
+    rows = ["object_id,mjd,band,flux_njy,flux_err_njy", "A,60000,g,900,30", "A,60003,r,1500,30"]
+    (tmp_path / "table.csv").write_text("\n".join(rows))
+    printed = run(
+        venv / "bin/nightjar", "classify", "table.csv", "-o", "out.csv", "--flux-kind", "difference", "--plot", "p",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "1 light curve: 1 classified" in printed
+    assert (tmp_path / "out.csv").read_text().startswith("object_id,class,confidence")
+    assert (tmp_path / "p" / "A.svg").exists()
+    assert "nightjar-alerts[client]" in run(
+        venv / "bin/nightjar", "classify", "table.csv", "--url", "http://127.0.0.1:9", cwd=tmp_path, status=1
+    )
 
 
 PROVIDED = {
     "serve": "fastapi, uvicorn, prometheus_client, redis",
+    "client": "nightjar_alerts.client",
     "stream": "confluent_kafka",
     "arrow": "pyarrow",
     "tables": "astropy.table, pandas, pyarrow.parquet",

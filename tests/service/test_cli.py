@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,8 @@ import pytest
 from nightjar_alerts.service.__main__ import main
 from nightjar_alerts.service.settings import settings_table
 from support import alerts
-from support.edge import HOST, Live, Network, live, loader
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as edge:
-        yield edge
 
 
 @pytest.fixture
@@ -50,20 +42,6 @@ def run(*arguments: str) -> int:
     return 0
 
 
-def test_classify(edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("classify", str(folder), "--url", f"http://{HOST}:{edge.port}") == 3
-    heading, *rows, empty, summary, others = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["object", "survey", "points", "per", "band", "most", "probable", "classes", "ms"]
-    assert len(rows) == 5
-    assert empty == ""
-    (ztf, *_) = [row for row in rows if row.startswith("ZTF24abcdefg")]
-    assert "g:" in ztf
-    assert ztf.count("0.") >= 3
-    assert any(row.startswith("broken.avro") and "rejected: " in row for row in rows)
-    assert summary.startswith("5 alerts: 4 classified, 1 rejected (")
-    assert others == "no alerts in 1 other files: notes.txt"
-
-
 def test_dead_letters_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("dead-letters", f"file:{tmp_path}") == 0
     assert capsys.readouterr().out == f"no dead letters in file:{tmp_path}\n"
@@ -71,17 +49,9 @@ def test_dead_letters_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "nightjar: letters: an address begins with kafka://" in capsys.readouterr().err
 
 
-def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("classify", str(folder / "notes.txt"), "--url", f"http://{HOST}:{edge.port}") == 1
-    assert "unknown_envelope" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["classify", "nowhere.avro"], "nowhere.avro"),
-        (["classify", "{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], "does not answer"),
-        (["classify", "{folder}/ztf.avro", "--url", "ftp://x"], "not an http"),
         (["demo", "{folder}/nowhere"], "does not exist"),
         (["check", "{folder}"], "no readable manifest"),
     ],
@@ -95,24 +65,6 @@ def test_a_failure_is_a_sentence(
     error = capsys.readouterr().err
     assert error.startswith("nightjar: ")
     assert sentence in error
-
-
-def test_classify_damaged_archive_hides_no_other_file(
-    edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "empty").mkdir()
-    (folder / "bad.tar.gz").write_bytes(b"\x1f\x8b nonsense")
-    paths = [str(folder / name) for name in ("bad.tar.gz", "empty", "ztf.avro")]
-    assert run("classify", *paths, "--url", f"http://{HOST}:{edge.port}") == 3
-    printed = capsys.readouterr().out
-    assert "1 alerts: 1 classified" in printed
-    assert "not read: bad.tar.gz: " in printed
-    assert f"no files in {folder / 'empty'}" in printed
-
-
-def test_classify_nothing_but_damaged_files_exits_with_1(edge: Live, folder: Path) -> None:
-    (folder / "bad.tar.gz").write_bytes(b"\x1f\x8b nonsense")
-    assert run("classify", str(folder / "bad.tar.gz"), "--url", f"http://{HOST}:{edge.port}") == 1
 
 
 @pytest.mark.parametrize(("module", "extra"), [("service", "cpu"), ("training", "train")])
@@ -146,13 +98,7 @@ def test_every_subcommand_is_explained(capsys: pytest.CaptureFixture[str]) -> No
     assert "Verify a bundle without serving it" in capsys.readouterr().out
 
 
-def test_a_problem_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with live(loader(Network()), api_keys=("ab" * 32,)) as guarded:
-        assert run("classify", str(folder), "--url", f"http://{HOST}:{guarded.port}", "--api-key", "wrong") == 1
-    assert "401 API key required" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [[], ["classify"], ["nonsense"], ["serve", "--prot", "1"]])
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["serve", "--prot", "1"]])
 def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2
     assert "usage" in capsys.readouterr().err
@@ -203,7 +149,7 @@ def test_demo(
     assert run("demo", str(folder / "night.tar.gz")) == 0
     out = capfd.readouterr().out
     assert "service ready" in out
-    assert "3 alerts: 3 classified" in out
+    assert "3 light curves: 3 classified" in out
     assert out.endswith("service stopped\n")
 
 

@@ -47,11 +47,10 @@ from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import ClassifyQuery
 from nightjar_alerts.service.http.results import ClassifyResults, build_curve_results, get_serializer, get_surveys
-from nightjar_alerts.service.inference import FAILURE_REASONS, InferOptions, Item, Outcome
+from nightjar_alerts.service.inference import FAILURE_REASONS, InferOptions, Item, Outcome, outside_domain
 from nightjar_alerts.service.lightcurves.decoding import decode_lines
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import validate_light_curves
-from nightjar_alerts.service.registry.router import outside_domain
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired
 
 GROUP_LINES: Final = 64

@@ -1,0 +1,477 @@
+"""``nightjar classify FILE...``: files of light curves and alerts to a table, a file or pictures.
+
+Files are read one after the other, and inputs are classified in chunks, in this process or by a service (``--url``). A
+file that cannot be read is reported and ends nothing. With ``--output``, results are collected in ``OUTPUT.partial``
+until the run is complete, so that an interrupted run can be resumed.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Protocol
+
+from nightjar_alerts.inputs import File, Input, Named, Unread, files_in, inputs_of_file
+from nightjar_alerts.models.alerts.files import exit_status
+from nightjar_alerts.models.tables import TableError, TableOptions
+from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
+from nightjar_alerts.partial import PartialRun
+from nightjar_alerts.results import Result, summary_of
+
+CHUNK: Final = 256
+"""Inputs that are classified together."""
+SHOWN: Final = 10
+"""Files that the closing lines name."""
+USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+ENVIRONMENT: Final = {"url": "NIGHTJAR_URL", "api_key": "NIGHTJAR_API_KEY", "timeout": "NIGHTJAR_TIMEOUT"}
+"""Environment variables that stand for options; so does NIGHTJAR_API_KEY_FILE, the path of a file with the key."""
+
+
+class UsageError(Exception):
+    """Options that do not fit each other, or files that do not exist."""
+
+
+class Engine(Protocol):
+    """What classifies: a :class:`nightjar_alerts.Classifier` or a :class:`nightjar_alerts.Client`."""
+
+    def classify_each(self, inputs: Sequence[Input], options: Mapping[str, Any]) -> list[list[Result]]:
+        """Return the results of each input."""
+
+    def close(self) -> None:
+        """Free its threads or connections."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status (docs/first-table.md)."""
+    options = _parser().parse_args(arguments)
+    try:
+        return run(options)
+    except UsageError as error:
+        print(f"nightjar: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except BrokenPipeError:  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if not isinstance(error, (OutputError, TableError, FileNotFoundError, ImportError, *_engine_errors())):
+            raise
+        print(f"nightjar: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        how = "; continue with --resume" if options.output else ""
+        print(f"nightjar: interrupted{how}", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _engine_errors() -> tuple[type[Exception], ...]:
+    from nightjar_alerts.models.bundle import BundleError
+    from nightjar_alerts.models.posterior import PriorError
+
+    found: list[type[Exception]] = [BundleError, PriorError]
+    for module, name in (
+        ("nightjar_alerts.client", "ClientError"),
+        ("nightjar_alerts.models.runtime", "ProviderError"),
+    ):
+        if module in sys.modules:
+            found.append(getattr(sys.modules[module], name))
+    return tuple(found)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nightjar classify",
+        description="Classify light curves and alerts, in this process or by a running service.",
+        epilog="Exit status: 0 everything was read; 3 something could not be read; 1 nothing was read; 2 wrong usage.",
+    )
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="FILE",
+        help="tables (CSV, ECSV, FITS, VOTable, Parquet), light curves in JSON, alert packets, tar archives or folders "
+        "of these; - is standard input",
+    )
+    parser.add_argument("--url", default=_environment("url", ""), help="address of a service; default: in this process")
+    parser.add_argument("--api-key", default=_environment("api_key", ""), help="key that the service asks for")
+    parser.add_argument(
+        "--timeout", type=float, default=float(_environment("timeout", "60")), help="seconds to wait for a reply"
+    )
+    parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
+    parser.add_argument("--prior", help="name of the class shares that the results assume, such as lsst-alerts")
+    parser.add_argument("--coverage", type=float, help="coverage of the prediction sets, such as 0.95")
+    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=f"write a table: {', '.join(SUFFIXES)}")
+    parser.add_argument("--probabilities", action="store_true", help="add a column per class to the output")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="write a picture (SVG) per object into this folder")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run with the same output")
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no guesses about tables")
+    _add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
+    return parser
+
+
+def _add_table_options(group: Any) -> None:
+    """Add an option for each field of :class:`TableOptions`."""
+    for each in fields(TableOptions):
+        flag = f"--{each.name.replace('_', '-')}"
+        kind = str(each.type)
+        if "Mapping" in kind:
+            group.add_argument(flag, action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+        elif each.type is bool or kind == "bool":
+            group.add_argument(flag, action="store_true", default=None)
+        else:
+            group.add_argument(flag, type=float if "float" in kind else str, default=None)
+
+
+def _table_options(options: argparse.Namespace) -> TableOptions:
+    values: dict[str, Any] = {}
+    for each in fields(TableOptions):
+        value = getattr(options, each.name)
+        if isinstance(value, list):
+            if wrong := [text for text in value if "=" not in text]:
+                raise UsageError(f"--{each.name.replace('_', '-')} {wrong[0]}: must be NAME=VALUE")
+            value = dict(text.split("=", 1) for text in value)
+        if value not in (None, {}):
+            values[each.name] = value
+    return TableOptions(**values)
+
+
+def _environment(name: str, default: str) -> str:
+    variable = ENVIRONMENT[name]
+    if file := os.environ.get(f"{variable}_FILE"):
+        return Path(file).read_text(encoding="utf-8").strip()
+    return os.environ.get(variable, default)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Classify the files of the options; return the exit status."""
+    table_options = _table_options(options)
+    with ExitStack() as stack:
+        paths = [stack.enter_context(_standard_input(table_options)) if path == "-" else Path(path)
+                 for path in options.paths]  # fmt: skip
+        files = [
+            file._replace(name="-") if given == "-" else file
+            for given, path in zip(options.paths, paths, strict=True)
+            for file in files_in(path)
+        ]
+        if options.plot is not None:
+            options.plot.mkdir(parents=True, exist_ok=True)
+        partial = _open_partial(stack, options)
+        report = Report() if partial is None else partial.report
+        engine = stack.enter_context(_engine(options))
+        progress = stack.enter_context(_Progress(files, options.quiet))
+        for path in paths:
+            if path.is_dir() and not any(file.path.is_relative_to(path) for file in files):
+                report.empty.append(str(path))
+        reader = _Reader(files, table_options, progress, options.quiet)
+        printer = None if options.output else _Printer()
+        pictures = None if options.plot is None else _Pictures(options.plot)
+        _classify(reader, engine, options, report, [out for out in (partial, printer, pictures) if out is not None])
+    if partial is not None:
+        partial.complete(options.probabilities)
+    for line in report.lines():
+        print(line)
+    if options.output:
+        print(f"written to {options.output}")
+    return report.status
+
+
+def _open_partial(stack: ExitStack, options: argparse.Namespace) -> "PartialRun | None":
+    if options.output is None:
+        if options.resume or options.overwrite:
+            raise UsageError("--resume and --overwrite need --output")
+        return None
+    check_path(options.output)
+    arguments = {"paths": [str(Path(path).absolute()) if path != "-" else path for path in options.paths]}
+    partial = PartialRun(options.output, arguments, Report())
+    if options.resume:
+        partial.resume()
+    elif not options.overwrite and (found := partial.existing()):
+        raise UsageError(f"{found} exists: --resume continues an interrupted run, --overwrite replaces it")
+    else:
+        partial.start()
+    stack.callback(partial.close)
+    return partial
+
+
+@contextmanager
+def _standard_input(options: TableOptions) -> Iterator[Path]:
+    """Return a file with what standard input holds."""
+    data = sys.stdin.buffer.read()
+    suffix = next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), "")
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"stdin{suffix}")
+        path.write_bytes(data)
+        yield path
+
+
+_MAGIC: Final = {b"PAR1": ".parquet", b"SIMPLE  =": ".fits", b"<?xml": ".vot", b"# %ECSV": ".ecsv"}
+
+
+@contextmanager
+def _engine(options: argparse.Namespace) -> Iterator[Engine]:
+    engine: Engine
+    if options.url:
+        from nightjar_alerts.client import Client
+
+        engine = Client(options.url, api_key=options.api_key, timeout=options.timeout, model=options.model)
+    else:
+        from nightjar_alerts.classifier import Classifier
+
+        engine = Classifier(options.model or None)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of the inputs.
+
+    Attributes
+    ----------
+    inputs : read so far, those that could not be read included.
+    counts : results by status and reason.
+    unread : number of files, or parts of one, that could not be read; ``shown`` has the first of them with the reason.
+    others : number of files of another kind; ``other_names`` has the first of them.
+    empty : folders without a file.
+    """
+
+    inputs: int = 0
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unread: int = 0
+    shown: list[tuple[str, str]] = field(default_factory=list)
+    others: int = 0
+    other_names: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+
+    def add_unread(self, item: Unread) -> None:
+        """Count a file that was not read."""
+        if item.is_other:
+            self.others += 1
+            self.other_names += [item.name][: SHOWN - len(self.other_names)]
+        else:
+            self.unread += 1
+            self.shown += [(item.name, item.detail)][: SHOWN - len(self.shown)]
+
+    @property
+    def read(self) -> int:
+        """Number of light curves that were classified or abstained."""
+        return sum(count for (status, _), count in self.counts.items() if status in ("classified", "abstained"))
+
+    @property
+    def status(self) -> int:
+        """Exit status of the command."""
+        return exit_status(self.read, self.counts.total() - self.read + self.unread, self.others)
+
+    def lines(self) -> list[str]:
+        """Return the closing lines: results by status and reason, and what was not read and why."""
+        total = self.counts.total()
+        lines = [f"{total:,} light curve{'' if total == 1 else 's'}: {summary_of(self.counts)}"]
+        lines += [f"not read: {name}: {detail}" for name, detail in self.shown]
+        if self.unread > len(self.shown):
+            lines.append(f"not read: {self.unread - len(self.shown):,} more")
+        if self.others:
+            more = ", ..." if self.others > len(self.other_names) else ""
+            files = "file" if self.others == 1 else "files"
+            lines.append(f"no light curves in {self.others:,} other {files}: {', '.join(self.other_names)}{more}")
+        return [*lines, *(f"no files in {path}" for path in self.empty)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        counts = [[*key, count] for key, count in self.counts.items()]
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"counts": counts}
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Take over a report of an interrupted run."""
+        for name, value in values.items():
+            setattr(self, name, value)
+        self.counts = Counter({(status, reason): count for status, reason, count in values["counts"]})
+        self.shown = [(name, detail) for name, detail in values["shown"]]
+
+
+class Output(Protocol):
+    """Something that takes results as they come."""
+
+    def add(self, named: Named, results: Sequence[Result]) -> None:
+        """Take the results of one input."""
+
+    def flush(self) -> None:
+        """Write what was added."""
+
+
+def _classify(
+    reader: "_Reader",
+    engine: Engine,
+    options: argparse.Namespace,
+    report: Report,
+    outputs: Sequence[Output],
+) -> None:
+    wanted = {"prior": options.prior, "coverage": options.coverage}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    done = report.inputs
+    for chunk in reader.chunks(skip=done):
+        named = [item for item in chunk if isinstance(item, Named)]
+        results = engine.classify_each([item.input for item in named], wanted)
+        for item, found in zip(named, results, strict=True):
+            report.counts.update((result.status, result.reason) for result in found)
+            for output in outputs:
+                output.add(item, found)
+        for each in chunk:
+            if isinstance(each, Unread):
+                report.add_unread(each)
+        report.inputs += len(chunk)
+        for output in outputs:
+            output.flush()
+        reader.progress.update(report.counts.total(), report.counts.total() - report.read + report.unread)
+
+
+class _Reader:
+    """Reads files one after the other, and knows how far it is."""
+
+    def __init__(self, files: Sequence[File], options: TableOptions, progress: "_Progress", quiet: bool) -> None:
+        self._files, self._options, self._quiet = files, options, quiet
+        self.progress = progress
+
+    def chunks(self, skip: int) -> Iterator[list[Named | Unread]]:
+        """Yield chunks of inputs.
+
+        Parameters
+        ----------
+        skip : inputs at the beginning that an interrupted run has classified.
+        """
+        chunk: list[Named | Unread] = []
+        read = 0
+        for file in self._files:
+            for item in inputs_of_file(file, self._options, self._on_note):
+                read += 1
+                if isinstance(item, Named):
+                    self.progress.advance(file.path, item.share)
+                if read <= skip:
+                    continue
+                chunk.append(item)
+                if len(chunk) == CHUNK:
+                    yield chunk
+                    chunk = []
+            self.progress.finish(file.path)
+        if chunk:
+            yield chunk
+
+    def _on_note(self, line: str) -> None:
+        if not self._quiet:
+            self.progress.note(line)
+
+
+class _Progress:
+    """Progress bar on standard error, if that is a terminal: share of the bytes of all files, rate and time left."""
+
+    def __init__(self, files: Sequence[File], quiet: bool) -> None:
+        self._sizes = {file.path: float(file.path.stat().st_size or 1) for file in files}
+        self._done = dict.fromkeys(self._sizes, 0.0)
+        self._hidden = quiet or not sys.stderr.isatty()
+        self._bar: Any = None
+        self._last = 0
+
+    def __enter__(self) -> "_Progress":
+        if not self._hidden:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=sum(self._sizes.values()), file=sys.stderr, leave=False,
+                bar_format="{percentage:3.0f}%|{bar:30}| {postfix}, {elapsed} elapsed, {remaining} left",
+            )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, path: Path, share: float) -> None:
+        """Count a share of a file as read."""
+        self._done[path] = min(self._sizes[path], self._done[path] + share * self._sizes[path])
+
+    def finish(self, path: Path) -> None:
+        """Count a file as read."""
+        self._done[path] = self._sizes[path]
+
+    def update(self, results: int, skipped: int) -> None:
+        """Show how much is done."""
+        if self._bar is None:
+            return
+        rate = results / max(1e-3, self._bar.format_dict["elapsed"])
+        self._bar.n = sum(self._done.values())
+        skips = f", {skipped:,} skipped" if skipped else ""
+        self._bar.set_postfix_str(f"{results:,} light curves, {rate:,.0f}/s{skips}", refresh=True)
+
+    def note(self, line: str) -> None:
+        """Print a line above the bar."""
+        if self._bar is None:
+            print(line, file=sys.stderr)
+        else:
+            self._bar.write(line, file=sys.stderr)
+
+
+class _Printer:
+    """Table for people on standard output."""
+
+    _WIDTHS: Final = (24, 16, 6)
+
+    def __init__(self) -> None:
+        self._is_started = False
+
+    def add(self, named: Named, results: Sequence[Result]) -> None:
+        """Print a line for each result."""
+        for result in results:
+            if not self._is_started:
+                print(self._line("object", "class", "prob.", "prediction set, or why there is none"))
+                self._is_started = True
+            print(self._row(named.name, result))
+
+    def flush(self) -> None:
+        """Show what was printed, and end the table before the closing lines."""
+        sys.stdout.flush()
+
+    def _row(self, name: str, result: Result) -> str:
+        object_id = result.object_id or name
+        if not result.classified:
+            return self._line(object_id, "-", "", f"{result.status}: {result.reason}: {result.detail}")
+        members = result.prediction_set
+        note = "unusual: unlike the training set" if result.unusual else "no set is stated"
+        return self._line(
+            object_id,
+            str(result.class_name),
+            f"{result.confidence:.2f}",
+            ", ".join(members) if members else note,
+        )
+
+    def _line(self, *cells: str) -> str:
+        padded = [_fit(cell, width) for cell, width in zip(cells, self._WIDTHS, strict=False)]
+        return "  ".join([*padded, cells[-1]]).rstrip()
+
+
+def _fit(text: str, width: int) -> str:
+    return f"{text[: width - 1]}…" if len(text) > width else text.ljust(width)
+
+
+class _Pictures:
+    """A picture per result in a folder, named as the object."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: Counter[str] = Counter()
+
+    def add(self, named: Named, results: Sequence[Result]) -> None:
+        """Write the pictures of the results."""
+        for result in results:
+            name = re.sub(r"[^\w.+-]+", "_", result.object_id or named.name).strip("._") or "object"
+            self._names[name] += 1
+            number = f"_{self._names[name]}" if self._names[name] > 1 else ""
+            (self._folder / f"{name[:100]}{number}.svg").write_text(result.to_svg(), encoding="utf-8")
+
+    def flush(self) -> None:
+        """Do nothing: pictures are written at once."""

@@ -1,0 +1,50 @@
+"""The command ``nightjar``: ``classify`` needs the base install and onnxruntime, every other command the web stack."""
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+SAMPLES: Final = Path(__file__).resolve().parent / "service" / "samples"
+"""Alert packets that are shipped with the package."""
+SERVER_PACKAGES: Final = ("fastapi", "onnxruntime", "pydantic_settings")
+USAGE: Final = """usage: nightjar {classify,serve,worker,replay,dead-letters,check,demo,settings} ...
+
+Real-time classification of astronomical alerts.
+
+  classify FILE...   classify light curves and alerts: tables, JSON, packets, folders, archives
+
+serve, worker, replay, dead-letters, check, demo and settings need the web stack:
+pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA GPUs.
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
+        print(f"nightjar {_version()}")
+    elif arguments[:1] == ["classify"]:
+        from nightjar_alerts.classify_command import main as classify
+
+        sys.exit(classify(arguments[1:]))
+    elif missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
+        if arguments in ([], ["-h"], ["--help"]):
+            print(USAGE, end="")
+            return
+        sys.exit(
+            f"nightjar: {' and '.join(missing)} not installed: pip install 'nightjar-alerts[cpu]', "
+            "or [gpu] for CUDA GPUs"
+        )
+    else:
+        from nightjar_alerts.service.__main__ import main as serve
+
+        serve(arguments)
+
+
+def _version() -> str:
+    try:
+        return version("nightjar-alerts")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"

@@ -1,0 +1,410 @@
+"""What :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client` accept, as a sequence of inputs.
+
+- a dictionary like the body of ``/v1/classify``, or the same as keyword arguments; columns may be lists or arrays;
+- a :class:`nightjar_alerts.LightCurve`;
+- alert packets as bytes;
+- a table: ``pandas.DataFrame`` (also of nested_pandas), ``pyarrow.Table``, ``astropy.table.Table``;
+- the path of a file or folder of any of these;
+- a list of any of these.
+"""
+
+import json
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from nightjar_alerts.models.alerts.documents import is_alert
+from nightjar_alerts.models.alerts.files import FileItem, read_file
+from nightjar_alerts.models.alerts.packet import Packet, PacketError
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.lightcurves.decoding import OBJECT_READER, diagnose_light_curve
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.validation import validate_light_curves
+
+MAX_POINTS: Final = 1_000_000
+"""Observations in one light curve; the network sees the newest of them (``truncated``)."""
+TABLE_SUFFIXES: Final = (
+    ".csv", ".tsv", ".dat", ".txt", ".ecsv", ".fits", ".fit", ".fits.gz", ".vot", ".votable", ".xml", ".parquet", ".pq",
+    ".csv.gz",
+)  # fmt: skip
+"""Names of files that hold tables."""
+HEAD_BYTES: Final = 4096
+MAX_JSON_BYTES: Final = 1 << 20
+"""Beginning of a file that is looked at to decide what it holds."""
+_COLUMNS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "band")
+_TABLE_NAMES: Final = frozenset(
+    {"mjd", "jd", "hjd", "bjd", "time", "date", "flux", "mag", "magnitude", "magpsf", "band", "filter"}
+)
+_ARRAYS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "limiting_mag", "detected", "upper_limit")
+
+Body = Mapping[str, Any]
+Input = LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Body
+"""A light curve or its errors, an alert or its error, a packet that is not read yet, or a body not yet decoded."""
+
+
+class Request(NamedTuple):
+    """Inputs of one call.
+
+    Attributes
+    ----------
+    single : whether the caller gave one light curve and gets one result.
+    indexed : whether it is a list, so that errors point to ``/light_curves/INDEX`` as in a body of several.
+    options : those that a body named.
+    """
+
+    inputs: Iterable[Input]
+    single: bool = False
+    indexed: bool = False
+    options: Mapping[str, Any] = {}
+
+
+def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
+    """Return the inputs in the argument of ``classify``.
+
+    Parameters
+    ----------
+    fields : of a light curve if there is no ``data``; options of the reader (:class:`TableOptions`) if it is a table
+        or a path.
+
+    Raises
+    ------
+    TypeError
+        For data of another type, and for keyword arguments that do not go with it.
+    TableError
+        For a table that cannot be read.
+    """
+    if data is None:
+        return _request_of_body(fields)
+    if isinstance(data, str | PathLike):
+        return Request(read_files(Path(data), TableOptions(**fields)))
+    if is_table(data):
+        return Request(table_inputs(data, TableOptions(**fields)))
+    if fields:
+        raise TypeError(f"unexpected keyword arguments: {', '.join(fields)}")
+    if isinstance(data, Mapping):
+        return _request_of_body(data)
+    if isinstance(data, LightCurve | Packet):
+        return Request([data], single=True)
+    if isinstance(data, bytes | bytearray | memoryview):
+        return Request([bytes(data)])
+    if isinstance(data, Iterable):
+        return Request(flatten(data), indexed=True)
+    raise TypeError(f"cannot read light curves from {type(data).__name__}")
+
+
+def _request_of_body(body: Body) -> Request:
+    options = body.get("options") or {}
+    rest = {name: value for name, value in body.items() if name != "options"}
+    if "light_curves" in rest:
+        if len(rest) > 1:
+            raise TypeError("a body with light_curves has no other field than options")
+        return Request(flatten(rest["light_curves"]), indexed=True, options=options)
+    return Request([rest], single=True, options=options)
+
+
+def flatten(items: Iterable[Any]) -> Iterator[Input]:
+    """Yield the inputs of a list or an iterator, whose elements may be anything that one call accepts."""
+    for item in items:
+        if isinstance(item, LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Mapping):
+            yield item
+        else:
+            yield from read_request(item, {}).inputs
+
+
+def is_table(data: Any) -> bool:
+    """Return True for a table of pandas, pyarrow or astropy; imports none of them."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(data).__mro__}
+    return bool(modules & {"pandas", "nested_pandas", "pyarrow", "astropy", "polars"}) and hasattr(data, "columns")
+
+
+def table_inputs(source: Any, options: TableOptions) -> Iterator[LightCurve | InvalidLightCurve]:
+    """Yield the objects of a table, or of the file of one. Raises TableError."""
+    for item in read_table(source, options):
+        yield _light_curve(item)
+
+
+def _light_curve(item: TableObject) -> LightCurve | InvalidLightCurve:
+    """Return the light curve of an object of a table, or its error."""
+    try:
+        return item.light_curve()
+    except LightCurveError as error:
+        wrong = FieldError(pointer=error.pointer, reason=error.reason, detail=str(error))
+        return InvalidLightCurve([wrong], item.object_id)
+
+
+def decode_bodies(bodies: Sequence[Body], parents: Sequence[str] = ()) -> list[LightCurve | InvalidLightCurve]:
+    """Build the light curve of each body, or its errors: the fields and the checks of ``/v1/classify``.
+
+    Parameters
+    ----------
+    parents : JSON pointer of each body; default: errors point into the body.
+    """
+    parents = parents or [""] * len(bodies)
+    decoded = [
+        diagnose_light_curve(_plain(body), OBJECT_READER, parent) for body, parent in zip(bodies, parents, strict=True)
+    ]
+    return validate_light_curves(decoded, MAX_POINTS, parents=parents)
+
+
+def _plain(body: Body) -> dict[str, Any]:
+    """Return a body whose columns of numbers are arrays, and whose other values are plain objects.
+
+    A column that is not one of numbers becomes a list, of which the check of the body names the wrong value.
+    """
+    plain = dict(body)
+    for name, value in plain.items():
+        if name in _ARRAYS:
+            plain[name] = value if type(value) is np.ndarray and value.dtype.kind == "f" else _column(value)
+        elif name == "band":
+            plain[name] = value if type(value) is list else _listed(value)
+        elif name == "object_id":
+            plain[name] = _name(value)
+        elif name == "metadata" and isinstance(value, Mapping):
+            plain[name] = {key: _item(each) for key, each in value.items()}
+        else:
+            plain[name] = _item(value)
+    return plain
+
+
+def _column(values: Any) -> Any:
+    """Return a column of numbers or flags as an array, any other as a list of plain objects."""
+    if values is None or isinstance(values, str | bytes | Mapping):
+        return values
+    if isinstance(values, list):
+        try:
+            array = np.array(values)
+        except ValueError:  # lists of different lengths
+            return values
+    else:
+        array = np.asarray(getattr(values, "value", values) if hasattr(values, "unit") else values)
+    if array.ndim == 1 and array.dtype.kind in "fiub" and array.size:
+        return array
+    return values if isinstance(values, list) or not array.ndim else array.tolist()
+
+
+def _listed(values: Any) -> Any:
+    """Return a column of names as a list of text; integers stay an array."""
+    if values is None or isinstance(values, str | bytes):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind in "iu":
+        return array
+    return [str(value) if isinstance(value, str) else value for value in array.tolist()] if array.ndim else values
+
+
+def _item(value: Any) -> Any:
+    """Return a scalar of numpy as one of Python."""
+    return value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
+
+
+def _name(value: Any) -> Any:
+    """Return the name of an object as text; whole numbers are exact here, unlike in JSON."""
+    value = _item(value)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file, or a part of one, that was not read: why, and whether it is a file of another kind."""
+
+    name: str
+    detail: str
+    is_other: bool = False
+
+
+class Named(NamedTuple):
+    """An input, and the file or the part of one that it comes from.
+
+    Attributes
+    ----------
+    share : of the file that this input is, as far as that is known; all inputs of a file have at most 1 together.
+    """
+
+    name: str
+    input: Input
+    share: float = 0.0
+
+
+OnNote = Callable[[str], None]
+"""Called with sentences about a table: what was guessed, and what was left out."""
+
+
+def read_files(path: Path, options: TableOptions) -> Iterator[Input]:
+    """Yield the inputs of a file or folder. Raises TableError for a file that cannot be read."""
+    for file in files_in(path):
+        if file.named and is_table_file(file.path, options):  # its own error says more
+            yield from table_inputs(file.path, options)
+            continue
+        for item in inputs_of_file(file, options):
+            if isinstance(item, Named):
+                yield item.input
+            elif not item.is_other:
+                raise TableError(f"{item.name}: {item.detail}")
+
+
+class File(NamedTuple):
+    """A file to read.
+
+    Attributes
+    ----------
+    name : in its folder, for people.
+    named : whether the user named it. Of files in a folder only those count that look like light curves or alerts.
+    """
+
+    path: Path
+    name: str
+    named: bool
+
+
+def files_in(path: Path) -> list[File]:
+    """Return the files in a folder and its subfolders, sorted; or the file itself.
+
+    A folder that is a HATS catalogue counts as a file. Raises FileNotFoundError if there is no such path.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if not path.is_dir() or _is_catalogue(path):
+        return [File(path, path.name, named=True)]
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return [File(file, str(file.relative_to(path)), named=False) for file in files]
+
+
+def _is_catalogue(path: Path) -> bool:
+    """Return True for a folder that is one HATS catalogue."""
+    return (path / "hats.properties").is_file() or (path / "properties").is_file()
+
+
+def inputs_of_file(file: File, options: TableOptions, on_note: OnNote = lambda line: None) -> Iterator[Named | Unread]:
+    """Yield what a file holds: objects of a table, light curves as JSON, alert packets, or the packets of an archive.
+
+    What cannot be read is an :class:`Unread`, and ends nothing.
+    """
+    if is_table_file(file.path, options):
+        yield from _inputs_of_table(file.path, file.name, options, on_note)
+        return
+    for item in read_file(file.path, file.name, file.named):
+        yield from _inputs_of_item(item, options, on_note)
+
+
+def is_table_file(path: Path, options: TableOptions) -> bool:
+    """Return True if a file holds a table rather than packets: by the options, by its name, then by its content."""
+    if path.is_dir() or options.format or path.name.lower().endswith(TABLE_SUFFIXES):
+        return True
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    text = head.removeprefix(BOM_UTF8).lstrip()
+    if text.startswith((b"{", b"[")):
+        return _is_table_in_json(path)
+    return _is_text(head) and not path.name.lower().endswith((".avro", ".json"))
+
+
+def _is_text(head: bytes) -> bool:
+    """Return True if the beginning of a file looks like a table as text: several lines with a separator."""
+    try:
+        text = head.decode("utf-8", errors="strict" if len(head) < HEAD_BYTES else "ignore")
+    except UnicodeDecodeError:
+        return False
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\0" not in text and len(lines) > 2 and all(any(mark in line for mark in ",;|\t") for line in lines[:3])
+
+
+def _is_table_in_json(path: Path) -> bool:
+    """Return True if the first document of a JSON file is neither an alert nor a body of ``/v1/classify``."""
+    with path.open("rb") as file:
+        data = file.read(MAX_JSON_BYTES)
+    text = data.removeprefix(BOM_UTF8).lstrip()
+    document = _load(text) if len(data) < MAX_JSON_BYTES else None
+    if document is None:
+        document = _load(text.partition(b"\n")[0])
+    first = document[0] if isinstance(document, list) and document else document
+    if not isinstance(first, dict) or is_alert(first) or _is_body(first) or "light_curves" in first:
+        return False
+    return bool(_TABLE_NAMES & {str(name).lower() for name in first})
+
+
+def _inputs_of_table(
+    source: Path | bytes, name: str, options: TableOptions, on_note: OnNote
+) -> Iterator[Named | Unread]:
+    try:
+        table = read_table(source, options, name="" if isinstance(source, Path) else name)
+        for guess in table.guesses:
+            on_note(f"{name}: {guess}")
+        for item, share in _with_share(table):
+            yield Named(f"{name}: {item.object_id}" if item.object_id else name, _light_curve(item), share)
+        for line in table.report.lines():
+            on_note(f"{name}: {line}")
+    except TableQuestion as question:
+        yield Unread(name, _on_command_line(question))
+    except (TableError, OSError) as error:
+        yield Unread(name, str(error).removeprefix(f"{source}: " if isinstance(source, Path) else f"{name}: "))
+
+
+def _on_command_line(question: TableQuestion) -> str:
+    """Return a question with the options of ``nightjar classify`` that answer it."""
+    option, _, key = question.option.partition(".")
+    flag = f"--{option.replace('_', '-')} {f'{key}=' if key else ''}"
+    if not question.choices:
+        return f"{question.question} Use {flag}{'COLUMN' if option == 'columns' else 'VALUE'}"
+    return f"{question.question} Use {' or '.join(f'{flag}{each.value} ({each.meaning})' for each in question.choices)}"
+
+
+def _with_share(table: Table) -> Iterator[tuple[TableObject, float]]:
+    """Yield the objects of a table, each with its share of the table."""
+    objects = iter(table)
+    read = 0.0
+    for item in objects:
+        if not read and table.progress >= 1.0:  # it is in memory as a whole, and can be counted
+            every = [item, *objects]
+            for each in every:
+                yield each, 1.0 / len(every)
+            return
+        yield item, table.progress - read
+        read = table.progress
+
+
+def _inputs_of_item(item: FileItem, options: TableOptions, on_note: OnNote) -> Iterator[Named | Unread]:
+    if item.kind == "unreadable":
+        yield Unread(item.name, item.detail)
+    elif item.kind == "other" and item.name.lower().endswith(TABLE_SUFFIXES):  # in an archive
+        yield from _inputs_of_table(item.data, item.name, options, on_note)
+    elif bodies := _bodies_in(item.data):
+        for index, body in enumerate(bodies):
+            name = item.name if len(bodies) == 1 else f"{item.name}[{index}]"
+            yield Named(name, {key: value for key, value in body.items() if key != "options"})
+    elif item.kind == "other":
+        yield Unread(item.name, item.detail, is_other=True)
+    else:
+        yield Named(item.name, item.data)
+
+
+def _bodies_in(data: bytes) -> list[dict[str, Any]]:
+    """Return the light curves of JSON that is a body of ``/v1/classify``, or a list of such; else nothing."""
+    if data[:64].removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
+        return []
+    document = _load(data)
+    if isinstance(document, dict) and not is_alert(document):
+        several = document.get("light_curves", [document])
+    else:
+        several = document
+    if not isinstance(several, list) or not all(isinstance(each, dict) for each in several):
+        return []
+    return several if any(map(_is_body, several)) else []
+
+
+def _load(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_body(document: Mapping[str, Any]) -> bool:
+    """Return True for a document with columns of a light curve."""
+    return sum(isinstance(document.get(name), list) for name in _COLUMNS) > 1

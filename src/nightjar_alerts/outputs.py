@@ -1,0 +1,189 @@
+"""Files of results: CSV, JSON Lines, Parquet and VOTable.
+
+CSV and JSON Lines need the base install. Parquet needs pyarrow and VOTable astropy, which are imported when such a file
+is opened. A VOTable is written as a whole, the others row by row.
+"""
+
+import csv
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import orjson
+
+from nightjar_alerts.results import COLUMNS, Result
+
+SUFFIXES: Final = (".csv", ".jsonl", ".parquet", ".vot")
+SEPARATOR: Final = ";"
+"""Between the classes of a prediction set, in formats that have no lists."""
+_EXTRA: Final = "pip install 'nightjar-alerts[tables]'"
+
+
+class OutputError(ValueError):
+    """A file that cannot be written; the text says why."""
+
+
+class Output(AbstractContextManager["Output"], Protocol):
+    """A file of results that is open for writing; leaving its context completes it."""
+
+    def write(self, results: Sequence[Result]) -> None:
+        """Add results."""
+
+
+def check_path(path: Path) -> None:
+    """Raise OutputError for a name without a known suffix, a missing folder, or a missing library."""
+    if path.suffix not in SUFFIXES:
+        raise OutputError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: the directory {path.parent} does not exist")
+    library = {".parquet": "pyarrow", ".vot": "astropy"}.get(path.suffix)
+    if library is not None:
+        _import(library)
+
+
+def open_output(path: Path, classes: Sequence[str] = ()) -> "Output":
+    """Open a file of results, by the suffix of its name. Raises OutputError as :func:`check_path`.
+
+    Parameters
+    ----------
+    classes : of which the file has a column of probabilities; JSON Lines always has all of them.
+    """
+    check_path(path)
+    match path.suffix:
+        case ".csv":
+            return _Csv(path, classes)
+        case ".jsonl":
+            return _JsonLines(path)
+        case ".parquet":
+            return _Parquet(path, classes)
+        case _:
+            return _VOTable(path, classes)
+
+
+class _Csv:
+    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+        self._file = path.open("w", newline="", encoding="utf-8")
+        self._writer = csv.DictWriter(self._file, [*COLUMNS, *classes], restval="", extrasaction="ignore")
+        self._classes = bool(classes)
+        self._writer.writeheader()
+
+    def __enter__(self) -> "_Csv":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, results: Sequence[Result]) -> None:
+        """Add results."""
+        for result in results:
+            row = _flat(result.row(self._classes))
+            self._writer.writerow({name: "" if value is None else value for name, value in row.items()})
+
+
+class _JsonLines:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def __enter__(self) -> "_JsonLines":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, results: Sequence[Result]) -> None:
+        """Add results."""
+        for result in results:
+            self._file.write(encode_line(result))
+
+
+class _Parquet:
+    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+        self._classes, self._path = classes, path
+        self._writer: Any = None
+
+    def __enter__(self) -> "_Parquet":
+        self._writer = _import("pyarrow.parquet").ParquetWriter(self._path, _schema(self._classes))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def write(self, results: Sequence[Result]) -> None:
+        """Add results as a row group."""
+        if results:
+            self._writer.write_table(arrow_table(results, self._classes))
+
+
+class _VOTable:
+    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+        self._path, self._classes = path, classes
+        self._results: list[Result] = []
+
+    def __enter__(self) -> "_VOTable":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with warnings.catch_warnings():  # about names of classes, which get an ID without spaces and slashes as well
+            warnings.simplefilter("ignore", _import("astropy.io.votable").exceptions.VOWarning)
+            astropy_table(self._results, self._classes).write(self._path, format="votable", overwrite=True)
+
+    def write(self, results: Sequence[Result]) -> None:
+        """Add results."""
+        self._results += results
+
+
+def encode_line(result: Result) -> bytes:
+    """Return a result as a line of JSON, with the model that it comes from."""
+    document = {"model": dict(result.model)} | result.to_dict()
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose prediction set is one text."""
+    members = row["prediction_set"]
+    return row | {"prediction_set": None if members is None else SEPARATOR.join(members)}
+
+
+def _schema(classes: Sequence[str]) -> Any:
+    arrow = _import("pyarrow")
+    types = {
+        "confidence": arrow.float64(),
+        "prediction_set": arrow.list_(arrow.string()),
+        "unusual": arrow.bool_(),
+    }
+    fields = [(name, types.get(name, arrow.string())) for name in COLUMNS]
+    return arrow.schema([*fields, *((name, arrow.float64()) for name in classes)])
+
+
+def arrow_table(results: Sequence[Result], classes: Sequence[str] = ()) -> Any:
+    """Return results as a ``pyarrow.Table``."""
+    rows = [result.row(bool(classes)) for result in results]
+    return _import("pyarrow").Table.from_pylist(rows, schema=_schema(classes))
+
+
+def astropy_table(results: Sequence[Result], classes: Sequence[str] = ()) -> Any:
+    """Return results as an ``astropy.table.Table``; missing values are masked."""
+    table = _import("astropy.table")
+    rows = [_flat(result.row(bool(classes))) for result in results]
+    kinds = {"confidence": np.float64, "unusual": np.bool_} | dict.fromkeys(classes, np.float64)
+    columns = {}
+    for name in (*COLUMNS, *classes):
+        values = [row.get(name) for row in rows]
+        kind = kinds.get(name)
+        empty: Any = "" if kind is None else kind(0)
+        filled = [empty if value is None else value for value in values]
+        mask = [value is None for value in values]
+        columns[name] = table.MaskedColumn(np.array(filled, dtype=kind or np.str_), mask=mask)
+    return table.Table(columns)
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        library = name.partition(".")[0]
+        raise OutputError(f"{library} is not installed: {_EXTRA}") from error

@@ -1,0 +1,123 @@
+"""Results of a long run that is not complete: a file of JSON Lines next to the output, and how far the run came.
+
+``OUTPUT.partial`` begins with the arguments of the run. After every chunk follow its results and the report so far, in
+one write. An interrupted run is resumed after the last complete report.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import orjson
+
+from nightjar_alerts.outputs import OutputError, encode_line, open_output
+from nightjar_alerts.results import Result
+
+if TYPE_CHECKING:
+    from nightjar_alerts.classify_command import Report
+    from nightjar_alerts.inputs import Named
+
+CHUNK: Final = 1000
+_ARGUMENTS, _REPORT = b'{"run":', b'{"report":'
+
+
+class PartialRun:
+    """The results of a run until it is complete.
+
+    Parameters
+    ----------
+    output : path of the complete table.
+    arguments : of the run; another run with others must not be continued.
+    report : filled by :meth:`resume`.
+    """
+
+    def __init__(self, output: Path, arguments: Mapping[str, Any], report: "Report") -> None:
+        self.report = report
+        self._output, self._arguments = output, dict(arguments)
+        self._path = output.with_name(f"{output.name}.partial")
+        self._lines: list[bytes] = []
+        self._file: IO[bytes] | None = None
+
+    def existing(self) -> Path | None:
+        """Return the output, or its partial results, if there are any."""
+        return next((path for path in (self._path, self._output) if path.exists()), None)
+
+    def start(self) -> None:
+        """Begin a new run."""
+        self._file = self._path.open("wb")
+        self._file.write(_ARGUMENTS + orjson.dumps(self._arguments) + b"}\n")
+        self._file.flush()
+
+    def resume(self) -> None:
+        """Continue the interrupted run; begin a new one if there is none.
+
+        Raises
+        ------
+        OutputError
+            If the run had other files, or was completed.
+        """
+        if not self._path.exists():
+            if self._output.exists():
+                raise OutputError(f"{self._output} is complete: there is nothing to resume")
+            self.start()
+            return
+        end = position = 0
+        with self._path.open("rb") as file:
+            for line in file:
+                position += len(line)
+                if not line.endswith(b"\n"):
+                    break
+                if end == 0:
+                    self._check(line)
+                elif line.startswith(_REPORT):
+                    self.report.update(orjson.loads(line)["report"])
+                else:
+                    continue
+                end = position
+        self._file = self._path.open("r+b")
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def _check(self, line: bytes) -> None:
+        if not line.startswith(_ARGUMENTS) or orjson.loads(line)["run"] != self._arguments:
+            raise OutputError(f"{self._path} is of a run with other files: --overwrite replaces it")
+
+    def add(self, named: "Named", results: Sequence[Result]) -> None:
+        """Add the results of one input."""
+        self._lines += [encode_line(result) for result in results]
+
+    def flush(self) -> None:
+        """Write what was added, and the report."""
+        assert self._file is not None
+        report = _REPORT + orjson.dumps(self.report.to_dict()) + b"}\n"
+        self._file.write(b"".join([*self._lines, report]))
+        self._file.flush()
+        self._lines = []
+
+    def close(self) -> None:
+        """Close the file; it stays for :meth:`resume`."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def complete(self, probabilities: bool) -> None:
+        """Write the complete table, under another name until it is whole, and remove the partial results."""
+        classes: dict[str, None] = {}
+        if probabilities:
+            for result in self._results():
+                classes |= dict.fromkeys(result.probabilities)
+        whole = self._output.with_name(f".{self._output.stem}.part{self._output.suffix}")
+        results = self._results()
+        with open_output(whole, list(classes)) as output:
+            while chunk := list(islice(results, CHUNK)):
+                output.write(chunk)
+        whole.replace(self._output)
+        self._path.unlink()
+
+    def _results(self) -> Iterator[Result]:
+        with self._path.open("rb") as file:
+            for line in file:
+                if not line.startswith((_ARGUMENTS, _REPORT)):
+                    document = orjson.loads(line)
+                    yield Result(document, document.pop("model"))

@@ -1,0 +1,299 @@
+"""Results of :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client`.
+
+    result = Classifier().classify(mjd=mjd, flux=flux, flux_err=flux_err, band=band)
+    result.class_name, result.probabilities, result.prediction_set, result.unusual
+
+    results = Classifier().classify("supernovae.csv")
+    results.to_pandas()
+
+A result has the fields of the service's JSON (docs/answers.md), and :meth:`Result.to_dict` returns them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nightjar_alerts.models.lightcurve import LightCurve
+
+COLUMNS = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason")
+"""Columns of a table of results, named as the fields of the JSON."""
+
+SHOWN_ROWS = 20
+"""Rows of a table of results in a notebook."""
+
+Source = LightCurve | Callable[[], LightCurve | None] | None
+
+
+class Result:
+    """Result of one light curve: its classification, or the reason why there is none.
+
+    Attributes
+    ----------
+    model : name, version and hash of the model, as in a reply of the service.
+    """
+
+    __slots__ = ("_document", "_source", "model")
+
+    def __init__(self, document: dict[str, Any], model: Mapping[str, str], source: Source = None) -> None:
+        self._document, self._source = document, source
+        self.model = model
+
+    def __repr__(self) -> str:
+        """Return the object, its class or the reason for none, in one line."""
+        if not self.classified:
+            return f"Result({self.object_id!r}, {self.status!r}, reason={self.reason!r}, detail={self.detail!r})"
+        novel = "" if self.unusual is None else f", unusual={self.unusual}"
+        return (
+            f"Result({self.object_id!r}, {self.class_name!r}, confidence={self.confidence:.3f}, "
+            f"prediction_set={self.prediction_set}{novel})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for a result of equal fields from the same model."""
+        return isinstance(other, Result) and self.to_dict() == other.to_dict() and self.model == other.model
+
+    __hash__ = None  # type: ignore[assignment]  # the fields of a result are not hashable
+
+    @property
+    def status(self) -> str:
+        """``classified``, ``abstained`` (not for this model), ``rejected`` (invalid) or ``failed``."""
+        return str(self._document["status"])
+
+    @property
+    def classified(self) -> bool:
+        """True if the light curve has a class."""
+        return self.status == "classified"
+
+    @property
+    def object_id(self) -> str:
+        """Name of the object, empty where none was given."""
+        return str(self._document.get("object_id", ""))
+
+    @property
+    def class_name(self) -> str | None:
+        """Most probable class; None unless classified."""
+        return self._document.get("class")
+
+    @property
+    def confidence(self) -> float | None:
+        """Probability of the most probable class; None unless classified."""
+        return self._document.get("confidence")
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """Probability of every class; they sum to 1. Empty unless classified."""
+        return dict(self._document.get("probabilities", {}))
+
+    @property
+    def hierarchy(self) -> dict[str, float]:
+        """Probability of every group of classes. Empty unless classified."""
+        return dict(self._document.get("hierarchy", {}))
+
+    @property
+    def prediction_set(self) -> list[str] | None:
+        """Classes that it may be, the most probable first; None where the model states none or it is unusual."""
+        members = self._document.get("prediction_set")
+        return None if members is None else list(members)
+
+    @property
+    def coverage(self) -> float | None:
+        """Stated probability that the prediction set holds the true class."""
+        return self._document.get("coverage")
+
+    @property
+    def unusual(self) -> bool | None:
+        """True if the model knows nothing like this light curve; None where it cannot tell."""
+        return self._document.get("unusual")
+
+    @property
+    def novelty(self) -> float | None:
+        """Share of known objects that look less unusual, 0 to 1; None where the model cannot tell."""
+        return self._document.get("novelty")
+
+    @property
+    def evidence(self) -> list[str]:
+        """Facts besides the light curve that the probabilities take account of."""
+        return list(self._document.get("evidence", ()))
+
+    @property
+    def embedding(self) -> NDArray[np.float32] | None:
+        """Embedding of the network, shape (dim,); None unless requested."""
+        values = self._document.get("embedding")
+        return None if values is None else np.asarray(values, np.float32)
+
+    @property
+    def reason(self) -> str:
+        """Machine-readable reason why there is no class; empty if classified."""
+        return str(self._document.get("reason", ""))
+
+    @property
+    def detail(self) -> str:
+        """Text for people about the reason; empty if classified."""
+        return str(self._document.get("detail", ""))
+
+    @property
+    def errors(self) -> list[dict[str, str]]:
+        """Invalid values, each with ``pointer``, ``reason`` and ``detail``."""
+        return [dict(error) for error in self._document.get("errors", ())]
+
+    def prefix_errors(self, parent: str) -> None:
+        """Let the pointers of the errors begin at the document that holds the light curve."""
+        for error in self._document.get("errors", ()):
+            error["pointer"] = parent + error["pointer"]
+
+    @property
+    def points_per_band(self) -> dict[str, int]:
+        """Number of observations that the network saw, by band."""
+        return dict(self._document.get("points_per_band", {}))
+
+    @property
+    def light_curve(self) -> LightCurve | None:
+        """Observations that were classified; None where they could not be read."""
+        if callable(self._source):
+            self._source = self._source()
+        return self._source
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as the service writes it in JSON; the dictionary may be changed, its values may not."""
+        document = self._document.copy()
+        if isinstance(document.get("embedding"), np.ndarray):
+            document["embedding"] = document["embedding"].tolist()
+        return document
+
+    def row(self, probabilities: bool = False) -> dict[str, Any]:
+        """Return a row of a table: the values of :data:`COLUMNS` and, if asked for, one probability per class."""
+        document = self._document
+        row = {
+            "object_id": self.object_id,
+            "class": document.get("class"),
+            "confidence": document.get("confidence"),
+            "prediction_set": document.get("prediction_set"),
+            "unusual": document.get("unusual"),
+            "status": document["status"],
+            "reason": document.get("reason", ""),
+        }
+        return row | document.get("probabilities", {}) if probabilities else row
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the light curve and the most probable classes with matplotlib; returns the axes.
+
+        Parameters
+        ----------
+        ax : axes for the light curve alone. By default a new figure has axes for both, returned as an array.
+        """
+        from nightjar_alerts.pictures import draw
+
+        return draw(self, ax)
+
+    def to_svg(self) -> str:
+        """Return a picture of the light curve and the most probable classes as SVG."""
+        from nightjar_alerts.pictures import svg
+
+        return svg(self)
+
+    def _repr_html_(self) -> str:
+        """Return the picture for a notebook."""
+        return self.to_svg()
+
+
+class Results(Sequence[Result]):
+    """Results of several light curves, in the order of the input."""
+
+    def __init__(self, results: Iterable[Result] = ()) -> None:
+        self._results = list(results)
+
+    def __len__(self) -> int:
+        """Return the number of results."""
+        return len(self._results)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Results": ...
+    def __getitem__(self, index: int | slice) -> "Result | Results":
+        """Return a result, or the results of a slice."""
+        return Results(self._results[index]) if isinstance(index, slice) else self._results[index]
+
+    def __iter__(self) -> Iterator[Result]:
+        """Iterate over the results."""
+        return iter(self._results)
+
+    def __repr__(self) -> str:
+        """Return the number of results by status and reason."""
+        return f"Results({self.summary()})"
+
+    def summary(self) -> str:
+        """Return the number of results by status and reason, as ``14 classified, 1 rejected (not_finite)``."""
+        return summary(self._results)
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of all classes in the results, in the order of the model."""
+        return list(dict.fromkeys(name for result in self._results for name in result.probabilities))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return every result as the service writes it in JSON."""
+        return [result.to_dict() for result in self._results]
+
+    def rows(self, probabilities: bool = False) -> list[dict[str, Any]]:
+        """Return a row per result, with the columns :data:`COLUMNS` and, if asked for, one probability per class."""
+        columns = dict.fromkeys((*COLUMNS, *(self.classes if probabilities else ())))
+        return [columns | result.row(probabilities) for result in self._results]
+
+    def to_pandas(self, probabilities: bool = False) -> Any:
+        """Return a ``pandas.DataFrame`` of :meth:`rows`."""
+        return _library("pandas").DataFrame(self.rows(probabilities), columns=self._columns(probabilities))
+
+    def to_arrow(self, probabilities: bool = False) -> Any:
+        """Return a ``pyarrow.Table`` of :meth:`rows`."""
+        from nightjar_alerts.outputs import arrow_table
+
+        return arrow_table(self._results, self.classes if probabilities else ())
+
+    def to_astropy(self, probabilities: bool = False) -> Any:
+        """Return an ``astropy.table.Table`` of :meth:`rows`; missing values are masked."""
+        from nightjar_alerts.outputs import astropy_table
+
+        return astropy_table(self._results, self.classes if probabilities else ())
+
+    def write(self, path: str | Path, probabilities: bool = False) -> None:
+        """Write a table to ``.csv``, ``.jsonl`` (whole results), ``.parquet`` or ``.vot``, by the name of the file."""
+        from nightjar_alerts.outputs import open_output
+
+        with open_output(Path(path), self.classes if probabilities else ()) as output:
+            output.write(self._results)
+
+    def _columns(self, probabilities: bool) -> list[str]:
+        return [*COLUMNS, *(self.classes if probabilities else ())]
+
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook."""
+        from nightjar_alerts.pictures import html_table
+
+        return html_table(self, SHOWN_ROWS)
+
+
+def summary(results: Iterable[Result]) -> str:
+    """Return the number of results by status and reason, the most frequent first."""
+    counts = Counter((result.status, result.reason) for result in results)
+    return summary_of(counts)
+
+
+def summary_of(counts: Mapping[tuple[str, str], int]) -> str:
+    """Return numbers by status and reason as text, the most frequent first."""
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    texts = [f"{count:,} {status}{f' ({reason})' if reason else ''}" for (status, reason), count in ordered]
+    return ", ".join(texts) or "none"
+
+
+def _library(name: str) -> Any:
+    """Import an optional library. Raises ImportError with the command that installs it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{name} is not installed: pip install {name.partition('.')[0]}") from error

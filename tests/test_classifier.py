@@ -1,0 +1,312 @@
+"""Classification in process, with the shipped models, against the service and against itself."""
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nightjar_alerts import Classifier, LightCurve, LightCurveError, Result, Results
+from nightjar_alerts.classifier import CHUNK
+from nightjar_alerts.cli import SAMPLES
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
+from nightjar_alerts.models.posterior import PriorError
+from nightjar_alerts.service.registry.loader import load_one
+from support import alerts
+from support.curves import csv_text, rows, supernovae
+from support.edge import Live, live
+
+TOLERANCE = 2e-5
+PACKETS = sorted(SAMPLES.glob("*.avro"))
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Iterator[Classifier]:
+    with Classifier(native="off", threads=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Live]:
+    """The service with its default settings and models."""
+    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as running:
+        yield running
+
+
+def close(actual: Any, expected: Any) -> bool:
+    """Return True for equal documents whose numbers differ by no more than the tolerance."""
+    if isinstance(expected, dict):
+        return isinstance(actual, dict) and actual.keys() == expected.keys() and all(
+            close(actual[name], expected[name]) for name in expected
+        )  # fmt: skip
+    if isinstance(expected, list):
+        return isinstance(actual, list) and len(actual) == len(expected) and all(map(close, actual, expected))
+    if isinstance(expected, float):
+        return isinstance(actual, float) and abs(actual - expected) <= TOLERANCE * max(1.0, abs(expected))
+    return bool(actual == expected)
+
+
+def test_classify_list_of_bodies_equals_json_of_the_service(classifier: Classifier, service: Live) -> None:
+    sent = supernovae(40)
+    sent[3] = sent[3] | {"flux_err": [0.0] * len(sent[3]["mjd"])}
+    sent[5] = {"object_id": "no band", "mjd": [60_000.0], "flux": [1.0], "flux_err": [1.0]}
+    sent[7] = sent[7] | {"survey": "ztf"}
+    sent[9] = sent[9] | {"band": ["V"] * len(sent[9]["mjd"])}
+    options = {"embedding": True, "coverage": 0.5}
+    status, reply = service.classify({"light_curves": sent, "options": options})
+    assert status == 200
+    results = classifier.classify(sent, embedding=True, coverage=0.5)
+    assert len(results) == len(sent)
+    for result, expected in zip(results, reply["results"], strict=True):
+        assert close(result.to_dict(), expected), (result.to_dict(), expected)
+        assert result.model == expected.get("model", reply["model"])
+    assert {result.status for result in results} >= {"classified", "rejected"}
+    assert results[3].errors[0]["pointer"] == "/light_curves/3/flux_err/0"
+    assert results[5].errors[0]["pointer"] == "/light_curves/5/band"
+
+
+@pytest.mark.parametrize("packet", PACKETS, ids=lambda path: path.stem)
+def test_classify_packet_equals_json_of_the_service(classifier: Classifier, service: Live, packet: Path) -> None:
+    status, reply = service.post("/v1/alerts", packet.read_bytes())
+    assert status == 200 or service.ask("POST", "/v1/alerts")
+    results = classifier.classify(packet.read_bytes())
+    assert [close(result.to_dict(), each) for result, each in zip(results, reply["results"], strict=True)] == [True]
+
+
+def test_classify_unreadable_packet_is_rejected_as_by_the_service(classifier: Classifier, service: Live) -> None:
+    good, bad = PACKETS[0].read_bytes(), b"no packet at all"
+    first, second = classifier.classify([bad, good])
+    _, reply = service.post("/v1/alerts", bad)
+    assert close(first.to_dict(), reply["results"][0])
+    assert (first.status, second.status) == ("rejected", "classified")
+
+
+def test_classify_container_of_two_alerts_gives_two_results(classifier: Classifier) -> None:
+    packet = alerts.container("ztf/4.02", [alerts.ztf_alert(), alerts.ztf_alert()])
+    assert len(classifier.classify([packet, PACKETS[0].read_bytes()])) == 3
+
+
+def test_classify_one_light_curve_in_any_form_gives_the_same_result(classifier: Classifier) -> None:
+    body = supernovae(1, seed=3)[0]
+    expected = classifier.classify(body)
+    assert isinstance(expected, Result)
+    arrays = {name: np.array(value) for name, value in body.items()}
+    record = LightCurve.from_columns(body["mjd"], body["flux"], body["flux_err"], body["band"], object_id="SN0000")
+    for same in (
+        classifier.classify(**body),
+        classifier.classify(arrays),
+        classifier.classify(body | {"flux": np.float32(body["flux"])}),
+        classifier.classify(body | {"flux_err": [np.float64(error) for error in body["flux_err"]]}),
+        classifier.classify(record),
+        *classifier.classify([record]),
+        *classifier.classify({"light_curves": [body]}),
+        *classifier.classify(iter([arrays])),
+    ):
+        assert close(same.to_dict(), expected.to_dict())
+    assert expected.light_curve is not None
+    assert len(expected.light_curve) == len(body["mjd"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "reason"),
+    [
+        ({"flux": [1.0, float("nan")]}, "/flux/1", "not_finite"),
+        ({"flux": [1.0, "x"]}, "/flux/1", "not_a_number"),
+        ({"flux": [1.0, None]}, "/flux/1", "not_a_number"),
+        ({"mjd": [2_460_000.5, 2_460_001.5]}, "/mjd/0", "time_out_of_range"),
+        ({"band": ["g", "q"]}, "/band/1", "unknown_band"),
+        ({"band": None}, "/band", "not_a_list"),
+        ({"flux_err": [1.0]}, "/flux_err", "length_mismatch"),
+        ({"fluxes": [1.0]}, "/fluxes", "unknown_field"),
+        ({"metadata": {"redshift": 0.1}}, "/metadata/redshift", "unknown_field"),
+    ],
+)
+def test_classify_invalid_light_curve_raises_with_pointer(
+    classifier: Classifier, changes: dict[str, Any], pointer: str, reason: str
+) -> None:
+    body = {"mjd": [60_000.0, 60_001.0], "flux": [1.0, 2.0], "flux_err": [1.0, 1.0], "band": ["g", "r"]} | changes
+    with pytest.raises(LightCurveError) as caught:
+        classifier.classify(body)
+    assert (caught.value.pointer, caught.value.reason) == (pointer, reason)
+    (result,) = classifier.classify([body])
+    assert (result.status, result.errors[0]["pointer"]) == ("rejected", f"/light_curves/0{pointer}")
+
+
+def test_classify_integer_object_id_keeps_every_digit(classifier: Classifier) -> None:
+    number = 2**63 + 1
+    assert classifier.classify(supernovae(1)[0] | {"object_id": number}).object_id == str(number)
+
+
+def test_classify_tables_in_memory_gives_a_result_per_object(classifier: Classifier, tmp_path: Path) -> None:
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    table = pytest.importorskip("astropy.table")
+    curves = supernovae(5)
+    expected = {result.object_id: result.class_name for result in classifier.classify(curves)}
+    long = rows(curves)
+    nested = {name: [curve[name] for curve in curves] for name in ("object_id", "mjd", "flux", "flux_err", "band")}
+    (tmp_path / "five.csv").write_text(csv_text(curves))
+    options: dict[str, Any] = {"flux_unit": "nJy", "flux_kind": "difference"}
+    for data in (pandas.DataFrame(long), pyarrow.table(long), table.Table(long), pyarrow.table(nested),
+                 pandas.DataFrame(nested), tmp_path / "five.csv", str(tmp_path / "five.csv")):  # fmt: skip
+        results = classifier.classify(data, **options)
+        assert isinstance(results, Results)
+        assert {result.object_id: result.class_name for result in results} == expected
+
+
+def test_classify_options_that_fit_nothing_raise(classifier: Classifier) -> None:
+    with pytest.raises(PriorError, match="no-such-prior"):
+        classifier.classify(supernovae(1)[0], prior="no-such-prior")
+    with pytest.raises(TypeError, match="unknown options: speed"):
+        classifier.classify(supernovae(1)[0] | {"options": {"speed": 1}})
+    with pytest.raises(TypeError, match="cannot read light curves from int"):
+        classifier.classify(7)
+    with pytest.raises(TypeError, match="unexpected keyword arguments: band"):
+        classifier.classify([], band="g")
+    with pytest.raises(ValueError, match="threads"):
+        Classifier(threads=0)
+    with pytest.raises(BundleError):
+        Classifier("no-such-model")
+
+
+def test_classify_nothing_gives_no_results(classifier: Classifier) -> None:
+    assert list(classifier.classify([])) == []
+    assert list(classifier.stream([])) == []
+
+
+def test_classifier_with_a_named_model_classifies_everything_with_it() -> None:
+    with Classifier("astro-moe-elasticc", native="off") as named, Classifier(DEFAULT_BUNDLE, native="off") as by_path:
+        packet = next(path for path in PACKETS if path.name.startswith("ztf"))
+        for classifier in (named, by_path):
+            (result,) = classifier.classify(packet.read_bytes())
+            assert result.model["name"] == "astro-moe-elasticc"
+        assert "Ia" in named.classes
+        assert "astro-moe-elasticc" in repr(named)
+
+
+def test_prior_changes_probabilities_as_in_the_service(classifier: Classifier, service: Live) -> None:
+    body = supernovae(1, seed=8)[0]
+    _, reply = service.classify(body | {"options": {"prior": {"Ia": 1, "II": 3}}})
+    assert close(classifier.classify(body, prior={"Ia": 1, "II": 3}).to_dict(), reply["results"][0])
+
+
+def test_classifier_from_several_threads_gives_the_results_of_one(classifier: Classifier) -> None:
+    curves = supernovae(60, seed=5)
+    expected = classifier.classify(curves)
+    with ThreadPoolExecutor(6) as pool:
+        for results in pool.map(lambda _: classifier.classify(curves), range(6)):
+            assert [r.object_id for r in results] == [r.object_id for r in expected]
+            assert all(close(r.to_dict(), e.to_dict()) for r, e in zip(results, expected, strict=True))
+
+
+def test_classifier_pickled_opens_its_models_again(classifier: Classifier) -> None:
+    body = supernovae(1)[0]
+    with pickle.loads(pickle.dumps(classifier)) as other:
+        assert close(other.classify(body).to_dict(), classifier.classify(body).to_dict())
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_classifier_after_fork_gives_the_same_results(classifier: Classifier) -> None:
+    curves = supernovae(20)
+    expected = classifier.classify(curves)
+    stop = threading.Event()
+
+    def keep_busy() -> None:
+        while not stop.is_set():
+            classifier.classify(curves)
+
+    thread = threading.Thread(target=keep_busy)  # a lock may be held, and a run be under way, at the time of the fork
+    thread.start()
+    try:
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        children = [context.Process(target=_classify_in_child, args=(classifier, curves, sender)) for _ in range(2)]
+        for child in children:
+            child.start()
+        for _ in children:
+            assert receiver.poll(120)
+            documents = receiver.recv()
+            assert all(close(d, e.to_dict()) for d, e in zip(documents, expected, strict=True))
+        for child in children:
+            child.join(60)
+            assert child.exitcode == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _classify_in_child(classifier: Classifier, curves: list[dict[str, Any]], sender: Any) -> None:
+    sender.send(classifier.classify(curves).to_dicts())
+
+
+def test_classify_light_curve_that_breaks_the_network_harms_no_other() -> None:
+    with Classifier(native="off", threads=2) as classifier:
+        curves = supernovae(30)
+        expected = classifier.classify(curves)
+        model = classifier._default
+        loaded = model.open()
+
+        def run(inputs: dict[str, Any]) -> dict[str, Any]:
+            if np.isclose(inputs["flux"], np.float32(-777.0 * 10**-1.56), rtol=1e-3).any():
+                raise RuntimeError("poison")
+            return dict(loaded.graph(inputs))
+
+        model.loaded = replace(loaded, graph=run)
+        poisoned = {**curves[4], "flux": [-777.0, *curves[4]["flux"][1:]]}
+        results = classifier.classify([*curves[:4], poisoned, *curves[5:]])
+        assert (results[4].status, results[4].reason) == ("failed", "inference_failed")
+        others = [(r, e) for index, (r, e) in enumerate(zip(results, expected, strict=True)) if index != 4]
+        assert all(close(r.to_dict(), e.to_dict()) for r, e in others)
+
+
+def test_stream_reads_no_further_than_a_chunk(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightjar_alerts.classifier.CHUNK", 16)
+    assert CHUNK > 16
+    read = 0
+
+    def endless() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield supernovae(1)[0] | {"object_id": str(read)}
+
+    stream = classifier.stream(endless())
+    assert [next(stream).object_id for _ in range(40)] == [str(number + 1) for number in range(40)]
+    assert read == 48
+
+
+BLOCKED = (
+    "confluent_kafka", "fastapi", "httpx", "opentelemetry", "prometheus_client", "pydantic_settings", "redis",
+    "starlette", "uvicorn", "uvloop", "pandas", "pyarrow", "astropy", "matplotlib", "torch",
+)  # fmt: skip
+PROGRAM = f"""
+import sys
+for name in {BLOCKED!r}:
+    sys.modules[name] = None  # makes every import of it fail
+from nightjar_alerts import Classifier
+assert "onnxruntime" not in sys.modules
+result = Classifier().classify(mjd=[60000.0, 60003.0], flux=[900.0, 1500.0], flux_err=[30.0, 30.0], band=["g", "r"])
+assert abs(sum(result.probabilities.values()) - 1) < 1e-5
+assert result.to_svg().startswith("<svg")
+print(result)
+"""
+
+
+def test_classifier_needs_numpy_msgspec_pydantic_and_onnxruntime_only() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Result('', ")
+
+
+def test_classifier_without_onnxruntime_names_the_command_that_installs_it() -> None:
+    program = "import sys; sys.modules['onnxruntime'] = None; import nightjar_alerts; nightjar_alerts.Classifier()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert "pip install 'nightjar-alerts[onnxruntime]'" in done.stderr

@@ -1,0 +1,321 @@
+"""``nightjar classify``: files of every kind, in process and by a service, to a table, files and pictures."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from nightjar_alerts.classify_command import main
+from nightjar_alerts.cli import SAMPLES
+from nightjar_alerts.inputs import Input
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.results import COLUMNS, Result
+from nightjar_alerts.service.registry.loader import load_one
+from nightjar_alerts.service.settings import ClientSettings
+from support import alerts
+from support.curves import csv_text, supernovae
+from support.edge import HOST, Live, Network, live, loader
+
+CSV_OPTIONS = ("--flux-kind", "difference")
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(loader(Network())) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of every kind of file: packets, an archive, JSON, a table, damaged ones, and one of another kind."""
+    ztf = alerts.container("ztf/4.02", [alerts.ztf_alert()])
+    home = tmp_path / "night"
+    (home / "deep").mkdir(parents=True)
+    (home / "deep" / "lsst.avro").write_bytes(alerts.confluent(1000, alerts.lsst_alert()))
+    (home / "ztf.avro").write_bytes(ztf)
+    (home / "broken.avro").write_bytes(ztf[:100])
+    (home / "bad.tar.gz").write_bytes(b"\x1f\x8b nonsense")
+    (home / "notes.md").write_text("nothing to classify")
+    one, *several = supernovae(3)
+    (home / "one.json").write_text(json.dumps(one))
+    (home / "several.json").write_text(json.dumps({"light_curves": several}))
+    (home / "table.csv").write_text(csv_text(supernovae(2, seed=7)))
+    with tarfile.open(home / "night.tar.gz", "w:gz") as archive:
+        for name in ("a.avro", "b.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = len(ztf)
+            archive.addfile(member, io.BytesIO(ztf))
+    return home
+
+
+def run(*arguments: object) -> int:
+    """Exit status of the command."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.fixture
+def url(edge: Live) -> str:
+    return f"http://{HOST}:{edge.port}"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_classify_folder_prints_a_line_per_light_curve_and_what_was_skipped(
+    url: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, "--url", url, *CSV_OPTIONS) == 3
+    printed = capsys.readouterr()
+    heading, *lines = printed.out.splitlines()
+    assert heading.split()[:3] == ["object", "class", "prob."]
+    closing = next(index for index, line in enumerate(lines) if "light curves: " in line)
+    assert closing == 10
+    assert lines[closing].startswith("10 light curves: 9 classified, 1 rejected (")
+    assert any(line.startswith("broken.avro") and "rejected: " in line for line in lines[:closing])
+    for name in ("SN0000", "SN0001", "SN0002", "ZTF24abcdefg"):
+        assert any(line.startswith(name) for line in lines[:closing])
+    assert lines[closing + 1].startswith("not read: bad.tar.gz: ")
+    assert lines[closing + 2] == "no light curves in 1 other file: notes.md"
+    assert "table.csv: " in printed.err
+    assert "the time is column" in printed.err
+    assert "table.csv" not in printed.out
+
+
+def test_classify_in_process_gives_the_classes_of_the_service(tmp_path: Path) -> None:
+    packets = sorted(SAMPLES.glob("*.avro"))[:3]
+    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as service:
+        assert run(*packets, "--url", f"http://{HOST}:{service.port}", "-o", tmp_path / "remote.csv") == 0
+    assert run(*packets, "-o", tmp_path / "local.csv") == 0
+    remote, local = rows_of(tmp_path / "remote.csv"), rows_of(tmp_path / "local.csv")
+    for one, other in zip(remote, local, strict=True):
+        assert float(one.pop("confidence")) == pytest.approx(float(other.pop("confidence")), abs=2e-5)
+        assert one == other
+        assert one["status"] == "classified"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".vot"])
+def test_classify_output_has_the_columns_in_every_format(url: str, folder: Path, tmp_path: Path, suffix: str) -> None:
+    output = tmp_path / f"out{suffix}"
+    assert run(folder, "--url", url, "-o", output, "--probabilities", "--quiet", *CSV_OPTIONS) == 3
+    read: list[dict[str, Any]]
+    if suffix == ".csv":
+        read = list(rows_of(output))
+    elif suffix == ".jsonl":
+        read = [json.loads(line) for line in output.read_text().splitlines()]
+        assert all({"object_id", "status", "model"} <= set(each) for each in read)
+    elif suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        read = parquet.read_table(output).to_pylist()
+    else:
+        table = pytest.importorskip("astropy.table")
+        read = [dict(zip(row.colnames, row.values(), strict=True)) for row in table.Table.read(output)]
+    assert len(read) == 10
+    if suffix != ".jsonl":
+        assert list(read[0])[: len(COLUMNS)] == list(COLUMNS)
+        assert {"Ia", "II"} <= set(read[0])
+    statuses = [each["status"] for each in read]
+    assert statuses.count("classified") == 9
+    rejected = read[statuses.index("rejected")]
+    assert rejected["reason"]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_classify_existing_output_is_kept_unless_told_otherwise(
+    url: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.csv"
+    output.write_text("precious")
+    packet = folder / "ztf.avro"
+    assert run(packet, "--url", url, "-o", output) == 2
+    assert "--overwrite replaces it" in capsys.readouterr().err
+    assert output.read_text() == "precious"
+    assert run(packet, "--url", url, "-o", output, "--resume") == 1
+    assert "nothing to resume" in capsys.readouterr().err
+    assert run(packet, "--url", url, "-o", output, "--overwrite") == 0
+    assert len(rows_of(output)) == 1
+
+
+class Interrupting:
+    """An engine that counts inputs, and is interrupted at the chunk of a number."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at, self.chunks = at, 0
+        self.names: list[str] = []
+
+    def classify_each(self, inputs: Sequence[Input], options: Any) -> list[list[Result]]:
+        self.chunks += 1
+        if self.chunks == self.at:
+            raise KeyboardInterrupt
+        names = [each.object_id for each in inputs if hasattr(each, "object_id")]
+        self.names += names
+        return [[Result({"status": "classified", "object_id": n, "class": "Ia", "confidence": 1.0}, {})] for n in names]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"model": {}, "status": "clas', b'{"model": {}, "status": "classified"}\n'])
+def test_classify_interrupted_run_is_resumed_without_loss_or_repetition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    monkeypatch.setattr("nightjar_alerts.classify_command.CHUNK", 10)
+    table, output = tmp_path / "table.csv", tmp_path / "out.csv"
+    table.write_text(csv_text(supernovae(45)))
+    (tmp_path / "x.tar.gz").write_bytes(b"\x1f\x8b nonsense")
+    engines = [Interrupting(3), Interrupting(None)]
+    monkeypatch.setattr("nightjar_alerts.classifier.Classifier", lambda *_, **__: engines[0])
+    arguments = (tmp_path / "x.tar.gz", table, "-o", output, *CSV_OPTIONS)
+    assert run(*arguments) == 130
+    assert not output.exists()
+    with (tmp_path / "out.csv.partial").open("ab") as partial:
+        partial.write(damage)
+    monkeypatch.setattr("nightjar_alerts.classifier.Classifier", lambda *_, **__: engines[1])
+    assert run(table, "-o", output, "--resume", *CSV_OPTIONS) == 1  # other files
+    assert run(*arguments) == 2  # neither resumed nor overwritten
+    assert run(*arguments, "--resume") == 3
+    expected = [f"SN{number:04d}" for number in range(45)]
+    assert [row["object_id"] for row in rows_of(output)] == expected
+    assert engines[0].names + engines[1].names == expected
+    assert not (tmp_path / "out.csv.partial").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_classify_ctrl_c_ends_without_a_traceback_and_keeps_results(tmp_path: Path) -> None:
+    (tmp_path / "pipe.csv").write_text(csv_text(supernovae(600)))
+    command = [sys.executable, "-m", "nightjar_alerts.service", "classify", "pipe.csv", "-o", "out.csv", *CSV_OPTIONS]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    partial = tmp_path / "out.csv.partial"
+    end = time.monotonic() + 120
+    while not (partial.exists() and b'{"report"' in partial.read_bytes()) and time.monotonic() < end:
+        assert process.poll() is None or (tmp_path / "out.csv").exists()
+        if process.poll() is not None:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert b"Traceback" not in error
+    if process.returncode:  # unless it was faster than the signal
+        assert process.returncode == 130
+        assert b"--resume" in error
+        assert partial.exists()
+
+
+def test_classify_plot_writes_a_picture_per_object(url: str, folder: Path, tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    assert run(folder / "several.json", folder / "several.json", "--url", url, "--plot", pictures) == 0
+    assert sorted(path.name for path in pictures.iterdir()) == [
+        "SN0001.svg", "SN0001_2.svg", "SN0002.svg", "SN0002_2.svg",
+    ]  # fmt: skip
+    for path in pictures.iterdir():
+        assert ElementTree.fromstring(path.read_text()).tag.endswith("svg")
+
+
+@pytest.mark.parametrize("name", ["ztf.avro", "one.json", "several.json", "table.csv", "night.tar.gz"])
+def test_classify_standard_input_is_recognised_by_its_content(
+    url: str, folder: Path, tmp_path: Path, name: str
+) -> None:
+    command = [sys.executable, "-m", "nightjar_alerts.service", "classify", "-", "--url", url, *CSV_OPTIONS]
+    with (folder / name).open("rb") as data:
+        done = subprocess.run(command, stdin=data, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, 3), done.stderr
+    assert "classified" in done.stdout
+    assert "rejected" not in done.stdout or name == "night.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["nowhere.avro"], 1, "nowhere.avro does not exist"),
+        (["{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], 1, "does not answer"),
+        (["{folder}/ztf.avro", "--url", "ftp://x"], 1, "not an http"),
+        (["{folder}/ztf.avro", "--model", "nothing"], 1, "no readable manifest"),
+        (["{folder}/ztf.avro", "--prior", "nothing"], 1, "nothing"),
+        (["{folder}/ztf.avro", "-o", "x.xlsx"], 1, "the name must end in one of .csv"),
+        (["{folder}/ztf.avro", "-o", "{folder}/none/x.csv"], 1, "does not exist"),
+        (["{folder}/ztf.avro", "--resume"], 2, "need --output"),
+        (["{folder}/table.csv", "--columns", "time"], 2, "--columns time: must be NAME=VALUE"),
+        (["{folder}/table.csv", "--flux-unit", "Jansky?"], 1, "flux_unit"),
+        ([], 2, "usage"),
+    ],
+)
+def test_classify_failure_is_a_sentence(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    sentence: str,
+) -> None:
+    monkeypatch.setattr("nightjar_alerts.client.FIRST_PAUSE_SECONDS", 0.001)
+    assert run(*(argument.format(folder=folder) for argument in arguments)) == status
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_classify_key_that_is_wrong_is_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with live(loader(Network()), api_keys=("ab" * 32,)) as guarded:
+        assert run(folder / "ztf.avro", "--url", f"http://{HOST}:{guarded.port}", "--api-key", "wrong") == 1
+    assert "401 API key required" in capsys.readouterr().err
+
+
+def test_classify_nothing_readable_exits_with_1(url: str, folder: Path) -> None:
+    assert run(folder / "bad.tar.gz", "--url", url) == 1
+    assert run(folder / "notes.md", "--url", url) == 1
+
+
+def test_classify_table_that_can_be_read_in_two_ways_names_the_option(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "odd.csv").write_text("a,b,c,d\n1,2,3,4\n2,3,4,5\n")
+    assert run(folder / "odd.csv") == 1
+    assert "--columns" in capsys.readouterr().out
+
+
+def test_classify_reads_address_key_and_timeout_from_the_environment(
+    url: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {f"NIGHTJAR_{name.upper()}" for name in ClientSettings.model_fields} == {
+        "NIGHTJAR_URL", "NIGHTJAR_API_KEY", "NIGHTJAR_TIMEOUT",
+    }  # fmt: skip
+    (tmp_path / "key").write_text("secret\n")
+    monkeypatch.setenv("NIGHTJAR_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("NIGHTJAR_API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setattr("nightjar_alerts.client.FIRST_PAUSE_SECONDS", 0.001)
+    assert run(folder / "ztf.avro") == 1
+    monkeypatch.setenv("NIGHTJAR_URL", url)
+    assert run(folder / "ztf.avro") == 0
+
+
+def test_command_with_the_base_install_classifies_without_web_packages(folder: Path) -> None:
+    program = (
+        "import sys\n"
+        "for name in ('fastapi', 'pydantic_settings', 'httpx', 'uvicorn', 'prometheus_client', 'redis'):\n"
+        "    sys.modules[name] = None\n"
+        "from nightjar_alerts.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run([*command, "classify", str(folder / "ztf.avro")], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "1 light curve: 1 classified" in done.stdout) == (0, True), done.stderr
+    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=120)
+    assert (shown.returncode, "classify FILE..." in shown.stdout) == (0, True), shown.stderr
+    served = subprocess.run([*command, "serve"], capture_output=True, text=True, timeout=120)
+    assert served.returncode == 1
+    assert "pip install 'nightjar-alerts[cpu]'" in served.stderr

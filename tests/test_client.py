@@ -1,0 +1,252 @@
+"""The clients against real services, and against a server that answers as a script says."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from nightjar_alerts import AsyncClient, Classifier, Client, ClientError, LightCurveError, Result, Results
+from nightjar_alerts.cli import SAMPLES
+from nightjar_alerts.client import BATCH_ITEMS, DeadlineExceeded
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.models.posterior import PriorError
+from nightjar_alerts.service.registry.loader import load_one
+from support.curves import supernovae
+from support.edge import HOST, Live, Network, live, loader
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Live]:
+    """A service whose network echoes."""
+    with live(loader(Network())) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: Live) -> Iterator[Client]:
+    with Client(f"http://{HOST}:{service.port}") as made:
+        yield made
+
+
+class Answer(NamedTuple):
+    """Status, headers and JSON of a reply; status 0 closes the connection without one."""
+
+    status: int
+    headers: Mapping[str, str] = MappingProxyType({})
+    body: Any = None
+
+
+OK = Answer(200, {}, {"model": {"name": "m"}, "results": [{"status": "classified", "object_id": "a", "class": "Ia"}]})
+
+
+class Scripted(NamedTuple):
+    """A server that gives the answers of a list, the last one for ever, and remembers requests."""
+
+    url: str
+    requests: list[tuple[str, dict[str, str], bytes]]
+
+
+@contextmanager
+def scripted(*answers: Answer) -> Iterator[Scripted]:
+    requests: list[tuple[str, dict[str, str], bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            requests.append((self.path, dict(self.headers), body))
+            answer = answers[min(len(requests), len(answers)) - 1]
+            if not answer.status:
+                self.close_connection = True
+                return
+            data = json.dumps(answer.body or {"title": "problem", "detail": "scripted"}).encode()
+            self.send_response(answer.status)
+            for name, value in {**answer.headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer((HOST, 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield Scripted(f"http://{HOST}:{server.server_port}", requests)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+CURVE = supernovae(1)[0]
+
+
+@pytest.mark.parametrize(
+    "troubles",
+    [
+        [Answer(429, {"Retry-After": "0"})],
+        [Answer(503, {"Retry-After": formatdate(0, usegmt=True)}), Answer(502, {"Retry-After": "soon"})],
+        [Answer(0), Answer(0)],
+    ],
+)
+def test_client_after_a_passing_failure_tries_again(troubles: list[Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightjar_alerts.client.FIRST_PAUSE_SECONDS", 0.001)
+    with scripted(*troubles, OK) as server, Client(server.url) as client:
+        assert client.classify(CURVE).class_name == "Ia"
+        assert len(server.requests) == len(troubles) + 1
+        assert len({body for _, _, body in server.requests}) == 1
+
+
+def test_client_waits_as_long_as_retry_after_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("nightjar_alerts.client.time.sleep", pauses.append)
+    with scripted(Answer(429, {"Retry-After": "17"}), OK) as server, Client(server.url) as client:
+        client.classify(CURVE)
+    assert pauses == [17.0]
+
+
+def test_client_gives_up_after_its_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightjar_alerts.client.FIRST_PAUSE_SECONDS", 0.001)
+    with scripted(Answer(429, {"Retry-After": "0"})) as server, Client(server.url, retries=2) as client:
+        with pytest.raises(ClientError, match="429") as caught:
+            client.classify(CURVE)
+        assert (caught.value.status, len(server.requests)) == (429, 3)
+    with Client(f"http://{HOST}:9", retries=1) as client, pytest.raises(ClientError, match="does not answer"):
+        client.classify(CURVE)
+
+
+def test_client_sends_the_rest_of_its_deadline_and_stops_there() -> None:
+    with scripted(Answer(429, {"Retry-After": "3600"})) as server, Client(server.url) as client:
+        began = time.monotonic()
+        with pytest.raises(ClientError):
+            client.classify(CURVE, deadline=5.0)
+        assert time.monotonic() - began < 3600
+        assert len(server.requests) == 1
+        assert b"deadline_ms" in server.requests[0][2]
+    with scripted(Answer(504)) as server, Client(server.url) as client, pytest.raises(DeadlineExceeded):
+        client.classify(CURVE, deadline=5.0)
+    with scripted(OK) as server, Client(server.url) as client, pytest.raises(TimeoutError):
+        client.classify(CURVE, deadline=-1.0)
+
+
+def test_client_sends_key_model_and_prefix() -> None:
+    with scripted(OK) as server, Client(f"{server.url}/nightjar/", api_key="secret", model="mine") as client:
+        client.classify(CURVE)
+        ((path, headers, _),) = server.requests
+    assert path == "/nightjar/v1/classify?model=mine"
+    assert {name.lower(): value for name, value in headers.items()}["x-api-key"] == "secret"
+
+
+def test_client_sent_more_than_the_service_takes_divides_the_batch() -> None:
+    with live(loader(Network()), max_curves=5) as small, Client(f"http://{HOST}:{small.port}") as client:
+        results = client.classify(supernovae(23))
+    assert [result.object_id for result in results] == [f"SN{number:04d}" for number in range(23)]
+    assert {result.status for result in results} == {"classified"}
+
+
+def test_client_errors_are_those_of_the_classifier(client: Client) -> None:
+    with pytest.raises(LightCurveError) as caught:
+        client.classify(CURVE | {"flux_err": [0.0] * len(CURVE["mjd"])})
+    assert (caught.value.pointer, caught.value.reason) == ("/flux_err/0", "not_positive")
+    with pytest.raises(PriorError, match="no-such"):
+        client.classify(CURVE, prior="no-such")
+    with Client(client.url, model="nothing") as other, pytest.raises(ClientError, match="404"):
+        other.classify(CURVE)
+    with pytest.raises(ClientError, match="ftp://x"):
+        Client("ftp://x")
+
+
+def test_client_one_invalid_light_curve_among_many_is_rejected(client: Client) -> None:
+    sent = supernovae(2 * BATCH_ITEMS + 5)
+    sent[100] = sent[100] | {"flux": [float("nan")] * len(sent[100]["mjd"])}
+    results = client.classify(sent)
+    assert isinstance(results, Results)
+    assert [result.object_id for result in results] == [curve["object_id"] for curve in sent]
+    assert [index for index, result in enumerate(results) if not result.classified] == [100]
+    assert results[100].errors[0]["pointer"] == "/light_curves/100/flux/0"
+    rejected = [result for result in client.stream(sent) if not result.classified]
+    assert rejected[0].errors[0]["pointer"] == "/flux/0"
+
+
+def test_client_packets_have_their_light_curves(client: Client) -> None:
+    packets = [path.read_bytes() for path in sorted(SAMPLES.glob("*.avro"))]
+    results = client.classify([*packets, b"nothing"])
+    assert len(results) == 13
+    assert results[-1].status == "rejected"
+    assert results[-1].light_curve is None
+    for result in results[:-1]:
+        assert result.light_curve is not None
+        assert result.light_curve.object_id == result.object_id
+
+
+def test_client_stream_holds_few_inputs(client: Client) -> None:
+    read = 0
+
+    def endless() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield CURVE | {"object_id": str(read)}
+
+    stream = client.stream(endless())
+    names = [next(stream).object_id for _ in range(200)]
+    stream.close()  # type: ignore[attr-defined]
+    assert names == [str(number + 1) for number in range(200)]
+    assert read <= 200 + 9 * BATCH_ITEMS
+
+
+async def test_async_client_gives_what_the_client_gives(service: Live, client: Client) -> None:
+    sent = [*supernovae(150), next(SAMPLES.glob("*.avro")).read_bytes()]
+    expected = await asyncio.to_thread(client.classify, sent)
+
+    async def produce() -> AsyncIterator[Any]:
+        for each in sent:
+            yield each
+
+    async with AsyncClient(f"http://{HOST}:{service.port}") as asynchronous:
+        assert list(await asynchronous.classify(sent)) == list(expected)
+        assert [result async for result in asynchronous.stream(produce())] == list(expected)
+        assert [result async for result in asynchronous.stream(iter(sent))] == list(expected)
+        one = await asynchronous.classify(sent[0])
+        assert one == expected[0]
+        with pytest.raises(LightCurveError):
+            await asynchronous.classify(CURVE | {"band": ["q"] * len(CURVE["mjd"])})
+
+
+async def test_async_client_cancelled_leaves_no_task(service: Live) -> None:
+    async with AsyncClient(f"http://{HOST}:{service.port}") as client:
+        stream = client.stream(supernovae(1000))
+        assert (await anext(stream)).classified
+        await stream.aclose()  # type: ignore[attr-defined]
+    assert len(asyncio.all_tasks()) == 1
+
+
+def test_client_and_classifier_are_exchangeable() -> None:
+    body = {**supernovae(1)[0], "object_id": "mine"}
+
+    def classify(engine: Classifier | Client) -> list[Result]:
+        with engine:
+            results = engine.classify([body, b"nothing"], embedding=True)
+            return [engine.classify(body), *results, *engine.stream([body])]
+
+    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as real:
+        remote = classify(Client(f"http://{HOST}:{real.port}"))
+    local = classify(Classifier(native="off"))
+    for one, other in zip(local, remote, strict=True):
+        assert one.to_dict().keys() == other.to_dict().keys()
+        assert (one.class_name, one.reason, one.model) == (other.class_name, other.reason, other.model)
+        assert repr(one) == repr(other)
+        assert one.to_svg() == other.to_svg()
+        names: list[Callable[[Result], object]] = [lambda r: r.prediction_set, lambda r: r.points_per_band]
+        assert all(name(one) == name(other) for name in names)
