@@ -182,13 +182,13 @@ class Metrics(Recorder):
 
     def _declare_stream(self) -> None:
         counter, gauge, histogram = self._kinds()
-        self.stream_in = counter("stream_in_total", "Alerts that a worker took from a broker.", ["topic"])
+        self.stream_in = counter("stream_in_total", "Alerts consumed by a worker, by topic.", ["topic"])
         self.stream_out = counter(
             "stream_out_total",
-            "Alerts by how they left a worker: classified, abstained, dead, or returned to the broker.",
+            "Alerts by disposition: classified, abstained, dead (letter), tombstone, returned to the broker, or lost.",
             ["topic", "ending", "reason"],
         )
-        self.stream_inflight = gauge("stream_inflight_messages", "Messages taken and not yet done.")
+        self.stream_inflight = gauge("stream_inflight_messages", "Messages consumed but not yet acknowledged.")
         self.stream_lag = gauge(
             "stream_lag_messages",
             "Messages from the committed offset to the end, by the broker's numbers; a stream has one partition, ``.",
@@ -198,13 +198,11 @@ class Metrics(Recorder):
             "stream_assigned_partitions", "Partitions that the group has given to this worker."
         )
         self.stream_untaken = gauge(
-            "stream_untaken_seconds", "Since a message was taken, or since none waits at the broker any more."
+            "stream_untaken_seconds", "Seconds since the last message was consumed while messages were pending."
         )
-        self.stream_not_ready = gauge(
-            "stream_not_ready", "1 while a worker takes no alerts for a reason that its /readyz names."
-        )
+        self.stream_not_ready = gauge("stream_not_ready", "1 while a worker is not ready; /readyz gives the reason.")
         self.stream_rebalances = histogram(
-            "stream_rebalance_seconds", "For how long a change of the group kept a worker from taking.", buckets=SECONDS
+            "stream_rebalance_seconds", "Time during which a rebalance kept a worker from consuming.", buckets=SECONDS
         )
         self.stream_stopped = counter(
             "stream_stopped_partitions_total",
@@ -216,20 +214,18 @@ class Metrics(Recorder):
         )
         self.stream_shortened = counter(
             "stream_dead_letters_shortened_total",
-            "Dead letters of which only the beginning was kept, as they were too large.",
+            "Dead letters that were too large and kept only the beginning of their message.",
         )
-        self.stream_retries = counter(
-            "stream_retries_total", "Tries that failed and were repeated, by what was tried.", ["step"]
-        )
+        self.stream_retries = counter("stream_retries_total", "Failed tries that were repeated, by step.", ["step"])
         self.stream_seconds = histogram(
             "stream_stage_duration_seconds", "Time of a batch of messages in one stage.", ["stage"], buckets=SECONDS
         )
         self.stream_broker_age = histogram(
-            "stream_broker_age_seconds", "From the broker's timestamp to the worker.", buckets=AGES
+            "stream_broker_age_seconds", "Time from the broker's timestamp to the poll of the worker.", buckets=AGES
         )
         self.stream_alert_age = histogram(
             "stream_alert_age_seconds",
-            "From mid-exposure to the acknowledged answer; replays are left out.",
+            "Time from mid-exposure to the acknowledged result; replays are not counted.",
             ["survey"],
             buckets=AGES,
         )

@@ -1,4 +1,4 @@
-"""Batches: messages that were taken together, and what each stage made of them."""
+"""Batches: messages that were polled together, and the output of each stage."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ class Alert(NamedTuple):
 
 
 class FailedAlert(NamedTuple):
-    """One alert that becomes a dead letter, and why; number None is a whole message."""
+    """One alert that becomes a dead letter, and the cause; ``number`` is None for a whole message."""
 
     message: Message
     number: int | None
@@ -26,12 +26,15 @@ class FailedAlert(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Messages that were taken together. Each stage returns a new batch.
+    """Messages that were polled together, with the output of each stage so far; immutable.
+
+    Each stage returns a new batch: decoding adds ``alerts``, inference replaces them by ``results``, encoding adds the
+    record of each result, and every stage adds the alerts that ``failed``.
 
     Attributes
     ----------
-    messages : as the source gave them.
-    received_ms : when they came, milliseconds since 1970.
+    messages : in the order of the source.
+    received_ms : time of the poll, milliseconds since 1970.
     alert_ids : ids of the alerts in each message that was read, by index in ``messages``; for the ledger.
     alerts : decoded, to be classified.
     results : classified or abstained, to be published.

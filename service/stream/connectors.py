@@ -23,7 +23,7 @@ DEFAULT_PORTS: Final = {"kafka": 9092, "redis": 6379, "file": 0}
 
 
 class Connectors(NamedTuple):
-    """Source and sinks of a worker; ``transactions`` is set where answers are exactly once."""
+    """Source and sinks of a worker; ``transactions`` is set for exactly-once delivery."""
 
     source: Source
     sink: Sink

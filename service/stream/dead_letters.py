@@ -1,4 +1,4 @@
-"""Dead letters: messages that could not be answered, with everything needed to try again.
+"""Dead letters: messages that could not be processed, with everything needed to try again.
 
 A dead letter is an ordinary record. Value, key and headers are those of the message; what happened is in further
 headers, whose names begin with ``nightjar-dead-``. So it survives any broker, and a worker that reads dead letters

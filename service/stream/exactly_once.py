@@ -1,4 +1,4 @@
-"""Exactly once, from Kafka to Kafka: batches end in transactions, one after another, in the order they were taken.
+"""Exactly once, from Kafka to Kafka: batches end in transactions, one after another, in the order of consumption.
 
 A transaction holds the results of a batch, its dead letters where they go to the same cluster, and the offsets after
 it. One that is aborted is tried again from memory, as long as the partitions are assigned. Of partitions that were
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # confluent_kafka is installed only where a worker needs it
 log = structlog.get_logger(__name__)
 
 MAX_TRANSACTIONAL_BATCHES: Final = 4
-"""Batches in flight beyond which no more are taken: the slower the transactions, the larger the batches then are."""
+"""Maximum number of batches in flight. Beyond it no more are polled: slower transactions get larger batches."""
 CANCEL_SECONDS: Final = 5.0
 """Seconds that a cancelled worker waits for the outcome of the transaction that runs."""
 
@@ -45,7 +45,7 @@ CANCEL_SECONDS: Final = 5.0
 class TransactionTurn(NamedTuple):
     """Turn of a batch to commit: after the batch before it. Behind a batch that failed no turn comes.
 
-    Offsets must be committed in the order in which messages were taken.
+    Offsets must be committed in the order in which messages were consumed.
     """
 
     previous_ended: asyncio.Event
@@ -110,12 +110,12 @@ class ExactlyOnce:
         self._last.set()
 
     def next_turn(self) -> TransactionTurn:
-        """Return the next turn; to be called in the order in which batches are taken."""
+        """Return the next turn; call it in the order in which batches are polled."""
         previous, self._last = self._last, asyncio.Event()
         return TransactionTurn(previous, self._last)
 
     async def commit(self, batch: Batch, turn: TransactionTurn, ledger: DeliveryLedger, model: str) -> Sequence[Result]:
-        """Publish, write dead letters and commit, as often as it takes; return the results that were published.
+        """Publish, write dead letters and commit, repeated until it succeeds; return the published results.
 
         Parameters
         ----------

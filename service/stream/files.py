@@ -75,7 +75,7 @@ class FileSource(FiniteSource):
         self.unreadable[name] = detail
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Remove dead letters that have been answered; packets stay, and a dead letter written anew since then."""
+        """Remove dead letters that were processed. Packets stay, and so does a dead letter that was written again."""
         for message in messages:
             if isinstance(message.token, tuple):
                 path, inode = message.token

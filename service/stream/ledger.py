@@ -27,7 +27,7 @@ class LostAlertError(UnbalancedError):
 class DeliveryLedger:
     """Ledger of all alerts: in = classified + abstained + dead + tombstones + returned, for each topic.
 
-    It balances at every shutdown. An alert is *in* when it was taken from the broker, and is resolved in exactly one
+    It balances at every shutdown. An alert is *in* once it was consumed, and is resolved in exactly one
     way: the sink acknowledged its classification, its abstention or its dead letter; it was a *tombstone*, a null
     value; or it was *returned*: given back before any of that, because the worker stopped or failed or its partition
     was given to others, and the broker delivers it again. An alert that is not resolved when its batch is done is
@@ -35,7 +35,7 @@ class DeliveryLedger:
 
     A message counts as one alert until it is decoded (:meth:`expand`). Messages in flight are distinguished by
     identity (:func:`~nightjar_alerts.service.stream.messages.identity`): every stage passes
-    on the ones that were taken.
+    on the ones that were consumed.
 
     Used on one thread.
     """
@@ -47,7 +47,7 @@ class DeliveryLedger:
         self._open: dict[int, dict[int, str]] = {}  # by message: numbers of open alerts, with their ids where known
 
     def open(self, messages: Iterable[Message]) -> None:
-        """Open messages that were taken from the source."""
+        """Record messages that were consumed, each as one unresolved alert."""
         for message in messages:
             self._open[identity(message)] = {0: ""}
             self._count_in(message.topic, 1)
@@ -142,7 +142,7 @@ class DeliveryLedger:
         return list(self._open[identity(alert.message)]) if alert.number is None else [alert.number]
 
     def _label(self, topic: str) -> str:
-        # A pattern may match any number of topics, and every label of a metric takes memory for good.
+        # A pattern may match any number of topics, and every label of a metric occupies memory for ever.
         if len(topic) > LONGEST_TOPIC:
             return OTHER
         return topic if topic in self._in or len(self._in) < TOPICS else OTHER

@@ -38,7 +38,7 @@ class Message:
     timestamp_ms : timestamp of the broker, milliseconds since 1970; None when it has none.
     deliveries : number of deliveries, as far as the broker counts them.
     token : private to the source, for :meth:`Source.acknowledge`.
-    unread : True where the bytes were not fetched, as fetching may be what kills the process; its dead letter has none.
+    unread : True if the bytes were not fetched, since fetching may be what kills the process; its dead letter has none.
     tombstone : True for a null value: there is nothing to classify, and nothing to keep.
     """
 
@@ -91,10 +91,10 @@ class SourceStatus:
 
     Attributes
     ----------
-    error : reason for which nothing can be taken; empty when nothing is known to be wrong.
+    error : reason why nothing can be consumed; empty when nothing is known to be wrong.
     assigned : number of partitions assigned to this worker; None where the broker has none.
     lag : messages that wait at the broker or are not yet done, by topic and partition ("" where there are none).
-    waiting : messages at the broker that could be taken now, as far as it is known.
+    waiting : messages at the broker that could be consumed now, as far as it is known.
     member : False while the group that shares the topics does not count this worker in.
     """
 
@@ -140,18 +140,18 @@ class Source(Protocol):
         """Return up to ``limit`` messages; waits about ``timeout`` seconds for the first. Raises TransientError."""
 
     def heartbeat(self, seconds: float) -> None:
-        """Stay a member of the group while nothing can be taken, for a while at most; called instead of ``poll``."""
+        """Stay a member of the group for about ``seconds``; called instead of ``poll`` while there is no capacity."""
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
         """Acknowledge messages. Raises TransientError: they may be delivered again, and nothing is lost."""
 
     def commit_window(self) -> int | None:
-        """Return how many messages more may be answered before offsets are committed; None for any number."""
+        """Return how many more messages may be published before offsets are committed; None for any number."""
 
     def check_access(self) -> str:
-        """Return the reason for which the broker refuses this client, or what the work needs; empty if it does not.
+        """Return why the broker rejects this client, or a command that it needs; empty if it does not.
 
-        Called once, at the start. A broker that does not answer does not refuse.
+        Called once, at the start. A broker that does not respond rejects nobody.
         """
 
     def owns(self, message: Message) -> bool:
@@ -216,11 +216,11 @@ class Sink(Protocol):
         """Send records and wait for the delivery report of each."""
 
     def check_access(self) -> str:
-        """Return the reason of a refusal, as a source does."""
+        """Return why the broker rejects this client, as a source does."""
 
     @property
     def error(self) -> str:
-        """Return the reason for which nothing can be published, as far as it is known before a record is sent."""
+        """Return why nothing can be published, as far as it is known before a record is sent; empty otherwise."""
 
     def close(self) -> None:
         """Close the connection; whatever was published has been acknowledged before."""
@@ -233,7 +233,7 @@ class Result:
     Attributes
     ----------
     number : index of the alert in its message; a container may hold several.
-    received_ms : when the message came, milliseconds since 1970.
+    received_ms : time of the poll, milliseconds since 1970.
     prior : name of the prior of the result, if the model has it; empty for the model's own.
     record : encoded result; None before it is encoded, and if the format cannot express it.
     """

@@ -61,7 +61,7 @@ from nightjar_alerts.service.stream.publishing import PublishingQueue, PublishSt
 log = structlog.get_logger(__name__)
 
 YieldTurn = Callable[[], None]
-"""Called by a stage before it waits for something outside, for any time: other batches need not wait for this one."""
+"""Called by a stage before it waits for something outside the process: later batches may publish first."""
 
 
 class DecodeStage:
@@ -70,7 +70,7 @@ class DecodeStage:
     Parameters
     ----------
     policy : for messages whose schema cannot be fetched.
-    max_deliveries : a message that was delivered more often than this is taken to kill workers.
+    max_deliveries : a message that was delivered more often is assumed to kill workers.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class DecodeStage:
     async def _read_all(
         self, messages: Sequence[Message], yield_turn: YieldTurn
     ) -> list[list[PacketOutcome] | DeadLetterCause]:
-        """Read all messages, as often as it takes to get their schemas."""
+        """Read all messages, repeated until their schemas are there."""
         read: dict[int, list[PacketOutcome] | DeadLetterCause] = {}  # by index: the order stays
         while remaining := [index for index in range(len(messages)) if index not in read]:
             retries = []
@@ -169,14 +169,14 @@ class InferStage:
                 if isinstance(outcome, DeadLetterCause):
                     failed.append(FailedAlert(alert.message, alert.number, outcome))
                     continue
-                handle, answer = outcome
-                decision = after_inference(answer, last_try=attempt == MAX_TRIES - 1)
+                handle, inferred = outcome
+                decision = after_inference(inferred, last_try=attempt == MAX_TRIES - 1)
                 if isinstance(decision, DeadLetterCause):
                     failed.append(FailedAlert(alert.message, alert.number, decision))
                 elif decision == "retry":
                     retries.append(alert)
                 else:
-                    results.append(Result(*alert, answer, handle, batch.received_ms, self._prior))
+                    results.append(Result(*alert, inferred, handle, batch.received_ms, self._prior))
             if not (remaining := retries):
                 break
             yield_turn()
@@ -251,7 +251,7 @@ class Pipeline:
 
     Parameters
     ----------
-    exactly_once : ends batches in transactions; None where alerts are answered at least once.
+    exactly_once : publishes and commits in transactions; None for at-least-once delivery.
     """
 
     def __init__(
@@ -270,9 +270,9 @@ class Pipeline:
         self._decoder, self._inference, self._publisher = stages
         self._metrics, self.model = metrics, model
 
-    async def handle(self, messages: Sequence[Message]) -> None:
-        """Resolve messages; what is open when this is cancelled, or fails, is given back to the broker."""
-        # Before anything is waited for: batches end in the order in which they were taken.
+    async def run(self, messages: Sequence[Message]) -> None:
+        """Process a batch to its end; alerts that are unresolved when this fails or is cancelled are given back."""
+        # Before the first await, so that turns are in the order of consumption.
         turn = self._queue.enqueue()
         transaction_turn = self._exactly_once.next_turn() if self._exactly_once else None
         self._ledger.open(messages)
@@ -318,7 +318,7 @@ class Pipeline:
 
     async def _publish(self, batch: Batch) -> None:
         """Publish results, write dead letters and acknowledge: at least once."""
-        batch = self._without_reassigned(batch)  # their new owners answer them: fewer are answered twice
+        batch = self._without_reassigned(batch)  # their new owners publish them: fewer results are published twice
         with self._timed("publish"):
             batch = await self._publisher.publish(batch)
         self._ledger.resolve_results(batch.results)
@@ -361,7 +361,7 @@ class Pipeline:
                 self._metrics.stream_broker_age.observe(max(0.0, (batch.received_ms - timestamp_ms) / 1000))
 
     def _observe_alert_ages(self, results: Sequence[Result]) -> None:
-        """Record the age of each answered alert; a replay says nothing about the speed of the service."""
+        """Record the age of each published alert; a replay says nothing about the speed of the service."""
         if self._source.finite:
             return
         dated = [(result.packet.survey, result.packet.mjd) for result in results if result.packet.mjd is not None]

@@ -28,16 +28,16 @@ from nightjar_alerts.service.stream.messages import SourceStatus
 
 
 class ProgressMonitor:
-    """Monitor of progress: when messages were taken and done last, and the status of the source.
+    """Monitor of progress: when messages were last consumed and finished, and the status of the source.
 
-    A worker is not ready while it can take nothing, for whatever reason, or takes nothing although the broker has more.
+    A worker is not ready while it cannot consume, for whatever reason, or consumes nothing although messages wait.
     It is unhealthy, so that a supervisor restarts it, when nothing moves for minutes although messages wait and no
     external error explains it: a restart does not repair a broker, sink, registry or disk. It is also unhealthy when it
     is not a member of its group although the brokers answer: it has no partitions then, so no messages wait for it.
 
     Parameters
     ----------
-    unready_after : seconds without a message taken, while more wait, after which the worker is not ready.
+    unready_after : seconds without a consumed message, while more wait, after which the worker is not ready.
     unhealthy_after : seconds without any progress after which it is unhealthy.
     outside : returns the external errors; empty when there is none.
     """
@@ -55,15 +55,15 @@ class ProgressMonitor:
         self._unhealthy_after = unhealthy_after
         self._outside = outside
         self._clock = clock
-        self._taken_at = self._moved_at = self._trouble_at = self._member_at = clock()
+        self._consumed_at = self._moved_at = self._error_at = self._member_at = clock()
         self._lagging: set[tuple[str, str]] = set()  # labels of the metric of lag
         self.status = SourceStatus()
 
-    def note_taken(self) -> None:
-        """Note that messages were taken."""
-        self._taken_at = self._moved_at = self._clock()
+    def note_consumed(self) -> None:
+        """Note that messages were consumed."""
+        self._consumed_at = self._moved_at = self._clock()
 
-    def note_ended(self) -> None:
+    def note_finished(self) -> None:
         """Note that a batch has ended."""
         self._moved_at = self._clock()
 
@@ -72,15 +72,15 @@ class ProgressMonitor:
 
         Parameters
         ----------
-        in_flight : messages taken and not done.
+        in_flight : messages consumed and not yet finished.
         """
         self.status, now = status, self._clock()
         if status.waiting <= 0:
-            self._taken_at = now
+            self._consumed_at = now
             if not in_flight:
                 self._moved_at = now
         if self._outside() or status.error or status.assigned == 0:
-            self._trouble_at = now
+            self._error_at = now
         if self._outside() or status.error or status.member:
             self._member_at = now
         metrics = self._metrics
@@ -90,16 +90,16 @@ class ProgressMonitor:
             metrics.stream_lag.remove(*labels)
         self._lagging = set(status.lag)
         metrics.stream_assigned.set(status.assigned or 0)
-        metrics.stream_untaken.set(now - self._taken_at)
+        metrics.stream_untaken.set(now - self._consumed_at)
         metrics.stream_not_ready.set(bool(self._outside() or self.unready()))
 
     def unready(self) -> str:
-        """Return the reason for which nothing is taken; empty when messages are taken, or none wait."""
+        """Return why nothing is consumed; empty while messages are consumed, or none wait."""
         if self.status.error:
             return f"source: {self.status.error}"
-        since = self._clock() - self._taken_at
+        since = self._clock() - self._consumed_at
         if self.status.waiting > 0 and since > self._unready_after:
-            return f"source: nothing taken for {since:.0f} s although {self.status.waiting} messages wait"
+            return f"source: nothing consumed for {since:.0f} s although {self.status.waiting} messages wait"
         return self._membership_error(self._unready_after)
 
     def unhealthy(self) -> str:
@@ -107,7 +107,7 @@ class ProgressMonitor:
         now = self._clock()
         if self._outside() or self.status.error:
             return ""
-        since = now - max(self._moved_at, self._trouble_at)
+        since = now - max(self._moved_at, self._error_at)
         if since > self._unhealthy_after:
             return f"nothing has moved for {since:.0f} s although messages wait"
         return self._membership_error(self._unhealthy_after)

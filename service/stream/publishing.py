@@ -166,13 +166,13 @@ class PublishTurn:
 
 
 class PublishingQueue:
-    """Queue of batches for publishing, where a source bounds the answers that are not committed.
+    """Queue of batches for publishing, where a source bounds the published messages that are not committed.
 
-    What is answered cannot be committed before everything taken before it is done. So batches are published in the
-    order in which they were taken, in parts, each once it fits into the source's commit window; a killed worker has
-    answered no more than that window without a commit. A batch that waits for something outside leaves the queue
+    An offset is committed only when every message before it is resolved. So batches are published in the order of
+    consumption, in parts, each once it fits into the source's commit window; a killed worker has published no more than
+    that window without a commit. A batch that waits for something outside the process leaves the queue
     (:meth:`leave`) and is published when it is ready. Where a part has not fitted for :data:`WINDOW_TIMEOUT_SECONDS`,
-    as no broker acknowledges commits, alerts are answered all the same; not so while dead letters cannot be written,
+    as no broker acknowledges commits, alerts are published all the same; not so while dead letters cannot be written,
     which keeps offsets from being committed for as long as it lasts.
 
     Parameters
@@ -183,13 +183,13 @@ class PublishingQueue:
     def __init__(self, source: Source, errors: ActiveErrors) -> None:
         self._source, self._errors = source, errors
         self._bounded = source.commit_window() is not None
-        self._waiting: dict[PublishTurn, None] = {}  # in the order taken; the turn of the first one is reached
+        self._waiting: dict[PublishTurn, None] = {}  # in the order of consumption; the first one may publish
         self._in_flight = 0
         # Zero once a part has not fitted for so long, until one fits: an outage costs one timeout, not one a part.
         self._window_timeout = WINDOW_TIMEOUT_SECONDS
 
     def enqueue(self) -> PublishTurn:
-        """Return the turn of a batch; to be called in the order in which batches are taken."""
+        """Return the turn of a batch; call it in the order in which batches are polled."""
         turn = PublishTurn()
         if self._bounded:
             self._waiting[turn] = None

@@ -1,10 +1,10 @@
 """Alerts from Redis streams by a consumer group, and records to a stream.
 
 An entry has the fields ``value`` and, optionally, ``key``, ``timestamp`` and headers as ``h:<name>``. Entries that a
-worker had taken when it died are claimed by another after ``idle`` seconds. One with which two workers died is
-delivered alone, with nothing else in flight; one that goes on killing whoever fetches it is given up by its id, unread.
-What an orderly stop gives back is claimed at once and does not count as delivered. Done entries are acknowledged and,
-with ``delete=yes``, deleted, which is right only where no other group reads the stream.
+dead worker had read are claimed by another one after ``idle`` seconds. An entry with which two workers died is
+delivered alone, with nothing else in flight. One that goes on killing whoever fetches it becomes a dead letter without
+its bytes. Entries that an orderly stop gives back are claimed at once, and this delivery does not count. Finished
+entries are acknowledged and, with ``delete=yes``, deleted, which is right only where no other group reads the stream.
 
 Redis bounds no reply in bytes: how many entries are requested at once follows the size of those before
 (:class:`FetchSize`).
@@ -77,8 +77,8 @@ def connect(address: Address) -> Callable[[], Any]:
     """Check the options of a connection; return a function that makes its client.
 
     A client of a single server or of Sentinel connects when first used, one of Redis Cluster when it is made. It does
-    not retry: its callers do, and report meanwhile that nobody answers, which retries of the client would hide for most
-    of a minute. Nor does it send PING, for which a user may have no permission.
+    not retry: its callers do, and report meanwhile that no server responds, which retries of the client would hide for
+    most of a minute. Nor does it send PING, for which a user may have no permission.
     """
     files = {name: address.options[name] for name in TLS_FILES if name in address.options}
     for name, path in files.items():
@@ -181,7 +181,9 @@ class RedisSource:
     def __init__(self, address: Address, max_deliveries: int = 5) -> None:
         options = address.only("group", "idle", "delete", "consumer", *CONNECTION_OPTIONS).options
         self._connect, self._streams = connect(address), [name.encode() for name in address.names]
-        self._one_call = len(self._streams) == 1 or not address.flag("cluster")  # streams of a cluster lie apart
+        self._one_call = len(self._streams) == 1 or not address.flag(
+            "cluster"
+        )  # streams of a cluster may be in different hash slots
         self._group = options.get("group", GROUP)
         self._consumer = options.get("consumer", f"{socket.gethostname()}-{os.getpid()}")
         self._unread_from = max_deliveries + READ_FOR_DEAD_LETTER
@@ -253,7 +255,7 @@ class RedisSource:
 
     def _note_in_flight(self, messages: list[Message]) -> list[Message]:
         """Remember what is delivered, so that this source does not claim it from itself."""
-        # An unread entry was claimed without counting a delivery, so that there is none to take back.
+        # An unread entry was claimed without counting a delivery, so that there is none to subtract.
         self._in_flight |= {cast("tuple[bytes, bytes]", one.token): one.deliveries + one.unread for one in messages}
         return messages
 
@@ -304,7 +306,7 @@ class RedisSource:
         return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
     def _claim_unread(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
-        """Claim entries without their bytes, which were fetched for a dead letter already and never came to one."""
+        """Claim entries without their bytes, which were fetched for a dead letter before, which was never written."""
         if not pending:
             return []
         ids = cast(
@@ -317,7 +319,7 @@ class RedisSource:
     # Acknowledge.
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Acknowledge, stream by stream. What was not read, or has no `value`, stays: its dead letter has no copy."""
+        """Acknowledge, stream by stream. ``delete=yes`` keeps entries without bytes: their dead letters have none."""
         by_stream = _by_stream(messages)
         read_by_stream = _by_stream([message for message in messages if message.value])
         try:
@@ -458,10 +460,10 @@ class RedisSink:
                 fields: dict[Any, Any] = {b"key": record.key, b"value": record.value, **headers}
                 # Trimmed by whole blocks of entries: exactly would cost Redis more at each.
                 pipeline.xadd(self._stream, fields, maxlen=self._maxlen, approximate=True)
-            answers = pipeline.execute(raise_on_error=False)
+            replies = pipeline.execute(raise_on_error=False)
         except ERRORS as error:  # what was written before the connection broke is written again, with the same key
             return [redis_report(error, self._stream) for _ in records]
-        return [redis_report(one, self._stream) if isinstance(one, Exception) else None for one in answers]
+        return [redis_report(one, self._stream) if isinstance(one, Exception) else None for one in replies]
 
     def close(self) -> None:
         """Close the connection."""
@@ -472,7 +474,7 @@ class RedisSink:
 class RedisRange(FiniteSource):
     """Entries of streams at or after ``since`` and before ``until`` (ISO times).
 
-    A dead letter that has been answered is deleted.
+    A dead letter that was processed is deleted.
     """
 
     def __init__(self, address: Address) -> None:

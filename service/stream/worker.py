@@ -1,9 +1,25 @@
-"""The worker: polls messages up to its limits, passes them through the pipeline, and accounts for every one.
+"""The stream worker: from messages to published results, with an account of every alert.
 
-SIGTERM or SIGINT: nothing more is polled, what is in flight is finished within ``drain_timeout``, the rest is given
-back to the broker. The process ends with 0 when the ledger balances; a dead engine, a lost alert or a ledger that does
-not balance ends it with 1, and what was in flight counts as delivered once more. Workers of one group share the
-partitions: scaling out is starting more of them.
+The path of a message, from poll to commit:
+
+1. **Poll.** ``Worker._consume`` polls the source while there is capacity, on the thread that owns the source, and
+   starts a task for each batch. ``Pipeline.run`` takes the batch to its end; each stage returns a new ``Batch``.
+2. **Open.** The ``DeliveryLedger`` records every message as unresolved, and the batch gets its turn to publish.
+3. **Decode.** ``DecodeStage`` reads the alerts of each message, on the decoding thread.
+4. **Infer.** ``InferStage`` routes each alert to a model and classifies the batch.
+5. **Encode and publish.** ``PublishStage`` encodes the results, sends them to the sink, and writes a dead letter for
+   each message with an alert that failed. It retries until all are acknowledged.
+6. **Resolve.** The ledger resolves each alert as classified, abstained, dead or tombstone, and raises if one is left.
+7. **Acknowledge and commit.** The source learns that the messages are finished. Redis acknowledges them at once. For
+   Kafka, the offset up to which all messages are finished is committed on the source's thread.
+
+With ``exactly_once=yes``, ``ExactlyOnce.commit`` runs steps 5 to 7 as one transaction, after encoding. The functions of
+the module ``decisions``, and nothing else, decide what becomes of a message: result, dead letter or retry.
+
+SIGTERM or SIGINT: nothing more is polled, batches in flight are finished within ``drain_timeout``, and the rest is
+given back to the broker. The process exits with 0 when the ledger balances. A dead engine, a lost alert or a ledger
+that does not balance ends it with 1, and the messages in flight count as delivered once more. Workers of one group
+share the partitions: to scale out, start more of them.
 """
 
 import asyncio
@@ -70,16 +86,16 @@ log = structlog.get_logger(__name__)
 
 
 class Worker:
-    """One worker process.
+    """One worker process: owns the source, the tasks in flight, the ledger and the probes.
 
     Parameters
     ----------
-    replay : take what the source holds now, commit nothing, and end.
+    replay : process what the source holds now, commit nothing, and end.
     load : loads a bundle, in a thread.
 
     Attributes
     ----------
-    ledger : what became of every alert.
+    ledger : account of every alert.
     live : the live view; None without a key for it.
     probes : server of ``/healthz``, ``/readyz`` and ``/metrics`` while the worker runs.
     """
@@ -101,11 +117,11 @@ class Worker:
         self._last_beat, self._backoff = monotonic(), backoff()
         after = settings.unready_after, settings.unhealthy_after
         self._progress = ProgressMonitor(self.metrics, *after, outside=self._external_error)
-        # One thread owns the source. One decodes: more would wait for each other's turn at the interpreter.
+        # One thread owns the source. One decodes, since more threads would only compete for the GIL.
         self._threads = ThreadPoolExecutor(1, "source"), ThreadPoolExecutor(1, "decode")
 
     async def run(self) -> int:
-        """Work until told to stop, or until the source has ended; returns the exit status."""
+        """Run until :meth:`stop` is called or the source has ended; return the exit status."""
         self.probes = self._open_probes()
         log.info("probes", host=self._settings.host, port=self.probes.port)
         try:
@@ -128,7 +144,7 @@ class Worker:
             raise AddressError(f"metrics and probes cannot be served at {place}: {error.strerror}") from None
 
     async def _work(self) -> None:
-        # On the source's thread: the consumer is its own from the start, and asking brokers may take seconds.
+        # On the source's thread, which owns the consumer from the start. Connecting may take seconds.
         connectors = self._connectors = await self._call_source(
             lambda: open_connectors(self._settings, self._replay, self.metrics)
         )
@@ -141,14 +157,14 @@ class Worker:
             await self._consume(source, pipeline)
         except FatalError as error:
             self._fail(str(error), RESTART_STATUS)
-        except Exception as error:  # what was taken must come to an end, whatever happened to the source
+        except Exception as error:  # whatever it is, batches in flight must be finished
             log.critical("the source failed", exc_info=error)
             self._fail("the source failed")
         finally:
             await self._drain(source)
             for task in reports:
                 task.cancel()
-            # After a failure not cleanly: what is in flight may be what failed, and the broker is to count that.
+            # Not clean after a failure: a message in flight may have caused it, and its delivery must count.
             await self._call_source(lambda: source.close(clean=not self._failure))
             for sink in (connectors.sink, connectors.dead_letters):
                 await asyncio.to_thread(sink.close)
@@ -182,7 +198,11 @@ class Worker:
         return Pipeline(connectors.source, stages, self.ledger, self._errors, self.metrics, model, once)
 
     async def _consume(self, source: Source, pipeline: Pipeline) -> None:
-        """Poll messages up to the limits of messages and bytes in flight."""
+        """Poll messages and start batches while there is capacity; else send heartbeats. Returns when told to stop.
+
+        Capacity is limited by messages, bytes and, in transactions, batches in flight. While dead letters cannot be
+        written, nothing more is polled.
+        """
         while not self._stop.is_set():
             self._last_beat = monotonic()
             await self._wait_for_batch_end()
@@ -207,7 +227,7 @@ class Worker:
             await asyncio.wait(self._tasks, timeout=BATCH_WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def _poll(self, source: Source, limit: int) -> list[Message] | None:
-        """Return messages, an empty list when none came in time, None when the source failed."""
+        """Return messages, an empty list if none arrived in time, None if the source failed."""
         try:
             messages = await self._call_source(lambda: source.poll(limit, POLL_SECONDS))
         except TransientError as error:
@@ -218,8 +238,8 @@ class Worker:
         return [restore(message) for message in messages] if self._replay else messages
 
     def _start_batch(self, pipeline: Pipeline, messages: list[Message]) -> None:
-        self._count(messages, 1)  # before the task begins: the next poll must see them
-        self._progress.note_taken()
+        self._count(messages, 1)  # before the task starts, since the next poll depends on it
+        self._progress.note_consumed()
         task = asyncio.create_task(self._run_batch(pipeline, messages))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -231,60 +251,60 @@ class Worker:
 
     async def _run_batch(self, pipeline: Pipeline, messages: list[Message]) -> None:
         try:
-            await pipeline.handle(messages)
+            await pipeline.run(messages)
         except (EngineError, UnbalancedError) as error:
             self._fail(str(error))
         except FatalError as error:
             self._fail(str(error), RESTART_STATUS)
-        except Exception as error:  # whatever it is, these messages are not done: another process shall try
+        except Exception as error:  # whatever it is, these messages are unresolved: the process ends, another one tries
             log.critical("a batch failed", exc_info=error)
             self._fail("a batch failed")
         finally:
             self._count(messages, -1)
-            self._progress.note_ended()
+            self._progress.note_finished()
 
     async def _all_done(self) -> None:
-        """Wait until everything that was taken is done, or the worker shall stop."""
+        """Wait until every batch in flight has ended, or until told to stop."""
         stop = asyncio.create_task(self._stop.wait())
         while self._tasks and not self._stop.is_set():
             await asyncio.wait([stop, *self._tasks], timeout=1, return_when=asyncio.FIRST_COMPLETED)
-            self._last_beat = monotonic()  # the last batches may take minutes: that is no sign of a stuck worker
+            self._last_beat = monotonic()  # the last batches may take minutes, which is not being stuck
         stop.cancel()
 
     async def _drain(self, source: Source) -> None:
-        """Bring to an end what is in flight, as far as there is time; the source goes on committing meanwhile."""
-        # A broker's client that failed delivers and commits nothing more.
+        """Finish batches in flight within ``drain_timeout``, while the source goes on committing; cancel the rest."""
+        # A broker's client that failed for good publishes and commits nothing more.
         seconds = 0.0 if self._failure_status == RESTART_STATUS else self._settings.drain_timeout
         self._state, end = "draining", monotonic() + seconds
         while self._tasks and (remaining := end - monotonic()) > 0:
             try:
                 await self._call_source(lambda: source.heartbeat(HEARTBEAT_SECONDS))
-            except Exception as error:  # whatever it is, what was taken must come to an end
+            except Exception as error:  # whatever it is, batches in flight must be finished
                 log.warning("the source failed while the worker drains", exc_info=error)
                 await asyncio.wait(self._tasks, timeout=remaining)
         for task in list(self._tasks):
-            task.cancel()  # what it holds is given back on the way out (`Pipeline.handle`)
+            task.cancel()  # `Pipeline.run` gives back its unresolved alerts
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _call_source(self, work: Callable[[], T]) -> T:
-        """Return the result of a call to the source, whose calls are all made from one thread."""
+        """Run a call to the source on the thread that owns it; return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._threads[0], work)
 
     async def _report(self) -> None:
-        """Log the account now and then."""
+        """Log the account every ``account_interval`` seconds."""
         while True:
             await asyncio.sleep(self._settings.account_interval)
             log.info("account", topics=self.ledger.summary(), in_flight=self._in_flight_messages)
 
     async def _observe(self, source: Source) -> None:
-        """Ask for the status of the source, every few seconds."""
+        """Record the status of the source every few seconds."""
         while True:
-            # Not on the source's own thread, which may be waiting for messages.
+            # Not on the source's thread, which may be waiting for messages.
             self._progress.observe(await asyncio.to_thread(source.status), self._in_flight_messages)
             await asyncio.sleep(OBSERVE_SECONDS)
 
     def _external_error(self) -> str:
-        """Return what is wrong outside of this process."""
+        """Return errors outside this process: of brokers, sinks, the registry or the disk."""
         reasons = [str(self._errors)]
         if self._connectors is not None:
             sinks = {"sink": self._connectors.sink, "dead letters": self._connectors.dead_letters}
@@ -294,7 +314,7 @@ class Worker:
         return "; ".join(filter(None, reasons))
 
     def stop(self) -> None:
-        """Stop taking messages, finish, and end."""
+        """Stop polling, finish the batches in flight, and end."""
         self._stop.set()
 
     def _fail(self, reason: str, status: int = 1) -> None:
