@@ -1,14 +1,15 @@
 """Attacks on the HTTP port of a real service, and the latency of a well-behaved client during each of them.
 
     python -m deploy.bench --parts '["hostile"]'
-    python -m deploy.bench.hostile ADDRESS PORT      the well-behaved client alone
+    python -m deploy.bench.hostile ADDRESS PORT [CERTIFICATE]      the well-behaved client alone
 
-Attacks are connections that are idle, slow or many, and bodies that cost more than their size. Each is measured for a
-few seconds: bytes sent, the longest wait of the well-behaved client, its 99th percentile during the attack and without
-one, requests without an answer, memory at the peak and after the end, and the share of the time in which the service's
-event loop computed, which is the one figure that other work on the machine does not change. The client is a process of
-its own, opens a connection for each request and comes from another loopback address. Attackers use the same cores as
-the service, so its latency contains their cost, too.
+Attacks are connections that are idle, slow or many, and bodies that cost more than their size. Floods of connections
+come through nginx with the shipped configuration, all others to the bare port. Each is measured for a few seconds:
+bytes sent, the longest wait of the well-behaved client, its 99th percentile during the attack and without one, requests
+without an answer, memory of the service and of nginx at the peak and after the end, and the share of the time in which
+the service's event loop computed, which is the one figure that other work on the machine does not change. The client is
+a process of its own, opens a connection for each request and comes from another loopback address. Attackers use the
+same cores as the service, so its latency contains their cost, too.
 
 All attacks are bounded in connections, bytes and time, and go to loopback only.
 """
@@ -19,9 +20,11 @@ import contextlib
 import json
 import resource
 import socket
+import ssl
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zlib
@@ -33,6 +36,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from deploy.bench.http_load import quantile
+from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
 from deploy.bench.report import Numbers
 from deploy.bench.service_process import HOST, ServiceDied, ServiceProcess, running
 from nightjar_alerts.models.common import markdown_table
@@ -45,17 +49,20 @@ REST_SECONDS: Final = 2.5  # after an attack, before memory is read again
 SETTLE_SECONDS: Final = 0.5
 START_SECONDS: Final = 300.0
 MB: Final = 1e6
+READ_BYTES: Final = 2048
+LAWFUL: Final = "lawful bodies"
 HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n"
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
 GET: Final = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Target(NamedTuple):
-    """Port to attack, share of the full force, and end of the attack (``time.monotonic()``)."""
+    """Port to attack, share of the full force, end of the attack (``time.monotonic()``), and TLS, None without."""
 
     port: int
     scale: float
     until: float
+    tls: ssl.SSLContext | None = None
 
     def many(self, count: int) -> int:
         """Scale a number of connections."""
@@ -68,19 +75,21 @@ class Target(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """An attack by name; ``run`` returns the bytes sent."""
+    """An attack by name; ``run`` returns the bytes sent. A flood of connections goes through nginx."""
 
     name: str
     run: Callable[[Target], Coroutine[Any, Any, int]]
+    is_flood: bool = False
 
 
 class AttackConnection:
-    """Connection of an attacker; errors on it end it and are not reported."""
+    """Connection of an attacker; errors on it end it and are not reported. TLS begins with the first byte sent."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.sent = target, 0
         self._socket = socket.socket()
         self._socket.setblocking(False)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def __aenter__(self) -> "AttackConnection":
         """Connect."""
@@ -95,17 +104,29 @@ class AttackConnection:
 
     async def __aexit__(self, *_: object) -> None:
         """Close the connection."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
         self._socket.close()
 
     def small_window(self) -> None:
-        """Shrink the receive buffer; call before connecting."""
+        """Shrink the receive buffer."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+
+    def _time(self, seconds: float) -> asyncio.Timeout:
+        return asyncio.timeout(min(seconds, max(0.0, self.target.until - time.monotonic())))
 
     async def send(self, data: bytes, seconds: float = 10.0) -> bool:
         """Send data; return whether all of it was sent."""
         try:
-            async with asyncio.timeout(min(seconds, max(0.0, self.target.until - time.monotonic()))):
-                await asyncio.get_running_loop().sock_sendall(self._socket, data)
+            async with self._time(seconds):
+                if self._streams is None:
+                    name = None if self.target.tls is None else "localhost"
+                    self._streams = await asyncio.open_connection(
+                        sock=self._socket, ssl=self.target.tls, server_hostname=name, limit=READ_BYTES
+                    )
+                    self._streams[1].transport.set_write_buffer_limits(0)  # drain() waits until all is sent
+                self._streams[1].write(data)
+                await self._streams[1].drain()
         except (OSError, TimeoutError):
             return False
         self.sent += len(data)
@@ -113,9 +134,11 @@ class AttackConnection:
 
     async def receive(self, seconds: float = 60.0) -> bytes:
         """Receive some bytes; empty at the end of the stream, on errors and on timeouts."""
+        if self._streams is None:
+            return b""
         try:
-            async with asyncio.timeout(min(seconds, max(0.0, self.target.until - time.monotonic()))):
-                return await asyncio.get_running_loop().sock_recv(self._socket, 65536)
+            async with self._time(seconds):
+                return await self._streams[0].read(READ_BYTES)
         except (OSError, TimeoutError):
             return b""
 
@@ -125,9 +148,10 @@ class AttackConnection:
             pass
 
     def half_close(self) -> None:
-        """Close the sending side only."""
+        """Close the sending side only; TLS cannot."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+            if self._streams is not None and self._streams[1].can_write_eof():
+                self._streams[1].write_eof()
 
     def reset(self) -> None:
         """Send RST instead of FIN on close."""
@@ -262,6 +286,16 @@ async def garbage(target: Target) -> int:
     return await crowd(target, target.many(100), behave, again=True)
 
 
+async def many_requests(target: Target) -> int:
+    """Send requests without a pause, each on a new connection."""
+
+    async def behave(peer: AttackConnection) -> None:
+        await peer.send(GET % b"/v1/models")
+        await peer.receive()
+
+    return await crowd(target, target.many(200), behave, again=True)
+
+
 def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Target], Coroutine[Any, Any, int]]:
     """Send one body repeatedly from ``count`` clients."""
     head = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
@@ -385,15 +419,16 @@ def attacks() -> list[Attack]:
     text, arrow = b"application/json", b"application/vnd.apache.arrow.stream"
     return [
         Attack("pipelining", pipelining),
-        Attack("idle", idle),
-        Attack("slow headers", slow_headers),
-        Attack("slow bodies", slow_bodies),
-        Attack("slow streams", slow_streams),
+        Attack("idle", idle, is_flood=True),
+        Attack("slow headers", slow_headers, is_flood=True),
+        Attack("slow bodies", slow_bodies, is_flood=True),
+        Attack("slow streams", slow_streams, is_flood=True),
         Attack("slow readers", slow_readers),
-        Attack("resets", resets),
-        Attack("half closed", half_closed),
+        Attack("resets", resets, is_flood=True),
+        Attack("half closed", half_closed, is_flood=True),
         Attack("giant headers", giant_headers),
         Attack("garbage", garbage),
+        Attack("many requests", many_requests, is_flood=True),
         Attack("faulty number", posting(b"/v1/classify", text, faulty_number(), 2)),
         Attack("not finite", posting(b"/v1/classify", text, not_finite(), 2)),
         Attack("schema bomb", posting(b"/v1/alerts", octets, schema_bomb(), 4)),
@@ -406,7 +441,7 @@ def attacks() -> list[Attack]:
 
 def lawful() -> Attack:
     """Return the flood of large valid bodies, which ``max_held_bytes`` bounds."""
-    return Attack("lawful bodies", posting(b"/v1/classify", b"application/json", large_curves(), 32))
+    return Attack(LAWFUL, posting(b"/v1/classify", b"application/json", large_curves(), 32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,18 +481,25 @@ def measure(
     ValueError
         For an unknown name.
     """
-    every, rows = [*attacks(), lawful()], list[AttackRow]()
+    every = [*attacks(), lawful()]
     names = [attack.name for attack in every]
     if unknown := [name for name in only if name not in names]:
         raise ValueError(f"no attack is named {', '.join(unknown)}; there are {', '.join(names)}")
     _allow_many_files()
-    settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0"}
-    for group in (every[:-1], every[-1:]):
-        chosen = [attack for attack in group if not only or attack.name in only]
-        if not chosen:
+    chosen = [attack for attack in every if not only or attack.name in only]
+    rows: list[AttackRow] = []
+    for group in (
+        [attack for attack in chosen if not attack.is_flood and attack.name != LAWFUL],
+        [attack for attack in chosen if attack.is_flood],
+        [attack for attack in chosen if attack.name == LAWFUL],
+    ):
+        if not group:
             continue
-        with running(bundle, settings, START_SECONDS) as service:
-            for attack in chosen:
+        if group[0].is_flood and not is_installed():
+            say("floods of connections: skipped, as nginx is not installed (apt-get install nginx openssl)")
+            continue
+        with _target(bundle, behind_nginx=group[0].is_flood) as service:
+            for attack in group:
                 rows.append(row := _attacked(service, attack, seconds, scale))
                 say(
                     f"{attack.name}: {row.sent_mb:.1f} MB, worst {row.worst_stall_ms:.0f} ms, p99 {row.p99_ms:.0f} "
@@ -466,6 +508,46 @@ def measure(
                     f"memory +{row.memory_mb:.0f} MB, after {row.memory_after_mb:+.0f}, loop busy {row.loop_busy:.0%}"
                 )
     return rows
+
+
+class _Attacked(NamedTuple):
+    """A service under attack, and the nginx in front of it; None for the bare port."""
+
+    service: ServiceProcess
+    nginx: NginxProcess | None = None
+
+    @property
+    def port(self) -> int:
+        return self.service.port if self.nginx is None else self.nginx.port
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return None if self.nginx is None else client_context(self.nginx.certificate)
+
+    def memory(self) -> int:
+        """Return the resident bytes; 0 if a process has died, which the clients report."""
+        try:
+            return self.service.memory() + (0 if self.nginx is None else self.nginx.memory())
+        except (OSError, ServiceDied):
+            return 0
+
+    def loop_seconds(self) -> float:
+        try:
+            return self.service.loop_seconds()
+        except OSError:
+            return 0.0
+
+
+@contextlib.contextmanager
+def _target(bundle: Path, behind_nginx: bool) -> Iterator[_Attacked]:
+    settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0"}
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(running(bundle, settings, START_SECONDS))
+        if not behind_nginx:
+            yield _Attacked(service)
+            return
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nightjar-nginx-"))
+        yield _Attacked(service, stack.enter_context(running_nginx(Path(folder) / "nginx", service.port)))
 
 
 OWN_FIGURES: Final = (
@@ -479,7 +561,7 @@ def numbers(rows: Sequence[AttackRow]) -> Numbers:
     own: Numbers = {
         f"hostile.attack.{row.key}.{name}": float(getattr(row, name)) for row in rows for name in OWN_FIGURES
     }
-    unlawful = [row for row in rows if row.attack != "lawful bodies"] or rows
+    unlawful = [row for row in rows if row.attack != LAWFUL] or rows
     return {
         "hostile.worst_stall_ms": max(row.worst_stall_ms for row in unlawful),
         "hostile.worst_memory_mb": max(row.memory_mb for row in unlawful),
@@ -509,34 +591,19 @@ def table(rows: Sequence[AttackRow]) -> str:
     return markdown_table(head, cells) + "\n"
 
 
-def _memory(service: ServiceProcess) -> int:
-    """Return the resident bytes; 0 if the service has died, which its clients report."""
-    try:
-        return service.memory()
-    except (OSError, ServiceDied):
-        return 0
-
-
-def _loop_seconds(service: ServiceProcess) -> float:
-    try:
-        return service.loop_seconds()
-    except OSError:
-        return 0.0
-
-
-def _attacked(service: ServiceProcess, attack: Attack, seconds: float, scale: float) -> AttackRow:
+def _attacked(service: _Attacked, attack: Attack, seconds: float, scale: float) -> AttackRow:
     """Attack the service while a well-behaved client uses it, from before the attack until after it."""
-    with _good_client(service.port) as good:
+    with _good_client(service.port, None if service.nginx is None else service.nginx.certificate) as good:
         quiet = [_passing(QUIET_SECONDS)]
-        before, computed, started = _memory(service), _loop_seconds(service), time.monotonic()
-        target = Target(service.port, scale, started + seconds)
+        before, computed, started = service.memory(), service.loop_seconds(), time.monotonic()
+        target = Target(service.port, scale, started + seconds, service.tls)
         sent, peak = asyncio.run(_watched(service, attack, target))
-        peak = max(peak, _memory(service))
+        peak = max(peak, service.memory())
         lasted = time.monotonic() - started
-        busy = max(0.0, _loop_seconds(service) - computed) / lasted
+        busy = max(0.0, service.loop_seconds() - computed) / lasted
         attacked = (started, time.monotonic() + SETTLE_SECONDS)
         time.sleep(REST_SECONDS)
-        after = _memory(service)
+        after = service.memory()
         quiet.append(_passing(QUIET_SECONDS))
         replies = good.stop()
     hit = _between(replies, attacked)
@@ -573,12 +640,13 @@ def _p99_ms(replies: Sequence[TimedReply]) -> float:
     return 1e3 * quantile(sorted(answered) or [PATIENCE_SECONDS], 0.99)
 
 
-async def _watched(service: ServiceProcess, attack: Attack, target: Target) -> tuple[int, int]:
+async def _watched(service: _Attacked, attack: Attack, target: Target) -> tuple[int, int]:
     """Return the bytes sent and the peak memory."""
-    peak = _memory(service)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # connections that the peer resets
+    peak = service.memory()
     task = asyncio.ensure_future(attack.run(target))
     while not task.done():
-        peak = max(peak, _memory(service))
+        peak = max(peak, service.memory())
         await asyncio.wait({task}, timeout=0.1)
     return task.result(), peak
 
@@ -596,9 +664,10 @@ class _GoodClient:
 
 
 @contextlib.contextmanager
-def _good_client(port: int) -> Iterator[_GoodClient]:
+def _good_client(port: int, certificate: Path | None = None) -> Iterator[_GoodClient]:
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-m", "deploy.bench.hostile", GOOD_ADDRESS, str(port)]
+    command += [] if certificate is None else [str(certificate)]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -614,11 +683,14 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def send(address: str, port: int, request: bytes) -> tuple[float, int]:
+def send(address: str, port: int, request: bytes, tls: ssl.SSLContext | None = None) -> tuple[float, int]:
     """Send a request on a new connection from ``address``; return seconds and status, 0 for no reply."""
     started, status = time.perf_counter(), 0
     try:
-        with socket.create_connection((HOST, port), PATIENCE_SECONDS, (address, 0)) as connection:
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection((HOST, port), PATIENCE_SECONDS, (address, 0)))
+            if tls is not None:
+                connection = stack.enter_context(tls.wrap_socket(connection, server_hostname="localhost"))
             connection.sendall(request)
             reply = b""
             while piece := connection.recv(65536):
@@ -629,13 +701,16 @@ def send(address: str, port: int, request: bytes) -> tuple[float, int]:
     return time.perf_counter() - started, status
 
 
-def good_requests(address: str, port: int, stopped: Callable[[], bool]) -> Iterator[TimedReply]:
+def good_requests(
+    address: str, port: int, certificate: Path | None, stopped: Callable[[], bool]
+) -> Iterator[TimedReply]:
     """Classify one light curve after another, with a pause between them."""
     body = json.dumps(light_curve(30)).encode()
     head = HEAD % b"application/json" + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    tls = None if certificate is None else client_context(certificate)
     while not stopped():
         began = time.monotonic()
-        yield TimedReply(began, *send(address, port, head + body))
+        yield TimedReply(began, *send(address, port, head + body, tls))
         time.sleep(PAUSE_SECONDS)
 
 
@@ -644,6 +719,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m deploy.bench.hostile", description="the well-behaved client")
     parser.add_argument("address")
     parser.add_argument("port", type=int)
+    parser.add_argument("certificate", type=Path, nargs="?", help="certificate to trust; without one there is no TLS")
     options = parser.parse_args()
     print("started", flush=True)
     ended = threading.Event()
@@ -653,7 +729,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    print(json.dumps(list(good_requests(options.address, options.port, ended.is_set))))
+    print(json.dumps(list(good_requests(options.address, options.port, options.certificate, ended.is_set))))
 
 
 if __name__ == "__main__":

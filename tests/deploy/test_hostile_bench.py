@@ -9,6 +9,7 @@ import pytest
 
 from deploy.bench import hostile
 from deploy.bench.hostile import AttackRow, Target, attacks, numbers, table
+from deploy.bench.nginx import client_context, is_installed, running_nginx
 from nightjar_alerts.models.alerts.envelopes import ANYTHING, MessageReader
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
@@ -68,6 +69,20 @@ def test_good_client_returns_its_timed_requests(edge: Live) -> None:
     assert all(reply.status == 200 and began < reply.began < time.monotonic() for reply in replies)
     assert hostile._between(replies, (began, time.monotonic())) == replies
     assert hostile._between(replies, (0.0, began)) == []
+
+
+@pytest.mark.skipif(not is_installed(), reason="nginx or openssl is not installed (apt-get install nginx openssl)")
+def test_floods_go_through_nginx(edge: Live, tmp_path: Path) -> None:
+    with running_nginx(tmp_path / "nginx", edge.port) as nginx:
+        wait_until(lambda: nginx.memory() > 0)  # it listens before its workers have started
+        with hostile._good_client(nginx.port, nginx.certificate) as good:
+            for attack in (one for one in ATTACKS.values() if one.is_flood):
+                target = Target(nginx.port, 0.01, time.monotonic() + 1.0, client_context(nginx.certificate))
+                sent = asyncio.run(attack.run(target))
+                assert (sent > 0) is (attack.name != "idle")
+            replies = good.stop()
+    assert replies
+    assert {reply.status for reply in replies} == {200}
 
 
 def test_schema_bomb_is_rejected_for_its_size() -> None:

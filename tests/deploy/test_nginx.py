@@ -2,12 +2,9 @@
 
 import http.client
 import json
-import os
 import re
-import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -16,27 +13,25 @@ from typing import Any
 
 import pytest
 
+from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
 from deploy.bench.service_process import HOST, ServiceProcess, free_port, running
 from support.edge import curve, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ROOT / "deploy" / "nginx.conf"
 JSON = {"Content-Type": "application/json"}
 FLOOD = 1000  # connections
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed (apt-get install nginx)"),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
+    pytest.mark.skipif(not is_installed(), reason="nginx or openssl is not installed (apt-get install nginx openssl)"),
 ]
 
 
 class Proxy:
     """A running nginx: where it listens, and how to talk to it."""
 
-    def __init__(self, folder: Path, plain_port: int, port: int) -> None:
-        self.plain_port, self.port, self.log = plain_port, port, folder / "access.log"
-        self._tls = ssl.create_default_context(cafile=str(folder / "fullchain.pem"))
+    def __init__(self, nginx: NginxProcess) -> None:
+        self.plain_port, self.port, self.log = nginx.plain_port, nginx.port, nginx.folder / "access.log"
+        self._tls = client_context(nginx.certificate)
 
     def connect(self, source: str = HOST) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(
@@ -60,48 +55,8 @@ class Proxy:
 @contextmanager
 def proxy(folder: Path, service_port: int, changes: Mapping[str, str] | None = None) -> Iterator[Proxy]:
     """The shipped configuration with the ports and paths of this test, and further replacements."""
-    folder.mkdir()
-    certificate = ["-keyout", f"{folder}/privkey.pem", "-out", f"{folder}/fullchain.pem", "-subj", "/CN=localhost"]
-    kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    names = ["-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(["openssl", "req", *kind, *certificate, *names], check=True, capture_output=True)
-    plain_port, port = free_port(), free_port()
-    text = SHIPPED.read_text()
-    for old, new in {
-        "listen 80;": f"listen {HOST}:{plain_port};",
-        "listen [::]:80;": "",
-        "listen 443 ssl;": f"listen {HOST}:{port} ssl;",
-        "listen [::]:443 ssl;": "",
-        "server 127.0.0.1:8080": f"server {HOST}:{service_port}",
-        "/etc/nginx/tls": str(folder),
-        "/var/log/nginx": str(folder),
-        **(changes or {}),
-    }.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    paths = "".join(f"    {kind}_temp_path {folder / kind};\n" for kind in kinds)
-    (folder / "nginx.conf").write_text(text.replace("http {\n", f"http {{\n{paths}", 1))
-    options = ["-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf", "-p", str(folder)]
-    user = "user root;" if os.geteuid() == 0 else ""  # the test's folder is open to its owner only
-    directives = ["-g", f"daemon off; pid {folder / 'pid'}; {user}"]
-    checked = subprocess.run(["nginx", "-t", *options, *directives], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-    process = subprocess.Popen(["nginx", *options, *directives])
-    try:
-        wait_until(lambda: listens(port))
-        yield Proxy(folder, plain_port, port)
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection((HOST, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+    with running_nginx(folder, service_port, changes) as nginx:
+        yield Proxy(nginx)
 
 
 @pytest.fixture(scope="module")
