@@ -47,7 +47,9 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _DAMAGED: Final = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, cramjam.DecompressionError)
 _LINES: Final = (".jsonl", ".ndjson")
 _SUFFIXES: Final = (".avro", ".json", *_LINES)
-_BLOCK_LIMITS: Final = ReadLimits(MAX_ITEM_BYTES, MAX_ITEM_BYTES, max_expansion=MAX_ITEM_BYTES)
+_BLOCK_LIMITS: Final = ReadLimits(
+    max_record_bytes=MAX_ITEM_BYTES, max_decompressed_bytes=MAX_ITEM_BYTES, max_expansion=MAX_ITEM_BYTES
+)
 
 Kind = Literal["packet", "unreadable", "other"]
 

@@ -47,8 +47,9 @@ class PacketLayout:
     marks : fields by which a packet of the family is known.
     observations : in order of preference for one exposure: forced photometry, the alert's own detection, history.
     alert_id, source_id, object_id, moving_id : where an id may stand (of the alert, of the detection that caused it, of
-        its object); the first that is neither null, 0 nor empty counts. A packet with a moving id belongs to the Solar
-        System, unless it has an object id as well and that object a history.
+        its object); the first that is neither null, 0 nor empty counts. The first moving id is that of the detection.
+        A packet with a moving id belongs to the Solar System unless it has an object id as well; then it does if its
+        detection does, and the object has no history.
     moving_name, moving_distance : name of the nearest known Solar System object and its distance in arcsec.
     moving_flags : fields by which a broker marks a known Solar System object, with the values that do.
     newest_of : list of detections whose newest row is the alert's own, where no field holds it; paths of ids name that

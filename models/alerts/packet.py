@@ -117,6 +117,7 @@ class ReadLimits:
     Attributes
     ----------
     max_record_bytes : length of a bare record or of one block of a container, decompressed.
+    max_document_bytes : length of an alert as JSON, which takes some ten times the bytes of Avro.
     max_decompressed_bytes : sum over the blocks of a container.
     max_expansion : decompressed over compressed size of a container; blocks of up to 1 MiB in all are always read.
     max_records : records in a container.
@@ -125,6 +126,7 @@ class ReadLimits:
     """
 
     max_record_bytes: int = 2 << 20
+    max_document_bytes: int = 8 << 20
     max_decompressed_bytes: int = 32 << 20
     max_expansion: int = 16
     max_records: int = 1000

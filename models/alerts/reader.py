@@ -67,7 +67,7 @@ def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet
         None, source_id=_first_id(record, layout.source_id),
     )  # fmt: skip
     moving = "the source belongs to a moving object" if moving_id and not object_id else ""
-    match = None if moving else _solar_system_match(record, layout, moving_id)
+    match = None if moving else _solar_system_match(record, layout)
     parts = [] if moving else observations(record, plan, limits)
     packet, rows = replace(packet, mjd=_alert_time(record, parts)), [part.rows for part in parts]
     if match and not _has_history(rows, packet.mjd):
@@ -100,8 +100,8 @@ HISTORY_DAYS: Final = 0.5
 """Detections earlier than this before the alert cannot be of the moving object that passes at the time of the alert."""
 
 
-def _solar_system_match(record: Record, layout: PacketLayout, moving_id: str) -> SolarSystemMatch | None:
-    if moving_id:
+def _solar_system_match(record: Record, layout: PacketLayout) -> SolarSystemMatch | None:
+    if moving_id := _first_id(record, layout.moving_id[:1]):
         return SolarSystemMatch(0.0, f"the source belongs to the Solar System object {moving_id[:40]}")
     for path, values in layout.moving_flags:
         if _flag(_at(record, path)) in values:

@@ -32,7 +32,12 @@ RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1]
 """Order of preference of the lists of observations; those of brokers' packets have the same names."""
 MANY: Final = 1 << 40
 LIMITS: Final = ReadLimits(
-    max_record_bytes=MANY, max_decompressed_bytes=MANY, max_expansion=MANY, max_records=MANY, max_observations=MANY
+    max_record_bytes=MANY,
+    max_document_bytes=MANY,
+    max_decompressed_bytes=MANY,
+    max_expansion=MANY,
+    max_records=MANY,
+    max_observations=MANY,
 )
 """An archive of one's own is not bounded."""
 

@@ -64,7 +64,12 @@ RUBIN: Final = PacketLayout(
     alert_id=(("alertId",), ("diaSourceId",), ("diaSource", "diaSourceId")),
     source_id=(("diaSource", "diaSourceId"),),
     object_id=(("diaObject", "diaObjectId"), ("diaSource", "diaObjectId")),
-    moving_id=(("diaSource", "ssObjectId"), ("ssSource", "ssObjectId"), ("ssObject", "ssObjectId")),
+    moving_id=(
+        ("diaSource", "ssObjectId"),
+        ("ssSource", "ssObjectId"),
+        ("ssObject", "ssObjectId"),
+        ("MPCORB", "ssObjectId"),
+    ),
     moving_flags=((("pred", "is_sso"), (True,)), (("properties", "rock"), (True,))),
     version=(("lsst_schema_version",),),
     metadata="diaObject",

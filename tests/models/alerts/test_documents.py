@@ -269,6 +269,17 @@ def test_alert_of_an_object_and_of_a_solar_system_object_is_classified_by_its_hi
         assert "23133931615303495" in packet.detail
 
 
+def test_record_of_a_solar_system_object_to_which_the_detection_does_not_belong_is_ignored() -> None:
+    """As in the samples of Rubin's schemas 7, which fill every record."""
+    document = plain(alerts.lsst_alert(points=1), lambda _: None)
+    packet = read(json.dumps({**document, "ssObject": {"ssObjectId": 5364546}}).encode())
+    assert packet.curve is not None
+    alone = {**document, "diaObject": None, "diaSource": {**document["diaSource"], "diaObjectId": None}}
+    for record in ("ssObject", "ssSource", "MPCORB"):
+        packet = read(json.dumps({**alone, record: {"ssObjectId": 5364546}}).encode())
+        assert (packet.reason, packet.object_id) == (AbstainReason.SOLAR_SYSTEM_OBJECT, "5364546")
+
+
 def lasair(**newest: Json) -> Json:
     rows = [{**alerts.row("lsst/10.0", "diaSource"), "diaSourceId": 100 + day, "diaObjectId": 7, "band": "r",
              "midpointMjdTai": 61_000.0 + day, "psfFlux": 500.0, "psfFluxErr": 10.0} for day in range(4)]  # fmt: skip
@@ -365,11 +376,11 @@ def test_list_of_alerts_that_is_damaged_gives_the_good_ones_and_each_error(text:
 
 
 def test_list_of_alerts_beyond_the_limits_gives_those_before() -> None:
-    limits = ReadLimits(max_records=2, max_record_bytes=len(LSST) + 10)
+    limits = ReadLimits(max_records=2, max_document_bytes=2 * len(LSST))
     reader = MessageReader(SchemaRegistry(), limits)
     reasons = [str(getattr(one, "reason", "")) for one in reader.read(f"[{LSST}, {LSST}, {LSST}]".encode())]
     assert reasons == ["None", "None", "too_many_records"]
-    large = json.dumps({**json.loads(LSST), "note": "x" * len(LSST)})
+    large = json.dumps({**json.loads(LSST), "note": "x" * (3 * len(LSST) // 2)})
     reasons = [str(getattr(one, "reason", "")) for one in reader.read(f"[{LSST}, {large}]".encode())]
     assert reasons == ["None", "record_too_large"]
     (error,) = reader.read(f"[{', '.join([LSST] * 9)}]".encode())
@@ -383,6 +394,26 @@ def test_gzipped_message_gives_the_same_points(name: str) -> None:
     data = alerts.container(schema, [record])
     assert_same(read(gzip.compress(data)), read(data))
     assert_same(read(gzip.compress(json.dumps(plain(record, lambda _: None)).encode())), read(data))
+
+
+@pytest.mark.parametrize("text", ['{"a": [%s]}', "[{%s}]"])
+@pytest.mark.parametrize(("part", "count"), [("[],", 450_000), ('{"":0},', 450_000), ("1,", 2_100_000)])
+def test_json_with_too_many_values_is_not_parsed(text: str, part: str, count: int) -> None:
+    (error,) = READER.read((text % (part * count)).encode())
+    assert isinstance(error, PacketError)
+    assert error.reason is RejectReason.RECORD_TOO_LARGE
+
+
+def test_json_alert_as_long_as_the_longest_real_ones_is_read() -> None:
+    document = plain({**alerts.blank(alerts.schema("lsst/10.0")), **alerts.lsst_alert()}, lambda _: math.nan)
+    document["prvDiaSources"] = [
+        {**document["prvDiaSources"][0], "midpointMjdTai": 61_000.0 + day / 10} for day in range(1000)
+    ]
+    text = json.dumps(document)
+    assert len(text) > 2 << 20
+    curve = read(text.encode()).curve
+    assert curve is not None
+    assert len(curve) > 1000
 
 
 def test_gzipped_message_that_is_damaged_or_a_bomb_has_a_reason() -> None:

@@ -97,7 +97,7 @@ def test_a_bare_record_that_begins_like_json() -> None:
         (b'{"diaSource": 1}', None, Envelope.JSON, RejectReason.UNKNOWN_SCHEMA),
         (b'{"diaSource": null}', None, Envelope.JSON, RejectReason.UNKNOWN_SCHEMA),
         (b'{"diaSource": ' + b'{"x":' * 40 + b"1" + b"}" * 41, None, Envelope.JSON, RejectReason.UNKNOWN_SCHEMA),
-        (b" " * (3 << 20) + b"{}", None, Envelope.JSON, RejectReason.RECORD_TOO_LARGE),
+        (b" " * (9 << 20) + b"{}", None, Envelope.JSON, RejectReason.RECORD_TOO_LARGE),
         (FINK, None, Envelope.KEY, RejectReason.UNKNOWN_ENVELOPE),
         (FINK, b"3.1_4.2", Envelope.KEY, RejectReason.UNSAFE_SCHEMA),
         (FINK, b"{" * 5000, Envelope.AUTO, RejectReason.UNKNOWN_ENVELOPE),
