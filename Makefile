@@ -75,6 +75,8 @@ test: lint
 		|| echo "make test: Redis is not installed and cannot be installed here: its tests will be skipped"
 	@command -v nginx >/dev/null || { $(may_apt) && $(apt_install) nginx-light >/dev/null; } \
 		|| echo "make test: nginx is not installed and cannot be installed here: its tests will be skipped"
+	@command -v chromium >/dev/null || { $(may_apt) && $(apt_install) chromium fonts-dejavu-core >/dev/null; } \
+		|| echo "make test: Chromium is not installed and cannot be installed here: its tests will be skipped"
 	$(PYTEST) $(PARALLEL) -m "not serial"
 	$(PYTEST) -m serial
 

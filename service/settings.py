@@ -205,7 +205,7 @@ class Settings(CommonSettings):
         description="JSON list of origins whose web pages may call the service from a browser (CORS), such as "
         '`["https://broker.example.org"]`, or `["*"]` for every origin; empty: none',
     )
-    enable_docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
+    enable_docs: bool = Field(True, description="serve the page at /, the API reference at /docs and /openapi.json")
     api_keys: tuple[KeyDigest, ...] = Field(
         (),
         description="JSON list of SHA-256 digests (hexadecimal) of accepted API keys; if this and `named_keys` are "

@@ -58,10 +58,22 @@ def _other_formats(schema: Document) -> Document:
 
 CLASSIFY_BODY = _body(ClassifyRequest, BatchClassifyRequest, _CURVE | {"options": {"embedding": False}})
 CLASSIFY_BODY["content"] |= _other_formats(CLASSIFY_BODY["content"][JSON_TYPE]["schema"])
+_ALERT = {
+    "diaObject": {"diaObjectId": 25401295582003275},
+    "diaSource": {
+        "diaSourceId": 25409136044802131, "midpointMjdTai": 60317.21, "band": "r", "psfFlux": 4120.9,
+        "psfFluxErr": 140.3,
+    },
+    "prvDiaSources": [
+        {"diaSourceId": 25409136044802001, "midpointMjdTai": mjd, "band": band, "psfFlux": flux, "psfFluxErr": error}
+        for mjd, band, flux, error in ((60310.12, "r", 812.5, 110.2), (60313.09, "g", 2304.1, 131.7))
+    ],
+}  # fmt: skip
 ALERTS_BODY: Document = {
     "required": True,
     "description": "One unchanged packet, or several as the parts of a multipart body.",
-    "content": {name: {"schema": _BYTES} for name in PACKET_TYPES}
+    "content": {JSON_TYPE: {"schema": {"type": "object"}, "example": _ALERT}}
+    | {name: {"schema": _BYTES} for name in PACKET_TYPES if name != JSON_TYPE}
     | {name: {"schema": _PARTS} for name in MULTIPART_TYPES},
 }
 EVOLUTION_BODY: Document = {
@@ -73,11 +85,15 @@ EVOLUTION_BODY: Document = {
         **{name: {"schema": _BYTES} for name in PACKET_TYPES if name != JSON_TYPE},
     },
 }
+_TABLE = "object_id,mjd,band,flux,flux_err\n" + "".join(
+    f"SN 2099zz,{mjd},{band},{flux},{error}\n"
+    for mjd, band, flux, error in zip(_CURVE["mjd"], _CURVE["band"], _CURVE["flux"], _CURVE["flux_err"], strict=True)
+)
 TABLE_BODY: Document = {
     "required": True,
     "description": "A table of light curves; the content says the format, or the `name` of the file.",
     "content": {
-        "text/csv": {"schema": {"type": "string", "minLength": 1}},
+        "text/csv": {"schema": {"type": "string", "minLength": 1}, "example": _TABLE},
         PACKET_TYPES[0]: {"schema": _BYTES},
     },
 }

@@ -38,7 +38,7 @@ from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, Request
 from nightjar_alerts.service.http.edge.protocol import ServerConfig
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip import routes as oip
-from nightjar_alerts.service.http.routes import alerts, classify, evolution, live, meta, tables
+from nightjar_alerts.service.http.routes import alerts, classify, evolution, live, meta, page, tables
 from nightjar_alerts.service.process import (
     SWITCH_SECONDS,
     VERSION,
@@ -83,6 +83,7 @@ def create_app(service: Service) -> FastAPI:
         app.include_router(router)
     if settings.enable_docs:
         app.include_router(meta.pages)
+        app.include_router(page.router)
     if settings.live_key:
         app.include_router(live.router)
     document = openapi.document(app, settings)

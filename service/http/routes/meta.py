@@ -1,21 +1,16 @@
-"""Routes for documentation, problem types, models, probes and metrics.
-
-``/`` redirects to ``/docs``, the API reference. It is generated from the OpenAPI document and needs no script, while
-Swagger's page loads one from a content network, which an isolated observatory cannot reach.
+"""Routes that describe the service: OpenAPI document, problem types, models, probes and metrics.
 
 Probes take no lock and no thread that inference needs, so they do not fail under load.
 """
 
 import asyncio
 from functools import lru_cache
-from html import escape
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
-from starlette.responses import HTMLResponse, RedirectResponse
 
 from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply, describe
 from nightjar_alerts.service.http import openapi
@@ -28,42 +23,16 @@ from nightjar_alerts.service.registry.serving import ServedModel
 pages = APIRouter(include_in_schema=False)
 problems = APIRouter(include_in_schema=False)
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_STYLE = """
-:root{color-scheme:light dark}
-body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}
-h2{border-top:1px solid #8884;padding-top:1rem;margin-top:2rem}
-code,pre{font:.875rem ui-monospace,monospace}
-pre{background:#8881;padding:.75rem;overflow:auto;border-radius:.3rem}
-td,th{text-align:left;vertical-align:top;padding:.15rem 1rem .15rem 0}
-th{white-space:nowrap}
-summary{cursor:pointer}
-.method{font-weight:600}
-"""
-
-
-@pages.get("/")
-async def home(request: Request) -> Response:
-    """Redirect to the API docs."""
-    return RedirectResponse(request.scope.get("root_path", "") + "/docs")
-
-
-@pages.get("/docs")
-async def docs(request: Request) -> Response:
-    """Return the API reference."""
-    return HTMLResponse(_render(request.app)[0], headers={"Content-Security-Policy": _POLICY})
-
 
 @pages.get("/openapi.json")
 async def document(request: Request) -> Response:
     """Return the OpenAPI document."""
-    return Response(_render(request.app)[1], media_type=JSON_TYPE)
+    return Response(_encoded(request.app), media_type=JSON_TYPE)
 
 
 @lru_cache(maxsize=4)
-def _render(app: FastAPI) -> tuple[bytes, bytes]:
-    """Encode the page and the document once."""
-    return _page(app.openapi()).encode(), orjson.dumps(app.openapi())
+def _encoded(app: FastAPI) -> bytes:
+    return orjson.dumps(app.openapi())
 
 
 @problems.get("/problems/{slug}")
@@ -74,59 +43,6 @@ async def problem(slug: str) -> Response:
         raise ProblemError(NOT_FOUND, "unknown problem type")
     content = {"type": kind.type, "title": kind.title, "status": kind.status, "meaning": kind.meaning}
     return Response(orjson.dumps(content), media_type=JSON_TYPE)
-
-
-def _page(document: dict[str, Any]) -> str:
-    info = document["info"]
-    parts = [
-        f"<h1>{escape(info['title'])} <small>{escape(info['version'])}</small></h1>",
-        f"<p>{_text(info['description'])}</p>",
-        '<p>For programs: <a href="openapi.json">openapi.json</a>. This service: <a href="v1/models">model</a>, '
-        '<a href="metrics">metrics</a>, <a href="readyz">readiness</a>.</p>',
-        *(_operation(*operation) for operation in openapi.operations(document)),
-        "<h2>Problems</h2>",
-        _table((f"{kind.status} {kind.title}", kind.meaning) for kind in errors.KINDS.values()),
-        "<h2>Schemas</h2>",
-        *(_details(name, schema) for name, schema in document["components"]["schemas"].items()),
-    ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(info["title"])}'
-    body = "\n".join(parts)
-    return (
-        f'<!doctype html><html lang="en"><head>{head}</title><style>{_STYLE}</style></head><body>{body}</body></html>'
-    )
-
-
-def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    parts = [
-        f'<h2><span class="method">{method}</span> <code>{escape(path)}</code></h2>',
-        f"<p><b>{escape(operation['summary'])}.</b> {_text(operation['description'])}</p>",
-    ]
-    if parameters := operation.get("parameters"):
-        parts.append(_table((item["name"], item.get("description", "")) for item in parameters))
-    for media_type, body in operation.get("requestBody", {}).get("content", {}).items():
-        parts.append(f"<p>Body: <code>{escape(media_type)}</code></p>")
-        if example := body.get("example"):
-            parts.append(f"<pre>{_json(example)}</pre>")
-    parts.append(_table((status, response["description"]) for status, response in operation["responses"].items()))
-    return "\n".join(parts)
-
-
-def _table(rows: Any) -> str:
-    cells = "".join(f"<tr><th>{escape(str(left))}</th><td>{_text(right)}</td></tr>" for left, right in rows)
-    return f"<table>{cells}</table>"
-
-
-def _details(name: str, schema: dict[str, Any]) -> str:
-    return f"<details><summary><code>{escape(name)}</code></summary><pre>{_json(schema)}</pre></details>"
-
-
-def _json(value: object) -> str:
-    return escape(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
-
-
-def _text(value: str) -> str:
-    """Escape text, with its `code` in code elements."""
-    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(escape(value).split("`")))
 
 
 models_router = APIRouter()

@@ -1,0 +1,30 @@
+// Starts Swagger UI on the service's own OpenAPI document, with a model that is served filled into every address.
+
+const ANY_MODEL = [{ name: "default", version: "1.0.0" }]; // where an API key is needed to list them
+
+async function load(path) {
+  const response = await fetch(path);
+  return response.ok ? response.json() : null;
+}
+
+const [description, listed] = await Promise.all([load("openapi.json"), load("v1/models")]);
+const [model] = listed?.models || ANY_MODEL;
+const values = { model: model.name, version: model.version };
+for (const operations of Object.values(description.paths)) {
+  for (const operation of Object.values(operations)) {
+    for (const parameter of operation.parameters || []) {
+      if (parameter.in === "path") parameter.example = values[parameter.name];
+    }
+  }
+}
+
+SwaggerUIBundle({
+  spec: description,
+  dom_id: "#reference",
+  deepLinking: true,
+  tryItOutEnabled: true,
+  validatorUrl: null, // would be a request to another host
+  persistAuthorization: false,
+  displayRequestDuration: true,
+  defaultModelsExpandDepth: 0,
+});

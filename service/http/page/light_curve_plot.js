@@ -1,0 +1,199 @@
+// The multiband light curve: flux or magnitude with error bars and upper limits, over time or folded at a period.
+
+import { html, useMemo, useRef, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
+import { markerPath } from "./bands.js";
+import { fluxUnit, LIMIT_SIGMA, magnitude, magnitudeError, summary, upperLimit } from "./photometry.js";
+import { AxisNights, AxisX, AxisY, Cursor, MARGIN, pointerPosition, useWidth } from "./plot.js";
+import { linear, padded } from "./scales.js";
+
+const TOP = 44;
+const NEAR = 24; // px within which a point is described
+
+/** Position of a point in a plot of magnitudes or fluxes: {value, low, high, limit}; null where it has none. */
+function placed(point, magnitudes, unit) {
+  if (!magnitudes) {
+    return {
+      value: point.flux / unit.factor,
+      low: (point.flux - point.error) / unit.factor,
+      high: (point.flux + point.error) / unit.factor,
+    };
+  }
+  if (point.flux < LIMIT_SIGMA * point.error) {
+    if (point.flux < -LIMIT_SIGMA * point.error) return null; // fainter than in the template image
+    const value = upperLimit(point);
+    return { value, low: value, high: value, limit: true };
+  }
+  const value = magnitude(point.flux);
+  const error = magnitudeError(point);
+  return { value, low: value - error, high: value + error };
+}
+
+function rangeOf(marks) {
+  const shown = marks.filter((mark) => !mark.limit);
+  const used = shown.length > 0 ? shown : marks;
+  let low = Infinity;
+  let high = -Infinity;
+  for (const mark of used) {
+    low = Math.min(low, mark.value);
+    high = Math.max(high, mark.value);
+  }
+  const room = Math.max((high - low) * 0.5, 1e-9);
+  for (const mark of used) {
+    low = Math.min(low, Math.max(mark.low, low - room)); // long error bars of a few points may leave the plot
+    high = Math.max(high, Math.min(mark.high, high + room));
+  }
+  return padded([low, high], 0.06, 0.05);
+}
+
+function describe(mark, epoch) {
+  const { point } = mark;
+  const night = (point.mjd - epoch).toFixed(1).replace("-", "−");
+  const flux = `${point.flux.toPrecision(4)} ± ${point.error.toPrecision(3)} nJy`;
+  const mag =
+    point.flux >= LIMIT_SIGMA * point.error
+      ? `${magnitude(point.flux).toFixed(2)} ± ${magnitudeError(point).toFixed(2)} mag`
+      : `> ${upperLimit(point).toFixed(2)} mag (5σ)`;
+  const state = point.detected ? "detection" : "no detection";
+  return `${point.band}, MJD ${point.mjd.toFixed(3)} (day ${night}): ${flux}, ${mag}, ${state}`;
+}
+
+/**
+ * @param points as from pointsOf; `styles` as from stylesOf; `hidden` names of bands that are not shown
+ * @param domain times shown; `epoch` time of day 0; `until` time after which points are shown faint
+ * @param period days, or null for a plot over time
+ */
+export function LightCurvePlot({ points, styles, hidden, magnitudes, period, domain, epoch, until, onZoom, name }) {
+  const [ref, width] = useWidth();
+  const [near, setNear] = useState(null);
+  const [dragged, setDragged] = useState(null);
+  const start = useRef(null);
+  const height = width < 520 ? 300 : 370;
+  const bottom = height - 42;
+  const right = width - MARGIN.right;
+  const unit = fluxUnit(points);
+  const x = linear(period ? [0, 2] : domain, [MARGIN.left, right]);
+
+  const marks = useMemo(() => {
+    const placedMarks = points.flatMap((point) => {
+      const mark = hidden.has(point.band) ? null : placed(point, magnitudes, unit);
+      if (!mark) return [];
+      if (!period) return [{ ...mark, point, x: point.mjd }];
+      const phase = (((point.mjd - epoch) / period) % 1 + 1) % 1;
+      return [{ ...mark, point, x: phase }, { ...mark, point, x: phase + 1 }];
+    });
+    return placedMarks.filter((mark) => mark.x >= x.domain[0] && mark.x <= x.domain[1]);
+  }, [points, hidden, magnitudes, period, epoch, ...x.domain]);
+
+  const [lowest, high] = marks.length > 0 ? rangeOf(marks) : [0, 1];
+  const low = !magnitudes && lowest > 0 && lowest < 0.6 * high ? 0 : lowest; // fluxes of a difference start at zero
+  const y = linear(magnitudes ? [high, low] : [low, high], [bottom, TOP]);
+  const within = (value) => Math.max(TOP - 2, Math.min(bottom + 2, y(value)));
+  const radius = points.length > 400 ? 2.8 : points.length > 150 ? 3.4 : 4.2;
+
+  const paths = styles.map(({ name: band, color, symbol }) => {
+    const parts = { bars: "", full: "", open: "", limits: "", later: "", laterBars: "" };
+    for (const mark of marks) {
+      if (mark.point.band !== band) continue;
+      const at = x(mark.x);
+      const to = y(mark.value);
+      if (to < TOP - 1 || to > bottom + 1) continue;
+      const faint = mark.point.mjd > until;
+      if (mark.limit) {
+        parts[faint ? "laterBars" : "limits"] += `M${at.toFixed(1)},${to.toFixed(1)}h4l-4,8l-4,-8Z`;
+        continue;
+      }
+      const bar = `M${at.toFixed(1)},${within(mark.low).toFixed(1)}V${within(mark.high).toFixed(1)}`;
+      parts[faint ? "laterBars" : "bars"] += bar;
+      parts[faint ? "later" : mark.point.detected ? "full" : "open"] += markerPath(symbol, at, to, radius);
+    }
+    return html`<g key=${band} class=${`band band-${color}`}>
+      <path class="later" d=${parts.later + parts.laterBars} />
+      <path class="bars" d=${parts.bars} />
+      <path class="open" d=${parts.open} />
+      <path class="limits" d=${parts.limits} />
+      <path class="full" d=${parts.full} />
+    </g>`;
+  });
+
+  const onMove = (event) => {
+    const [px, py] = pointerPosition(event);
+    if (start.current !== null) setDragged([start.current, Math.max(MARGIN.left, Math.min(right, px))]);
+    let best = null;
+    let distance = NEAR ** 2;
+    for (const mark of marks) {
+      const d = (x(mark.x) - px) ** 2 + (y(mark.value) - py) ** 2;
+      if (d < distance) [best, distance] = [mark, d];
+    }
+    setNear(best);
+  };
+  const onDown = (event) => {
+    if (!period && event.button === 0 && event.pointerType === "mouse") start.current = pointerPosition(event)[0];
+  };
+  const onUp = () => {
+    if (dragged && Math.abs(dragged[1] - dragged[0]) > 8) onZoom(dragged.map(x.invert).sort((a, b) => a - b));
+    start.current = null;
+    setDragged(null);
+  };
+  const hiddenInMagnitudes = magnitudes ? points.filter((point) => point.flux < -LIMIT_SIGMA * point.error).length : 0;
+  const kind = magnitudes ? "magnitudes" : "fluxes";
+  const over = period ? `folded at a period of ${period.toPrecision(7)} days` : "over time";
+
+  return html`<div class="plot" ref=${ref}>
+    <svg
+      viewBox=${`0 0 ${width} ${height}`}
+      width=${width}
+      height=${height}
+      role="img"
+      aria-label=${`Light curve of ${name}: ${kind} ${over}. ${summary(points)}.`}
+      data-plot="light-curve"
+    >
+      <${AxisY} scale=${y} left=${MARGIN.left} right=${right} label=${magnitudes ? "AB magnitude" : `Flux (${unit.name})`} />
+      <${AxisX} scale=${x} top=${TOP} bottom=${bottom} label=${period ? "Phase" : "MJD (TAI)"} wanted=${width / 80} />
+      ${!period && html`<${AxisNights} scale=${x} epoch=${epoch} top=${TOP} wanted=${width / 80} />`}
+      ${!magnitudes && low <= 0 && high > 0 && html`<line class="zero" x1=${MARGIN.left} x2=${right} y1=${y(0)} y2=${y(0)} />`}
+      ${paths}
+      ${!period && until < Infinity && until >= x.domain[0] && html`<${Cursor} x=${x(until)} top=${TOP} bottom=${bottom} />`}
+      ${near && html`<circle class="near" cx=${x(near.x)} cy=${y(near.value)} r="8" />`}
+      ${dragged &&
+      html`<rect class="zoom" x=${Math.min(...dragged)} y=${TOP} width=${Math.abs(dragged[1] - dragged[0])} height=${bottom - TOP} />`}
+      <rect
+        class="surface"
+        x=${MARGIN.left}
+        y=${TOP}
+        width=${right - MARGIN.left}
+        height=${bottom - TOP}
+        onPointerMove=${onMove}
+        onPointerDown=${onDown}
+        onPointerUp=${onUp}
+        onPointerLeave=${() => (onUp(), setNear(null))}
+        onDblClick=${() => onZoom(null)}
+      />
+    </svg>
+    <p class="reading">
+      ${near
+        ? describe(near, epoch)
+        : `${magnitudes ? "▽ 5σ upper limits." : "Open symbols: no detection."} ${period ? "" : "Point at an observation for its values; drag to zoom."}`}
+      ${hiddenInMagnitudes > 0 && ` ${hiddenInMagnitudes} observations fainter than the template are not shown in magnitudes.`}
+    </p>
+  </div>`;
+}
+
+/** The legend, whose buttons show and hide bands. */
+export function Legend({ styles, points, hidden, onToggle }) {
+  return html`<ul class="legend" aria-label="Bands">
+    ${styles.map(
+      ({ name, color, symbol }) => html`<li key=${name}>
+        <button
+          type="button"
+          class=${`band-${color}`}
+          aria-pressed=${!hidden.has(name)}
+          title=${`Show or hide band ${name}`}
+          onClick=${() => onToggle(name)}
+        >
+          <svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true"><g class="band"><path class="full" d=${markerPath(symbol, 7, 7, 4)} /></g></svg>
+          ${name} <span class="muted">${points.filter((point) => point.band === name).length}</span>
+        </button>
+      </li>`,
+    )}
+  </ul>`;
+}

@@ -1,0 +1,55 @@
+"""Fixtures for the tests of the page: a real service, and Debian's Chromium driven by Playwright."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from deploy.bench.service_process import ServiceProcess, running
+
+SECONDS = 120  # for whatever the page shows: the machine may be slow
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=1000 * SECONDS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[ServiceProcess]:
+    with running() as live:
+        yield live
+
+
+@pytest.fixture
+def open_page(browser: Browser, service: ServiceProcess) -> Iterator[OpenPage]:
+    """Return a function that opens a page of the service; after the test, errors of scripts and policies fail it."""
+    contexts, errors = [], []
+
+    def open_one(path: str = "/", url: str = service.url, **options: Any) -> Page:
+        context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        contexts.append(context)
+        context.set_default_timeout(1000 * SECONDS)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.goto(f"{url}{path}")
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    replies = "Failed to load resource: the server responded with a status of 4"  # which some tests are about
+    assert [error for error in errors if not error.startswith(replies)] == []

@@ -1,0 +1,420 @@
+"""The page in a real browser against the real service: what people see, change, save and pass on."""
+
+import csv
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from playwright.sync_api import Dialog, Locator, Page, expect
+
+from deploy.bench.service_process import ServiceProcess, running
+from nightjar_alerts.service.http.routes.page import FILES
+
+pytestmark = pytest.mark.slow
+
+SAMPLES = sorted(name.removeprefix("samples/") for name in FILES if name.startswith("samples/"))
+FIRST = "lsst_9876522240000007.avro"
+HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>${alert(3)}"
+PACKET, JSON = "application/octet-stream", "application/json"
+SVG = "{http://www.w3.org/2000/svg}"
+
+OpenPage = Callable[..., Page]
+expect.set_options(timeout=120_000)
+
+
+def ask(service: ServiceProcess, path: str, body: bytes, kind: str) -> dict[str, Any]:
+    """First result of a request that the page is compared with."""
+    with urlopen(Request(f"{service.url}{path}", body, {"Content-Type": kind}), timeout=60) as reply:
+        result: dict[str, Any] = json.load(reply)["results"][0]
+        return result
+
+
+def packet(name: str) -> bytes:
+    return FILES[f"samples/{name}"].read_bytes()
+
+
+def shown(page: Page) -> Locator:
+    """The class of the answer, once the page is idle."""
+    expect(page.locator(".busy")).to_be_empty()
+    return page.locator(".class-name")
+
+
+def paste(page: Page, text: str) -> None:
+    page.get_by_role("button", name="Paste text").click()
+    page.fill("#paste", text)
+    page.get_by_role("button", name="Classify", exact=True).click()
+
+
+def save(page: Page, button: str) -> tuple[str, bytes]:
+    """Name and content of a download."""
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=button).click()
+    return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
+
+
+def light_curve(**changes: Any) -> dict[str, Any]:
+    """A supernova-like rise and fall in two bands."""
+    mjd = np.arange(60_000.0, 60_060.0, 3.0)
+    flux = 4000 * np.exp(-(((mjd - 60_018) / 12) ** 2)) + 20
+    bands = ["g", "r"] * (len(mjd) // 2)
+    columns = {"mjd": mjd.tolist(), "flux": flux.tolist(), "flux_err": [60.0] * len(mjd), "band": bands}
+    return {"object_id": "SN 2099zz"} | columns | changes
+
+
+def test_page_opened_shows_a_classified_sample_from_this_service_alone(
+    open_page: OpenPage, service: ServiceProcess, browser: Any
+) -> None:
+    page = open_page("/healthz")
+    requests: list[str] = []
+    weights: list[int] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("requestfinished", lambda request: weights.append(request.sizes()["responseBodySize"]))
+    page.goto(service.url)
+    result = ask(service, "/v1/alerts", packet(FIRST), PACKET)
+    expect(shown(page)).to_have_text(result["class"])
+    expect(page.locator(".set")).to_have_text(
+        f"90 %: {', '.join(result['prediction_set'][:-1])} or {result['prediction_set'][-1]}"
+    )
+    expect(page.locator("svg[data-plot=light-curve]")).to_be_visible()
+    expect(page.locator("svg[data-plot=evolution]")).to_be_visible()
+    assert all(url.startswith(f"{service.url}/") for url in requests)
+    assert sum(weights) < 300_000
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_page_sample_chosen_shows_the_answer_of_the_service(
+    open_page: OpenPage, service: ServiceProcess, name: str
+) -> None:
+    result = ask(service, "/v1/alerts", packet(name), PACKET)
+    page = open_page()
+    expect(shown(page)).to_be_visible()
+    page.select_option("select[name=sample]", name)
+    expect(page.locator(".object")).to_have_text(result["object_id"])
+    expect(shown(page)).to_have_text(result["class"])
+    for each in result.get("prediction_set", []):
+        expect(page.locator(".row.in-set .name", has_text=each).first).to_be_visible()
+    assert page.locator(".warning", has_text="Out of distribution").count() == int(result["unusual"])
+    left_out = page.locator(".account dd").all_inner_texts()
+    for band, number in result.get("other_filters", {}).items():
+        assert any(f"{number} observations in {band}: the model has no band" in text for text in left_out)
+    expect(page.locator(".label-source")).to_contain_text("the model")
+    expect(page.locator(".latency")).to_contain_text("ms in the service")
+
+
+def test_page_file_opened_or_dropped_is_classified(open_page: OpenPage, service: ServiceProcess) -> None:
+    page = open_page()
+    expect(shown(page)).to_be_visible()
+    page.set_input_files("input[type=file]", FILES[f"samples/{SAMPLES[0]}"])
+    result = ask(service, "/v1/alerts", packet(SAMPLES[0]), PACKET)
+    expect(page.locator(".object")).to_have_text(result["object_id"])
+    content = json.dumps(light_curve(object_id="dropped"))
+    page.evaluate(
+        """(content) => {
+            const data = new DataTransfer();
+            data.items.add(new File([content], "curve.json", {type: "application/json"}));
+            document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+        }""",
+        content,
+    )
+    expect(page.locator(".object")).to_have_text("dropped")
+    expect(shown(page)).to_have_text(ask(service, "/v1/classify", content.encode(), JSON)["class"])
+
+
+def test_page_several_objects_can_be_chosen_from(open_page: OpenPage) -> None:
+    page = open_page()
+    wrong = light_curve(object_id="wrong", flux=[1.0])
+    paste(page, json.dumps({"light_curves": [light_curve(object_id="a"), wrong, light_curve(object_id="b")]}))
+    expect(page.locator(".object")).to_have_text("a")
+    choice = page.locator(".object-choice select")
+    choice.select_option("1")
+    expect(page.locator(".class-name")).to_have_text("No class: the input was rejected")
+    expect(page.locator(".answer .errors")).to_contain_text("/light_curves/1/")
+    choice.select_option("2")
+    expect(page.locator(".object")).to_have_text("b")
+
+
+def test_page_hostile_names_are_shown_as_text(open_page: OpenPage) -> None:
+    page = open_page()
+    dialogs: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
+    body = light_curve(object_id=HOSTILE)
+    body["band"] = [HOSTILE[:32] if band == "g" else band for band in body["band"]]
+    body["filters"] = {HOSTILE[:32]: {"wavelength_nm": 480}}
+    page.set_input_files("input[type=file]", {"name": HOSTILE, "mimeType": JSON, "buffer": json.dumps(body).encode()})
+    expect(page.locator(".object")).to_have_text(HOSTILE)
+    expect(shown(page)).to_be_visible()
+    expect(page.locator(".legend button", has_text=HOSTILE[:32])).to_be_visible()
+    assert page.locator("img").count() == 0
+    assert page.locator("main script").count() == 0
+    name, svg = save(page, "SVG")
+    assert not set("<>\"'/$ ") & set(name)
+    assert {element.tag for element in ElementTree.fromstring(svg).iter()} <= {
+        f"{SVG}{tag}" for tag in ("svg", "g", "path", "line", "rect", "text", "circle")
+    }
+    command = page.locator("pre.command").inner_text()
+    assert "<img" not in command
+    page.set_input_files(
+        "input[type=file]", {"name": HOSTILE, "mimeType": JSON, "buffer": b'{"mjd": "%s"}' % HOSTILE[:9].encode()}
+    )
+    expect(page.locator("#problem")).to_contain_text(HOSTILE)
+    assert dialogs == []
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "marked"),
+    [
+        (json.dumps(light_curve(survey="ABC")), "Invalid request", '"ABC"'),
+        (json.dumps(light_curve(), indent=1).replace("60.0", '"sixty"', 1), "Invalid request", '"sixty"'),
+        (json.dumps(light_curve(comment="x")), "Invalid request", "comment"),
+        ('{"mjd": [1, 2,], "flux": [1]}', "Malformed request", "]"),
+    ],
+)
+def test_page_bad_light_curve_shows_the_error_of_the_service_and_its_place(
+    open_page: OpenPage, text: str, title: str, marked: str
+) -> None:
+    page = open_page()
+    paste(page, text)
+    expect(page.locator("#problem h2")).to_have_text(title)
+    expect(page.locator("#problem mark").first).to_contain_text(marked)
+
+
+def test_page_packet_cut_short_shows_why_it_was_rejected(open_page: OpenPage, service: ServiceProcess) -> None:
+    broken = packet(FIRST)[:-400]
+    result = ask(service, "/v1/alerts", broken, PACKET)
+    page = open_page()
+    page.set_input_files("input[type=file]", {"name": "broken.avro", "mimeType": "", "buffer": broken})
+    expect(page.locator(".class-name")).to_have_text("No class: the input was rejected")
+    expect(page.locator(".answer")).to_contain_text(result["detail"])
+    expect(page.locator(".answer")).to_contain_text(result["reason"])
+
+
+def test_page_prior_coverage_and_metadata_change_the_answer(open_page: OpenPage, service: ServiceProcess) -> None:
+    page = open_page()
+    body = light_curve()
+    paste(page, json.dumps(body))
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    options: dict[str, Any] = {"prior": "ztf-bright", "coverage": 0.8}
+    page.select_option("select[name=prior]", "ztf-bright")
+    page.select_option("select[name=coverage]", "0.8")
+    expected = ask(service, "/v1/classify", json.dumps(body | {"options": options}).encode(), JSON)
+    expect(page.locator(".account")).to_contain_text("ztf-bright")
+    expect(page.locator(".confidence")).to_have_text(percent(expected["confidence"]))
+    page.locator("summary", has_text="Metadata").click()
+    page.fill("input[name=zspec]", "0.05")
+    page.fill("input[name=zspec_err]", "0.001")
+    body["metadata"] = {"zspec": 0.05, "zspec_err": 0.001}
+    expected = ask(service, "/v1/classify", json.dumps(body | {"options": options}).encode(), JSON)
+    expect(page.locator(".account")).to_contain_text(expected["evidence"][0])
+    expect(page.locator(".confidence")).to_have_text(percent(expected["confidence"]))
+    page.get_by_role("button", name="Back to the original").click()
+    expected = ask(service, "/v1/classify", json.dumps(light_curve()).encode(), JSON)
+    expect(page.locator(".account")).to_contain_text("None: no redshift")
+    expect(page.locator(".confidence")).to_have_text(percent(expected["confidence"]))
+
+
+def percent(value: float) -> str:
+    """A probability as the page writes it."""
+    return f"{100 * value:.1f} %" if value < 0.0995 or value > 0.995 else f"{100 * value:.0f} %"
+
+
+def test_page_weights_of_ones_own_are_a_prior(open_page: OpenPage, service: ServiceProcess) -> None:
+    page = open_page()
+    paste(page, json.dumps(light_curve()))
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    page.select_option("select[name=prior]", "own")
+    page.fill("input[name='weight Ia']", "0")
+    expect(page.locator(".account")).to_contain_text("given")
+    expect(page.locator(".row.leaf", has_text="Ia").first).not_to_have_class("in-set")
+
+
+def test_page_slider_shows_what_was_known_on_a_night(open_page: OpenPage, service: ServiceProcess) -> None:
+    page = open_page()
+    body = json.dumps(light_curve())
+    paste(page, body)
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    with urlopen(Request(f"{service.url}/v1/evolution", body.encode(), {"Content-Type": JSON}), timeout=60) as reply:
+        steps = json.load(reply)["steps"]
+    slider = page.locator("input[name=night]")
+    expect(slider).to_have_attribute("max", str(len(steps)))
+    slider.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".then")).to_contain_text(f"after {steps[1]['detections']} detection")
+    expect(page.locator(".class-name")).to_have_text(steps[1]["class"])
+    expect(page.locator(".confidence")).to_have_text(percent(steps[1]["confidence"]))
+    spoken = page.locator("[data-reading=night]").inner_text()
+    assert slider.get_attribute("aria-valuetext") == spoken
+    page.keyboard.press("End")  # the answer from all observations, of which some are later than the last detection
+    expect(page.locator(".then")).to_have_count(0)
+
+
+def test_page_periodic_light_curve_is_folded_at_its_period(open_page: OpenPage) -> None:
+    generator = np.random.default_rng(1)
+    mjd = np.sort(generator.uniform(60_000, 60_100, 120))
+    period, errors = 0.7351, np.full(120, 20.0)
+    flux = 900 * np.sin(2 * np.pi * mjd / period) + generator.normal(0, errors)
+    band = ["gri"[i % 3] for i in range(120)]
+    page = open_page()
+    columns = {"mjd": mjd.tolist(), "flux": flux.tolist(), "flux_err": errors.tolist(), "band": band}
+    paste(page, json.dumps({"object_id": "periodic", **columns}))
+    expect(page.locator(".object")).to_have_text("periodic")
+    page.get_by_role("button", name="Fold").click()
+    field = page.locator("input[name=period]")
+    expect(field).to_be_visible()
+    assert abs(float(field.input_value()) - period) < 2e-4
+    expect(page.locator("svg[data-plot=light-curve]")).to_contain_text("Phase")
+    page.get_by_role("button", name="× 2").click()
+    assert abs(float(field.input_value()) - 2 * period) < 4e-4
+    page.get_by_role("button", name="÷ 2").click()
+    before = float(field.input_value())
+    page.get_by_label("Fine tuning of the period").focus()
+    page.keyboard.press("ArrowRight")
+    expect(field).not_to_have_value(str(before))
+    assert abs(float(field.input_value()) / before - 1) < 0.01
+
+
+def test_page_periodogram_agrees_with_astropy(open_page: OpenPage) -> None:
+    lomb_scargle = pytest.importorskip("astropy.timeseries").LombScargle
+    generator = np.random.default_rng(2)
+    points = [
+        {"mjd": float(mjd), "flux": float(300 * np.cos(2 * np.pi * mjd / 3.3) + generator.normal(0, 30)),
+         "error": 30.0, "band": "r"}
+        for mjd in np.sort(generator.uniform(60_000, 60_080, 90))
+    ]  # fmt: skip
+    page = open_page("/page/period.js")
+    page.goto(f"{page.url.split('/page')[0]}/")
+    found = page.evaluate("async (points) => (await import('./page/period.js')).bestPeriod(points)", points)
+    mjd, flux, error = (np.array([point[name] for point in points]) for name in ("mjd", "flux", "error"))
+    oracle = lomb_scargle(mjd, flux, error).power(1 / found["period"])
+    assert found["power"] == pytest.approx(float(oracle), abs=1e-6)
+    assert abs(found["period"] - 3.3) < 0.01
+
+
+def test_page_magnitudes_have_upper_limits(open_page: OpenPage) -> None:
+    page = open_page()
+    flux = [*light_curve()["flux"][:-1], 10.0]
+    paste(page, json.dumps(light_curve(flux=flux)))
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    page.get_by_role("button", name="Magnitude").click()
+    plot = page.locator("svg[data-plot=light-curve]")
+    expect(plot).to_contain_text("AB magnitude")
+    assert any(path.get_attribute("d") for path in plot.locator(".limits").all())
+    expect(page.locator(".reading").first).to_contain_text("upper limits")
+
+
+def test_page_link_holds_the_light_curve_and_gives_the_same_answer(
+    open_page: OpenPage, service: ServiceProcess
+) -> None:
+    page = open_page()
+    paste(page, json.dumps(light_curve(object_id="linked ☄")))
+    expect(page.locator(".object")).to_have_text("linked ☄")
+    page.select_option("select[name=prior]", "uniform")
+    expect(page.locator(".account")).to_contain_text("uniform")
+    answer = page.locator(".class-line").inner_text()
+    page.get_by_role("button", name="Copy link").click()
+    link = page.locator(".link input").input_value()
+    assert link.startswith(f"{service.url}/#light-curve=")
+    other = open_page(link.removeprefix(service.url))
+    expect(other.locator(".object")).to_have_text("linked ☄")
+    expect(other.locator(".class-line")).to_have_text(answer)
+    broken = open_page("/#light-curve=AAAA")
+    expect(broken.locator("#problem")).to_contain_text("The link is damaged")
+
+
+def test_page_downloads_hold_what_is_shown(open_page: OpenPage) -> None:
+    page = open_page()
+    body = light_curve()
+    paste(page, json.dumps(body))
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    expect(page.locator("svg[data-plot=evolution]")).to_be_visible()
+    name, png = save(page, "PNG")
+    assert (name, png[:8]) == ("SN_2099zz.png", b"\x89PNG\r\n\x1a\n")
+    assert len(png) > 10_000  # not an empty picture
+    svg = ElementTree.fromstring(save(page, "SVG")[1])
+    assert len(svg.findall(f"{SVG}svg")) == 2
+    rows = list(csv.DictReader(io.StringIO(save(page, "Light curve (CSV)")[1].decode())))
+    assert [float(row["mjd"]) for row in rows] == body["mjd"]
+    assert [float(row["flux_njy"]) for row in rows] == pytest.approx(body["flux"])
+    steps = list(csv.DictReader(io.StringIO(save(page, "Probabilities (CSV)")[1].decode())))
+    assert steps[-1]["class"] == page.locator(".class-name").inner_text()
+    assert float(steps[-1][steps[-1]["class"]]) == pytest.approx(float(steps[-1]["confidence"]))
+
+
+@pytest.mark.parametrize("source", ["packet", "curve", "edited"])
+def test_page_commands_give_the_same_answer(
+    open_page: OpenPage, service: ServiceProcess, tmp_path: Path, source: str
+) -> None:
+    page = open_page()
+    expect(shown(page)).to_be_visible()
+    if source != "packet":
+        paste(page, json.dumps(light_curve()))
+        expect(page.locator(".object")).to_have_text("SN 2099zz")
+    if source == "edited":
+        page.select_option("select[name=prior]", "uniform")
+        page.locator("summary", has_text="Metadata").click()
+        page.fill("input[name=zspec]", "0.05")
+        expect(page.locator(".account")).to_contain_text("uniform")
+        expect(page.locator(".busy")).to_be_empty()
+    name, content = save(page, "Input (")
+    (tmp_path / name).write_bytes(content)
+    expected = shown(page).inner_text()
+    curl = page.locator("[data-command=curl]").inner_text()
+    reply = subprocess.run(
+        curl, shell=True, cwd=tmp_path, check=True, capture_output=True
+    ).stdout  # the page's own text
+    assert json.loads(reply)["results"][0]["class"] == expected
+    page.get_by_role("button", name="Python").click()
+    python = page.locator("[data-command=python]").inner_text()
+    run = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert run.stdout.startswith(expected)
+    if source == "packet":
+        page.get_by_role("button", name="nightjar").click()
+        command = f"{Path(sys.executable).parent}/" + page.locator("[data-command=nightjar]").inner_text()
+        told = subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        assert expected in told
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[ServiceProcess]:
+    settings = {
+        "NIGHTJAR_API_KEYS": json.dumps([hashlib.sha256(b"secret-key").hexdigest()]),
+        "NIGHTJAR_ROOT_PATH": "/nightjar",
+    }
+    with running(settings=settings) as live:
+        yield live
+
+
+def test_page_asks_for_the_api_key_and_keeps_it_in_memory(open_page: OpenPage, guarded: ServiceProcess) -> None:
+    """The service has a path prefix as well."""
+    page = open_page("/nightjar/", url=guarded.url)
+    key = page.get_by_label("API key")
+    key.fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator(".key")).to_contain_text("does not know this key")
+    key.fill("secret-key")
+    page.keyboard.press("Enter")
+    expect(shown(page)).to_be_visible()
+    expect(page.locator("svg[data-plot=evolution]")).to_be_visible()
+    assert page.url == f"{guarded.url}/nightjar/"
+    stored = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+    assert "secret-key" not in stored
+    curl = page.locator("[data-command=curl]").inner_text()
+    assert f"{guarded.url}/nightjar/v1/alerts" in curl
+    assert "$NIGHTJAR_API_KEY" in curl
+    assert "secret-key" not in page.content()
+    page.reload()
+    expect(page.locator(".key")).to_be_visible()
