@@ -310,3 +310,29 @@ def test_classifier_without_onnxruntime_names_the_command_that_installs_it() -> 
     program = "import sys; sys.modules['onnxruntime'] = None; import nightjar_alerts; nightjar_alerts.Classifier()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert "pip install 'nightjar-alerts[onnxruntime]'" in done.stderr
+
+
+def test_evolution_classifies_each_prefix(classifier: Classifier) -> None:
+    curve = supernovae(3)[2] | {"detected": [True] * len(supernovae(3)[2]["mjd"])}
+    evolution = classifier.evolution(curve)
+    assert len(evolution.steps) == min(100, len(curve["mjd"]))
+    whole = classifier.classify(curve)
+    assert evolution.steps[-1]["probabilities"] == pytest.approx(whole.probabilities, abs=2e-5)
+    assert evolution.to_dict()["steps"] == evolution.steps
+    assert repr(evolution).startswith("Evolution('SN0002', ")
+    assert list(evolution.to_pandas()["mjd"]) == [step["mjd"] for step in evolution.steps]
+    axes = evolution.plot()
+    assert axes.get_title() == "SN0002"
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (supernovae(2), ValueError),
+        (supernovae(1)[0] | {"flux": []}, LightCurveError),
+        (b"nonsense", LightCurveError),
+    ],
+)
+def test_evolution_of_wrong_input_raises(classifier: Classifier, data: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        classifier.evolution(data)

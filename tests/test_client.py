@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nightjar_alerts import AsyncClient, Classifier, Client, ClientError, LightCurveError, Result, Results
+from nightjar_alerts import AsyncClient, Classifier, Client, ClientError, Evolution, LightCurveError, Result, Results
 from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.client import BATCH_ITEMS, DeadlineExceeded
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
@@ -250,3 +250,26 @@ def test_client_and_classifier_are_exchangeable() -> None:
         assert one.to_svg() == other.to_svg()
         names: list[Callable[[Result], object]] = [lambda r: r.prediction_set, lambda r: r.points_per_band]
         assert all(name(one) == name(other) for name in names)
+
+
+@pytest.mark.parametrize(
+    "data", [supernovae(3)[2], sorted(SAMPLES.glob("*.avro"))[0].read_bytes()], ids=["light curve", "packet"]
+)
+def test_evolution_of_a_client_is_that_of_the_classifier(data: Any) -> None:
+    with live(load_one, bundle=DEFAULT_BUNDLE) as service, Client(f"http://{HOST}:{service.port}") as client:
+        there = client.evolution(data, prior="uniform")
+        here = Classifier().evolution(data, prior="uniform")
+        assert here.model == there.model
+
+        async def ask() -> Evolution:
+            async with AsyncClient(client.url) as client_of_loop:
+                return await client_of_loop.evolution(data, prior="uniform")
+
+        for evolution in (there, asyncio.run(ask())):
+            assert [step["mjd"] for step in evolution.steps] == [step["mjd"] for step in here.steps]
+            for ours, theirs in zip(here.steps, evolution.steps, strict=True):
+                assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=2e-5)
+        assert there.object_id == here.object_id
+        assert there.light_curve is not None
+        assert here.light_curve is not None
+        assert there.light_curve.mjd.tolist() == here.light_curve.mjd.tolist()

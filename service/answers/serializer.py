@@ -217,25 +217,7 @@ class ResultSerializer:
         outcomes : of each of the history's light curves.
         """
         nameless: list[dict[str, object]] = [{}] * len(outcomes)
-        results = self.results(outcomes, nameless, [None] * len(outcomes), coverage=coverage)
-        classified = [index for index, result in enumerate(results) if result["status"] == "classified"]
-        steady = stability(
-            [float(history.mjd[index]) for index in classified],
-            [list(results[index]["probabilities"].values()) for index in classified],
-        )
-        return {
-            "object_id": history.curves[-1].object_id,
-            "detections": history.detections[-1],
-            "sampled": history.sampled,
-            "class_changes": steady.class_changes,
-            "last_change_mjd": steady.last_change_mjd,
-            "recent_variation": steady.recent_variation,
-            "steps": [
-                {"mjd": float(mjd), "detections": detections}
-                | {name: result[name] for name in _STEP_MEMBERS if name in result}
-                for mjd, detections, result in zip(history.mjd, history.detections, results, strict=True)
-            ],
-        }
+        return evolution_document(history, self.results(outcomes, nameless, [None] * len(outcomes), coverage=coverage))
 
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a JSON reply."""
@@ -256,6 +238,28 @@ def packet_identity(packet: Packet) -> dict[str, str]:
         "schema_version": packet.schema_version,
         "alert_id": packet.alert_id,
         "object_id": packet.object_id,
+    }
+
+
+def evolution_document(history: History, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the document of :class:`service.answers.replies.Evolution` from the result of each step."""
+    classified = [index for index, result in enumerate(results) if result["status"] == "classified"]
+    steady = stability(
+        [float(history.mjd[index]) for index in classified],
+        [list(results[index]["probabilities"].values()) for index in classified],
+    )
+    return {
+        "object_id": history.curves[-1].object_id,
+        "detections": history.detections[-1],
+        "sampled": history.sampled,
+        "class_changes": steady.class_changes,
+        "last_change_mjd": steady.last_change_mjd,
+        "recent_variation": steady.recent_variation,
+        "steps": [
+            {"mjd": float(mjd), "detections": detections}
+            | {name: result[name] for name in _STEP_MEMBERS if name in result}
+            for mjd, detections, result in zip(history.mjd, history.detections, results, strict=True)
+        ],
     }
 
 

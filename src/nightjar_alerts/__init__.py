@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nightjar_alerts.models.alerts.packet import Packet, PacketError
     from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
     from nightjar_alerts.models.tables import TableError, TableOptions, TableQuestion, read_table
-    from nightjar_alerts.results import Result, Results
+    from nightjar_alerts.results import Evolution, Result, Results
 
     __version__: str
 
@@ -29,6 +29,7 @@ __all__ = [
     "Classifier",
     "Client",
     "ClientError",
+    "Evolution",
     "LightCurve",
     "LightCurveError",
     "Packet",
@@ -48,6 +49,7 @@ _MODULES = {
     "Classifier": "nightjar_alerts.classifier",
     "Client": "nightjar_alerts.client",
     "ClientError": "nightjar_alerts.client",
+    "Evolution": "nightjar_alerts.results",
     "LightCurve": "nightjar_alerts.models.lightcurve",
     "LightCurveError": "nightjar_alerts.models.lightcurve",
     "Packet": "nightjar_alerts.models.alerts.packet",

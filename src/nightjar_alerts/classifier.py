@@ -27,10 +27,16 @@ from nightjar_alerts.inputs import Input, decode_bodies, read_request
 from nightjar_alerts.models.alerts.envelopes import read_packet
 from nightjar_alerts.models.alerts.packet import Packet, PacketError
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, PRETRAINED, SURVEY_BUNDLES, load_bundle
+from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.results import Result, Results
+from nightjar_alerts.results import Evolution, Result, Results
 from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.answers.serializer import RequestedPrior, ResultSerializer, packet_identity
+from nightjar_alerts.service.answers.serializer import (
+    RequestedPrior,
+    ResultSerializer,
+    evolution_document,
+    packet_identity,
+)
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction, RunResult
 from nightjar_alerts.service.engine.errors import InferenceFailed, error_of
@@ -216,16 +222,67 @@ class Classifier:
         while chunk := list(islice(inputs, CHUNK)):
             yield from chain.from_iterable(self._classify(chunk, options))
 
+    def evolution(
+        self, data: Any = None, /, *, prior: RequestedPrior = None, coverage: float | None = None, **fields: Any
+    ) -> Evolution:
+        """Classify one object as it was known after each of its detections.
+
+        Parameters
+        ----------
+        data : one light curve or alert, as for :meth:`classify`. None: the keyword arguments are the light curve.
+        prior, coverage : as for :meth:`classify`.
+
+        Returns
+        -------
+        The classification after each detection; of more than 100 detections a sample, see
+        :func:`nightjar_alerts.models.evolution.history`.
+
+        Raises
+        ------
+        LightCurveError
+            If the light curve is invalid, or the alert has none.
+        PriorError
+            If the model cannot use the prior.
+        ValueError
+            For several light curves or alerts.
+        """
+        request = read_request(data, fields)
+        options = _Options.of(request.options, prior=prior, coverage=coverage)
+        reads = list(chain.from_iterable(_decode(list(request.inputs), None)))
+        if len(reads) != 1:
+            raise ValueError(f"evolution takes one light curve or alert, not {len(reads)}")
+        curve, survey = _item(reads[0])
+        if isinstance(curve, LightCurveError):
+            raise curve
+        if isinstance(curve, Skipped):
+            raise LightCurveError("", curve.reason, curve.detail or curve.reason)
+        model, _, item = self._route(curve, survey)
+        steps = history(curve)
+        if isinstance(item, Skipped):
+            abstained = {"status": item.status, "reason": item.reason, "detail": item.detail}
+            documents: list[dict[str, Any]] = [abstained] * len(steps.curves)
+        else:
+            results = self._classify(steps.curves, options, model=model)
+            documents = [result.to_dict() for (result,) in results]
+        provenance = model.serializer(options.prior).provenance
+        return Evolution(evolution_document(steps, documents), provenance, curve)
+
     def classify_each(self, inputs: Sequence[Input], options: Mapping[str, Any]) -> list[list[Result]]:
         """Return the results of each input, several where it is a packet of several alerts."""
         return self._classify(inputs, _Options.of(options))
 
     def _classify(
-        self, inputs: Sequence[Input], options: "_Options", raises: bool = False, indexed: bool = False
+        self,
+        inputs: Sequence[Input],
+        options: "_Options",
+        raises: bool = False,
+        indexed: bool = False,
+        model: "_Model | None" = None,
     ) -> list[list[Result]]:
-        for model in self._models.values():  # raises before anything is classified
-            model.serializer(options.prior)
-        call = _Call(self, inputs, options, indexed)
+        """Return the results of each input; ``model`` classifies all of them if it is given."""
+        for each in self._models.values() if model is None else [model]:  # raises before anything is classified
+            each.serializer(options.prior)
+        call = _Call(self, inputs, options, indexed, model)
         helpers = min(self._threads, len(inputs)) - 1
         futures = [self._pool().submit(call.work) for _ in range(helpers)]
         try:
@@ -417,8 +474,16 @@ class _Call:
     Every attribute is guarded by one condition.
     """
 
-    def __init__(self, classifier: Classifier, inputs: Sequence[Input], options: _Options, indexed: bool) -> None:
+    def __init__(
+        self,
+        classifier: Classifier,
+        inputs: Sequence[Input],
+        options: _Options,
+        indexed: bool,
+        model: _Model | None = None,
+    ) -> None:
         self._classifier, self._inputs, self._options, self._indexed = classifier, inputs, options, indexed
+        self._model = model
         self._documents: list[list[tuple[dict[str, Any], _Slot] | None]] = [[] for _ in inputs]
         self._next = self._preparing = self._active = 0
         self._waiting: dict[_Model, list[_Entry]] = {}
@@ -517,7 +582,9 @@ class _Call:
     def _place(self, index: int, number: int, read: "_Read") -> tuple[_Slot, ModelInput | Outcome]:
         """Choose the model of an input; return its place among the results, and its model input or its outcome."""
         item, survey = _item(read)
-        model, subtypes, item = self._classifier._route(item, survey)
+        model, subtypes, item = (
+            self._classifier._route(item, survey) if self._model is None else (self._model, None, item)
+        )
         curve = read.curve if isinstance(read, Packet) else read if isinstance(read, LightCurve) else None
         errors = None if isinstance(read, Packet | PacketError) else getattr(read, "errors", ())
         slot = _Slot(index, number, model, subtypes, _identity(read), curve, errors)

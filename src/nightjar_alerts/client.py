@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -50,7 +50,7 @@ from nightjar_alerts.models.alerts.packet import Packet, PacketError
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
-from nightjar_alerts.results import Result, Results
+from nightjar_alerts.results import Evolution, Result, Results
 from nightjar_alerts.service.answers.serializer import RequestedPrior, packet_identity
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 
@@ -124,8 +124,11 @@ class _Send(NamedTuple):
     timeout: float
 
 
-Steps = Generator["_Send | _Pause", Any, list[list[Result]]]
-"""Steps of an exchange, which the synchronous and the asynchronous client carry out: the results of each input."""
+T = TypeVar("T")
+Exchange = Generator["_Send | _Pause", Any, T]
+"""Steps of an exchange, which the synchronous and the asynchronous client carry out, and what they return."""
+Steps = Exchange[list[list[Result]]]
+"""Steps that return the results of each input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,25 @@ class _Exchanges:
         curves = _PacketCurves(packet)
         return [[_result(document, reply, partial(curves.get, i)) for i, document in enumerate(reply["results"])]]
 
+    def evolution(self, each: Input, options: _Options) -> Exchange[Evolution]:
+        """Classify one light curve or alert after each of its detections."""
+        params = {"model": self.model} if self.model else {}
+        if isinstance(each, InvalidLightCurve):
+            raise each
+        if isinstance(each, PacketError) or (isinstance(each, Packet) and each.curve is None):
+            raise LightCurveError("", str(each.reason or ""), each.detail or str(each.reason))
+        if isinstance(each, bytes):
+            content, source = (each, "application/octet-stream"), _PacketCurves(each).get(0)
+        else:
+            body = _body(each)
+            content = msgspec.msgpack.encode(body), "application/msgpack"
+            source = (
+                each.curve if isinstance(each, Packet) else each if isinstance(each, LightCurve) else _decoded(body)
+            )
+        document = yield from self._exchange("/v1/evolution", lambda: content, params, options, True, in_query=True)
+        model = document.pop("model")
+        return Evolution(document, model, source)
+
     def _exchange(
         self,
         path: str,
@@ -212,7 +234,7 @@ class _Exchanges:
         options: _Options,
         single: bool = False,
         in_query: bool = False,
-    ) -> Generator[_Send | _Pause, Any, dict[str, Any]]:
+    ) -> Exchange[dict[str, Any]]:
         """Send a request until there is a reply that is worth no other try; return its JSON."""
         for attempt in range(self.retries + 1):
             remaining = options.remaining()
@@ -482,6 +504,20 @@ class Client(_Base):
             return self._run(self._exchanges.batch(list(request.inputs), options, single=True))[0][0]
         return Results(self._stream(iter(request.inputs), options, request.indexed))
 
+    def evolution(
+        self,
+        data: Any = None,
+        /,
+        *,
+        prior: RequestedPrior = None,
+        coverage: float | None = None,
+        deadline: float | None = None,
+        **fields: Any,
+    ) -> Evolution:
+        """Classify an object after each of its detections, as :meth:`nightjar_alerts.Classifier.evolution` does."""
+        each, options = _single(data, fields, prior, coverage, deadline)
+        return self._run(self._exchanges.evolution(each, options))
+
     def stream(
         self,
         items: Iterable[Any],
@@ -519,7 +555,7 @@ class Client(_Base):
                 for future in waiting:
                     future.cancel()
 
-    def _run(self, steps: Steps) -> list[list[Result]]:
+    def _run(self, steps: Exchange[T]) -> T:
         """Carry out the steps of an exchange."""
         answer: object = None
         try:
@@ -534,8 +570,8 @@ class Client(_Base):
                 except httpx.TransportError as error:
                     answer = error
         except StopIteration as end:
-            results: list[list[Result]] = end.value
-            return results
+            result: T = end.value
+            return result
 
 
 class AsyncClient(_Base):
@@ -575,6 +611,20 @@ class AsyncClient(_Base):
             return (await self._run(self._exchanges.batch(list(request.inputs), options, single=True)))[0][0]
         return Results([each async for each in self._stream(_aiter(request.inputs), options, request.indexed)])
 
+    async def evolution(
+        self,
+        data: Any = None,
+        /,
+        *,
+        prior: RequestedPrior = None,
+        coverage: float | None = None,
+        deadline: float | None = None,
+        **fields: Any,
+    ) -> Evolution:
+        """Classify an object after each of its detections; see :meth:`Client.evolution`."""
+        each, options = _single(data, fields, prior, coverage, deadline)
+        return await self._run(self._exchanges.evolution(each, options))
+
     def stream(
         self,
         items: Iterable[Any] | AsyncIterable[Any],
@@ -607,7 +657,7 @@ class AsyncClient(_Base):
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _run(self, steps: Steps) -> list[list[Result]]:
+    async def _run(self, steps: Exchange[T]) -> T:
         """Carry out the steps of an exchange."""
         answer: object = None
         try:
@@ -622,8 +672,8 @@ class AsyncClient(_Base):
                 except httpx.TransportError as error:
                     answer = error
         except StopIteration as end:
-            results: list[list[Result]] = end.value
-            return results
+            result: T = end.value
+            return result
 
 
 async def _aiter(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
@@ -643,6 +693,17 @@ async def _take(items: AsyncIterator[Any], count: int) -> list[Input]:
         if len(taken) >= count:
             break
     return taken
+
+
+def _single(
+    data: Any, fields: Mapping[str, Any], prior: RequestedPrior, coverage: float | None, deadline: float | None
+) -> tuple[Input, _Options]:
+    """Return the only input of a call, and its options. Raises ValueError for several."""
+    request = read_request(data, fields)
+    inputs = list(request.inputs)
+    if len(inputs) != 1:
+        raise ValueError(f"evolution takes one light curve or alert, not {len(inputs)}")
+    return inputs[0], _options(False, prior, coverage, deadline, request.options)
 
 
 def _options(

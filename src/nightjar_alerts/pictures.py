@@ -15,7 +15,7 @@ from nightjar_alerts.models.photometry import FILTERS
 
 if TYPE_CHECKING:
     from nightjar_alerts.models.lightcurve import LightCurve
-    from nightjar_alerts.results import Result, Results
+    from nightjar_alerts.results import Evolution, Result, Results
 
 COLOURS: Final = {"u": "#0c71ff", "g": "#2f9e44", "r": "#c61c00", "i": "#e8a500", "z": "#d6338a", "Y": "#5d0000"}
 """Colours of the Rubin bands; other filters are grey."""
@@ -225,6 +225,28 @@ def _draw_light_curve(result: "Result", ax: Any) -> None:
             ax.errorbar(days[chosen], points.flux[chosen], points.flux_err[chosen], label=label, **style, **look)
     ax.set(xlabel=f"MJD - {points.zero} (days)", ylabel=f"difference flux ({points.unit})", ylim=points.limits())
     ax.legend(fontsize="small")
+
+
+def draw_evolution(evolution: "Evolution", ax: Any = None) -> Any:
+    """Draw an evolution with matplotlib; see :meth:`nightjar_alerts.results.Evolution.plot`."""
+    if ax is None:
+        try:
+            pyplot = import_module("matplotlib.pyplot")
+        except ImportError as error:
+            raise ImportError("matplotlib is not installed: pip install matplotlib") from error
+        _, ax = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
+    steps = [step for step in evolution.steps if "probabilities" in step]
+    days = [step["mjd"] for step in steps]
+    best: dict[str, float] = {}
+    for step in steps:
+        for name, probability in step["probabilities"].items():
+            best[name] = max(best.get(name, 0.0), probability)
+    for name in sorted(best, key=lambda name: -best[name])[:SHOWN_CLASSES]:
+        ax.plot(days, [step["probabilities"][name] for step in steps], marker=".", label=name)
+    ax.set(xlabel="MJD (days)", ylabel="probability", ylim=(0, 1), title=evolution.object_id)
+    if steps:
+        ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    return ax
 
 
 def html_table(results: "Results", rows: int) -> str:

@@ -201,6 +201,82 @@ class Result:
         return self.to_svg()
 
 
+class Evolution:
+    """Classification of an object after each of its detections.
+
+    Attributes
+    ----------
+    model : name, version and hash of the model, as in a reply of the service.
+    light_curve : observations that were classified; None where they could not be read.
+    """
+
+    def __init__(
+        self, document: dict[str, Any], model: Mapping[str, str], light_curve: LightCurve | None = None
+    ) -> None:
+        self._document = document
+        self.model, self.light_curve = model, light_curve
+
+    def __repr__(self) -> str:
+        """Return the object, its last class and how often the class changed, in one line."""
+        last = next((step for step in reversed(self.steps) if "class" in step), None)
+        shown = "" if last is None else f"{last['class']!r} since MJD {self._class_since():.2f}, "
+        return f"Evolution({self.object_id!r}, {shown}{len(self.steps)} steps, class_changes={self.class_changes})"
+
+    def _class_since(self) -> float:
+        first = next(step["mjd"] for step in self.steps if "class" in step)
+        return float(first if self.last_change_mjd is None else self.last_change_mjd)
+
+    @property
+    def object_id(self) -> str:
+        """Name of the object, empty where none was given."""
+        return str(self._document["object_id"])
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """Classification after each detection, with ``mjd``, ``detections`` and the fields of a result."""
+        return list(self._document["steps"])
+
+    @property
+    def sampled(self) -> bool:
+        """True if the steps are a sample of the detections."""
+        return bool(self._document["sampled"])
+
+    @property
+    def class_changes(self) -> int:
+        """Steps whose most probable class differs from that of the step before."""
+        return int(self._document["class_changes"])
+
+    @property
+    def last_change_mjd(self) -> float | None:
+        """Time of the last change of the class; None without any."""
+        mjd: float | None = self._document["last_change_mjd"]
+        return mjd
+
+    @property
+    def recent_variation(self) -> float | None:
+        """Mean total-variation distance of the successive posteriors of the last five steps; None for one step."""
+        variation: float | None = self._document["recent_variation"]
+        return variation
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the evolution as the service writes it in JSON, without the model."""
+        return self._document.copy()
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` with a row per step: time, detections, class and a probability per class."""
+        rows = [
+            {name: value for name, value in step.items() if name != "probabilities"} | step.get("probabilities", {})
+            for step in self.steps
+        ]
+        return _library("pandas").DataFrame(rows)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the probabilities of the most probable classes against time with matplotlib; returns the axes."""
+        from nightjar_alerts.pictures import draw_evolution
+
+        return draw_evolution(self, ax)
+
+
 class Results(Sequence[Result]):
     """Results of several light curves, in the order of the input."""
 
