@@ -315,7 +315,7 @@ def faulty_number() -> bytes:
 
 def not_finite() -> bytes:
     """Make light curves with NaN, which strict JSON parsers reject."""
-    return b'{"light_curves":[{"flux":[NaN' + b",1.5" * (2 << 20) + b"]}]}"
+    return b'{"light_curves":[{"flux":[NaN' + b",1.5" * ((2 << 20) - 100) + b"]}]}"
 
 
 def schema_bomb() -> bytes:
@@ -423,7 +423,7 @@ def attacks() -> list[Attack]:
         Attack("slow headers", slow_headers, is_flood=True),
         Attack("slow bodies", slow_bodies, is_flood=True),
         Attack("slow streams", slow_streams, is_flood=True),
-        Attack("slow readers", slow_readers),
+        Attack("slow readers", slow_readers, is_flood=True),
         Attack("resets", resets, is_flood=True),
         Attack("half closed", half_closed, is_flood=True),
         Attack("giant headers", giant_headers),

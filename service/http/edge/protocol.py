@@ -8,7 +8,8 @@ body of a request with an ``Upgrade`` header. The subclass adds limits:
 - a client that still sends a body after the response has :data:`DRAIN_SECONDS` to read the response;
 - the connection of a client that does not read its response ends after ``stall_timeout``;
 - ``max_connections`` bounds the number of connections;
-- data with many short lines or chunks are parsed in small steps, between which other connections are served.
+- data with many short lines or chunks are parsed in small steps, between which other connections are served;
+- requests that were sent ahead start one at a time, in turn, so that connections that pipeline do not delay others.
 
 Only public attributes of :class:`uvicorn.protocols.http.h11_impl.H11Protocol` are used. They are not
 documented, so ``pyproject.toml`` bounds the version of uvicorn, and a test lists them.
@@ -17,6 +18,7 @@ documented, so ``pyproject.toml`` bounds the version of uvicorn, and a test list
 import asyncio
 import sys
 from asyncio import TimerHandle
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -76,6 +78,8 @@ class ServerConfig(uvicorn.Config):
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
         self.settings, self.on_rejected = settings, on_rejected
+        self.pipelining: deque[LimitedProtocol] = deque()
+        """Connections whose next request was sent before the last response, in the order of their turns."""
 
 
 class LimitedProtocol(H11Protocol):
@@ -84,6 +88,7 @@ class LimitedProtocol(H11Protocol):
     def __init__(self, config: ServerConfig, *arguments: Any, **more: Any) -> None:
         super().__init__(config, *arguments, **more)
         self.settings, self.on_rejected = config.settings, config.on_rejected
+        self.pipelining = config.pipelining
         self.timers: dict[str, TimerHandle] = {}
         self.unparsed = b""  # received data that wait to be parsed
         self.header_lines = 0
@@ -167,6 +172,22 @@ class LimitedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Limit the time in which the client finishes its request and reads its response."""
         self.surplus = 0
+        if self.conn.trailing_data[0] and not self.transport.is_closing():
+            self.pipelining.append(self)
+            if len(self.pipelining) == 1:
+                self.loop.call_soon(self.pipelining[0].start_pipelined)
+            return
+        self.complete_response()
+
+    def start_pipelined(self) -> None:
+        """Start the next request of this connection, whose turn it is, and let the following one have its turn."""
+        self.pipelining.popleft()
+        if self.pipelining:
+            self.loop.call_soon(self.pipelining[0].start_pipelined)
+        self.complete_response()
+
+    def complete_response(self) -> None:
+        """Wait for the next request, or start it if it is there already."""
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
@@ -233,6 +254,8 @@ class LimitedProtocol(H11Protocol):
         # Closing at once would reset the connection of a client that is still sending, before it reads the response.
         self.rejected = True
         self.transport.write_eof()
+        self.unparsed = b""
+        self.transport.resume_reading()  # to notice when the client closes the connection
         self.loop.call_later(REJECT_SECONDS, self.transport.close)
 
     def start_timer(self, name: str, seconds: float, act: Callable[[], object]) -> None:

@@ -5,15 +5,17 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.metadata import requires, version
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from nightjar_alerts.service.http.edge.protocol import MAX_HEADERS, MAX_LINES, LimitedProtocol
+from nightjar_alerts.service.http.edge import protocol
+from nightjar_alerts.service.http.edge.protocol import MAX_HEADERS, MAX_LINES, LimitedProtocol, ServerConfig
 from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
 from support.wire import lines_body
 
@@ -47,6 +49,21 @@ def test_pipelined_requests_are_answered_in_order(edge: Live, count: int) -> Non
         assert receive_all(connection).count(b"HTTP/1.1 200") == count
 
 
+def test_pipelined_requests_of_many_connections_take_turns(edge: Live) -> None:
+    """Each connection is answered in full, and the turns of connections that are closed meanwhile are skipped."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(edge.connect()) for _ in range(20)]
+        for connection in connections:
+            connection.sendall(GET * 99 + CLOSING)
+        for connection in connections[::2]:
+            connection.close()
+        edge.still_well()
+        for connection in connections[1::2]:
+            assert receive_all(connection).count(b"HTTP/1.1 200") == 100
+    wait_until(lambda: not edge.server.server_state.connections)
+    assert not cast(ServerConfig, edge.server.config).pipelining
+
+
 def test_pipelined_requests_run_one_at_a_time() -> None:
     network = Network()
     with live(loader(network)) as edge, edge.connect() as connection:
@@ -66,6 +83,22 @@ def test_headers_beyond_the_number_allowed_are_rejected(edge: Live, line: bytes)
     with edge.connect() as connection:
         connection.sendall(GET[:-2] + line * (MAX_HEADERS - 2) + b"Connection: close\r\n\r\n")
         assert receive_all(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_rejected_headers_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection stays open for a moment after a rejection; a flood of them must not fill the memory."""
+    monkeypatch.setattr(protocol, "REJECT_SECONDS", 1000.0)
+    with live(loader(Network())) as edge:
+        connections = edge.server.server_state.connections
+        with edge.connect() as connection:
+            wait_until(lambda: len(connections) == 1)
+            (served,) = connections
+            assert isinstance(served, LimitedProtocol)
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 10 * MAX_LINES)
+            wait_until(lambda: served.rejected and served.unparsed == b"")
+            assert status(connection.recv(65536)) == 431
+            assert served in connections
+        wait_until(lambda: not connections)  # it notices that the client has closed the connection
 
 
 @pytest.mark.parametrize(
