@@ -122,7 +122,7 @@ class Reader:
 def commits_of(hosts: str, group: str, topic: str) -> dict[int, list[str]]:
     """Everything that a group has committed of a topic, by partition, as Kafka's own topic of offsets holds it.
 
-    Each as ``milliseconds: offset``, with a mark where a journal stands beside it, as no farewell has one.
+    Each as ``milliseconds: offset``, with a mark where a crash marker stands beside it, which a final commit has not.
     """
     reader = Reader(hosts, "__consumer_offsets")
     found: dict[int, list[str]] = {}
@@ -132,7 +132,7 @@ def commits_of(hosts: str, group: str, topic: str) -> dict[int, list[str]]:
             named = b"".join(struct.pack(">h", len(name)) + name.encode() for name in (group, topic))
             if value is not None and key[:2] in (b"\0\0", b"\0\1") and key[2:-4] == named:
                 (partition,), (offset,) = struct.unpack(">i", key[-4:]), struct.unpack_from(">q", value, 2)
-                mark = " with a journal" if b"nightjar/1" in value else ""
+                mark = " with a crash marker" if b"nightjar/1" in value else ""
                 found.setdefault(partition, []).append(f"{message.timestamp()[1]}: {offset}{mark}")
     finally:
         reader.close()

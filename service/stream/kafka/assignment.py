@@ -1,47 +1,168 @@
-"""Partitions that the group has assigned to this member: start positions, journals, and what is to be committed."""
+"""Partitions that the group has assigned to this member.
 
+One object holds everything that is known of a partition from its assignment until it is revoked
+(:class:`AssignedPartition`): which messages were delivered and which of them are done (:class:`Progress`), the crash
+marker (:mod:`service.stream.kafka.crash_marker`), and what the broker has acknowledged. From these follows what is to
+be committed next (:meth:`AssignedPartition.position`).
+
+A partition that was revoked and assigned again is another object, and messages that were delivered before no longer
+count. So does one whose topic was deleted and created again, as its offsets go back.
+"""
+
+import threading
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from confluent_kafka import TopicPartition
 
-from nightjar_alerts.service.stream.kafka.journal import Journal, JournalEntry
-from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition
+from nightjar_alerts.service.stream.kafka.crash_marker import CrashGuard, CrashMarker
+
+Partition = tuple[str, int]
+"""Topic and number of a partition."""
 
 
 @dataclass(slots=True, eq=False)
-class PartitionState:
-    """State of one assigned partition.
+class Progress:
+    """Messages of one partition that were delivered, and the offset before which all are done.
+
+    Messages are finished in any order.
 
     Attributes
     ----------
-    journal : None until the committed offset was read.
+    committable : the offset before which everything is done.
+    last_delivered : the greatest offset delivered.
+    done_by_offset : whether each message from ``committable`` on is done, in the order of delivery.
+    done_ahead : the number of messages that are done although one before them is not.
+    uncommitted : offsets of messages before ``committable`` whose commit nobody has acknowledged, in order.
+    """
+
+    committable: int
+    last_delivered: int
+    done_by_offset: dict[int, bool] = field(default_factory=dict)
+    done_ahead: int = 0
+    uncommitted: deque[int] = field(default_factory=deque)
+
+    def deliver(self, offset: int) -> None:
+        """Note that a message is delivered."""
+        self.done_by_offset[offset] = False
+        self.last_delivered = offset
+
+    def finish(self, offset: int) -> None:
+        """Note that a message is done, and move ``committable`` over what is."""
+        if self.done_by_offset.get(offset, True):  # before `committable`, or noted already
+            return
+        self.done_by_offset[offset] = True
+        self.done_ahead += 1
+        self._advance()
+
+    def _advance(self) -> None:
+        # A dictionary keeps the order in which messages were delivered, which is that of their offsets. Compaction and
+        # the markers of transactions leave gaps between offsets: counting up from one to the next would stop at them.
+        while self.done_by_offset and self.done_by_offset[first := next(iter(self.done_by_offset))]:
+            del self.done_by_offset[first]
+            self.committable = first + 1
+            self.done_ahead -= 1
+            self.uncommitted.append(first)
+
+    def committable_after(self, offsets: Iterable[int]) -> int:
+        """Return what would be committable once these messages are done."""
+        # A copy is moved on: nothing is done yet, and nothing is if the transaction fails.
+        then = Progress(self.committable, self.last_delivered, self.done_by_offset | dict.fromkeys(offsets, True))
+        then._advance()
+        return then.committable
+
+    def note_committed(self, offset: int) -> None:
+        """Note that the broker has acknowledged a commit."""
+        while self.uncommitted and self.uncommitted[0] < offset:
+            self.uncommitted.popleft()
+
+    @property
+    def unfinished(self) -> int:
+        """Number of messages that were delivered and are not done."""
+        return sum(not is_done for is_done in self.done_by_offset.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Place of a message, and the progress of its partition that it was delivered for."""
+
+    partition: Partition
+    offset: int
+    progress: Progress
+
+
+@dataclass(slots=True, eq=False)
+class AssignedPartition:
+    """One assigned partition.
+
+    Attributes
+    ----------
+    guard : decides what may be delivered; None until the committed offset was read.
     committed_start : the committed offset at which consumption started; None where the group had none.
     first_offset : the offset of the first message, None before it came.
+    progress : None before the first delivery.
     acknowledged : offset and metadata that the broker has acknowledged, None before the first commit.
     error : why nothing of it is delivered any more; empty while it is.
     """
 
-    journal: Journal | None = None
+    partition: Partition
+    guard: CrashGuard | None = None
     committed_start: int | None = None
     first_offset: int | None = None
+    progress: Progress | None = None
     acknowledged: tuple[int, str] | None = None
     error: str = ""
 
+    def deliver(self, offset: int) -> Token:
+        """Note that a message is delivered."""
+        # An offset that goes back: the topic was created again.
+        if self.progress is None or offset <= self.progress.last_delivered:
+            self.progress = Progress(offset, offset)
+        self.progress.deliver(offset)
+        return Token(self.partition, offset, self.progress)
+
+    def position(self, offset: int | None = None) -> "Position | None":
+        """Return what to commit; None before the first message.
+
+        Parameters
+        ----------
+        offset : the offset to commit; None for the one before which everything is done.
+        """
+        if self.guard is None or self.first_offset is None:
+            return None
+        if offset is None:
+            # A partition with a committed offset never goes behind it, also where its first message has a later one.
+            start = self.first_offset if self.committed_start is None else self.committed_start
+            offset = start if self.progress is None else self.progress.committable
+        return Position(self, offset, self.guard.marker)
+
+    def note_acknowledged(self, position: "Position") -> None:
+        """Note that the broker has acknowledged a commit."""
+        self.acknowledged = position.offset, position.metadata
+        if self.guard is not None and position.marker is not None:
+            self.guard.acknowledged = position.marker
+        if self.progress is not None:
+            self.progress.note_committed(position.offset)
+
 
 class Position(NamedTuple):
-    """Offset and journal entry to commit for a partition; entry None marks the end of an owner that did not crash."""
+    """Offset and crash marker to commit for a partition; without a marker it is the end of an owner without a crash."""
 
-    partition: Partition
-    state: PartitionState
+    assigned: AssignedPartition
     offset: int
-    entry: JournalEntry | None
+    marker: CrashMarker | None
+
+    @property
+    def partition(self) -> Partition:
+        """Topic and number of the partition."""
+        return self.assigned.partition
 
     @property
     def metadata(self) -> str:
         """Metadata of the commit."""
-        return "" if self.entry is None else str(self.entry)
+        return "" if self.marker is None else str(self.marker)
 
     def to_kafka(self) -> TopicPartition:
         """Return the position in the form that the client takes."""
@@ -49,97 +170,153 @@ class Position(NamedTuple):
 
 
 class Assignment:
-    """Assigned partitions. The consumer's thread changes them; :meth:`position` may be called from any thread.
+    """The assigned partitions. The consumer's thread adds, removes and delivers; any thread may call the rest.
 
     Parameters
     ----------
-    offsets : progress through the partitions.
     max_deliveries : deliveries that a message may have had.
+    transactional : whether offsets are committed with the results, in a transaction, and not after them.
     """
 
-    def __init__(self, offsets: Offsets, max_deliveries: int) -> None:
-        self._offsets = offsets
-        self._max_deliveries = max_deliveries
-        self._states: dict[Partition, PartitionState] = {}
+    def __init__(self, max_deliveries: int, transactional: bool = False) -> None:
+        self._max_deliveries, self._transactional = max_deliveries, transactional
+        self._lock = threading.Lock()
+        self._assigned: dict[Partition, AssignedPartition] = {}
+
+    # Which partitions.
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """Assigned partitions."""
-        return tuple(self._states)
+        return tuple(self._assigned)
 
     @property
     def not_started(self) -> tuple[Partition, ...]:
         """Assigned partitions whose committed offsets have not been read."""
-        return tuple(partition for partition, state in self._states.items() if state.journal is None)
+        return tuple(one.partition for one in self._assigned.values() if one.guard is None)
 
     @property
     def errors(self) -> tuple[str, ...]:
         """Errors of the partitions that were stopped."""
-        return tuple(state.error for state in list(self._states.values()) if state.error)
+        return tuple(one.error for one in list(self._assigned.values()) if one.error)
+
+    def get(self, partition: Partition) -> AssignedPartition | None:
+        """Return an assigned partition, None where it is not assigned."""
+        return self._assigned.get(partition)
+
+    def guard(self, partition: Partition) -> CrashGuard | None:
+        """Return the crash guard of a partition, None where it is not assigned or not started."""
+        return assigned.guard if (assigned := self._assigned.get(partition)) is not None else None
 
     def add(self, partitions: Iterable[Partition]) -> None:
         """Record that partitions were assigned."""
-        for partition in partitions:
-            self._states[partition] = PartitionState()
+        with self._lock:
+            self._assigned |= {partition: AssignedPartition(partition) for partition in partitions}
+
+    def start(self, partition: Partition, committed: int | None, metadata: str | None) -> None:
+        """Record the committed offset of a partition, and the crash marker beside it."""
+        assigned = self._assigned[partition]
+        assigned.committed_start = committed
+        assigned.guard = CrashGuard(CrashMarker.parse(metadata), self._max_deliveries)
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """Record that partitions are no longer assigned."""
-        for partition in partitions:
-            self._states.pop(partition, None)
+        with self._lock:
+            for partition in partitions:
+                self._assigned.pop(partition, None)
 
-    def start(self, partition: Partition, committed: int | None, metadata: str | None) -> None:
-        """Record the committed offset of a partition, and the journal beside it."""
-        state = self._states[partition]
-        state.committed_start = committed
-        state.journal = Journal(JournalEntry.parse(metadata), self._max_deliveries)
+    # Which messages.
 
-    def state(self, partition: Partition) -> PartitionState | None:
-        """Return the state of a partition, None where it is not assigned."""
-        return self._states.get(partition)
+    def deliver(self, partition: Partition, offset: int) -> Token:
+        """Note that a message of an assigned partition is delivered."""
+        with self._lock:
+            return self._assigned[partition].deliver(offset)
 
-    def journal(self, partition: Partition) -> Journal | None:
-        """Return the journal of a partition, None where it is not assigned or not started."""
-        return state.journal if (state := self._states.get(partition)) is not None else None
+    def finish(self, tokens: Iterable[Token]) -> None:
+        """Note that messages are done; those of partitions that are no longer assigned do not count."""
+        with self._lock:
+            for token in tokens:
+                if self._owns(token):
+                    token.progress.finish(token.offset)
+                    if self._transactional:
+                        token.progress.uncommitted.clear()  # committed together with their answers
 
-    def position(self, partition: Partition, offset: int | None = None) -> Position | None:
-        """Return what to commit for a partition; None before its first message.
+    def owns(self, token: Token) -> bool:
+        """Return whether the partition of a message has been assigned ever since the message was delivered."""
+        with self._lock:
+            return self._owns(token)
 
-        Parameters
-        ----------
-        offset : the offset to commit; None for the one before which everything is done.
-        """
-        state = self._states.get(partition)
-        if state is None or state.journal is None or state.first_offset is None:
-            return None
-        committable = self._offsets.committable(partition) if offset is None else offset
-        # A partition with a committed offset never goes behind it, also where its first message has a later one.
-        first = state.first_offset if state.committed_start is None else state.committed_start
-        return Position(partition, state, first if committable is None else committable, state.journal.entry)
+    def _owns(self, token: Token) -> bool:
+        assigned = self._assigned.get(token.partition)
+        return assigned is not None and assigned.progress is token.progress
+
+    def unfinished(self, partitions: Iterable[Partition] | None = None) -> int:
+        """Return the number of messages delivered and not done, of these partitions or of all."""
+        chosen = None if partitions is None else set(partitions)
+        with self._lock:
+            return sum(
+                assigned.progress.unfinished
+                for partition, assigned in self._assigned.items()
+                if assigned.progress is not None and (chosen is None or partition in chosen)
+            )
+
+    def uncommitted(self) -> int:
+        """Return the number of messages that are done and would be delivered again after a crash now."""
+        with self._lock:
+            return sum(one.done_ahead + len(one.uncommitted) for one in self._progress())
+
+    def unacknowledged(self) -> int:
+        """Return the number of messages that may be committed and whose commit nobody has acknowledged."""
+        with self._lock:
+            return sum(len(one.uncommitted) for one in self._progress())
+
+    def _progress(self) -> list[Progress]:
+        return [one.progress for one in self._assigned.values() if one.progress is not None]
+
+    # What to commit.
+
+    def positions_after(self, tokens: Iterable[Token]) -> tuple[frozenset[Token], list[Position]]:
+        """Return the messages whose partitions are still assigned, and what to commit once they are done."""
+        with self._lock:
+            owned = frozenset(token for token in tokens if self._owns(token))
+            positions = []
+            for partition in {token.partition for token in owned}:
+                assigned = self._assigned[partition]
+                assert assigned.progress is not None  # it has delivered these messages
+                offset = assigned.progress.committable_after(
+                    token.offset for token in owned if token.partition == partition
+                )
+                position = assigned.position(offset)
+                if position is not None and offset > assigned.progress.committable:
+                    positions.append(position)
+        return owned, positions
+
+    def positions(self, partitions: Iterable[Partition]) -> list[Position]:
+        """Return what to commit for those of these partitions that have had a message."""
+        with self._lock:
+            assigned = [one for partition in partitions if (one := self._assigned.get(partition)) is not None]
+            return [position for one in assigned if (position := one.position()) is not None]
 
     def moved(self, partitions: Iterable[Partition]) -> list[Position]:
         """Return the positions that differ from what the broker has acknowledged."""
-        positions = [position for position in map(self.position, partitions) if position is not None]
-        return [one for one in positions if one.state.acknowledged != (one.offset, one.metadata)]
+        return [one for one in self.positions(partitions) if one.assigned.acknowledged != (one.offset, one.metadata)]
 
     def note_acknowledged(self, positions: Iterable[Position]) -> None:
-        """Record that the broker has acknowledged a commit."""
-        # A position holds the state as it was: the partition may have gone and come back since, with another journal.
-        for position in positions:
-            position.state.acknowledged = position.offset, position.metadata
-            if position.state.journal is not None and position.entry is not None:
-                position.state.journal.acknowledged = position.entry
-            if self._states.get(position.partition) is position.state:
-                self._offsets.committed(position.partition, position.offset)
+        """Note that the broker has acknowledged a commit."""
+        # A position holds its partition as it was: it may have gone and come back since, with another crash marker.
+        with self._lock:
+            for position in positions:
+                position.assigned.note_acknowledged(position)
 
     def forget_crashes(self, caught_up: bool) -> None:
-        """Let the journals forget crashes of which all suspects are done.
+        """Let the crash guards forget crashes of which all candidates are done.
 
         Parameters
         ----------
         caught_up : whether nothing more waits at the broker, nor in the buffer.
         """
-        for partition, state in self._states.items():
-            committable = self._offsets.committable(partition)
-            if state.journal is not None and state.journal.crashes and committable is not None:
-                quiet = caught_up and not self._offsets.unfinished([partition])
-                state.journal.note_done_before(committable, quiet)
+        with self._lock:
+            for one in self._assigned.values():
+                if one.guard is not None and one.guard.crashes and one.progress is not None:
+                    quiet = caught_up and not one.progress.unfinished
+                    one.guard.note_done_before(one.progress.committable, quiet)

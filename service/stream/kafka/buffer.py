@@ -1,7 +1,7 @@
-"""Buffer between the client's queue and the worker; delivers the messages that the acknowledged journal entries allow.
+"""Buffer between the client's queue and the worker; delivers the messages that the acknowledged crash markers allow.
 
 While the worker is full, some messages are taken into the buffer, as the client calls the group's callbacks only when
-it is polled. A suspect that must be delivered alone (:mod:`service.stream.kafka.journal`) holds back all others.
+it is polled. A message that must be isolated (:mod:`service.stream.kafka.crash_marker`) holds back all others.
 """
 
 from collections.abc import Collection
@@ -11,8 +11,7 @@ import structlog
 from confluent_kafka import Message as KafkaMessage
 
 from nightjar_alerts.models.limits import milliseconds
-from nightjar_alerts.service.stream.kafka.assignment import Assignment
-from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition, Token
+from nightjar_alerts.service.stream.kafka.assignment import Assignment, Partition, Token
 from nightjar_alerts.service.stream.messages import Headers, Message
 
 MAX_MESSAGES, MAX_BYTES = 64, 8 << 20
@@ -23,12 +22,11 @@ log = structlog.get_logger(__name__)
 class DeliveryBuffer:
     """Messages taken from the client and not yet delivered to the worker. For the consumer's thread alone."""
 
-    def __init__(self, offsets: Offsets, assignment: Assignment) -> None:
-        self._offsets = offsets
+    def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._messages: list[KafkaMessage] = []
         self._bytes = 0
-        self._isolated: Token | None = None  # the suspect in flight, with nothing else
+        self._isolated: Token | None = None  # the message in flight, with nothing else
 
     def __len__(self) -> int:
         """Return the number of messages in the buffer."""
@@ -53,24 +51,24 @@ class DeliveryBuffer:
 
     def deliver(self, limit: int) -> list[Message]:
         """Return messages that may be delivered now, in order, up to ``limit``; others stay."""
-        # While a suspect is in flight nothing else is: if the process dies, this message is the cause.
-        if self._isolated is not None and self._offsets.owns(self._isolated) and self._offsets.unfinished():
+        # While a message is isolated nothing else is in flight: if the process dies, this message is the cause.
+        if self._isolated is not None and self._assignment.owns(self._isolated) and self._assignment.unfinished():
             return []
         self._isolated = None
-        if (suspect := self._first_suspect()) is not None:
-            return self._deliver_isolated(suspect)
+        if (candidate := self._first_candidate()) is not None:
+            return self._deliver_isolated(candidate)
         first = self._messages[:limit]
-        # All journals are extended before any message is judged, so that one commit releases all of them.
+        # All markers are extended before any message is judged, so that one commit releases all of them.
         for one in first:
-            if (journal := self._assignment.journal(partition_of(one))) is not None:
-                journal.extend_in_flight(offset_of(one) + 1)
+            if (guard := self._assignment.guard(partition_of(one))) is not None:
+                guard.extend_in_flight(offset_of(one) + 1)
         deliverable: list[KafkaMessage] = []
         remaining: list[KafkaMessage] = []
         blocked: set[Partition] = set()  # partitions with a message that stays: those after it stay, too
         for one in first:
             partition = partition_of(one)
-            journal = self._assignment.journal(partition)
-            if partition not in blocked and journal is not None and journal.may_deliver(offset_of(one)):
+            guard = self._assignment.guard(partition)
+            if partition not in blocked and guard is not None and guard.may_deliver(offset_of(one)):
                 deliverable.append(one)
             else:
                 blocked.add(partition)
@@ -80,19 +78,19 @@ class DeliveryBuffer:
 
     @property
     def awaiting_commit(self) -> frozenset[Partition]:
-        """Partitions of which messages wait until the broker has acknowledged their journal entry."""
+        """Partitions of which messages wait until the broker has acknowledged their crash marker."""
         partitions = set()
         for partition, one in self._firsts():
-            journal = self._assignment.journal(partition)
-            if journal is None or not journal.may_deliver(offset_of(one)):
+            guard = self._assignment.guard(partition)
+            if guard is None or not guard.may_deliver(offset_of(one)):
                 partitions.add(partition)
         return frozenset(partitions)
 
-    def _first_suspect(self) -> KafkaMessage | None:
-        """Return the next message to deliver alone, None when there is none."""
+    def _first_candidate(self) -> KafkaMessage | None:
+        """Return the next message to isolate, None when there is none."""
         for partition, one in self._firsts():
-            journal = self._assignment.journal(partition)
-            if journal is not None and journal.must_isolate(offset_of(one)):
+            guard = self._assignment.guard(partition)
+            if guard is not None and guard.must_isolate(offset_of(one)):
                 return one
         return None
 
@@ -103,18 +101,18 @@ class DeliveryBuffer:
             first_by_partition.setdefault(partition_of(one), one)
         return list(first_by_partition.items())
 
-    def _deliver_isolated(self, suspect: KafkaMessage) -> list[Message]:
-        """Deliver one message once nothing else is in flight and its journal entry is acknowledged."""
-        partition, offset = partition_of(suspect), offset_of(suspect)
-        journal = self._assignment.journal(partition)
-        if journal is None or self._offsets.unfinished():
+    def _deliver_isolated(self, candidate: KafkaMessage) -> list[Message]:
+        """Deliver one message once nothing else is in flight and its crash marker is acknowledged."""
+        partition, offset = partition_of(candidate), offset_of(candidate)
+        guard = self._assignment.guard(partition)
+        if guard is None or self._assignment.unfinished():
             return []
-        journal.begin_try(offset)
-        journal.extend_in_flight(offset + 1)
-        if not journal.may_deliver(offset):
+        guard.begin_try(offset)
+        guard.extend_in_flight(offset + 1)
+        if not guard.may_deliver(offset):
             return []
-        self._replace([one for one in self._messages if one is not suspect])
-        message = self._message(suspect)
+        self._replace([one for one in self._messages if one is not candidate])
+        message = self._message(candidate)
         self._isolated = cast(Token, message.token)
         log.warning(
             "processing suspected poison message in isolation",
@@ -126,9 +124,9 @@ class DeliveryBuffer:
 
     def _message(self, one: KafkaMessage) -> Message:
         partition, offset = partition_of(one), offset_of(one)
-        journal = self._assignment.journal(partition)
-        deliveries = 1 if journal is None else journal.deliveries(offset)
-        return message_of(one, self._offsets.take(partition, offset), deliveries)
+        guard = self._assignment.guard(partition)
+        deliveries = 1 if guard is None else guard.deliveries(offset)
+        return message_of(one, self._assignment.deliver(partition, offset), deliveries)
 
 
 def partition_of(message: KafkaMessage) -> Partition:

@@ -1,4 +1,4 @@
-"""Commits of offsets and journal entries, in one of two ways: by the consumer, or in transactions alone.
+"""Commits of offsets and crash markers, in one of two ways: by the consumer, or in transactions alone.
 
 Both send one commit at a time and wait for none; the answer comes while the consumer is polled, or from the
 transactions' thread. A later commit says what is true then, so that a broker that was away gets everything at once.
@@ -14,9 +14,8 @@ from typing import Any, Final, Protocol
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from nightjar_alerts.service.stream.kafka.assignment import Assignment, Position
+from nightjar_alerts.service.stream.kafka.assignment import Assignment, Partition, Position
 from nightjar_alerts.service.stream.kafka.client import ClientErrors
-from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction
 from nightjar_alerts.service.stream.messages import PART_MESSAGES, FatalError, TransientError
 
@@ -56,7 +55,7 @@ class Commits(Protocol):
 
         Parameters
         ----------
-        awaited : partitions whose messages wait for their journal entry.
+        awaited : partitions whose messages wait for their crash marker.
         """
 
     def send_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
@@ -64,7 +63,7 @@ class Commits(Protocol):
 
         Parameters
         ----------
-        clean : whether what is not done cannot be what made the worker end: then no journal entry remains.
+        clean : whether what is not done cannot be what made the worker end: then no crash marker remains.
         timeout : seconds to wait for a transaction that runs.
         """
 
@@ -73,8 +72,8 @@ class Commits(Protocol):
 
 
 def _final(assignment: Assignment, partitions: Iterable[Partition], clean: bool) -> list[Position]:
-    positions = [position for position in map(assignment.position, partitions) if position is not None]
-    return [position._replace(entry=None) if clean else position for position in positions]
+    positions = assignment.positions(partitions)
+    return [position._replace(marker=None) for position in positions] if clean else positions
 
 
 class ConsumerCommits:
@@ -88,8 +87,8 @@ class ConsumerCommits:
     consumer : sends them; set once it is made, with :meth:`on_commit` as its callback.
     """
 
-    def __init__(self, assignment: Assignment, offsets: Offsets, client_errors: ClientErrors) -> None:
-        self._assignment, self._offsets, self._client_errors = assignment, offsets, client_errors
+    def __init__(self, assignment: Assignment, client_errors: ClientErrors) -> None:
+        self._assignment, self._client_errors = assignment, client_errors
         self.consumer: Consumer | None = None
         self._sent: dict[Partition, Position] = {}
         self._sent_at = self._next_at = 0.0
@@ -107,7 +106,7 @@ class ConsumerCommits:
         late = bool(self._sent) and self._waited >= LATE_SECONDS
         window = PART_MESSAGES if late else self._window
         # Messages that are done before an earlier one, which waits for something outside, cannot be committed.
-        return min(window - self._offsets.unacknowledged(), MAX_UNCOMMITTED - self._offsets.uncommitted())
+        return min(window - self._assignment.unacknowledged(), MAX_UNCOMMITTED - self._assignment.uncommitted())
 
     @property
     def _waited(self) -> float:
@@ -119,7 +118,7 @@ class ConsumerCommits:
         now = monotonic()
         if self._sent:
             return
-        self._half_full = self._offsets.unacknowledged() >= self._window // 2
+        self._half_full = self._assignment.unacknowledged() >= self._window // 2
         if awaited or now >= self._next_at or self._half_full:
             self._next_at = now + COMMIT_SECONDS
             self._send(self._assignment.moved(self._assignment.partitions))
@@ -156,7 +155,7 @@ class ConsumerCommits:
 class TransactionCommits:
     """Commits in transactions without records, beside those of the batches, which commit their own offsets.
 
-    They are due only for messages that wait for their journal entry, and for messages that were skipped.
+    They are due only for messages that wait for their crash marker, and for messages that were skipped.
 
     Parameters
     ----------

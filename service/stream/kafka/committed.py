@@ -22,9 +22,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from nightjar_alerts.service.stream.addresses import AddressError
-from nightjar_alerts.service.stream.kafka.assignment import Assignment, PartitionState
+from nightjar_alerts.service.stream.kafka.assignment import AssignedPartition, Assignment, Partition
 from nightjar_alerts.service.stream.kafka.client import ClientErrors, make_client
-from nightjar_alerts.service.stream.kafka.offsets import Partition
 
 RETRY_SECONDS: Final = 0.25
 """Seconds between two queries while offsets are pending."""
@@ -50,8 +49,8 @@ class CommittedOffsets:
         self._config, self._group, self._reset = dict(config), group, RESETS[reset]
         self._client_errors = client_errors
         self._client: AdminClient | None = None
-        # The query that runs, and the states that it was sent for: its answer is stale for later ones.
-        self._query: tuple[Future[Any], Mapping[Partition, PartitionState]] | None = None
+        # The query that runs, and the partitions that it was sent for: its answer is stale for later assignments.
+        self._query: tuple[Future[Any], Mapping[Partition, AssignedPartition]] | None = None
         self._next_query = 0.0
 
     def hurry(self) -> None:
@@ -65,13 +64,13 @@ class CommittedOffsets:
         """
         starts: list[TopicPartition] = []
         if self._query is not None and self._query[0].done():
-            (query, states), self._query = self._query, None
+            (query, asked), self._query = self._query, None
             try:
                 answers: list[TopicPartition] = query.result().topic_partitions
             except KafkaException as error:
                 self._client_errors.note(error.args[0])
             else:
-                starts = [start for answer in answers if (start := self._start(assignment, states, answer)) is not None]
+                starts = [start for answer in answers if (start := self._start(assignment, asked, answer)) is not None]
         missing = assignment.not_started
         if missing and self._query is None and monotonic() >= self._next_query:
             self._send(assignment, missing)
@@ -85,15 +84,15 @@ class CommittedOffsets:
         queries = self._client.list_consumer_group_offsets(
             [request], require_stable=True, request_timeout=QUERY_SECONDS
         )
-        states = {partition: state for partition in partitions if (state := assignment.state(partition)) is not None}
-        self._query = queries[self._group], states
+        asked = {partition: one for partition in partitions if (one := assignment.get(partition)) is not None}
+        self._query = queries[self._group], asked
 
     def _start(
-        self, assignment: Assignment, states: Mapping[Partition, PartitionState], answer: TopicPartition
+        self, assignment: Assignment, asked: Mapping[Partition, AssignedPartition], answer: TopicPartition
     ) -> TopicPartition | None:
         partition = (str(answer.topic), answer.partition)
-        state = assignment.state(partition)
-        if state is None or state is not states.get(partition) or state.journal is not None:
+        assigned = assignment.get(partition)
+        if assigned is None or assigned is not asked.get(partition) or assigned.guard is not None:
             return None
         if answer.error is not None:
             if answer.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:

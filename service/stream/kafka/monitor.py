@@ -21,8 +21,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.kafka.assignment import Partition
 from nightjar_alerts.service.stream.kafka.client import ClientErrors, make_client
-from nightjar_alerts.service.stream.kafka.offsets import Partition
 
 log = structlog.get_logger(__name__)
 

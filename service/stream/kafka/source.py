@@ -16,7 +16,7 @@ Partitions are paused while the buffer between the client's queue and the worker
 """
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -29,13 +29,19 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.addresses import Address
-from nightjar_alerts.service.stream.kafka.assignment import Assignment, Position
+from nightjar_alerts.service.stream.kafka.assignment import (
+    AssignedPartition,
+    Assignment,
+    Partition,
+    Position,
+    Token,
+)
 from nightjar_alerts.service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
 from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, make_client, properties, query_properties
 from nightjar_alerts.service.stream.kafka.commits import Commits, ConsumerCommits, TransactionCommits
 from nightjar_alerts.service.stream.kafka.committed import CommittedOffsets
 from nightjar_alerts.service.stream.kafka.monitor import ClusterMonitor
-from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition, RecentAnswers, Token
+from nightjar_alerts.service.stream.kafka.recent_answers import RecentAnswers
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from nightjar_alerts.service.stream.messages import PART_MESSAGES, FatalError, Message, SourceStatus, TransientError
 
@@ -93,7 +99,7 @@ class KafkaSource:
     ----------
     extra : properties of librdkafka from the file of the setting ``kafka_config``.
     transactions : commit the offsets, where results are exactly once.
-    max_deliveries : deliveries that a message may have had; the journal counts them.
+    max_deliveries : deliveries that a message may have had; crash markers count them.
     """
 
     finite = False
@@ -115,9 +121,8 @@ class KafkaSource:
         self._metrics, self._names = metrics or Metrics(), address.names
         self._exactly_once = transactions is not None
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._offsets = Offsets(self._exactly_once)
-        self._assignment = Assignment(self._offsets, max_deliveries)
-        self._buffer = DeliveryBuffer(self._offsets, self._assignment)
+        self._assignment = Assignment(max_deliveries, self._exactly_once)
+        self._buffer = DeliveryBuffer(self._assignment)
         self._recent_answers = RecentAnswers() if self._exactly_once else None
         self._skipped: set[Partition] = set()  # partitions with messages that were answered before they came again
         self._consumed: set[Partition] = set()  # partitions that the client fetches
@@ -133,7 +138,7 @@ class KafkaSource:
         self.client_errors = ClientErrors("source")
         config |= {"error_cb": self.client_errors.note}
         if transactions is None:
-            commits = ConsumerCommits(self._assignment, self._offsets, self.client_errors)
+            commits = ConsumerCommits(self._assignment, self.client_errors)
             self._consumer = make_client(Consumer, {**config, "on_commit": commits.on_commit})
             commits.consumer = self._consumer
             self._commits: Commits = commits
@@ -259,30 +264,29 @@ class KafkaSource:
     def _take(self, message: Any) -> None:
         """Put a message into the buffer, unless its partition was revoked, stopped or begins at a wrong offset."""
         partition, offset = partition_of(message), offset_of(message)
-        state = self._assignment.state(partition)
+        assigned = self._assignment.get(partition)
         # A rebalance may have run inside the very call that returned it.
-        if state is None or state.journal is None or state.error:
+        if assigned is None or assigned.guard is None or assigned.error:
             return
-        if state.first_offset is None:
-            if state.committed_start is not None and offset < state.committed_start:
-                self._stop(partition, f"offset {offset} came first, below the committed {state.committed_start}")
+        if assigned.first_offset is None:
+            if assigned.committed_start is not None and offset < assigned.committed_start:
+                self._stop(assigned, f"offset {offset} came first, below the committed {assigned.committed_start}")
                 return
-            state.first_offset = offset
+            assigned.first_offset = offset
         recent = self._recent_answers
         if recent is not None and (partition, offset) in recent and recent.has(partition, offset, message_of(message)):
-            self._offsets.finish([self._offsets.take(partition, offset)])
+            self._assignment.finish([self._assignment.deliver(partition, offset)])
             self._skipped.add(partition)  # no batch commits the offset behind it
         else:
             self._buffer.add(message)
 
-    def _stop(self, partition: Partition, reason: str) -> None:
+    def _stop(self, assigned: AssignedPartition, reason: str) -> None:
         """Consume nothing more of a partition: its messages may have been answered before."""
-        state = self._assignment.state(partition)
-        assert state is not None
-        state.error = f"{partition[0]}/{partition[1]} was stopped: {reason}"
+        topic, number = assigned.partition
+        assigned.error = f"{topic}/{number} was stopped: {reason}"
         self._metrics.stream_stopped.inc()
-        log.error("partition stopped", topic=partition[0], partition=partition[1], reason=reason)
-        self._consume_no_more([partition])
+        log.error("partition stopped", topic=topic, partition=number, reason=reason)
+        self._consume_no_more([assigned.partition])
 
     # Where a partition starts.
 
@@ -305,16 +309,15 @@ class KafkaSource:
 
     def _skip_gap(self, partition: Partition) -> None:
         """Go on at the earliest message where the log does not hold the next offset of a partition."""
-        state = self._assignment.state(partition)
-        if state is None or state.journal is None:
+        assigned = self._assignment.get(partition)
+        if assigned is None or assigned.guard is None:
             return
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), QUERY_SECONDS)
         except KafkaException as error:
             self.client_errors.note(error.args[0])
             low, high = OFFSET_BEGINNING, -1
-        following = self._offsets.next_offset(partition)
-        expected = state.committed_start if following is None else following
+        expected = assigned.committed_start if assigned.progress is None else assigned.progress.last_delivered + 1
         lost = low - expected if expected is not None and expected < low else 0
         self._metrics.stream_gap_messages.inc(lost)
         log.error(
@@ -336,7 +339,7 @@ class KafkaSource:
         log.warning("topic was created again and is read from its start", topic=topic)
 
     def _restart(self, partitions: Sequence[Partition]) -> None:
-        """Consume partitions from their earliest message; the journal of a former log is not theirs."""
+        """Consume partitions from their earliest message; the crash marker of a former log is not theirs."""
         self._drop(partitions)
         self._consume_no_more(partitions)
         self._assignment.add(partitions)
@@ -361,7 +364,7 @@ class KafkaSource:
 
         Parameters
         ----------
-        clean : False when what is not done may be what made the worker end: the journal stays for the next owner.
+        clean : False when what is not done may be what made the worker end: the marker stays for the next owner.
         """
         end = monotonic() + CLOSE_SECONDS
         self._run_jobs()
@@ -421,7 +424,7 @@ class KafkaSource:
         # The group has a new generation by now: in the name of the former one no transaction would end while we wait.
         self._note_membership()
         self._finish_in_flight(partitions, began + REVOKE_SECONDS)
-        unfinished = self._offsets.unfinished(partitions)
+        unfinished = self._assignment.unfinished(partitions)
         # While they are still assigned: the broker refuses what comes later.
         self._commits.send_final(partitions, clean=True, timeout=REVOKE_SECONDS)
         self._drop(partitions)
@@ -441,7 +444,9 @@ class KafkaSource:
         The client is inside a callback and reports no commit meanwhile, so that the window does not open again.
         """
         while (
-            self._offsets.unfinished(partitions) and self._window_fits_part() and (remaining := end - monotonic()) > 0
+            self._assignment.unfinished(partitions)
+            and self._window_fits_part()
+            and (remaining := end - monotonic()) > 0
         ):
             with suppress(Empty):
                 self._jobs.get(timeout=remaining)()
@@ -464,7 +469,6 @@ class KafkaSource:
     def _drop(self, partitions: Sequence[Partition]) -> None:
         self._buffer.discard(partitions)
         self._paused.difference_update(partitions)
-        self._offsets.drop(partitions)
         self._assignment.remove(partitions)
 
     def _report_rebalance(self, what: str, partitions: Sequence[Partition], began: float, **facts: int) -> None:
@@ -478,7 +482,7 @@ class KafkaSource:
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
         """Record that messages need not be delivered again, and wake the owner, which commits."""
-        self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
+        self._assignment.finish(_tokens(messages))
         self._jobs.put(_wake)
 
     def commit_window(self) -> int | None:
@@ -487,17 +491,12 @@ class KafkaSource:
 
     def owns(self, message: Message) -> bool:
         """Return whether a message's partition has been assigned ever since the message was taken."""
-        return not isinstance(message.token, Token) or self._offsets.owns(message.token)
+        return not isinstance(message.token, Token) or self._assignment.owns(message.token)
 
     def prepare(self, messages: Sequence[Message]) -> PreparedBatch:
         """Return what a transaction may commit of a batch; on the transactions' thread. Raises TransientError."""
         membership = self._current_membership()
-        owned, offsets = self._offsets.committable_after(m.token for m in messages if isinstance(m.token, Token))
-        found = [self._assignment.position(partition, offset) for partition, offset in offsets.items()]
-        positions = [position for position in found if position is not None]
-        # A topic that is created again ends the epoch of its partitions without a new generation of the group.
-        if len(positions) < len(found) or not all(map(self._offsets.owns, owned)):
-            raise TransientError("the assignment changes at the moment")
+        owned, positions = self._assignment.positions_after(_tokens(messages))
         return PreparedBatch(owned, positions, membership)
 
     def note_committed(self, messages: Sequence[Message], positions: Sequence[Position]) -> None:
@@ -505,7 +504,7 @@ class KafkaSource:
 
         The offsets of the next transaction begin where this one has ended.
         """
-        self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
+        self._assignment.finish(_tokens(messages))
         if self._recent_answers is not None:
             self._recent_answers.add(messages)
         self._jobs.put(partial(self._assignment.note_acknowledged, positions))
@@ -524,9 +523,13 @@ class KafkaSource:
             error=self.client_errors.refusal or view.error or stopped,
             assigned=len(partitions),
             lag={(topic, str(number)): count for (topic, number), count in lag.items()},
-            waiting=sum(lag.values()) - self._offsets.unfinished() - len(self._buffer),
+            waiting=sum(lag.values()) - self._assignment.unfinished() - len(self._buffer),
             member=self._joined,
         )
+
+
+def _tokens(messages: Iterable[Message]) -> Iterator[Token]:
+    return (message.token for message in messages if isinstance(message.token, Token))
 
 
 def _wake() -> None:

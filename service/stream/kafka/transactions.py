@@ -3,7 +3,7 @@
 Readers see only what was committed if they ask for it: ``isolation.level=read_committed``, librdkafka's default.
 
 One thread owns the transactional producer and runs one transaction after another (:meth:`KafkaTransactions.run`). All
-offsets of the group are committed this way, those that record a journal entry as well, so no commit can overtake
+offsets of the group are committed this way, those that record a crash marker as well, so no commit can overtake
 another and set a partition back.
 
 The transactional id belongs to the place of the worker, not to its process. A worker that is started again takes the

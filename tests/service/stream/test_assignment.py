@@ -1,93 +1,133 @@
-"""Offsets that may be committed: never past a message that is not done."""
+"""Progress through assigned partitions: what may be committed is never past a message that is not done."""
 
 import random
 from dataclasses import replace
 
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar_alerts.service.stream.kafka.offsets import RECENT_ANSWERS, Offsets, RecentAnswers, Token
+from nightjar_alerts.service.stream.kafka.assignment import Assignment, Partition, Position, Token
+from nightjar_alerts.service.stream.kafka.recent_answers import RECENT_ANSWERS, RecentAnswers
 from nightjar_alerts.service.stream.messages import Message
 
-HERE = ("alerts", 0)
+HERE, THERE = ("alerts", 0), ("alerts", 1)
+
+
+def assigned(*partitions: Partition, first: int = 0, transactional: bool = False) -> Assignment:
+    """Partitions whose first message has come, of a group without a committed offset."""
+    assignment = Assignment(5, transactional)
+    assign(assignment, *partitions, first=first)
+    return assignment
+
+
+def assign(assignment: Assignment, *partitions: Partition, first: int = 0) -> None:
+    assignment.add(partitions)
+    for partition in partitions:
+        assignment.start(partition, None, None)
+        one = assignment.get(partition)
+        assert one is not None
+        one.first_offset = first
+
+
+def committable(assignment: Assignment, partition: Partition = HERE) -> int:
+    (position,) = assignment.positions([partition])
+    return position.offset
 
 
 @given(st.integers(1, 60), st.integers(0, 2**32))
-def test_only_what_has_nothing_unfinished_before_it_is_committed(count: int, seed: int) -> None:
-    draw, offsets = random.Random(seed), Offsets()
-    places = sorted(draw.sample(range(1000), count))  # compaction leaves gaps
-    tokens = [offsets.take(HERE, place) for place in places]
-    waiting, front, committed = set(places), places[0], places[0]
+def test_positions_have_nothing_unfinished_before_them(count: int, seed: int) -> None:
+    draw = random.Random(seed)
+    offsets = sorted(draw.sample(range(1000), count))  # compaction leaves gaps
+    assignment = assigned(HERE, first=offsets[0])
+    tokens = [assignment.deliver(HERE, offset) for offset in offsets]
+    waiting, front, committed = set(offsets), offsets[0], offsets[0]
     draw.shuffle(tokens)
     while tokens:
         batch = [tokens.pop() for _ in range(min(len(tokens), draw.randint(1, 5)))]
-        owned, ahead = offsets.committable_after(batch)
+        owned, ahead = assignment.positions_after(batch)
         assert owned == set(batch)
-        offsets.finish(batch)
+        assignment.finish(batch)
         waiting -= {token.offset for token in batch}
-        moved = offsets.committable(HERE)
-        assert moved is not None
+        moved = committable(assignment)
         assert moved >= front
-        assert ahead == ({HERE: moved} if moved > front else {})
+        assert [(position.partition, position.offset) for position in ahead] == [(HERE, moved)] * (moved > front)
         front = moved
-        assert all(place >= front for place in waiting)
-        assert offsets.unfinished() == offsets.unfinished([HERE]) == len(waiting)
+        assert all(offset >= front for offset in waiting)
+        assert assignment.unfinished() == assignment.unfinished([HERE]) == len(waiting)
         if draw.random() < 0.5:
             committed = front
-            offsets.committed(HERE, front)
-        assert offsets.uncommitted() == sum(place >= committed for place in places if place not in waiting)
-    assert front == places[-1] + 1
+            assignment.note_acknowledged(assignment.positions([HERE]))
+            assert assignment.moved([HERE]) == []
+        assert assignment.uncommitted() == sum(offset >= committed for offset in offsets if offset not in waiting)
+    assert front == offsets[-1] + 1
 
 
-def test_a_partition_that_came_back_begins_anew() -> None:
-    offsets = Offsets()
-    old = offsets.take(HERE, 10)
-    offsets.drop([HERE])
-    assert offsets.committable(HERE) is None
-    new = offsets.take(HERE, 10)
-    assert (offsets.owns(old), offsets.owns(new)) == (False, True)
-    offsets.finish([old])
-    assert (offsets.committable(HERE), offsets.unfinished()) == (10, 1)
-    offsets.finish([new])
-    assert (offsets.committable(HERE), offsets.unfinished()) == (11, 0)
+def test_finish_after_the_partition_came_back_ignores_former_messages() -> None:
+    assignment = assigned(HERE, first=10)
+    old = assignment.deliver(HERE, 10)
+    assignment.remove([HERE])
+    assert assignment.positions([HERE]) == []
+    assign(assignment, HERE, first=10)
+    assert not assignment.owns(old)
+    new = assignment.deliver(HERE, 10)
+    assert (assignment.owns(old), assignment.owns(new)) == (False, True)
+    assignment.finish([old])
+    assert (committable(assignment), assignment.unfinished()) == (10, 1)
+    assignment.finish([new])
+    assert (committable(assignment), assignment.unfinished()) == (11, 0)
 
 
-def test_a_topic_made_again_begins_anew() -> None:
-    """Offsets of a topic that was made again go back: what was taken of the former one says nothing about it."""
-    offsets = Offsets()
-    old = [offsets.take(HERE, place) for place in (500, 501)]
-    new = offsets.take(HERE, 0)
-    offsets.finish(old)
-    assert offsets.committable(HERE) == 0
-    offsets.finish([new])
-    assert offsets.committable(HERE) == 1
+def test_note_acknowledged_for_a_former_assignment_changes_nothing() -> None:
+    assignment = assigned(HERE)
+    assignment.deliver(HERE, 0)
+    former: list[Position] = assignment.positions([HERE])
+    assignment.remove([HERE])
+    assign(assignment, HERE)
+    assignment.finish([assignment.deliver(HERE, 0)])
+    assignment.note_acknowledged([position._replace(offset=100) for position in former])
+    assert assignment.uncommitted() == 1
+    assert [position.offset for position in assignment.moved([HERE])] == [1]
 
 
-def test_messages_committed_with_their_answers_wait_for_no_commit() -> None:
-    offsets = Offsets(transactional=True)
-    offsets.finish([offsets.take(HERE, place) for place in range(5)])
-    assert (offsets.committable(HERE), offsets.uncommitted()) == (5, 0)
+def test_deliver_of_an_offset_that_goes_back_begins_anew() -> None:
+    """Offsets of a topic that was created again go back: what was delivered before says nothing about it."""
+    assignment = assigned(HERE)
+    old = [assignment.deliver(HERE, offset) for offset in (500, 501)]
+    new = assignment.deliver(HERE, 0)
+    assignment.finish(old)
+    assert committable(assignment) == 0
+    assignment.finish([new])
+    assert committable(assignment) == 1
 
 
-def test_a_message_that_was_answered_lately_is_known_again() -> None:
-    recent, token = RecentAnswers(), Token(HERE, 7, 1)
+def test_uncommitted_of_transactions_is_zero() -> None:
+    assignment = assigned(HERE, transactional=True)
+    assignment.finish([assignment.deliver(HERE, offset) for offset in range(5)])
+    assert (committable(assignment), assignment.uncommitted()) == (5, 0)
+
+
+def test_partitions_progress_independently() -> None:
+    assignment = assigned(HERE, THERE, first=5)
+    assignment.deliver(HERE, 5)
+    assignment.finish([assignment.deliver(THERE, 7)])
+    assert (committable(assignment, HERE), committable(assignment, THERE)) == (5, 8)
+    assert assignment.unfinished([THERE, ("never", 0)]) == 0
+    assert assignment.unfinished() == 1
+    assignment.remove([HERE, THERE])
+    assert assignment.unfinished() == 0
+
+
+def test_recent_answers_has_answered_messages_until_enough_others_came() -> None:
+    progress = assigned(HERE).deliver(HERE, 0).progress
+    recent, token = RecentAnswers(), Token(HERE, 7, progress)
     message = Message("alerts", "0:7", b"an alert", timestamp_ms=5, token=token)
     recent.add([message])
     assert recent.has(HERE, 7, message)
     assert not recent.has(HERE, 8, message)
     assert not recent.has(HERE, 7, replace(message, timestamp_ms=6))  # of the former topic
-    recent.add(
-        [Message("alerts", str(place), b"", token=Token(HERE, place, 1)) for place in range(8, 8 + RECENT_ANSWERS)]
-    )
+    recent.add([Message("alerts", str(n), b"", token=Token(HERE, n, progress)) for n in range(8, 8 + RECENT_ANSWERS)])
     assert not recent.has(HERE, 7, message)
-
-
-def test_partitions_are_apart() -> None:
-    offsets, there = Offsets(), ("alerts", 1)
-    offsets.take(HERE, 5)
-    offsets.finish([offsets.take(there, 7)])
-    assert (offsets.committable(HERE), offsets.committable(there)) == (5, 8)
-    assert offsets.unfinished([there, ("never", 0)]) == 0
-    assert (offsets.next_offset(HERE), offsets.next_offset(("never", 0))) == (6, None)
-    offsets.drop([HERE, there])
-    assert offsets.unfinished() == 0

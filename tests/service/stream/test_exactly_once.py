@@ -28,8 +28,7 @@ from nightjar_alerts.service.stream.batches import Batch
 from nightjar_alerts.service.stream.connectors import open_connectors
 from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
 from nightjar_alerts.service.stream.kafka import source, transactions
-from nightjar_alerts.service.stream.kafka.assignment import PartitionState, Position
-from nightjar_alerts.service.stream.kafka.offsets import Offsets, Token
+from nightjar_alerts.service.stream.kafka.assignment import AssignedPartition, Assignment, Position, Token
 from nightjar_alerts.service.stream.kafka.source import KafkaSource, PreparedBatch
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction, worker_slot
 from nightjar_alerts.service.stream.ledger import DeliveryLedger
@@ -146,14 +145,14 @@ def test_one_thread_alone_calls_the_consumer(
 
 @pytest.mark.parametrize(
     ("partition", "batch_retried"),
-    [pytest.param(0, True, id="of a batch"), pytest.param(1, False, id="of a journal entry")],
+    [pytest.param(0, True, id="of a batch"), pytest.param(1, False, id="of a crash marker")],
 )
 def test_transaction_that_the_broker_aborts_is_repeated(
     cluster: KafkaCluster, tmp_path: Path, partition: int, batch_retried: bool
 ) -> None:
-    """The first message of a partition is delivered after a transaction of its own, which commits its journal entry.
+    """The first message of a partition is delivered after a transaction of its own, which commits its crash marker.
 
-    The entry of partition 0 has been committed when the error comes, that of partition 1 has not.
+    The marker of partition 0 has been committed when the error comes, that of partition 1 has not.
     """
     cluster.produce("alerts", [alert(number) for number in range(5)], partition=0)
     with running(settings(cluster, tmp_path)) as worker:
@@ -174,7 +173,7 @@ def test_a_fenced_producer_ends_the_worker_with_a_status_for_its_supervisor(
     with running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 5)
         cluster.fail_next(kafka.END_TXN, PRODUCER_FENCED)
-        cluster.produce("alerts", [alert(number) for number in range(5, 10)], partition=0)  # no journal entry first
+        cluster.produce("alerts", [alert(number) for number in range(5, 10)], partition=0)  # no crash marker first
         assert worker.join() == RESTART_STATUS
         assert "commit_transaction" in worker.worker._failure
     totals = worker.totals()
@@ -224,7 +223,7 @@ def test_check_where_a_call_does_not_return_ends_the_process_unless_no_broker_an
     monkeypatch.setattr(transactions, "Producer", Hung)
     monkeypatch.setattr(transactions, "HUNG_SECONDS", 0.05)
     once = KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
-    position = Position(HERE, PartitionState(), 1, None)
+    position = Position(AssignedPartition(HERE), 1, None)
     once.run(lambda: Transaction((), [position], None, lambda: None))
     wait_until(lambda: once._call is not None)
     sleep(0.1)
@@ -265,28 +264,37 @@ class Broker:
         self.results: list[int] = []
         self.dead: list[int] = []
         self.offset = self.position = 0
-        self.offsets = Offsets(transactional=True)
+        self.assignment = Assignment(5, transactional=True)
+        self._assign()
+
+    def _assign(self) -> None:
+        """Assign the partition, from the committed offset."""
+        self.assignment.add([HERE])
+        self.assignment.start(HERE, self.offset, None)
+        assigned = self.assignment.get(HERE)
+        assert assigned is not None
+        assigned.first_offset = self.offset
 
     def take(self) -> list[Message]:
         places = range(self.position, min(self.count, self.position + self.draw.randint(1, 5)))
         self.position = places.stop
-        return [Message("alerts", str(place), b"", token=self.offsets.take(HERE, place)) for place in places]
+        return [Message("alerts", str(place), b"", token=self.assignment.deliver(HERE, place)) for place in places]
 
     def lose(self) -> None:
         """The partition is taken away and comes back."""
-        self.offsets.drop([HERE])
+        self.assignment.remove([HERE])
         self.position = self.offset
+        self._assign()
 
     def owns(self, message: Message) -> bool:
-        return isinstance(message.token, Token) and self.offsets.owns(message.token)
+        return isinstance(message.token, Token) and self.assignment.owns(message.token)
 
     def prepare(self, messages: Sequence[Message]) -> PreparedBatch:
-        owned, committable = self.offsets.committable_after(m.token for m in messages if isinstance(m.token, Token))
-        positions = [Position(HERE, PartitionState(), offset, None) for offset in committable.values()]
-        return PreparedBatch(owned, positions, None)
+        tokens = (m.token for m in messages if isinstance(m.token, Token))
+        return PreparedBatch(*self.assignment.positions_after(tokens), None)
 
     def note_committed(self, messages: Sequence[Message], positions: Sequence[Position]) -> None:
-        self.offsets.finish(m.token for m in messages if isinstance(m.token, Token))
+        self.assignment.finish(m.token for m in messages if isinstance(m.token, Token))
 
     def run(self, prepare: Callable[[], Transaction | None]) -> Future[Any]:
         future: Future[Any] = Future()

@@ -24,7 +24,6 @@ from nightjar_alerts.service.stream.kafka import sink as sink_module
 from nightjar_alerts.service.stream.kafka.assignment import Assignment
 from nightjar_alerts.service.stream.kafka.client import ClientErrors
 from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED
-from nightjar_alerts.service.stream.kafka.offsets import Offsets
 from nightjar_alerts.service.stream.kafka.sink import KafkaSink, produce_and_wait
 from nightjar_alerts.service.stream.kafka.source import KafkaSource
 from nightjar_alerts.service.stream.messages import (
@@ -302,26 +301,25 @@ def test_few_alerts_are_answered_and_not_committed(
 
 def test_window_grows_with_commits_in_time_and_begins_anew_after_a_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill repeats what is in the window: it must not fill while no commit succeeds."""
-    partition, offsets = ("alerts", 0), Offsets()
-    assignment = Assignment(offsets, 5)
+    partition, assignment = ("alerts", 0), Assignment(5)
     assignment.add([partition])
     assignment.start(partition, 0, None)
-    state = assignment.state(partition)
-    assert state is not None
-    state.first_offset, offset = 0, 0
-    consumer = commits.ConsumerCommits(assignment, offsets, ClientErrors("source"))
+    assigned = assignment.get(partition)
+    assert assigned is not None
+    assigned.first_offset, offset = 0, 0
+    consumer = commits.ConsumerCommits(assignment, ClientErrors("source"))
     consumer.consumer = cast(Any, SimpleNamespace(commit=lambda **_: None))
     monkeypatch.setattr(commits, "LATE_SECONDS", 60.0)
     sizes = [PART_MESSAGES, 2 * PART_MESSAGES, 4 * PART_MESSAGES, 8 * PART_MESSAGES, MAX_UNCOMMITTED, MAX_UNCOMMITTED]
     for size in sizes:
         assert consumer.window == size
-        offsets.finish([offsets.take(partition, offset + number) for number in range(size // 2)])
+        assignment.finish([assignment.deliver(partition, offset + number) for number in range(size // 2)])
         offset += size // 2
         assert consumer.window == size - size // 2
         consumer.send(())
         assert consumer.in_flight
         consumer.on_commit(None, [TopicPartition(*partition, offset)])
-    offsets.finish([offsets.take(partition, offset)])
+    assignment.finish([assignment.deliver(partition, offset)])
     consumer.send([partition])
     monkeypatch.setattr(commits, "LATE_SECONDS", 0.0)
     assert consumer.window == PART_MESSAGES - 1

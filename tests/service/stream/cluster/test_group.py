@@ -184,7 +184,7 @@ def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
 
 
 def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis counts deliveries; here the journal beside the offset does."""
+    """Redis counts deliveries; here the crash marker beside the offset does."""
     from support.kafka_brokers import produce
 
     monkeypatch.setenv("TEST_DEADLY_FLUX", "77")
@@ -212,7 +212,7 @@ def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monk
 def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
     both: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each loss stops the worker, which leaves a journal behind as if it had been killed."""
+    """Each loss stops the worker, which leaves a crash marker behind as if it had been killed."""
     forget_in_classifying(monkeypatch, "10030")
     both.feed(60)
     stops = 0
