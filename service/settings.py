@@ -339,6 +339,11 @@ class StreamSettings(CommonSettings):
         description="if true, results in the formats `nightjar` and `nightjar-avro` contain the embedding, "
         "about three quarters of a JSON record",
     )
+    sink_evolution: bool = Field(
+        False,
+        description="if true, results in the formats `nightjar` and `nightjar-avro` contain the classification after "
+        "each detection (20 at most), each of which costs as much as a classification",
+    )
     dead_letters: str = Field(
         "file:dead-letters/", description="address of dead letters (messages that cannot be processed)"
     )

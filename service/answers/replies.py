@@ -247,10 +247,39 @@ class _StreamRecord(Reply):
     )
 
 
+class EvolutionPoint(Reply):
+    """Most probable class of the observations up to one detection."""
+
+    mjd: float = Field(description="time of the detection, MJD (TAI)")
+    detections: int = Field(description="detections up to that time")
+    class_: str = Field(alias="class", description="the most probable class")
+    confidence: float = Field(description="probability of that class")
+
+
+_CHANGES = "steps whose most probable class differs from that of the step before"
+_VARIATION = (
+    "mean total-variation distance between the successive probabilities of the last five steps, from 0 (equal) to 1; "
+    "null for fewer than two classified steps"
+)
+
+
+class EvolutionSummary(Reply):
+    """How the classification of an alert's object developed."""
+
+    sampled: bool = Field(description="whether the steps are a sample of the detections")
+    class_changes: int = Field(description=_CHANGES)
+    last_change_mjd: float | None = Field(description="time of the last of these; null without any")
+    recent_variation: float | None = Field(description=_VARIATION)
+    steps: list[EvolutionPoint] = Field(description="in order of time")
+
+
 class StreamResult(_PacketIdentity, _Classification, _StreamRecord):
     """Record of an alert from a stream that was classified."""
 
     model: ClassifierProvenance = Field(description="model that classified the alert")
+    evolution: EvolutionSummary | None = Field(
+        None, description="classification after each detection; only with NIGHTJAR_SINK_EVOLUTION"
+    )
 
 
 class StreamFailure(_PacketIdentity, _Unclassified, _StreamRecord):
@@ -284,12 +313,9 @@ class Evolution(Reply):
     object_id: str
     detections: int = Field(description="detections of the light curve")
     sampled: bool = Field(description="whether the steps are a sample of the detections")
-    class_changes: int = Field(description="steps whose most probable class differs from that of the step before")
+    class_changes: int = Field(description=_CHANGES)
     last_change_mjd: float | None = Field(description="time of the last of these; null without any")
-    recent_variation: float | None = Field(
-        description="mean total-variation distance between the successive probabilities of the last five detections, "
-        "from 0 (equal) to 1; null for fewer than two classified steps"
-    )
+    recent_variation: float | None = Field(description=_VARIATION)
     steps: list[EvolutionStep] = Field(description="in order of time")
 
 

@@ -219,6 +219,14 @@ class ResultSerializer:
         nameless: list[dict[str, object]] = [{}] * len(outcomes)
         return evolution_document(history, self.results(outcomes, nameless, [None] * len(outcomes), coverage=coverage))
 
+    def summary(self, history: History, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        """Return the document of :class:`service.answers.replies.EvolutionSummary`; parameters as :meth:`evolution`."""
+        document = self.evolution(history, outcomes)
+        names = ("mjd", "detections", "class", "confidence")
+        steps = [{name: step[name] for name in names} for step in document["steps"] if step["status"] == "classified"]
+        rest = ("sampled", "class_changes", "last_change_mjd", "recent_variation")
+        return {**{name: document[name] for name in rest}, "steps": steps}
+
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a JSON reply."""
         return encode_json({"model": self.provenance, "results": results})

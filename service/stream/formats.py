@@ -101,7 +101,8 @@ def encode_and_show(result: Result, encode: Callable[[Result], Record | None], f
 
 def _stream_result(result: Result, embedding: bool) -> dict[str, Any]:
     serializer = default_serializer(result.handle, result.prior)
-    return serializer.stream_result(result.outcome, result.packet, result.key, result.message.topic, embedding)
+    document = serializer.stream_result(result.outcome, result.packet, result.key, result.message.topic, embedding)
+    return document if result.evolution is None else document | {"evolution": serializer.summary(*result.evolution)}
 
 
 def _encode_avro(document: dict[str, Any]) -> bytes:

@@ -18,6 +18,7 @@ import structlog
 
 from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.evolution import History
 from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.serving import ModelHandle
@@ -235,6 +236,7 @@ class Result:
     number : index of the alert in its message; a container may hold several.
     received_ms : time of the poll, milliseconds since 1970.
     prior : name of the prior of the result, if the model has it; empty for the model's own.
+    evolution : light curve after each of its detections and the outcome of each; None if it was not asked for.
     record : encoded result; None before it is encoded, and if the format cannot express it.
     """
 
@@ -245,6 +247,7 @@ class Result:
     handle: ModelHandle
     received_ms: int
     prior: str = ""
+    evolution: tuple[History, Sequence[Outcome]] | None = None
     record: Record | None = None
 
     @property

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from time import monotonic
 from typing import Final
 
@@ -26,6 +27,7 @@ from nightjar_alerts.models.alerts.envelopes import MessageReader, TopicRule, ru
 from nightjar_alerts.models.alerts.packet import Packet, PacketError
 from nightjar_alerts.models.alerts.reader import PacketOutcome
 from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
+from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
@@ -146,11 +148,20 @@ class DecodeStage:
         return after_reading(read, self._policy)
 
 
-class InferStage:
-    """Second stage: alerts to results."""
+EVOLUTION_STEPS: Final = 20
+"""Maximum number of classifications over time of one alert."""
 
-    def __init__(self, models: ModelManager, errors: ActiveErrors, prior: str = "") -> None:
-        self._models, self._errors, self._prior = models, errors, prior
+
+class InferStage:
+    """Second stage: alerts to results.
+
+    Parameters
+    ----------
+    evolution : whether results get the classification over time.
+    """
+
+    def __init__(self, models: ModelManager, errors: ActiveErrors, prior: str = "", evolution: bool = False) -> None:
+        self._models, self._errors, self._prior, self._evolution = models, errors, prior, evolution
 
     async def infer(self, batch: Batch, yield_turn: YieldTurn) -> Batch:
         """Return the batch with results, and with failed alerts for those that have none.
@@ -181,8 +192,43 @@ class InferStage:
                 break
             yield_turn()
             await self._errors.wait("inference", f"{len(remaining)} light curves failed", pause)
+        if self._evolution:
+            results = await self._add_evolution(results, yield_turn)
         self._errors.clear("inference")
         return replace(batch, alerts=(), results=tuple(results), failed=(*batch.failed, *failed))
+
+    async def _add_evolution(self, results: Sequence[Result], yield_turn: YieldTurn) -> list[Result]:
+        """Return results with the classification over time of those that were classified.
+
+        It is less than a result: after an unexpected error it is left out, and the error logged.
+        """
+        histories = [
+            history(result.packet.curve, EVOLUTION_STEPS)
+            if result.outcome.status == "classified" and result.packet.curve is not None
+            else None
+            for result in results
+        ]
+        steps = [
+            (result.packet.survey, replace(result.handle, subtypes=None), curve)
+            for result, past in zip(results, histories, strict=True)
+            if past is not None
+            for curve in past.curves
+        ]
+        if not steps:
+            return list(results)
+        surveys, handles, curves = (list(column) for column in zip(*steps, strict=True))
+        try:
+            with acquired(handles):
+                outcomes = iter(await self._infer_when_there_is_room(surveys, handles, curves, yield_turn))
+        except (EngineClosed, EngineDead, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("failed to classify alerts over time", alerts=len(results))
+            return list(results)
+        return [
+            result if past is None else replace(result, evolution=(past, list(islice(outcomes, len(past.curves)))))
+            for result, past in zip(results, histories, strict=True)
+        ]
 
     async def _infer(
         self, alerts: Sequence[Alert], yield_turn: YieldTurn
@@ -193,7 +239,8 @@ class InferStage:
         try:
             handles, items = self._choose_models(alerts)
             with acquired(handles):
-                outcomes = await self._infer_when_there_is_room(alerts, handles, items, yield_turn)
+                surveys = [alert.packet.survey for alert in alerts]
+                outcomes = await self._infer_when_there_is_room(surveys, handles, items, yield_turn)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise  # halves would fail as well, and no alert is to blame
         except Exception as error:
@@ -206,10 +253,10 @@ class InferStage:
         return list(zip(alerts, zip(handles, outcomes, strict=True), strict=True))
 
     async def _infer_when_there_is_room(
-        self, alerts: Sequence[Alert], handles: Sequence[ModelHandle], items: Sequence[Item], yield_turn: YieldTurn
+        self, surveys: Sequence[str], handles: Sequence[ModelHandle], items: Sequence[Item], yield_turn: YieldTurn
     ) -> list[Outcome]:
         """Classify, and retry while the engine's queue is full."""
-        options = InferOptions(surveys=[alert.packet.survey for alert in alerts])
+        options = InferOptions(surveys=surveys)
         for pause in backoff():
             try:
                 return await infer_many(handles, items, options)

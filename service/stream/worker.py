@@ -188,7 +188,7 @@ class Worker:
             self._errors,
             self.metrics,
         )
-        stages = decoding, InferStage(self._models, self._errors, settings.prior), publishing
+        stages = decoding, InferStage(self._models, self._errors, settings.prior, settings.sink_evolution), publishing
         model = str(self._models.router.select().model.reference)
         once = (
             ExactlyOnce(*connectors.transactions, publishing, self._errors, self.metrics)

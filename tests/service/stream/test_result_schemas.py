@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +93,29 @@ def test_stream_json_records_are_valid_under_the_schema(tmp_path: Path) -> None:
         (StreamResult if record["status"] == "classified" else StreamFailure).model_validate(record, strict=True)
 
 
-def test_stream_avro_records_equal_json_records(tmp_path: Path) -> None:
+def test_stream_records_with_evolution_have_the_classification_after_each_detection(tmp_path: Path) -> None:
+    classify_stream(tmp_path, "nightjar", sink_evolution=True)
+    for record in results(tmp_path):
+        validator("stream-result-1").validate(record)
+        if record["status"] == "abstained":
+            assert "evolution" not in record
+            continue
+        StreamResult.model_validate(record, strict=True)
+        evolution = record["evolution"]
+        mjd = [step["mjd"] for step in evolution["steps"]]
+        assert mjd == sorted(set(mjd))
+        assert evolution["steps"][-1]["class"] == record["class"]
+        tops = [step["class"] for step in evolution["steps"]]
+        assert evolution["class_changes"] == sum(a != b for a, b in pairwise(tops))
+
+
+@pytest.mark.parametrize("evolution", [False, True])
+def test_stream_avro_records_equal_json_records(tmp_path: Path, evolution: bool) -> None:
     (tmp_path / "json").mkdir()
     (tmp_path / "avro").mkdir()
-    classify_stream(tmp_path / "json", "nightjar")
-    classify_stream(tmp_path / "avro", "nightjar-avro", sink=f"file:{tmp_path}/avro/results/")
+    classify_stream(tmp_path / "json", "nightjar", sink_evolution=evolution)
+    place = f"file:{tmp_path}/avro/results/"
+    classify_stream(tmp_path / "avro", "nightjar-avro", sink=place, sink_evolution=evolution)
     decoded = {}
     for path in (tmp_path / "avro" / "results").iterdir():
         message = read_record(path)
