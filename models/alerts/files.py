@@ -170,12 +170,12 @@ def _members(file: IO[bytes], name: str, depth: int) -> Iterator[FileItem]:
     """Yield the packets of a tar archive, and those of archives in it."""
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
-            content = archive.extractfile(member) if member.isfile() else None
-            if content is None:
-                continue
             inner = f"{name}/{member.name}"
             try:
-                yield from _read(content, inner, False, depth + 1)
+                if content := archive.extractfile(member) if member.isfile() else None:
+                    yield from _read(content, inner, False, depth + 1)
+                elif not member.isdir():
+                    yield FileItem(inner, b"", "other", "a link, or no ordinary file")
             except _DAMAGED as error:
                 yield FileItem(inner, b"", "unreadable", _reason(error))
 

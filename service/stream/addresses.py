@@ -11,6 +11,7 @@ that have a meaning in an address: ``%2F`` for a slash, ``%2C`` for a comma.
 """
 
 import math
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final, Literal, get_args
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, unquote_to_bytes, urlsplit
 
 Scheme = Literal["kafka", "redis", "file"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
@@ -160,7 +161,8 @@ def parse_address(text: str) -> Address:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise AddressError("a file's address is file:///path, or file:path relative to the working directory")
-        return Address("file", path=Path(unquote(parts.path)), options=options)
+        path = Path(os.fsdecode(unquote_to_bytes(os.fsencode(parts.path))))  # names of files need be no UTF-8
+        return Address("file", path=path, options=options)
     tls = parts.scheme == "rediss"  # as clients of Redis write it; Kafka has options for this
     scheme = "redis" if tls else next((name for name in SCHEMES if name == parts.scheme), None)
     if scheme is None:

@@ -64,7 +64,7 @@ class FileSource(FiniteSource):
             if item.name.endswith(RECORD_SUFFIX):
                 continue
             if item.kind == "packet":
-                yield Message(topic=path.name, message_id=f"{_short_name(item.name)}#{number}", value=item.data)
+                yield Message(_valid_name(path.name), f"{_valid_name(item.name)}#{number}", item.data)
             elif item.kind == "unreadable":
                 self._note_unreadable(item.name, item.detail)
             else:
@@ -87,9 +87,10 @@ class FileSource(FiniteSource):
                     raise TransientError(f"{path} cannot be removed: {error.strerror}") from error
 
 
-def _short_name(name: str) -> str:
-    """Return the name of an item, or its end: a dead letter states it in a header of limited length."""
-    return name if len(name.encode(errors="backslashreplace")) <= LONGEST_NAME else f"...{name[-LONGEST_NAME // 8 :]}"
+def _valid_name(name: str) -> str:
+    """Return a name as UTF-8 of limited length, as a header of a dead letter and a result need it."""
+    text = name.encode(errors="backslashreplace").decode()  # names of files need be no UTF-8
+    return text if len(text.encode()) <= LONGEST_NAME else f"...{text[-LONGEST_NAME // 8 :]}"
 
 
 class RecordError(ValueError):

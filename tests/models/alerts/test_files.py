@@ -2,9 +2,11 @@
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import random
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,23 @@ def test_read_path_archives_nested_without_end_are_unreadable(tmp_path: Path) ->
 def test_read_path_compressed_twice_gives_its_alert(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bz2.compress(gzip.compress(container(RECORD))))
     assert kinds(tmp_path) == [("a", "packet")]
+
+
+def test_read_path_links_in_an_archive_are_named(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "night.tar", "w") as archive:
+        member = tarfile.TarInfo("a.avro")
+        data = container(RECORD)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+        for name, kind in (("hard.avro", tarfile.LNKTYPE), ("soft.avro", tarfile.SYMTYPE), ("dir", tarfile.DIRTYPE)):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, "a.avro"
+            archive.addfile(link)
+    assert kinds(tmp_path) == [
+        ("night.tar/a.avro", "packet"),
+        ("night.tar/hard.avro", "other"),
+        ("night.tar/soft.avro", "other"),
+    ]
 
 
 def test_read_path_links_and_attributes_of_macos_are_no_alerts(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A worker from files to files: everything that does not need a broker."""
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -55,6 +56,21 @@ def test_every_alert_is_answered_once(tmp_path: Path) -> None:
         "in": 53, "classified": 50, "abstained:solar_system_object": 1, "dead:empty": 1, "dead:unknown_envelope": 1,
         "pending": 0,
     }  # fmt: skip
+
+
+def test_names_of_files_that_are_no_utf8_are_escaped(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/night\xff"))
+    folder.mkdir()
+    row = {"midpointMjdTai": 61_000.0, "band": "r", "psfFlux": 9.0, "psfFluxErr": 1.0}
+    without_ids = json.dumps({"diaSourcesList": [row]})
+    Path(os.fsdecode(os.fsencode(folder) + b"/a\xe9.json")).write_text(without_ids)
+    (folder / "bad.avro").write_bytes(b"junk")
+    with running(chosen(tmp_path, source=f"file:{tmp_path}/night%FF/")) as worker:
+        assert worker.join() == 3
+    (answer,) = results(tmp_path)
+    assert answer["key"].startswith("night\\udcff/a\\udce9.json#")
+    (letter,) = dead_letters(tmp_path)
+    assert letter["value"] == b"junk"
 
 
 def test_item_with_a_long_name_in_nested_archives_can_be_replayed(tmp_path: Path) -> None:
