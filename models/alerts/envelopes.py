@@ -44,7 +44,7 @@ from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry, Schema
 
 APICURIO_HEADER_BYTES: Final = 9
 
-Headers = Sequence[tuple[str, bytes]]
+MessageHeaders = Sequence[tuple[str, bytes]]
 
 
 class Envelope(StrEnum):
@@ -100,7 +100,7 @@ class MessageReader:
         key: bytes | None = None,
         rule: TopicRule = ANYTHING,
         new: NewSchemas | None = None,
-        headers: Headers = (),
+        headers: MessageHeaders = (),
     ) -> list[PacketOutcome]:
         """Read every alert of a message; returns at least one outcome, an error for whatever cannot be read.
 
@@ -132,7 +132,7 @@ class MessageReader:
         return outcomes
 
     def _sniff(
-        self, value: bytes, key: bytes | None, new: NewSchemas | None, headers: Headers
+        self, value: bytes, key: bytes | None, new: NewSchemas | None, headers: MessageHeaders
     ) -> Iterable[PacketOutcome]:
         """Read in the envelopes that the bytes suggest, the most certain first; raise the error of the first."""
         if value.startswith(GZIP_MAGIC):
@@ -225,7 +225,7 @@ LONGEST_ID_TEXT: Final = 10
 SCHEMA_ID_HEADERS: Final = ("__value_schema_id", "apicurio.value.globalId", "apicurio.value.contentId")
 
 
-def schema_id_in(headers: Headers) -> int | None:
+def schema_id_in(headers: MessageHeaders) -> int | None:
     """Return the schema id that a message's headers state, as Confluent's and Apicurio's serializers write it.
 
     Raises

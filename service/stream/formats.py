@@ -65,7 +65,7 @@ ALERCE_OUTPUT: Final = fastavro.parse_schema({
 })  # fmt: skip
 
 
-def record_of(result: Result, form: SinkFormat, embedding: bool = True) -> Record | None:
+def encode_record(result: Result, form: SinkFormat, embedding: bool = True) -> Record | None:
     """Return the record to publish; None if the format cannot express the result.
 
     Parameters

@@ -333,7 +333,7 @@ class Pipeline:
                     published = await self._exactly_once.commit(batch, transaction_turn, self._ledger, self.model)
                 self._observe_alert_ages(published)
             else:
-                await self._queue.publish_in_turn(turn, batch, self._publish)
+                await self._queue.publish_in_turn(turn, batch, self._publish_and_acknowledge)
         finally:
             self._queue.leave(turn)  # else the batches behind one that failed would wait for ever
             self._ledger.close(messages)
@@ -363,7 +363,7 @@ class Pipeline:
         with self._timed("classify"):
             return await self._inference.infer(decoded, yield_turn)
 
-    async def _publish(self, batch: Batch) -> None:
+    async def _publish_and_acknowledge(self, batch: Batch) -> None:
         """Publish results, write dead letters and acknowledge: at least once."""
         batch = self._without_reassigned(batch)  # their new owners publish them: fewer results are published twice
         with self._timed("publish"):

@@ -247,7 +247,7 @@ class RedisSource:
         entries_by_stream = cast("list[tuple[bytes, Entries]]", reply or [])
         self._fetch_size.learn(count, [one for _, entries in entries_by_stream for one in entries])
         return [
-            message_of(stream, entry, fields)
+            to_message(stream, entry, fields)
             for stream, entries in entries_by_stream
             for entry, fields in entries
             if fields
@@ -303,7 +303,7 @@ class RedisSource:
         # With the idle time once more: of several consumers that have seen an entry the first one to claim it gets it.
         entries = cast(Entries, self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending)))
         self._fetch_size.learn(len(pending), entries)
-        return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
+        return [to_message(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
     def _claim_unread(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
         """Claim entries without their bytes, which were fetched for a dead letter before, which was never written."""
@@ -313,7 +313,7 @@ class RedisSource:
             "list[bytes]",
             self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending), justid=True),
         )
-        found = [message_of(stream, entry, {}, pending[entry]) for entry in ids]
+        found = [to_message(stream, entry, {}, pending[entry]) for entry in ids]
         return [replace(message, unread=True, tombstone=False) for message in found]
 
     # Acknowledge.
@@ -411,7 +411,7 @@ def _by_stream(messages: Sequence[Message]) -> dict[bytes, list[bytes]]:
     return entries
 
 
-def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliveries: int = 1) -> Message:
+def to_message(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliveries: int = 1) -> Message:
     """Return the message in an entry."""
     timestamp_ms = milliseconds(fields.get(b"timestamp", b""))
     headers: Headers = tuple(
@@ -517,7 +517,7 @@ class RedisRange(FiniteSource):
             self._fetch_size.learn(count, entries)
             if entries:
                 self._ranges[0] = (stream, f"({entries[-1][0].decode()}", end)
-                return [message_of(stream, entry, fields) for entry, fields in entries]
+                return [to_message(stream, entry, fields) for entry, fields in entries]
             self._ranges.pop(0)
         return []
 

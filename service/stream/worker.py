@@ -58,7 +58,7 @@ from nightjar_alerts.service.stream.connectors import Connectors, check_addresse
 from nightjar_alerts.service.stream.dead_letters import restore
 from nightjar_alerts.service.stream.exactly_once import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce
 from nightjar_alerts.service.stream.files import FileSource
-from nightjar_alerts.service.stream.formats import encode_and_show, record_of
+from nightjar_alerts.service.stream.formats import encode_and_show, encode_record
 from nightjar_alerts.service.stream.ledger import DeliveryLedger, UnbalancedError
 from nightjar_alerts.service.stream.messages import (
     ActiveErrors,
@@ -177,7 +177,7 @@ class Worker:
             MessageReader(registry, limits, settings.schemas), settings.topics, settings.unknown_schema,
             settings.max_deliveries, self._threads[1], self._errors,
         )  # fmt: skip
-        encode: RecordEncoder = partial(record_of, form=settings.sink_format, embedding=settings.sink_embedding)
+        encode: RecordEncoder = partial(encode_record, form=settings.sink_format, embedding=settings.sink_embedding)
         if self.live is not None:
             encode = partial(encode_and_show, encode=encode, feed=self.live.feed)
         publishing = PublishStage(

@@ -31,7 +31,7 @@ from nightjar_alerts.service.stream.formats import (
     NOT_CLASSIFIED,
     RESIDUAL,
     STREAM_RESULT,
-    record_of,
+    encode_record,
 )
 from nightjar_alerts.service.stream.messages import Message, PermanentError, Record, Result
 from support import alerts
@@ -71,7 +71,7 @@ def abstained() -> Result:
 
 
 def written(result: Result, form: SinkFormat) -> bytes:
-    record = record_of(result, form)
+    record = encode_record(result, form)
     assert isinstance(record, Record)
     assert record.key == b"alerts-wfd/%d/echo-0.0.1" % BIG
     return record.value
@@ -118,7 +118,7 @@ def test_class_ids_are_the_bundles() -> None:
 def test_an_alert_without_a_numeric_id_cannot_be_a_reply() -> None:
     nameless = replace(classified(), packet=replace(packet(), alert_id=""))
     with pytest.raises(PermanentError, match="numeric alert id"):
-        record_of(nameless, "elasticc")
+        encode_record(nameless, "elasticc")
     assert nameless.key == "alerts-wfd/3:14+0/echo-0.0.1"
 
 
@@ -162,12 +162,12 @@ def test_nightjars_own_format_says_everything() -> None:
 
 @pytest.mark.parametrize("form", ["alerce-avro", "alerce-json", "lasair"])
 def test_formats_without_a_word_for_it_say_nothing(form: SinkFormat) -> None:
-    assert record_of(abstained(), form) is None
+    assert encode_record(abstained(), form) is None
 
 
 @pytest.mark.parametrize("form", ["nightjar", "elasticc", "alerce-avro", "alerce-json", "lasair"])
 def test_the_same_result_is_written_the_same(form: SinkFormat) -> None:
-    assert record_of(classified(), form) == record_of(classified(), form)
+    assert encode_record(classified(), form) == encode_record(classified(), form)
 
 
 def shape(kind: Any) -> Any:

@@ -21,7 +21,7 @@ from nightjar_alerts.service.stream import worker as worker_room
 from nightjar_alerts.service.stream.batches import Batch, FailedAlert
 from nightjar_alerts.service.stream.connectors import Connectors
 from nightjar_alerts.service.stream.dead_letters import PREFIX, SHORT_BYTES, dead_letter, restore, shorten
-from nightjar_alerts.service.stream.formats import record_of
+from nightjar_alerts.service.stream.formats import encode_record
 from nightjar_alerts.service.stream.kafka.buffer import message_of as of_kafka
 from nightjar_alerts.service.stream.ledger import DeliveryLedger
 from nightjar_alerts.service.stream.messages import (
@@ -35,7 +35,7 @@ from nightjar_alerts.service.stream.messages import (
     TransientError,
 )
 from nightjar_alerts.service.stream.publishing import PublishStage
-from nightjar_alerts.service.stream.redis_streams import message_of as of_redis
+from nightjar_alerts.service.stream.redis_streams import to_message as of_redis
 from support.redis import needs_redis, redis_server
 from support.stream import alert, chosen, dead_letters, eventually, results, running
 
@@ -213,7 +213,7 @@ async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
     batch = Batch(messages, 0, failed=tuple(failed))
     with ThreadPoolExecutor(1) as executor:
         publishing = PublishStage(
-            script, script, partial(record_of, form="nightjar"), executor, ActiveErrors(metrics), metrics
+            script, script, partial(encode_record, form="nightjar"), executor, ActiveErrors(metrics), metrics
         )
         ledger.resolve_failed(failed, await publishing.write_dead_letters(batch.first_failures(), "echo@1"))
     ledger.check_resolved(messages)
@@ -227,7 +227,7 @@ async def test_a_dead_letter_that_is_too_large_is_cut_short_and_counted() -> Non
     failed = [FailedAlert(message, 0, DeadLetterCause("decode", "record_too_large"))]
     with ThreadPoolExecutor(1) as executor:
         publishing = PublishStage(
-            script, script, partial(record_of, form="nightjar"), executor, ActiveErrors(metrics), metrics
+            script, script, partial(encode_record, form="nightjar"), executor, ActiveErrors(metrics), metrics
         )
         assert await publishing.write_dead_letters(failed, "echo@1") == [message]
     assert [len(record.value) for record in script.records] == [SHORT_BYTES]
@@ -263,7 +263,7 @@ async def test_a_dead_letter_that_names_a_topic_of_a_megabyte_is_taken(believed:
     failed = [FailedAlert(message, 0, DeadLetterCause("decode", "unknown_envelope"))]
     with ThreadPoolExecutor(1) as executor:
         publishing = PublishStage(
-            mailbox, mailbox, partial(record_of, form="nightjar"), executor, Impatient(metrics), metrics
+            mailbox, mailbox, partial(encode_record, form="nightjar"), executor, Impatient(metrics), metrics
         )
         assert await publishing.write_dead_letters(failed, "echo@1") == [message]
 
