@@ -94,21 +94,21 @@ def redis_server() -> Iterator[Any]:
 
 
 @contextmanager
-def worker(bundle: Path, client: Any, runs: int) -> Iterator[ServiceProcess]:
-    """Run a worker process, ready."""
+def worker(bundle: Path, client: Any, runs: int, sink: str = "") -> Iterator[ServiceProcess]:
+    """Run a worker process, ready. ``sink`` is an address other than the stream ``results`` of the same server."""
     port, place = free_port(), f"redis://{HOST}:{client.get_connection_kwargs()['port']}"
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         settings = {
             "HOST": HOST, "WORKER_PORT": port, "BUNDLE": bundle, "WORKERS": runs, "CACHE_BYTES": 0,
-            "SOURCE": f"{place}/alerts", "SINK": f"{place}/results",
+            "SOURCE": f"{place}/alerts", "SINK": sink or f"{place}/results",
             "DEAD_LETTERS": f"file:{folder}/letters/",
         }  # fmt: skip
         chosen = {f"NIGHTJAR_{name}": str(value) for name, value in settings.items()}
         environment = {**os.environ, **chosen}
         log = Path(folder, "log")
-        with log.open("wb") as sink:
+        with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "nightjar_alerts.service", "worker"], env=environment, stderr=sink
+                [sys.executable, "-m", "nightjar_alerts.service", "worker"], env=environment, stderr=output
             )
         service = ServiceProcess(process, port, log)
         try:

@@ -113,16 +113,24 @@ _FILL: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def visit(count: int, seed: int = 1, first: int = 0) -> list[bytes]:
-    """Packets of a visit, in random order, numbered from ``first``."""
+def visit(count: int, seed: int = 1, first: int = 0, latest: float | None = None) -> list[bytes]:
+    """Packets of a visit, in random order, numbered from ``first``; ``latest`` as for :func:`packet`."""
     rng = np.random.default_rng(seed)
     kinds = rng.choice(len(MIX), size=count, p=[share for share, *_ in MIX])
-    return [packet(first + number, *MIX[kind][1:], rng) for number, kind in enumerate(kinds.tolist())]
+    return [packet(first + number, *MIX[kind][1:], rng, latest) for number, kind in enumerate(kinds.tolist())]
 
 
-def packet(number: int, detections: int, forced: int, rng: np.random.Generator) -> bytes:
-    """Make a packet with its detection, earlier detections and forced photometry."""
-    rows = [_photometry(time, rng) for time in np.sort(rng.uniform(61_000, 61_300, detections + forced + 1)).tolist()]
+def packet(number: int, detections: int, forced: int, rng: np.random.Generator, latest: float | None = None) -> bytes:
+    """Make a packet with its detection, earlier detections and forced photometry, within 300 days.
+
+    Parameters
+    ----------
+    latest : time of the newest point (MJD, TAI); None for any time.
+    """
+    times = np.sort(rng.uniform(61_000, 61_300, detections + forced + 1))
+    if latest is not None:
+        times += latest - times[-1]
+    rows = [_photometry(time, rng) for time in times.tolist()]
     ids = {"diaSourceId": 10**17 + number, "diaObjectId": 2 * 10**17 + number, "ssObjectId": None}
     record = {
         **_record(""),

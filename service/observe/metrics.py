@@ -63,6 +63,7 @@ class Metrics(Recorder):
         self._declare_content()
         self._declare_models()
         self._declare_stream()
+        self._start_at_zero()
         self.stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
         self.inflight.set_function(lambda: self.in_progress)
         self._models: Tally[tuple[str, ...]] = Tally()
@@ -229,6 +230,17 @@ class Metrics(Recorder):
             ["survey"],
             buckets=AGES,
         )
+
+    def _start_at_zero(self) -> None:
+        """Expose counters with known labels before they count, so that their first increase is seen."""
+        for counter, values in (
+            (self.substitutes, ("canary",)),
+            (self.model_loads, ("loaded", "failed")),
+            (self.cache_answers, ("memory", "none")),
+            (self.shadow_curves, ("agreed", "disagreed", "failed", "dropped")),
+        ):
+            for value in values:
+                counter.labels(value)
 
     def record_stage(self, stage: str, started: float, ended: float, light_curves: int = 1) -> None:
         """Record one of :data:`STAGES` of the current request, with a span if it is traced.

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from nightjar_alerts.service.settings import ALL_FIELDS, Settings
+from support.dashboard import DASHBOARDS
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -78,6 +79,13 @@ def test_grafana_finds_its_dashboards_where_compose_mounts_them() -> None:
     assert f"./deploy/grafana/dashboards:{folder}:ro" in SERVICES["grafana"]["volumes"]
     home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert (ROOT / "deploy" / "grafana" / "dashboards" / Path(home).relative_to(folder)).is_file()
+
+
+def test_grafana_serves_the_pages_that_panels_link_to() -> None:
+    assert "./docs:/usr/share/grafana/public/nightjar:ro" in SERVICES["grafana"]["volumes"]
+    for dashboard in DASHBOARDS.values():
+        (docs,) = (each for each in dashboard["templating"]["list"] if each["name"] == "docs")
+        assert docs["query"] == docs["current"]["value"] == "/public/nightjar"
 
 
 def test_prometheus_scrapes_the_service_by_its_name_and_port() -> None:

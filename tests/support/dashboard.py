@@ -1,4 +1,4 @@
-"""The provisioned Grafana dashboard, as its tests see it."""
+"""The provisioned Grafana dashboards, as their tests see them."""
 
 import json
 import re
@@ -9,7 +9,11 @@ from typing import Any
 from nightjar_alerts.service.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
-PATH = ROOT / "deploy" / "grafana" / "dashboards" / "nightjar.json"
+FOLDER = ROOT / "deploy" / "grafana" / "dashboards"
+DASHBOARDS: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))
+}
+"""Every dashboard, by the name of its file."""
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
 
@@ -27,22 +31,17 @@ _NOT_NAMES = (
 )
 
 
-def dashboard() -> dict[str, Any]:
-    """The dashboard's JSON."""
-    loaded: dict[str, Any] = json.loads(PATH.read_text())
-    return loaded
-
-
-def panels() -> list[dict[str, Any]]:
-    """Every panel that shows something; rows are headings."""
-    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+def panels() -> list[tuple[str, dict[str, Any]]]:
+    """Every panel that shows something, with the name of its dashboard; rows are headings."""
+    named = [(name, panel) for name, dashboard in DASHBOARDS.items() for panel in dashboard["panels"]]
+    return [(name, panel) for name, panel in named if panel["type"] != "row"]
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Title and query of every target of every panel."""
-    for panel in panels():
+    """Name and query of every target of every panel."""
+    for name, panel in panels():
         for target in panel["targets"]:
-            yield f"{panel['title']} {target['refId']}", target["expr"]
+            yield f"{name}: {panel['title']} {target['refId']}", target["expr"]
 
 
 def metric_names(query: str) -> set[str]:

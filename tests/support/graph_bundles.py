@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from nightjar_alerts.models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
+from nightjar_alerts.models.posterior import Domain, Novelty
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.engine.adapter import TaskAdapter
@@ -104,7 +105,12 @@ def _bundle(folder: Path, nodes: Nodes, inputs: Sequence[str], outputs: Sequence
         nodes,
         manifest.name,
         [_input(name, len(manifest.metadata_columns)) for name in inputs],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "width"]) for name in outputs],
+        [
+            helper.make_tensor_value_info(
+                name, TensorProto.FLOAT, ["batch"] if name == "novelty" else ["batch", "width"]
+            )
+            for name in outputs
+        ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
     onnx.checker.check_model(model)
@@ -124,3 +130,38 @@ def classifier_bundle(
     manifest = echo_manifest().model_copy(update=defaults | changes)
     nodes = _classifier(inputs, embedding_dim, trouble or [])
     return _bundle(folder, nodes, inputs, ("probabilities", "embedding"), manifest)
+
+
+UNUSUAL_FLUX = 1000.0
+"""Mean flux of light curves that a :func:`sign_bundle` calls unusual."""
+FEWEST_POINTS = 4
+"""Points below which it abstains."""
+
+
+def sign_bundle(folder: Path, trouble: Nodes | None = None) -> Bundle:
+    """A classifier by the sign of the mean flux: the first class if it is negative, else the last one, and unusual."""
+    classes = len(ELASTICC.names)
+    nodes = [
+        *_constants(),
+        *_count(),
+        *_mean("flux"),
+        _constant("ones", [1.0] * 4, [1, 4]),
+        helper.make_node("MatMul", ["mean_flux", "ones"], ["embedding"]),
+        _constant("scale", [1.0 / UNUSUAL_FLUX], []),
+        _constant("slopes", [float(k) for k in range(classes)], [1, classes]),
+        helper.make_node("Mul", ["mean_flux", "scale"], ["scaled"]),
+        _constant("least", [-1.0], []),
+        _constant("most", [1.0], []),
+        helper.make_node("Clip", ["scaled", "least", "most"], ["clipped"]),
+        helper.make_node("MatMul", ["clipped", "slopes"], ["clear"]),
+        *(trouble or [_constant("trouble", [0.0], [])]),
+        helper.make_node("Add", ["clear", "trouble"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+        helper.make_node("Clip", ["clipped", "zero", "most"], ["novelty_column"]),
+        helper.make_node("Squeeze", ["novelty_column", "along"], ["novelty"]),
+    ]
+    rule = Novelty(threshold=0.5, false_alarm_rate=0.05, split="none", objects=1, reference_objects=1)
+    domain = Domain(bands=("r",), fewest_points=FEWEST_POINTS, measured_on="test light curves")
+    changes = {"name": "sign", "embedding_dim": 4, "metadata_columns": (), "novelty": rule, "domain": domain}
+    manifest = echo_manifest().model_copy(update=changes)
+    return _bundle(folder, nodes, HISTORY, ("probabilities", "embedding", "novelty"), manifest)

@@ -19,11 +19,14 @@ from nightjar_alerts.service.http import server
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.settings import Settings
 from support.edge import Network, loader
-from support.graph_bundles import Nodes, classifier_bundle
+from support.graph_bundles import Nodes, classifier_bundle, sign_bundle
 
 ENDLESS, GREEDY, STUCK = {"flux": -3e6}, {"flux": 3e6}, {"flux_err": 3e6}
 """Light curves that make the graph loop for ever; that make it ask for 4 PiB; that keep it for minutes in a single
 kernel, where nothing can interrupt it. Each column has the same value throughout."""
+
+FAILING = {"flux": -3e6}
+"""A light curve that the graph of :func:`faulty_bundle` fails on."""
 
 _BEYOND = 1e6
 
@@ -45,6 +48,21 @@ def trouble_bundle(folder: Path) -> Bundle:
         helper.make_node("Sum", ["looped", "allocated", "selected"], ["trouble"]),
     ]
     return classifier_bundle(folder, trouble=nodes)
+
+
+def faulty_bundle(folder: Path) -> Bundle:
+    """A sign_bundle that fails on FAILING light curves and has no memory for GREEDY ones."""
+    nodes = [
+        *_scalar("failing", "flux", "Min", -_BEYOND, 2),
+        *_scalar("greedy", "flux", "Max", _BEYOND, 2**50),
+        *_number("nothing", 0.0, TensorProto.FLOAT),
+        *_allocation(),
+        _integers("one", [1]),
+        helper.make_node("Add", ["one", "failing"], ["size"]),
+        helper.make_node("Reshape", ["nothing", "size"], ["reshaped"]),  # one value does not fill a shape of three
+        helper.make_node("Sum", ["allocated", "reshaped"], ["trouble"]),
+    ]
+    return sign_bundle(folder, nodes)
 
 
 def _number(name: str, value: float, kind: int) -> Nodes:

@@ -151,6 +151,17 @@ def test_engine_errors_exist_at_zero_before_the_first(metrics: Metrics) -> None:
     assert value(metrics, "nightjar_engine_faults_total", **labels) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("substitutes", "role"), ("model_loads", "outcome"), ("cache_answers", "found"), ("shadow_curves", "outcome")],
+)
+def test_counters_with_known_labels_exist_at_zero(metrics: Metrics, name: str, label: str) -> None:
+    (family,) = (family for family in metrics.registry.collect() if family.name == f"nightjar_{name}")
+    samples = [sample for sample in family.samples if sample.name.endswith("_total")]
+    assert samples
+    assert all(sample.value == 0 and sample.labels[label] for sample in samples)
+
+
 def test_record_stage_of_several_light_curves_shares_the_time(metrics: Metrics) -> None:
     metrics.record_stage("featurise", 1.0, 3.0, light_curves=4)
     assert value(metrics, "nightjar_stage_duration_seconds_count", stage="featurise") == 4
