@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from nightjar_alerts.models.checks import PhotometryWarning
 from nightjar_alerts.models.metadata import network_metadata
 from nightjar_alerts.models.photometry import (
     BANDS,
@@ -71,6 +72,7 @@ class LightCurve:
     dropped : rows of a packet left out because of their values, by reason (``no_flux``, ``no_error``, ``no_time``,
         ``bad_sign``, ``withdrawn``, ``flagged``).
     described_filters : band that stands for each filter that the sender described by its wavelength.
+    warnings : what is probably wrong with the values (:mod:`models.checks`).
     """
 
     mjd: Float64
@@ -85,6 +87,7 @@ class LightCurve:
     unknown_filters: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     described_filters: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[PhotometryWarning, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of observations."""
@@ -173,21 +176,28 @@ def _flux_columns(flux: ArrayLike, flux_err: ArrayLike, unit: FluxUnit) -> tuple
     return flux32, err32
 
 
-def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float64:
-    """Total flux, shape (n,), with the median of each band taken away: what stands in for a template's flux.
+def without_reference(
+    flux: ArrayLike, band: Sequence[Any] | NDArray[Any], reference: Mapping[str, float] | None = None
+) -> Float64:
+    """Return total flux, shape (n,), less the reference flux of each band, or its median where there is none.
 
-    Columns that do not fit each other are returned as they are; the record's rules name their fault.
+    The median stands in for the flux in a template. Columns of different length are returned as they are; the rules of
+    the record name their error.
     """
     total = np.array(flux, dtype=np.float64)
+    number_of_name: dict[int | str, int] = {}
     if isinstance(band, np.ndarray):
         bands = band
+        number_of_name = {number: number for number in range(len(BANDS))}
     else:  # numbers: an array of texts would take the longest of them for every row
-        number_of_name: dict[int | str, int] = {}
         bands = np.array([number_of_name.setdefault(NAMES.get(name, name), len(number_of_name)) for name in band])
+    level_of_band = {number_of_name.get(NAMES.get(name, name)): level for name, level in (reference or {}).items()}
     if total.shape == bands.shape and total.ndim == 1:
         with np.errstate(invalid="ignore"):  # infinite less infinite is not finite either, which the rules then name
-            for name in np.unique(bands):
-                total[bands == name] -= np.median(total[bands == name])
+            for number in np.unique(bands):
+                rows = bands == number
+                level = level_of_band.get(int(number))
+                total[rows] -= np.median(total[rows]) if level is None else level
     return total
 
 

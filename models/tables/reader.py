@@ -22,7 +22,13 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_median
+from nightjar_alerts.models.checks import (
+    MIN_POINTS,
+    MIN_SPAN_DAYS,
+    looks_like_total_flux,
+    photometry_warnings,
+)
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
 from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.models.photometry import (
     JD_MINUS_MJD,
@@ -106,7 +112,8 @@ class TableObject:
     rejected : masks of shape (n,) of the points that cannot be used, by reason.
     metadata : by the names of :data:`models.metadata.KNOWN_COLUMNS`.
     label, redshift, parent : as the table has them; empty and NaN where it has none.
-    total_flux : whether the flux is that of the whole source, of which :meth:`light_curve` subtracts the medians.
+    flux_kind : ``total`` where the flux is that of the whole source, of which :meth:`light_curve` subtracts the
+        medians; empty where nothing says so.
     """
 
     object_id: str
@@ -121,7 +128,7 @@ class TableObject:
     redshift: float = float("nan")
     parent: str = ""
     survey: str = ""
-    total_flux: bool = False
+    flux_kind: str = ""
 
     def usable(self) -> Bool:
         """Return the mask of the points that can be used."""
@@ -139,13 +146,13 @@ class TableObject:
             When no point can be used, or a value breaks a rule of the record.
         """
         keep = self.usable()
-        dropped = {reason: int(bad.sum()) for reason, bad in self.rejected.items()}
+        dropped = {reason.replace(" ", "_"): int(bad.sum()) for reason, bad in self.rejected.items()}
         unknown = (
             Counter(str(name) for name in self.band[self.rejected["unknown filter"]])
             if ("unknown filter" in self.rejected)
             else Counter()
         )
-        dropped.pop("unknown filter", None)
+        dropped.pop("unknown_filter", None)
         if not keep.any():
             listed = ", ".join(f"{count} {reason}" for reason, count in (dropped | dict(unknown)).items())
             raise LightCurveError("", "no_usable_points", f"no point can be used ({listed})" if listed else "no points")
@@ -153,15 +160,18 @@ class TableObject:
         flux = self.flux[keep]
         curve = LightCurve.from_columns(
             self.mjd[keep],
-            without_median(flux, bands) if self.total_flux else flux,
+            without_reference(flux, bands) if self.flux_kind == "total" else flux,
             self.flux_err[keep],
             bands,
-            None if self.detected is None or self.total_flux else self.detected[keep],
+            None if self.detected is None or self.flux_kind == "total" else self.detected[keep],
             clean_metadata(self.metadata),
             self.object_id,
             survey=self.survey,
         )
-        return replace(curve, dropped=dropped, unknown_filters=dict(unknown))
+        warnings = photometry_warnings(
+            curve.mjd, curve.flux, curve.flux_err, self.survey, check_total=not self.flux_kind
+        )
+        return replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=warnings)
 
 
 class About(NamedTuple):
@@ -262,7 +272,9 @@ class Table:
             raise TableError(f"{self.name}: {error}") from None
         self._names = self._layout.names()
         self._bands: dict[str, int] = {}
+        self._seen: set[int] = set()
         self._decide_signs(sample)
+        self._decide_kind(sample)
 
     @property
     def guesses(self) -> tuple[Guess, ...]:
@@ -281,7 +293,7 @@ class Table:
 
     def __iter__(self) -> Iterator[TableObject]:
         self.report = Report()
-        self._seen: set[int] = set()
+        self._seen = set()
         keys: dict[str, int] = {}
         abouts: list[About] = []
         yield from self._all_objects(keys, abouts)
@@ -577,6 +589,24 @@ class Table:
             text = "negative magnitudes stand for negative fluxes, as in ATLAS's forced photometry"
             self._layout.guesses.append(Guess("signed_magnitudes", "true", text))
 
+    def _decide_kind(self, sample: Batch) -> None:
+        """Decide whether the flux is that of whole sources, by the values, where neither names nor options say so."""
+        if self._layout.flux_kind:
+            return
+        keys: dict[str, int] = {}
+        abouts: list[About] = []
+        objects = list(self._objects(self._points_of(sample, keys, abouts), list(keys), abouts))
+        self.report = Report()
+        checked = [
+            looks_like_total_flux(item.mjd[keep], item.flux[keep], item.flux_err[keep])
+            for item in objects
+            if (keep := item.usable()).sum() >= MIN_POINTS and np.ptp(item.mjd[keep]) >= MIN_SPAN_DAYS
+        ]
+        if checked and sum(checked) > len(checked) / 2:
+            self._layout.flux_kind = "total"
+            text = "the brightness is that of the whole source, as it stays far above zero for months"
+            self._layout.guesses.append(Guess("flux_kind", "total", text))
+
     def _object(self, name: str, points: NDArray[Any], about: About) -> TableObject:
         codes = points["code"]
         names = object_column(list(self._bands))
@@ -604,7 +634,7 @@ class Table:
             about.redshift,
             about.parent,
             self._layout.survey,
-            self._layout.flux_kind == "total",
+            self._layout.flux_kind,
         )
 
 

@@ -106,8 +106,9 @@ class _NetworkInput(Reply):
     )
     dropped_points: dict[str, int] | None = Field(
         None,
-        description="observations of a packet ignored because of their values, by reason: `no_time`, `no_flux`, "
-        "`no_error`, `bad_sign`, `flagged`, `withdrawn`; upper limits are not counted; absent if none",
+        description="observations ignored because of their values, by reason: of a packet `no_time`, `no_flux`, "
+        "`no_error`, `bad_sign`, `flagged`, `withdrawn` (its upper limits are not counted); of a light curve "
+        "`upper_limit`; absent if none",
     )
     truncated: bool = Field(description="whether observations were removed to fit the limits of the model")
     metadata_missing: int = Field(description="number of the model's metadata columns without a value")
@@ -178,6 +179,17 @@ class _Unclassified(Reply):
 _OTHER_MODEL = "model of this result, if it is not the model of the response"
 
 
+class PhotometryWarning(Reply):
+    """Something that is probably wrong with the values of a light curve."""
+
+    reason: str = Field(
+        description="machine-readable code: `implausible_depth`, `magnitudes_as_flux`, `times_look_like_jd` or "
+        "`total_flux`"
+    )
+    detail: str = Field(description="description, and what to do")
+
+
+_WARNINGS = "what is probably wrong with the values of the light curve; absent if nothing"
 _FILTERS = "band used for each filter that the request described; absent if it described none"
 
 
@@ -185,6 +197,7 @@ class CurveResult(_Classification):
     """A light curve that was classified."""
 
     filters: dict[str, str] | None = Field(None, description=_FILTERS)
+    warnings: list[PhotometryWarning] | None = Field(None, description=_WARNINGS)
     model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
 
 
@@ -196,6 +209,7 @@ class CurveFailure(_Unclassified):
 
     status: Literal["abstained", "rejected", "failed"]
     filters: dict[str, str] | None = Field(None, description=_FILTERS)
+    warnings: list[PhotometryWarning] | None = Field(None, description=_WARNINGS)
     model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
     errors: list[FieldError] = Field(description="invalid values, with pointers into the light curve or the body")
 

@@ -5,7 +5,9 @@ JSON interface: ``mjd`` (lists of float64), ``flux`` and ``flux_err`` (lists of 
 text, dictionary-encoded text or indices into u, g, r, i, z, Y), ``detected`` (lists of booleans), ``object_id`` (text
 or integers, exact to 64 bits), ``flux_unit``, ``flux_kind`` and ``survey`` (text), ``metadata`` (a struct of named
 floats, or lists with one float for each of the 64 columns in order; null and NaN are missing) and ``filters`` (a map of
-names to structs of ``wavelength_nm`` and ``width_nm``).
+names to structs of ``wavelength_nm``, ``width_nm`` and ``vega_zero_point_jy``). Instead of fluxes, ``mag`` and
+``mag_err`` (lists of floats), with ``mag_system`` (text), ``upper_limit`` (lists of booleans) and ``reference_flux`` (a
+map of text to floats); where both are sent, null or NaN stands for the one that a point does not have.
 
 - Batches are validated in full, including offsets and UTF-8, before a value is used.
 - pyarrow is fifty times larger than its alternatives, but rejected 180,000 corrupted streams without a crash; nanoarrow
@@ -41,7 +43,7 @@ from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes
-from nightjar_alerts.service.lightcurves.schemas import MAX_FILTERS
+from nightjar_alerts.service.lightcurves.schemas import MAX_FILTERS, missing_columns
 
 _HEADER_TYPE, _HEADER, _ID, _DATA, _IS_DELTA, _COMPRESSION = 1, 2, 0, 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
@@ -199,20 +201,29 @@ def _is_filters(kind: Any) -> bool:
     return bool(pa.types.is_string(kind.key_type)) and all(_is_float(member.type) for member in kind.item_type)
 
 
+def _is_references(kind: Any) -> bool:
+    return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type)) and _is_float(kind.item_type)
+
+
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "object_id": (lambda kind: _is_names(kind) or pa.types.is_integer(kind), "text or integers"),
     "mjd": (lambda kind: _is_list(kind, pa.types.is_float64), "lists of float64"),
     "flux": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
     "flux_err": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
+    "mag": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
+    "mag_err": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
     "band": (
         lambda kind: _is_list(kind, lambda of: _is_names(of) or pa.types.is_integer(of)),
         "lists of text or of integers",
     ),
     "detected": (lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans"),
+    "upper_limit": (lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans"),
     "metadata": (_is_metadata, "structs of float32 or float64, or lists of them"),
     "filters": (_is_filters, "maps of text to structs of float32 or float64"),
     "flux_unit": (_is_names, "text"),
     "flux_kind": (_is_names, "text"),
+    "mag_system": (_is_names, "text"),
+    "reference_flux": (_is_references, "maps of text to float32 or float64"),
     "survey": (_is_names, "text"),
 }
 
@@ -220,7 +231,9 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
 def _check_schema(schema: Any) -> None:
     errors = [error for member in schema for error in _find_column_errors(member)]
     errors += [
-        field_error(f"/{name}", "missing") for name in ("mjd", "flux", "flux_err", "band") if name not in schema.names
+        field_error(f"/{name}", "missing")
+        for name in ("mjd", "flux", "flux_err", "mag", "band")
+        if name in {*(name for name in ("mjd", "band") if name not in schema.names), *missing_columns(schema.names)}
     ]
     if len(set(schema.names)) < len(schema.names):
         errors.append(FieldError(pointer="", reason="ambiguous", detail="two columns have the same name"))
@@ -352,17 +365,27 @@ def _metadata(column: Any) -> list[object]:
 
 def _filters(column: Any) -> list[object]:
     """Return described filters by name without null members. Raises ProblemError (422) for too many in a row."""
-    if np.diff(column.offsets.to_numpy()).max(initial=0) > MAX_FILTERS:
-        detail = f"at most {MAX_FILTERS} filters per light curve can be described"
-        raise ProblemError(INVALID, errors=[FieldError(pointer="/filters", reason="too_long", detail=detail)])
+    _check_map_sizes(column, "/filters")
     return [
         None if row is None else {name: _present(description) for name, description in row}
         for row in column.to_pylist()
     ]
 
 
+def _check_map_sizes(column: Any, pointer: str) -> None:
+    if np.diff(column.offsets.to_numpy()).max(initial=0) > MAX_FILTERS:
+        detail = f"at most {MAX_FILTERS} filters per light curve can be described"
+        raise ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason="too_long", detail=detail)])
+
+
 def _present(members: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if members is None else {name: value for name, value in members.items() if value is not None}
+
+
+def _references(column: Any) -> list[object]:
+    """Return reference fluxes by filter. Raises ProblemError (422) for too many in a row."""
+    _check_map_sizes(column, "/reference_flux")
+    return [None if row is None else dict(row) for row in column.to_pylist()]
 
 
 _READ: dict[str, Callable[[Any], list[object]]] = {
@@ -370,17 +393,23 @@ _READ: dict[str, Callable[[Any], list[object]]] = {
     "mjd": _measurements,
     "flux": _measurements,
     "flux_err": _measurements,
+    "mag": _measurements,
+    "mag_err": _measurements,
     "band": _bands,
     "detected": _measurements,
+    "upper_limit": _measurements,
     "metadata": _metadata,
     "filters": _filters,
     "flux_unit": _texts,
     "flux_kind": _texts,
+    "mag_system": _texts,
+    "reference_flux": _references,
     "survey": _texts,
 }
 
 
 _ERRORS = pa.list_(pa.struct([(name, pa.string()) for name in ("pointer", "reason", "detail")]))
+_WARNINGS = pa.list_(pa.struct([(name, pa.string()) for name in ("reason", "detail")]))
 _SIMPLE: dict[str, Any] = {
     "status": pa.string(),
     "object_id": pa.string(),
@@ -423,6 +452,8 @@ def write_arrow(response: ClassifyResults) -> bytes:
     members = {"probabilities": response.classes, "hierarchy": response.groups, "points_per_band": response.bands}
     for name, kind in _STRUCTS.items():
         columns[name] = _struct([result.get(name) for result in results], members[name], kind)
+    if any("warnings" in result for result in results):
+        columns["warnings"] = pa.array([result.get("warnings") for result in results], _WARNINGS)
     if any("filters" in result for result in results):
         described = [_plain(result.get("filters")) for result in results]
         columns["filters"] = pa.array(described, pa.map_(pa.string(), pa.string()))

@@ -86,9 +86,12 @@ def get_surveys(curves: Sequence[LightCurve | InvalidLightCurve]) -> list[str]:
 
 
 def _identify(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
+    members: dict[str, object] = {"object_id": curve.object_id}
     if isinstance(curve, LightCurve) and curve.described_filters:
-        return {"object_id": curve.object_id, "filters": dict(curve.described_filters)}
-    return {"object_id": curve.object_id}
+        members["filters"] = dict(curve.described_filters)
+    if isinstance(curve, LightCurve) and curve.warnings:
+        members["warnings"] = [warning._asdict() for warning in curve.warnings]
+    return members
 
 
 def get_serializer(handle: ModelHandle, prior: Any, default: str, pointer: str = "/options/prior") -> ResultSerializer:

@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from nightjar_alerts.service.answers.replies import FieldError, pointer
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve, to_field_error
-from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, FilterIn, LightCurveIn
+from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, FilterIn, LightCurveIn, missing_columns
 
 MAX_ELEMENTS: Final = 2**20
 """Maximum length of a list that is decoded element by element, at some fifty bytes each."""
@@ -134,6 +134,7 @@ def decode_fields(
     """Decode fields one by one; return the values, and the error of each field that is invalid or missing."""
     values: dict[str, Any] = {}
     errors: list[FieldError] = []
+    missing = missing_columns(fields) if issubclass(struct, LightCurveIn) else ()
     for name, (kind, required) in field_types(struct).items():
         if name in fields:
             try:
@@ -147,7 +148,7 @@ def decode_fields(
                         pointer=invalid.pointer, reason="not_one_of", detail="must be one of the allowed names"
                     )
                 errors.append(invalid)
-        elif required:
+        elif required or name in missing:
             errors.append(FieldError(pointer=parent + pointer([name]), reason="missing", detail="required field"))
     return values, errors
 

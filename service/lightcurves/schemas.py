@@ -5,25 +5,29 @@ coerced, and an unknown field is an error. A column is a list or, in msgpack, th
 (:data:`DTYPES`); Arrow rows have arrays. If a JSON object repeats a name, its last value counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
-from nightjar_alerts.models.photometry import NAMES, WAVELENGTH_TOLERANCE_NM, FluxUnit
+from nightjar_alerts.models.photometry import NAMES, WAVELENGTH_TOLERANCE_NM, FluxUnit, MagSystem
 
 DTYPES: Final[Mapping[str, str]] = {
     "mjd": "<f8",
     "flux": "<f4",
     "flux_err": "<f4",
+    "mag": "<f4",
+    "mag_err": "<f4",
     "band": "u1",
     "detected": "u1",
+    "upper_limit": "u1",
     "metadata": "<f4",
 }
-"""Types of the values in a column of bytes: ``band`` an index into u, g, r, i, z, Y; ``detected`` 0 or 1; ``metadata``
-one value for each of METADATA_COLUMNS in order, NaN where it is missing."""
+"""Types of the values in a column of bytes: ``band`` an index into u, g, r, i, z, Y; ``detected`` and ``upper_limit`` 0
+or 1; ``metadata`` one value for each of METADATA_COLUMNS in order. NaN is a missing value of metadata, and of a flux or
+magnitude where the point has the other."""
 
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_ID_LENGTH = 200
@@ -33,6 +37,7 @@ MAX_PRIOR_NAME, MAX_PRIOR_CLASSES = 64, 1000
 # Integers stay integers: as floats, eight million digits would take 250 MB.
 Number = int | float
 Numbers = Annotated[list[Number], Meta(min_length=1)]
+Measurements = Annotated[list[Number | None], Meta(min_length=1)]
 BandNames = Annotated[list[str], Meta(min_length=1)]
 Metadata: Any = msgspec.defstruct(
     "Metadata",
@@ -62,6 +67,10 @@ class FilterIn(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
         Annotated[float, Meta(ge=20, le=500)] | UnsetType,
         Meta(description="effective width in nm; narrowband and very broad filters are rejected"),
     ] = UNSET
+    vega_zero_point_jy: Annotated[
+        Annotated[float, Meta(gt=0)] | UnsetType,
+        Meta(description="flux density of magnitude 0 in the Vega system, in Jy; needed for Vega magnitudes"),
+    ] = UNSET
 
 
 class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -75,8 +84,33 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = ""
     mjd: Annotated[Numbers | bytes, Meta(description="mid-exposure times, MJD (TAI), days")]
-    flux: Annotated[Numbers | bytes, Meta(description="difference fluxes in flux_unit; may be negative")]
-    flux_err: Annotated[Numbers | bytes, Meta(description="standard errors of flux in flux_unit; greater than zero")]
+    flux: Annotated[
+        Measurements | bytes | UnsetType,
+        Meta(
+            description="fluxes in flux_unit; may be negative. Each point has either a flux or a magnitude; null "
+            "stands for the other one"
+        ),
+    ] = UNSET
+    flux_err: Annotated[
+        Measurements | bytes | UnsetType,
+        Meta(description="standard errors of flux in flux_unit; greater than zero"),
+    ] = UNSET
+    mag: Annotated[
+        Measurements | bytes | UnsetType,
+        Meta(description="magnitudes in mag_system, instead of fluxes; of an upper limit the limiting magnitude"),
+    ] = UNSET
+    mag_err: Annotated[
+        Measurements | bytes | UnsetType,
+        Meta(description="standard errors of mag; greater than zero; null for upper limits"),
+    ] = UNSET
+    mag_system: Annotated[
+        MagSystem,
+        Meta(description="photometric system of mag; Vega has the published zero point of each filter"),
+    ] = "AB"
+    upper_limit: Annotated[
+        list[bool] | bytes | None,
+        Meta(description="true for points that are upper limits; they are ignored, and counted in dropped_points"),
+    ] = None
     # No enumeration in the schema: clients are generated with names such as C and c for the same constant.
     band: Annotated[BandNames | bytes, Meta(description=f"filter names: {', '.join(sorted(NAMES, key=str.lower))}")]
     detected: Annotated[
@@ -93,12 +127,16 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
     flux_unit: Annotated[FluxUnit, Meta(description="nJy has AB zero point 31.4, FLUXCAL 27.5")] = "nJy"
     flux_kind: Annotated[
-        Literal["difference", "total"],
+        Literal["difference", "total"] | UnsetType,
         Meta(
-            description="difference: flux relative to a template image; total: all flux of the source, from which the "
-            "median of each band is subtracted"
+            description="difference (default): flux or magnitude relative to a template image; total: all flux of the "
+            "source, from which reference_flux, or else the median of each filter, is subtracted"
         ),
-    ] = "difference"
+    ] = UNSET
+    reference_flux: Annotated[
+        Annotated[dict[str, Number], Meta(max_length=MAX_FILTERS)] | UnsetType,
+        Meta(description="flux of the source in the template image by filter, in flux_unit; for flux_kind total"),
+    ] = UNSET
     survey: Annotated[
         str,
         Meta(
@@ -108,6 +146,15 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
             "bands and, if the request names no model, the model",
         ),
     ] = ""
+
+
+def missing_columns(present: Container[str]) -> list[str]:
+    """Return the columns of brightness that a light curve needs and does not have."""
+    uses_magnitudes = "mag" in present or "mag_err" in present
+    needed = ["mag"] if uses_magnitudes else []
+    if not uses_magnitudes or "flux" in present or "flux_err" in present:
+        needed = ["flux", "flux_err", *needed]
+    return [name for name in needed if name not in present]
 
 
 Prior = (

@@ -14,10 +14,12 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.bulk import light_curves
-from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, without_median
+from nightjar_alerts.models.checks import photometry_warnings
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata
 from nightjar_alerts.models.photometry import NAMES, nearest_band
 from nightjar_alerts.service.answers.replies import FieldError, pointer
+from nightjar_alerts.service.lightcurves.brightness import to_fluxes
 from nightjar_alerts.service.lightcurves.decoding import short_id
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import (
@@ -27,10 +29,13 @@ from nightjar_alerts.service.lightcurves.schemas import (
     MAX_SAFE_INTEGER,
     FilterIn,
     LightCurveIn,
+    missing_columns,
 )
 
 _DTYPES: Final = {name: np.dtype(kind) for name, kind in DTYPES.items()}
-_NUMERIC: Final = ("mjd", "flux", "flux_err")
+_NUMERIC: Final = ("mjd", "flux", "flux_err", "mag", "mag_err")
+_FLAGS: Final = ("detected", "upper_limit")
+_COLUMNS: Final = (*_NUMERIC, "band", *_FLAGS)
 
 
 def validate_light_curves(
@@ -62,11 +67,26 @@ def validate_light_curves(
         curve = next(built)
         if isinstance(curve, LightCurveError):
             curves.append(InvalidLightCurve([_to_field_error(curve, parent)], each.object_id))
-        elif isinstance(sent, LightCurveIn) and sent.filters is not UNSET:
-            curves.append(replace(curve, described_filters=_choose_bands(sent.filters)))
         else:
-            curves.append(curve)
+            curves.append(_with_notes(curve, sent) if isinstance(sent, LightCurveIn) else curve)
     return curves
+
+
+def _with_notes(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
+    """Add to a record what its result says beside the classification, if there is something."""
+    notes: dict[str, Any] = {}
+    if sent.filters is not UNSET:
+        notes["described_filters"] = _choose_bands(sent.filters)
+    if sent.upper_limit is not None and (limits := _count_limits(sent.upper_limit)):
+        notes["dropped"] = {"upper_limit": limits}
+    check_total = sent.flux_kind is UNSET
+    if warnings := photometry_warnings(curve.mjd, curve.flux, curve.flux_err, curve.survey, check_total=check_total):
+        notes["warnings"] = warnings
+    return replace(curve, **notes) if notes else curve
+
+
+def _count_limits(column: Any) -> int:
+    return int(np.count_nonzero(np.frombuffer(column, np.uint8) if isinstance(column, bytes) else column))
 
 
 def _build(columns: Sequence[Columns]) -> Sequence[LightCurve | LightCurveError]:
@@ -84,7 +104,7 @@ def _to_field_error(error: LightCurveError, parent: str) -> FieldError:
 
 def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, parent: str) -> Columns | InvalidLightCurve:
     """Convert the columns of a light curve, or return every error that is found in doing so."""
-    columns = {name: getattr(sent, name) for name in (*_NUMERIC, "band", "detected")}
+    columns: dict[str, Any] = {name: None if (column := getattr(sent, name)) is UNSET else column for name in _COLUMNS}
     errors = [
         FieldError(
             pointer=f"{parent}/{name}",
@@ -93,6 +113,10 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
         )
         for name, column in columns.items()
         if column is not None and _length(name, column) > max_points
+    ]
+    errors += [
+        FieldError(pointer=f"{parent}/{name}", reason="missing", detail="required field")
+        for name in missing_columns({name for name, column in columns.items() if column is not None})
     ]
     if errors:
         return InvalidLightCurve(errors, short_id(sent.object_id))
@@ -103,29 +127,50 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
         except LightCurveError as error:
             errors.append(_to_field_error(error, parent))
 
+    has_magnitudes = columns["mag"] is not None
     columns = {name: convert(_to_column, name, column, binary_columns) for name, column in columns.items()}
+    if not has_magnitudes:
+        for name in ("flux", "flux_err"):
+            convert(_reject_nulls, name, getattr(sent, name))
     metadata = convert(_to_metadata, sent.metadata, binary_columns)
     object_id = convert(_to_object_id, sent.object_id)
     described = convert(_choose_bands, sent.filters)
     convert(_check_survey, sent.survey)
     if errors:
         return InvalidLightCurve(errors, short_id(sent.object_id))
-    # Medians are those of a filter, so they are subtracted before two filters become one band.
-    flux = columns["flux"] if sent.flux_kind == "difference" else without_median(columns["flux"], columns["band"])
-    band = columns["band"]
+    try:
+        used = None if columns["upper_limit"] is None else _measured_rows(columns)
+        # Medians are those of a filter, so they are subtracted before two filters become one band.
+        flux, flux_err = to_fluxes(sent, columns)
+    except LightCurveError as error:
+        return InvalidLightCurve([_to_field_error(error, parent)], short_id(sent.object_id))
+    mjd, band, detected = columns["mjd"], columns["band"], columns["detected"]
     if described and isinstance(band, list):
         band = [described.get(name, name) for name in band]
-    return Columns(
-        columns["mjd"],
-        flux,
-        columns["flux_err"],
-        band,
-        columns["detected"],
-        metadata,
-        object_id,
-        sent.flux_unit,
-        sent.survey,
-    )
+    if used is not None:
+        mjd, flux, flux_err = mjd[used], flux[used], flux_err[used]
+        band = [band[row] for row in used.tolist()] if isinstance(band, list) else band[used]
+        detected = None if detected is None else np.asarray(detected, np.bool_)[used]
+    return Columns(mjd, flux, flux_err, band, detected, metadata, object_id, sent.flux_unit, sent.survey)
+
+
+def _measured_rows(columns: Mapping[str, Any]) -> NDArray[np.intp] | None:
+    """Return the rows that are no upper limits, None for all of them. Raises LightCurveError."""
+    limits = columns["upper_limit"]
+    for name in ("upper_limit", *_COLUMNS):
+        column = columns[name]
+        if column is not None and len(column) != len(columns["mjd"]):
+            message = f"{name} has {len(column)} values where mjd has {len(columns['mjd'])}"
+            raise LightCurveError(f"/{name}", "length_mismatch", message)
+    if limits.all():
+        raise LightCurveError("/upper_limit", "empty", "at least one observation that is no upper limit is needed")
+    return np.flatnonzero(~limits) if limits.any() else None
+
+
+def _reject_nulls(name: str, column: Any) -> None:
+    """Reject null, which stands for the flux of a point that has a magnitude. Raises LightCurveError."""
+    if isinstance(column, list) and None in column:
+        raise LightCurveError(f"/{name}/{column.index(None)}", "not_a_number", "must be a number")
 
 
 def _length(name: str, column: Any) -> int:
@@ -136,18 +181,18 @@ def _to_column(name: str, column: Any, binary_columns: bool) -> Any:
     """Convert a column: numbers and flags to arrays, names of bands stay a list. Raises LightCurveError."""
     if isinstance(column, bytes):
         column = _to_array(name, column, binary_columns)
-        if name == "detected":
-            return _to_flags(column)
     if isinstance(column, np.ndarray):
-        if not column.size and name != "detected":
+        if not column.size and name not in _FLAGS:
             raise LightCurveError(f"/{name}", "empty", "must not be empty")
-        return _to_flags(column) if name == "detected" else column
-    if name not in _NUMERIC:
+        return _to_flags(name, column) if name in _FLAGS else column
+    if column is None or name in ("band", "detected"):
         return column
+    if name == "upper_limit":
+        return np.array(column, np.bool_)
     try:
         return np.array(column, np.float64)
     except OverflowError:  # an integer beyond every float
-        index = next(index for index, value in enumerate(column) if abs(value) > 1e308)
+        index = next(index for index, value in enumerate(column) if value and abs(value) > 1e308)
         raise LightCurveError(f"/{name}/{index}", "not_finite", "must be finite") from None
 
 
@@ -162,10 +207,10 @@ def _to_array(name: str, column: bytes, binary_columns: bool) -> NDArray[Any]:
     return np.frombuffer(column, dtype)
 
 
-def _to_flags(column: NDArray[Any]) -> NDArray[np.bool_]:
+def _to_flags(name: str, column: NDArray[Any]) -> NDArray[np.bool_]:
     if column.dtype != np.bool_ and (column > 1).any():
         index = int(np.argmax(column > 1))
-        raise LightCurveError(f"/detected/{index}", "not_a_boolean", "must be true or false")
+        raise LightCurveError(f"/{name}/{index}", "not_a_boolean", "must be true or false")
     return column.astype(np.bool_)
 
 

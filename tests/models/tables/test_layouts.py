@@ -452,6 +452,6 @@ def test_read_table_with_public_columns_needs_no_option(case: Case) -> None:
         np.testing.assert_allclose(item.flux_err[first], case.flux_err, rtol=2e-3)
     np.testing.assert_allclose(item.mjd.min(), case.mjd, atol=2e-5)
     assert item.survey == case.survey
-    assert item.total_flux == (case.kind == "total")
+    assert (item.flux_kind or "difference") == (case.kind or "difference")
     assert len(item.light_curve()) == keep.sum()
     assert all(str(guess) for guess in read.guesses)

@@ -296,7 +296,7 @@ def test_hats_catalogue_of_ztf_has_one_filter_a_row(tmp_path: Path) -> None:
     table = pa.table({"objectid": [455, 455], "filterid": pa.array([1, 2], kind), "lightcurve": rows})
     (item,) = read_table(hats(tmp_path / "ztf", table))
     assert list(item.band) == ["g"] * 6 + ["r"] * 6
-    assert (item.survey, item.total_flux) == ("ztf", True)
+    assert (item.survey, item.flux_kind) == ("ztf", "total")
     flat = pa.table(
         {
             "objectid": [1, 2],

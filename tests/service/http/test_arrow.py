@@ -150,7 +150,8 @@ def test_other_types_are_refused_as_a_whole(column: str, kind: Any) -> None:
 def test_the_columns_are_checked() -> None:
     table = arrow_table(CURVES)
     for changed, fault in (
-        (table.append_column("mag", [[1, 2, 3]]), ("/mag", "unknown_field")),
+        (table.append_column("magnitude", [[1, 2, 3]]), ("/magnitude", "unknown_field")),
+        (table.append_column("mag", [[1, 2, 3]]), ("/mag", "wrong_type")),
         (table.drop_columns("mjd"), ("/mjd", "missing")),
         (table.append_column("mjd", table["mjd"]), ("", "ambiguous")),
         (table.set_column(6, "metadata", pa.array([{"z": 1.0}] * 3)), ("/metadata/z", "unknown_field")),
@@ -242,7 +243,8 @@ REJECTED = {"status": "rejected", "object_id": "b", "reason": "no", "detail": "n
 def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
     fields -= {"model"}  # such a reply has the columns of one model, which its schema names
-    options, described = Options(embedding=True), REJECTED | {"filters": {"F606W": "r"}}
+    options, noted = Options(embedding=True), {"warnings": [{"reason": "total_flux", "detail": "x"}]}
+    described = REJECTED | {"filters": {"F606W": "r"}} | noted
     subtype = {
         "class": "Ia",
         "class_id": 1,

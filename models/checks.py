@@ -1,0 +1,135 @@
+"""Warnings about a light curve whose values fit no survey: wrong unit, magnitudes sent as flux, total flux, odd times.
+
+Notable:
+
+- thresholds were chosen on half of the objects of some thirty public data sets and measured on the other half; the page
+  ``docs/tables.md`` has the false alarms and the shares that are caught;
+- the depth of a light curve is the AB magnitude of five times its median flux error. A factor of 1000 (7.5 mag) too
+  faint fits no survey; the same factor too bright, and the factor of 36 between FLUXCAL and nJy, show only where the
+  survey is named;
+- difference flux is near zero before and after a transient, and below a detection limit unknown. Flux that stays far
+  above zero for months is that of the whole source. Short light curves do not show this;
+- the cost is some ten microseconds for a light curve that nothing is wrong with.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nightjar_alerts.models.photometry import NJY_ZERO_POINT, njy_of_magnitude
+
+Floats = NDArray[np.floating[Any]]
+
+
+class PhotometryWarning(NamedTuple):
+    """Something that is probably wrong with a light curve: a code, and a sentence that says what to do."""
+
+    reason: str
+    detail: str
+
+
+DEEPEST, SHALLOWEST = 26.5, 8.0
+"""Depths (AB magnitude at 5 sigma) that no survey has: SNLS reaches 25.5, and the errors of the brightest stars of
+Hipparcos correspond to 8.5."""
+SURVEY_DEPTHS: Final[Mapping[str, tuple[float, float]]] = {
+    "asas-sn": (9.0, 19.5),
+    "atlas": (13.0, 21.5),
+    "des": (20.0, 26.5),
+    "elasticc": (20.3, 25.7),
+    "gaia": (15.0, 23.0),
+    "lsst": (20.3, 25.7),
+    "ogle": (15.0, 23.0),
+    "panstarrs": (16.0, 25.0),
+    "ztf": (15.2, 22.5),
+}
+"""Shallowest and deepest light curves of a survey; bright sources have larger errors, and so a smaller depth."""
+
+MAGNITUDES: Final = (5.0, 32.0)
+MIN_POINTS: Final = 20
+MIN_SPAN_DAYS: Final = 100.0
+FRACTION_ABOVE_ZERO: Final = 0.9
+_CCD_MJD: Final = (15_000.0, 100_000.0)
+_DAYS_OF_MONTH: Final = 30.0
+
+
+def photometry_warnings(
+    mjd: NDArray[np.float64], flux: Floats, flux_err: Floats, survey: str = "", *, check_total: bool = True
+) -> tuple[PhotometryWarning, ...]:
+    """Return the warnings that apply to a light curve.
+
+    Parameters
+    ----------
+    mjd : shape (n,), days. flux, flux_err: shape (n,), nJy; errors are positive.
+    survey : survey of the photometry, empty when unknown.
+    check_total : whether to check that the flux is a difference.
+    """
+    found = []
+    if (depth := _depth_warning(flux, flux_err, survey)) is not None:
+        found.append(depth)
+    if check_total and looks_like_total_flux(mjd, flux, flux_err):
+        detail = (
+            "the flux stays far above zero for months, like the total flux of a source: set flux_kind to total, or "
+            "subtract the flux of the reference image"
+        )
+        found.append(PhotometryWarning("total_flux", detail))
+    if not (_CCD_MJD[0] < float(mjd[0]) < _CCD_MJD[1]) and (time := _time_warning(mjd)) is not None:
+        found.append(time)
+    return tuple(found)
+
+
+def _error_of_depth(depth: float) -> float:
+    return float(njy_of_magnitude(depth)) / 5.0
+
+
+_LIMITS: Final = {
+    survey: (_error_of_depth(deepest), _error_of_depth(shallowest))
+    for survey, (shallowest, deepest) in {"": (SHALLOWEST, DEEPEST), **SURVEY_DEPTHS}.items()
+}
+"""Smallest and largest plausible median error, nJy."""
+
+
+def _depth_warning(flux: Floats, flux_err: Floats, survey: str) -> PhotometryWarning | None:
+    """Return a warning where the median error fits no survey, or not the one that is named."""
+    limits = _LIMITS.get(survey) or _LIMITS[""]
+    half = len(flux_err) / 2
+    is_deep = np.count_nonzero(flux_err < limits[0]) > half
+    if not is_deep and not np.count_nonzero(flux_err > limits[1]) > half:
+        return None
+    depth = NJY_ZERO_POINT - 2.5 * float(np.log10(5.0 * np.median(flux_err)))
+    if is_deep and bool(np.all((flux > MAGNITUDES[0]) & (flux < MAGNITUDES[1]))):
+        detail = "the fluxes look like magnitudes: send them as mag and mag_err"
+        return PhotometryWarning("magnitudes_as_flux", detail)
+    which = f"not that of {survey}" if survey in SURVEY_DEPTHS else "that of no survey"
+    detail = f"the median error is that of a 5 sigma depth of {depth:.1f} mag, {which}: check flux_unit"
+    return PhotometryWarning("implausible_depth", detail)
+
+
+def _time_warning(mjd: NDArray[np.float64]) -> PhotometryWarning | None:
+    """Return a warning for times that are JD less 2450000, as OGLE and ASAS write them."""
+    if mjd.min() < 2_000.0 or mjd.max() > _CCD_MJD[0]:
+        return None
+    detail = f"times near {mjd[0]:.1f} are no MJD of this century, but look like JD - 2450000: add 49999.5"
+    return PhotometryWarning("times_look_like_jd", detail)
+
+
+def looks_like_total_flux(mjd: NDArray[np.float64], flux: Floats, flux_err: Floats) -> bool:
+    """Return True for flux that stays above zero as only that of a whole source does.
+
+    At least :data:`MIN_POINTS` points over :data:`MIN_SPAN_DAYS` days, nine tenths of them 3 sigma above zero. And of
+    95 % of the points the signal-to-noise ratio is at least 2 over 14 months, or at least 6 over three months where the
+    faintest fluxes are no less than a quarter of the brightest.
+    """
+    if len(mjd) < MIN_POINTS or np.count_nonzero(flux > 3.0 * flux_err) < FRACTION_ABOVE_ZERO * len(flux):
+        return False
+    if float(mjd.max() - mjd.min()) < MIN_SPAN_DAYS:
+        return False
+    months = len(np.unique(np.floor(mjd / _DAYS_OF_MONTH)))
+    ratio = float(np.percentile(flux / flux_err, 5))
+    return bool((months >= 14 and ratio >= 2.0) or (months >= 3 and ratio >= 6.0 and _is_steady(flux)))
+
+
+def _is_steady(flux: Floats) -> bool:
+    faint, bright = np.percentile(flux, (5, 95))
+    return bool(faint >= 0.25 * bright)

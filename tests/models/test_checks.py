@@ -1,0 +1,96 @@
+"""Warnings about units and total flux, on made-up light curves and, where they are present, on real ones."""
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nightjar_alerts.models.checks import looks_like_total_flux, photometry_warnings
+from nightjar_alerts.models.tables import TableOptions, read_table
+from support.shared import needs_shared, shared
+
+DAYS = 60_000.0 + 4.0 * np.arange(40)
+
+
+def supernova(scale: float = 1.0) -> tuple[Any, Any, Any]:
+    """Forced photometry of a supernova with a peak of 20 mag, at a depth of 22."""
+    phase = DAYS - DAYS[10]
+    flux = 36_000.0 * np.exp(-0.5 * (phase / np.where(phase < 0, 8.0, 25.0)) ** 2)
+    noise = np.random.default_rng(1).normal(0.0, 1150.0, len(DAYS))
+    return DAYS, (flux + noise) * scale, np.full(len(DAYS), 1150.0 * scale)
+
+
+def reasons(mjd: Any, flux: Any, flux_err: Any, survey: str = "", **options: Any) -> list[str]:
+    return [warning.reason for warning in photometry_warnings(mjd, flux, flux_err, survey, **options)]
+
+
+def test_difference_flux_of_a_supernova_has_no_warning() -> None:
+    assert reasons(*supernova()) == []
+    for survey in ("lsst", "ztf", "unheard-of"):
+        assert reasons(*supernova(), survey) == []
+
+
+@pytest.mark.parametrize(
+    ("scale", "survey", "expected"),
+    [
+        (1e-3, "", ["implausible_depth"]),
+        (1e3, "", []),  # as that of a small telescope
+        (1e3, "ztf", ["implausible_depth"]),
+        (1e3, "lsst", ["implausible_depth"]),
+        (1 / 36.3, "", []),
+        (1 / 36.3, "ztf", ["implausible_depth"]),
+        (1 / 36.3, "lsst", ["implausible_depth"]),
+        (1e-9, "", ["implausible_depth"]),
+        (1e9, "", ["implausible_depth"]),
+    ],
+)
+def test_fluxes_in_another_unit_are_noticed(scale: float, survey: str, expected: list[str]) -> None:
+    assert reasons(*supernova(scale), survey) == expected
+
+
+def test_magnitudes_sent_as_flux_are_noticed() -> None:
+    mag = 20.0 + 0.01 * np.arange(len(DAYS))
+    warnings = photometry_warnings(DAYS, mag, np.full(len(DAYS), 0.1))
+    assert warnings[0].reason == "magnitudes_as_flux"
+    assert "mag_err" in warnings[0].detail
+
+
+def test_times_of_ogle_and_asas_are_noticed() -> None:
+    days, flux, flux_err = supernova()
+    assert reasons(days - 49_999.5, flux, flux_err) == ["times_look_like_jd"]
+    assert reasons(days - days[0], flux, flux_err) == []
+
+
+def test_total_flux_of_a_variable_is_noticed() -> None:
+    flux = 1e5 * (1.0 + 0.3 * np.sin(DAYS))
+    assert looks_like_total_flux(DAYS, flux, 0.02 * flux)
+    assert reasons(DAYS, flux, 0.02 * flux) == ["total_flux"]
+    assert reasons(DAYS, flux, 0.02 * flux, check_total=False) == []
+    for few in (slice(0, 19), slice(0, 40)):
+        days = DAYS[0] + 0.5 * (DAYS - DAYS[0]) if few.stop == 40 else DAYS
+        assert not looks_like_total_flux(days[few], flux[few], 0.02 * flux[few])
+
+
+def test_flux_that_falls_to_the_detection_limit_is_a_difference() -> None:
+    flux = 1e5 * np.exp(-(DAYS - DAYS[0]) / 60.0)
+    assert not looks_like_total_flux(DAYS, flux, np.full(len(DAYS), 1500.0))
+
+
+@needs_shared
+def test_real_supernovae_and_variables_are_told_apart() -> None:
+    """The page docs/tables.md has the figures of all sets."""
+    sets = {
+        "difference": shared("data", "ztf_sn", "photometry.csv.gz"),
+        "total": shared("data", "ztf_dr_periodic", "photometry.csv.gz"),
+    }
+    found = {}
+    for kind, path in sets.items():
+        objects = islice(read_table(path, TableOptions(flux_kind="difference")), 0, None, 10)
+        found[kind] = [
+            looks_like_total_flux(item.mjd[keep], item.flux[keep], item.flux_err[keep])
+            for item in objects
+            if (keep := item.usable()).any()
+        ]
+    assert np.mean(found["total"]) >= 0.95
+    assert np.mean(found["difference"]) <= 0.03
