@@ -10,7 +10,7 @@ from nightjar_alerts.models.checks import looks_like_total_flux, photometry_warn
 from nightjar_alerts.models.tables import TableOptions, read_table
 from support.shared import needs_shared, shared
 
-DAYS = 60_000.0 + 4.0 * np.arange(40)
+DAYS: Any = 60_000.0 + 4.0 * np.arange(40)
 
 
 def supernova(scale: float = 1.0) -> tuple[Any, Any, Any]:
