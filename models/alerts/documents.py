@@ -2,7 +2,7 @@
 
 Fields are found by name, and values are read by what they are: a column that is null or absent in one document means
 that there are no such values, not that the document is of an unknown kind. ``NaN`` and ``Infinity``, which Python's
-``json.dumps`` writes, are missing values. A list holds several alerts.
+``json.dumps`` writes, are missing values. A list, or one document a line, holds several alerts.
 
 Two more forms are read: values with the name of their type around them, as Avro's JSON encoding and MongoDB write them
 (``{"double": 1.5}``, ``{"$numberLong": "7"}``), and observations as columns instead of rows (``{"jd": [...], ...}``).
@@ -44,17 +44,17 @@ _DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 def parse_documents(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
-    """Yield the JSON objects in ``data``: one, or those of a list, with an error for each element that is none.
+    """Yield the JSON objects in ``data``: one, those of a list, or one a line, with an error for each that is none.
 
-    Elements of a list are parsed one at a time, so that a long list takes little memory.
+    They are parsed one at a time, so that many take little memory.
 
     Raises
     ------
     PacketError
         When iterated, before the first element: ``malformed_json``, ``record_too_large``.
     """
-    is_list = data[:64].removeprefix(BOM_UTF8).lstrip()[:1] == b"["
-    factor = LIST_DOCUMENTS if is_list else 1
+    is_list, may_be_lines = data[:64].removeprefix(BOM_UTF8).lstrip()[:1] == b"[", b"\n{" in data
+    factor = LIST_DOCUMENTS if is_list or may_be_lines else 1
     if len(data) > factor * limits.max_document_bytes:
         raise PacketError(
             RejectReason.RECORD_TOO_LARGE, f"JSON of more than {factor * limits.max_document_bytes} bytes"
@@ -65,10 +65,36 @@ def parse_documents(data: bytes, limits: ReadLimits) -> Iterator[Document | Pack
     if is_list:
         yield from _elements(data, limits)
         return
-    document = _parse(data)
+    try:
+        document = _parse(data)
+    except PacketError:
+        if not may_be_lines:
+            raise
+        yield from _lines(data, limits)
+        return
     if not isinstance(document, dict):
-        raise PacketError(RejectReason.MALFORMED_JSON, "the document is neither an object nor a list of objects")
+        raise _malformed("the document is neither an object nor a list of objects")
     yield document
+
+
+def _lines(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
+    """Yield the document of each line that is not blank."""
+    allowance, count = Allowance(limits.max_seconds), 0
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        if count == limits.max_records:
+            yield PacketError(RejectReason.TOO_MANY_RECORDS, f"more than {limits.max_records} alerts")
+            return
+        count += 1
+        try:
+            allowance.check()
+            yield _checked(_parse(line), f"line {number}", len(line), limits)
+        except TooCostly as error:
+            yield PacketError(RejectReason.TOO_COSTLY, str(error))
+            return
+        except PacketError as error:
+            yield _malformed(f"line {number}: {error}")
 
 
 def _elements(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
@@ -94,7 +120,7 @@ def _elements(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketErro
                 raise failure from None
             yield failure
             return
-        yield _checked(document, count, end - at, limits)
+        yield _checked(document, f"element {count} of the list", end - at, limits)
         at, count = _skip(text, end), count + 1
         closed = text[at : at + 1] == "]"
         if not closed and text[at : at + 1] != ",":
@@ -105,11 +131,11 @@ def _elements(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketErro
         yield _malformed(f"text is left after the list, at character {at}")
 
 
-def _checked(document: Json, number: int, length: int, limits: ReadLimits) -> Document | PacketError:
+def _checked(document: Json, name: str, length: int, limits: ReadLimits) -> Document | PacketError:
     if length > limits.max_document_bytes:
-        detail = f"element {number} of the list has more than {limits.max_document_bytes} characters"
+        detail = f"{name} has more than {limits.max_document_bytes} characters"
         return PacketError(RejectReason.RECORD_TOO_LARGE, detail)
-    return document if isinstance(document, dict) else _malformed(f"element {number} of the list is not an object")
+    return document if isinstance(document, dict) else _malformed(f"{name} is not an object")
 
 
 def _element_error(number: int, at: int, error: Exception) -> PacketError:

@@ -62,5 +62,6 @@ def redis_report(error: Exception, stream: str) -> PermanentError | TransientErr
 def redis_text(error: Exception) -> str:
     """Return the text of an error of Redis with its code."""
     code = REDIS_CODES.get(type(error).__name__, "")
-    text = f"{code} {error}".strip().removeprefix("ERR ") or type(error).__name__
+    message = str(error).partition(" : <")[0]  # without the client, which errors of Sentinel show
+    text = f"{code} {message}".strip().removeprefix("ERR ") or type(error).__name__
     return f"{text} (a node of Redis Cluster: add cluster=yes to the address)" if code in ("MOVED", "ASK") else text

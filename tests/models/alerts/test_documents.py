@@ -357,6 +357,20 @@ def test_list_of_alerts_gives_each_of_them(rule: TopicRule) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        (f"{LSST}\n{ZTF}\n", ["lsst", "ztf"]),
+        (f"\ufeff{LSST}\r\n\r\n{ZTF}", ["lsst", "ztf"]),
+        (f"{LSST[:-9]}\n{ZTF}\n{{]\n{LSST}", ["malformed_json", "ztf", "malformed_json", "lsst"]),
+        (f"{LSST}\nnull\n[1]\n{{}}", ["lsst", "malformed_json", "malformed_json", "unknown_schema"]),
+    ],
+)
+def test_alerts_one_a_line_give_each_of_them(text: str, expected: list[str]) -> None:
+    outcomes = READER.read(text.encode())
+    assert [one.survey if isinstance(one, Packet) else one.reason for one in outcomes] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         (f"[{LSST}, null, {{}}, {ZTF}]", ["lsst", "malformed_json", "unknown_schema", "ztf"]),
         (f"[{LSST}, [{ZTF}], {ZTF}]", ["lsst", "malformed_json", "ztf"]),
         (f"[{LSST}, {{]", ["lsst", "malformed_json"]),
