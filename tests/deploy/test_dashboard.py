@@ -92,6 +92,13 @@ def test_every_rule_is_linked_from_a_panel() -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_docs_show_a_small_picture_of_each_dashboard(name: str) -> None:
+    picture = f"pictures/dashboard-{name}.png"
+    assert f"]({picture})" in (ROOT / "docs" / "operations.md").read_text()
+    assert (ROOT / "docs" / picture).stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
 def test_ids_are_unique(name: str) -> None:
     ids = [panel["id"] for panel in DASHBOARDS[name]["panels"]]
     assert len(ids) == len(set(ids))
