@@ -25,6 +25,7 @@ MAX_ELEMENTS: Final = 2**20
 MAX_NONFINITE_BYTES: Final = 512 * 1024
 """Maximum length of JSON with NaN or infinity that is decoded, so that the error names the value. Python's own parser,
 which accepts them, holds the interpreter lock for up to 50 ms."""
+NEVER_EMPTY: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "band")
 _NONFINITE = re.compile(r"NaN|Infinity")
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -136,21 +137,37 @@ def decode_fields(
     errors: list[FieldError] = []
     missing = missing_columns(fields) if issubclass(struct, LightCurveIn) else ()
     for name, (kind, required) in field_types(struct).items():
-        if name in fields:
-            try:
-                values[name] = reader.decode(fields[name], kind)
-            except msgspec.ValidationError as error:
-                invalid = to_field_error(error, parent + pointer([name]))
-                if name == "filters":
-                    invalid = _find_filter_error(fields[name], reader, parent) or invalid
-                if invalid.reason == "not_a_string" and _is_literal(kind):
-                    invalid = FieldError(
-                        pointer=invalid.pointer, reason="not_one_of", detail="must be one of the allowed names"
-                    )
-                errors.append(invalid)
-        elif required or name in missing:
-            errors.append(FieldError(pointer=parent + pointer([name]), reason="missing", detail="required field"))
+        if name not in fields:
+            if required or name in missing:
+                errors.append(FieldError(pointer=parent + pointer([name]), reason="missing", detail="required field"))
+            continue
+        try:
+            values[name] = reader.decode(fields[name], kind)
+        except msgspec.ValidationError as error:
+            invalid = to_field_error(error, parent + pointer([name]))
+            if name == "filters":
+                invalid = _find_filter_error(fields[name], reader, parent) or invalid
+            if invalid.reason == "not_a_string" and _is_literal(kind):
+                detail = "must be one of the allowed names"
+                invalid = FieldError(pointer=invalid.pointer, reason="not_one_of", detail=detail)
+            errors.append(invalid)
+            continue
+        if column_error := find_column_error(name, values[name], reader.binary_columns, parent):
+            errors.append(column_error)
     return values, errors
+
+
+def find_column_error(name: str, column: Any, binary_columns: bool, parent: str) -> FieldError | None:
+    """Return the error of a column that its type accepts: bytes in JSON, or bytes or an array without values.
+
+    These are errors of types in other formats, so that the same light curve has the same errors in each.
+    """
+    if isinstance(column, bytes) and not binary_columns:
+        reason, detail = ("not_an_object", "an object") if name == "metadata" else ("not_a_list", "a list")
+        return FieldError(pointer=f"{parent}/{name}", reason=reason, detail=f"must be {detail}")
+    if name in NEVER_EMPTY and isinstance(column, bytes | np.ndarray) and not len(column):
+        return FieldError(pointer=f"{parent}/{name}", reason="empty", detail="must not be empty")
+    return None
 
 
 def _find_filter_error(value: Any, reader: Reader, parent: str) -> FieldError | None:
@@ -223,10 +240,12 @@ def _decode_line(line: bytes) -> LightCurveIn | InvalidLightCurve:
     try:
         decoded: LightCurveIn = JSON_READER.decode(line, LightCurveIn)
         return decoded
-    except msgspec.ValidationError:
-        with suppress(*UNDECODABLE):
-            JSON_READER.decode(line, Raw)  # raises if what follows the error is no JSON
-            return diagnose_light_curve(line, JSON_READER)
+    except UNDECODABLE:
+        pass
+    try:
+        JSON_READER.decode(line, Raw)
+        line.decode()
+        return diagnose_light_curve(line, JSON_READER)
     except UNDECODABLE:
         with suppress(ValueError, RecursionError):
             return diagnose_light_curve(load_nonfinite_json(line), OBJECT_READER)

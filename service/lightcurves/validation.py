@@ -20,7 +20,7 @@ from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_met
 from nightjar_alerts.models.photometry import NAMES, nearest_band
 from nightjar_alerts.service.answers.replies import FieldError, pointer
 from nightjar_alerts.service.lightcurves.brightness import to_fluxes
-from nightjar_alerts.service.lightcurves.decoding import short_id
+from nightjar_alerts.service.lightcurves.decoding import NEVER_EMPTY, find_column_error, short_id
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import (
     DTYPES,
@@ -36,6 +36,7 @@ _DTYPES: Final = {name: np.dtype(kind) for name, kind in DTYPES.items()}
 _NUMERIC: Final = ("mjd", "flux", "flux_err", "mag", "mag_err")
 _FLAGS: Final = ("detected", "upper_limit")
 _COLUMNS: Final = (*_NUMERIC, "band", *_FLAGS)
+_TYPED: Final = [name for name in LightCurveIn.__struct_fields__ if name in DTYPES]
 
 
 def validate_light_curves(
@@ -105,7 +106,7 @@ def _to_field_error(error: LightCurveError, parent: str) -> FieldError:
 def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, parent: str) -> Columns | InvalidLightCurve:
     """Convert the columns of a light curve, or return every error that is found in doing so."""
     columns: dict[str, Any] = {name: None if (column := getattr(sent, name)) is UNSET else column for name in _COLUMNS}
-    errors = [
+    errors = _find_type_errors(sent, columns, binary_columns, parent) or [
         FieldError(
             pointer=f"{parent}/{name}",
             reason="too_many_points",
@@ -113,10 +114,6 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
         )
         for name, column in columns.items()
         if column is not None and _length(name, column) > max_points
-    ]
-    errors += [
-        FieldError(pointer=f"{parent}/{name}", reason="missing", detail="required field")
-        for name in missing_columns({name for name, column in columns.items() if column is not None})
     ]
     if errors:
         return InvalidLightCurve(errors, short_id(sent.object_id))
@@ -128,11 +125,11 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
             errors.append(_to_field_error(error, parent))
 
     has_magnitudes = columns["mag"] is not None
-    columns = {name: convert(_to_column, name, column, binary_columns) for name, column in columns.items()}
+    columns = {name: convert(_to_column, name, column) for name, column in columns.items()}
     if not has_magnitudes:
         for name in ("flux", "flux_err"):
             convert(_reject_nulls, name, getattr(sent, name))
-    metadata = convert(_to_metadata, sent.metadata, binary_columns)
+    metadata = convert(_to_metadata, sent.metadata)
     object_id = convert(_to_object_id, sent.object_id)
     described = convert(_choose_bands, sent.filters)
     convert(_check_survey, sent.survey)
@@ -152,6 +149,24 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
         band = [band[row] for row in used.tolist()] if isinstance(band, list) else band[used]
         detected = None if detected is None else np.asarray(detected, np.bool_)[used]
     return Columns(mjd, flux, flux_err, band, detected, metadata, object_id, sent.flux_unit, sent.survey)
+
+
+def _find_type_errors(
+    sent: LightCurveIn, columns: Mapping[str, Any], binary_columns: bool, parent: str
+) -> list[FieldError]:
+    """Return the errors that decoding finds in other formats: missing and empty columns, and text in place of one."""
+    given = {name: column for name, column in columns.items() if column is not None}
+    missing = missing_columns(given)
+    has_text = not binary_columns and bytes in map(type, (*given.values(), sent.metadata))
+    if not missing and not has_text and all(len(given[name]) for name in NEVER_EMPTY if name in given):
+        return []
+    errors: list[FieldError] = []
+    for name in _TYPED:
+        if name in missing:
+            errors.append(FieldError(pointer=f"{parent}/{name}", reason="missing", detail="required field"))
+        elif error := find_column_error(name, getattr(sent, name), binary_columns, parent):
+            errors.append(error)
+    return errors
 
 
 def _measured_rows(columns: Mapping[str, Any]) -> NDArray[np.intp] | None:
@@ -177,13 +192,11 @@ def _length(name: str, column: Any) -> int:
     return len(column) // _DTYPES[name].itemsize if isinstance(column, bytes) else len(column)
 
 
-def _to_column(name: str, column: Any, binary_columns: bool) -> Any:
+def _to_column(name: str, column: Any) -> Any:
     """Convert a column: numbers and flags to arrays, names of bands stay a list. Raises LightCurveError."""
     if isinstance(column, bytes):
-        column = _to_array(name, column, binary_columns)
+        column = _to_array(name, column)
     if isinstance(column, np.ndarray):
-        if not column.size and name not in _FLAGS:
-            raise LightCurveError(f"/{name}", "empty", "must not be empty")
         return _to_flags(name, column) if name in _FLAGS else column
     if column is None or name in ("band", "detected"):
         return column
@@ -196,11 +209,8 @@ def _to_column(name: str, column: Any, binary_columns: bool) -> Any:
         raise LightCurveError(f"/{name}/{index}", "not_finite", "must be finite") from None
 
 
-def _to_array(name: str, column: bytes, binary_columns: bool) -> NDArray[Any]:
+def _to_array(name: str, column: bytes) -> NDArray[Any]:
     dtype = _DTYPES[name]
-    if not binary_columns:
-        expected = ("not_an_object", "must be an object") if name == "metadata" else ("not_a_list", "must be a list")
-        raise LightCurveError(f"/{name}", *expected)
     if len(column) % dtype.itemsize:
         message = f"{len(column)} bytes are not a whole number of {dtype.name} values"
         raise LightCurveError(f"/{name}", "partial_value", message)
@@ -214,12 +224,12 @@ def _to_flags(name: str, column: NDArray[Any]) -> NDArray[np.bool_]:
     return column.astype(np.bool_)
 
 
-def _to_metadata(metadata: Any, binary_columns: bool) -> dict[str, float]:
+def _to_metadata(metadata: Any) -> dict[str, float]:
     """Return the metadata that have a value, by name. Raises LightCurveError."""
     if metadata is UNSET:
         return {}
     if isinstance(metadata, bytes | np.ndarray):
-        row = _to_array("metadata", metadata, binary_columns) if isinstance(metadata, bytes) else metadata
+        row = _to_array("metadata", metadata) if isinstance(metadata, bytes) else metadata
         if len(row) != len(METADATA_COLUMNS):
             message = f"must have {len(METADATA_COLUMNS)} float32 values, NaN where one is missing, not {len(row)}"
             raise LightCurveError("/metadata", "wrong_length", message)

@@ -92,10 +92,7 @@ def test_a_big_request_is_parsed_off_the_event_loop(edge: Live) -> None:
         ({}, 200),
         ({"Content-Type": "application/json; charset=utf-8"}, 200),
         ({"Content-Type": "Application/JSON"}, 200),
-        ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
-        ({**JSON, "Content-Encoding": "gzip"}, 400),
-        ({**JSON, "Content-Encoding": "br"}, 415),
         ({**JSON, "Content-Encoding": "identity"}, 200),
     ],
 )

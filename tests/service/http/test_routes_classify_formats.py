@@ -13,7 +13,7 @@ import pytest
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.registry.loader import load_one
-from support.edge import Live, Network, curve, live, loader, wait_until
+from support.edge import Live, Network, curve, live, loader
 from support.wire import (
     JSON_TYPE,
     MSGPACK_TYPE,
@@ -137,24 +137,6 @@ def test_a_bad_option_in_the_address(edge: Live, query: str) -> None:
     status, _, reply = ask(edge, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]), query=query)
     (error,) = json.loads(reply)["errors"]
     assert (status, error["pointer"]) == (422, "/query/" + query[1:].partition("=")[0])
-
-
-@pytest.mark.parametrize("sent", [MSGPACK_TYPE, ARROW_TYPE])
-def test_the_same_limits(edge: Live, sent: str) -> None:
-    body = BODIES[sent]([curve()])
-    many = BODIES[sent]([curve(1)] * 101)
-    for spoiled, expected in ((body + b"x" * LIMIT, 413), (many, 413), (b"", 400), (body[: len(body) // 2], 400)):
-        status, headers, reply = ask(edge, sent, spoiled)
-        assert (status, headers["content-type"]) == (expected, "application/problem+json")
-        assert json.loads(reply)["instance"] == "/v1/classify"
-    wait_until(lambda: edge.service.budget.held == 0)
-
-
-@pytest.mark.parametrize("sent", BODIES)
-def test_too_many_points(edge: Live, sent: str) -> None:
-    _, _, reply = ask(edge, sent, BODIES[sent]([curve(5001), curve()]))
-    first, second = results_of(sent, reply)
-    assert (first["status"], first["reason"], second["status"]) == ("rejected", "too_many_points", "classified")
 
 
 def test_a_bare_curve_in_msgpack(edge: Live) -> None:
