@@ -104,24 +104,25 @@ def vary(values: Mapping[str, Sequence[Any]], pairs: Sequence[tuple[str, str]]) 
     return [curve(3), *one, *two, *missing]
 
 
+_MAGNITUDE_FIELDS: list[Curve] = [
+    {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.25, 0.5]},
+    {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.25, 0.5], "mag_system": "Vega"},
+    {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.25, 0.5], "mag_system": "ST"},
+    {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, None, 0.5], "upper_limit": [False, True, False]},
+    {"mag": [20.0, None, 22.0], "mag_err": [0.125, None, 0.5]},
+    {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.0, 0.5]},
+    {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.25]},
+    {"mag": [20.0, 21.0, 22.0]},
+    {"mag_err": [0.125, 0.25, 0.5]},
+    {"mag": [], "mag_err": []},
+    {"mag": [20.0, 21.0, math.nan], "mag_err": [0.125, 0.25, 0.5]},
+    {"upper_limit": [True, True, True]},
+    {"upper_limit": [True]},
+]
 MAGNITUDES: list[Curve] = [
     {name: column for name, column in curve(3).items() if name not in left_out} | changes
     for left_out in ((), ("flux", "flux_err"), ("flux",))
-    for changes in (
-        {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.25, 0.5]},
-        {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.25, 0.5], "mag_system": "Vega"},
-        {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.25, 0.5], "mag_system": "ST"},
-        {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, None, 0.5], "upper_limit": [False, True, False]},
-        {"mag": [20.0, None, 22.0], "mag_err": [0.125, None, 0.5]},
-        {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.0, 0.5]},
-        {"mag": [20.0, 21.0, 22.0], "mag_err": [0.125, 0.25]},
-        {"mag": [20.0, 21.0, 22.0]},
-        {"mag_err": [0.125, 0.25, 0.5]},
-        {"mag": [], "mag_err": []},
-        {"mag": [20.0, 21.0, math.nan], "mag_err": [0.125, 0.25, 0.5]},
-        {"upper_limit": [True, True, True]},
-        {"upper_limit": [True]},
-    )
+    for changes in _MAGNITUDE_FIELDS
 ]
 GOOD = [
     curve(3, flux_unit=unit, flux_kind=kind, survey=survey, metadata=metadata, detected=detected)
