@@ -80,7 +80,18 @@ class Source(Protocol):
 
 def is_table(path: Path) -> bool:
     """Return True for a file whose name ends like a table's, and for the folder of a HATS catalogue."""
-    return bool(_format_of_name(path.name)) if path.is_file() else is_hats(path)
+    if not path.is_file():
+        return is_hats(path)
+    other = _snana_pair(path)
+    return bool(_format_of_name(path.name)) and not (other is not None and "HEAD" in other.name)
+
+
+def _snana_pair(path: Path) -> Path | None:
+    """Return the PHOT file of SNANA's HEAD file, or the other way round, where both are there."""
+    for one, other in (("_HEAD.FITS", "_PHOT.FITS"), ("_PHOT.FITS", "_HEAD.FITS")):
+        if one in path.name and (pair := path.with_name(path.name.replace(one, other))).is_file():
+            return pair
+    return None
 
 
 def _format_of_name(name: str) -> str:
@@ -437,6 +448,8 @@ def _astropy_file(content: IO[bytes], form: str, stream: Stream) -> Source:
         try:
             if form == "fits":
                 table = _first_fits_table(content, stream.name)
+                if isinstance(stream.content, Path):
+                    table = _snana_table(table, stream.content)
             elif form == "votable":
                 parse = import_module("astropy.io.votable").parse_single_table
                 table = parse(io.BytesIO(content.read())).to_table(use_names_over_ids=True)
@@ -447,6 +460,30 @@ def _astropy_file(content: IO[bytes], form: str, stream: Stream) -> Source:
         except Exception as error:  # of whatever kind the library raises for a damaged file
             raise TableError(f"{stream.name} cannot be read: {error}") from error
         return _astropy_source(table, stream.name, stream.stem)
+
+
+def _snana_table(table: Any, path: Path) -> Any:
+    """Return the points of a pair of SNANA's files, with the columns of their object."""
+    pair = _snana_pair(path)
+    if pair is None:
+        return table
+    stream = Stream(str(pair), pair.name, pair)
+    with stream.open() as content:
+        other = _first_fits_table(content, stream.name)
+    head, points = (table, other) if "_HEAD.FITS" in path.name else (other, table)
+    if not {"SNID", "PTROBS_MIN", "PTROBS_MAX"} <= set(head.colnames):
+        raise TableError(f"{path} has no columns SNID, PTROBS_MIN and PTROBS_MAX")
+    first, last = (np.asarray(head[name], np.int64) for name in ("PTROBS_MIN", "PTROBS_MAX"))
+    if len(first) and (first.min() < 1 or last.max() > len(points) or (last < first - 1).any()):
+        raise TableError(f"{path}: PTROBS_MIN and PTROBS_MAX do not fit the {len(points)} rows of its PHOT file")
+    count = last - first + 1
+    rows = np.repeat(first - 1 - (np.cumsum(count) - count), count) + np.arange(count.sum())
+    joined = points[rows]
+    of_object = np.repeat(np.arange(len(head)), count)
+    for name in head.colnames:
+        if name not in joined.colnames and not name.startswith("PTROBS"):
+            joined[name.lower() if name in ("MWEBV", "MWEBV_ERR") else name] = head[name][of_object]
+    return joined
 
 
 def _first_fits_table(content: IO[bytes], name: str) -> Any:

@@ -188,7 +188,7 @@ class _Guesser:
         self.header = [name for name in header if name in sample]
         self.keys: dict[str, set[str]] = {name: {plain(name), plain(last_part(name))} for name in self.header}
         self.result = Layout()
-        self.positional = all(name.startswith("column ") for name in self.header)
+        self.positional = all(re.fullmatch(r"(?i)(column|col|field|var)[ _]?\d+", name) for name in self.header)
         for role, name in options.columns.items():
             if name and name not in sample:
                 raise TableError(f"columns.{role} is {name!r}, which the table does not have; it has {self._listed()}")
@@ -531,6 +531,8 @@ class _Guesser:
             mags = by_unit
         if fluxes and self._is_mag_by_unit(fluxes[0]):
             mags, fluxes = [fluxes[0], *mags], fluxes[1:]
+        if mags and not fluxes and self._has_flux_units():
+            mags, fluxes = [], mags
         if not fluxes and not mags:
             mags, fluxes = self._brightness_by_value()
         pairs: dict[str, tuple[str, str | None]] = {}
@@ -565,6 +567,11 @@ class _Guesser:
             all("mag" in text.lower() for text in self._names_in(column)) and bool(self._names_in(column))
             for column in self._candidates(vocabulary.FLUX_UNIT, self.header)
         )
+
+    def _has_flux_units(self) -> bool:
+        """Return True where a column of units says that the brightness is a flux."""
+        columns = self._candidates(vocabulary.FLUX_UNIT, self.header)
+        return bool(columns) and all(_unit_of(text) for text in self._names_in(columns[0]))
 
     def _mag_by_unit(self) -> list[str]:
         named = [name for name in self.points if self.units.get(name, "").lower() in ("mag", "abmag", "mag(ab)")]
@@ -610,6 +617,10 @@ class _Guesser:
         if not complete and pairs and snr:
             self._take("snr", snr[0])
             complete = dict(pairs)
+        if not complete and "mag" in pairs and self._chosen("mag_err") is None:
+            errors = [name for name in self.points if self._looks_like_errors(name, pairs["mag"][0])]
+            if len(errors) == 1:
+                complete = {"mag": (pairs["mag"][0], errors[0])}
         if not complete:
             kind, (name, _) = next(iter(pairs.items()))
             option = "columns.mag_err" if kind == "mag" else "columns.flux_err"
@@ -626,6 +637,14 @@ class _Guesser:
         if "flux" in pairs and "flux" not in complete and "mag" in complete:
             self._guess("columns.flux", "", f"column {pairs['flux'][0]!r} is not used, because it has no errors")
 
+    def _looks_like_errors(self, name: str, mag: str) -> bool:
+        """Return True for small positive numbers of several values, as errors of magnitudes are."""
+        if name == mag or name in self._taken() or not self._is_numeric(name):
+            return False
+        values = self._finite(name)
+        values = values[values < 9]
+        return bool(len(values) > 2 and (values > 0).all() and np.median(values) < 0.7 and len(np.unique(values)) > 2)
+
     def _find_object_id(self) -> None:
         if self.options.object_id:
             return
@@ -638,8 +657,23 @@ class _Guesser:
         if len(named) == 1:
             self._take("object_id", named[0])
             return
+        if self._chosen("object_id") is None and not self.nested:
+            self._ask_for_objects(scalars)
         if not self.nested:
             self._guess("object_id", "", "the table holds one object, because it has no column of object names")
+
+    def _ask_for_objects(self, scalars: Sequence[str]) -> None:
+        """Ask where a column of text may name several objects, which would be mixed otherwise."""
+        for name in scalars:
+            if name in self._taken() or vocabulary.NOT_OBJECTS.search(plain(name)) or self._is_numeric(name):
+                continue
+            names = [text for text in texts(self._values(name)) if text]
+            if 1 < len(set(names)) <= len(names) / 3 and len(names) > 0.9 * len(self._values(name)):
+                raise TableQuestion(
+                    f"Does column {name!r} name the objects? Otherwise the table is one object.",
+                    "columns.object_id",
+                    [Choice(name, "the objects"), Choice("", "the table is one object")],
+                )
 
     def _could_name_objects(self, name: str) -> bool:
         """Return True for text that repeats, in a column with a name such as ``source_name`` or ``sn_id``."""
@@ -918,6 +952,9 @@ class _Guesser:
             self._guess("flux_unit", "nJy", text)
             return
         possible = {unit: depth for unit, depth in depths.items() if POSSIBLE_DEPTH[0] <= depth <= POSSIBLE_DEPTH[1]}
+        if set(possible) == {"nJy"}:
+            self._guess("flux_unit", "nJy", f"fluxes in {flux!r} are in nJy: no other unit fits their errors")
+            return
         choices = [Choice(str(unit), f"a depth of {depth:.1f} mag at 5 sigma") for unit, depth in possible.items()]
         if self._looks_like_mags(flux) and middle < 1:
             choices.append(Choice("mag", "they are AB magnitudes"))
@@ -1179,8 +1216,8 @@ def _band_in(name: str) -> tuple[str, str] | None:
         role = _WIDE_PARTS.get("_".join(rest).lower())
         if band and role is not None:
             return band, role
-    if match := re.fullmatch(r"([ugrizyUBVRIG]|BP|RP)(mag|err|magerr|flux|fluxerr|mjd)", field_name):
-        return filter_of(match[1]) or match[1], _WIDE_PARTS[match[2]]
-    if match := re.fullmatch(r"(mag|err|magerr|emag|flux|fluxerr|mjd|e)([ugrizyUBVRIG]|BP|RP)", field_name):
-        return filter_of(match[2]) or match[2], _WIDE_PARTS[match[1]]
+    if match := re.fullmatch(r"([ugrizyUBVRIG]|BP|RP)_?((?i:mag|err|magerr|flux|fluxerr|mjd))", field_name):
+        return filter_of(match[1]) or match[1], _WIDE_PARTS[match[2].lower()]
+    if match := re.fullmatch(r"((?i:mag|err|magerr|emag|flux|fluxerr|mjd|e))_?([ugrizyUBVRIG]|BP|RP)", field_name):
+        return filter_of(match[2]) or match[2], _WIDE_PARTS[match[1].lower()]
     return None

@@ -22,12 +22,7 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.checks import (
-    MIN_POINTS,
-    MIN_SPAN_DAYS,
-    looks_like_total_flux,
-    photometry_warnings,
-)
+from nightjar_alerts.models.checks import looks_like_total_flux, photometry_warnings
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
 from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.models.photometry import (
@@ -97,6 +92,8 @@ _POINT: Final = np.dtype(
     ]
 )
 UNSAID: Final = -1
+FEWEST_POINTS: Final = 5
+"""Points of an object that has a say in whether a table is of total flux."""
 NAMELESS: Final = -1
 
 
@@ -260,7 +257,7 @@ class Table:
         self.name = self._source.name
         self.header = self._source.header
         self.report = Report()
-        sample = next(self._source.batches(), None)
+        sample = next(self._read(None), None)
         if sample is None or not any(len(column) for column in sample.values()):
             examples = "".join(f" ({example})" for example in self._source.problems.examples[:1])
             raise TableError(f"{self.name} is empty: it holds no rows{examples}")
@@ -330,8 +327,18 @@ class Table:
         self.report.examples.extend(problems.examples)
 
     def _batches(self, keys: dict[str, int], abouts: list[About]) -> Iterator[NDArray[Any]]:
-        for batch in self._source.batches(self._names):
+        for batch in self._read(self._names):
             yield self._points_of(batch, keys, abouts)
+
+    def _read(self, names: Sequence[str] | None) -> Iterator[Batch]:
+        """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
+        own = {name: own for name in names or self.header if (own := _of_alert(name)) in self.header}
+        wanted = None if names is None else [*names, *(name for name in own.values() if name not in names)]
+        for batch in self._source.batches(wanted):
+            lists = [name for name in batch if isinstance(batch[name], Lists) and _of_alert(name)]
+            for name in lists if own else ():
+                batch[name] = _appended(batch[name], batch.get(own.get(name, "")))
+            yield batch
 
     # Grouping
 
@@ -584,7 +591,11 @@ class Table:
         column = sample[self._layout.columns["mag"]]
         values, _ = numbers(column.values if isinstance(column, Lists) else column)
         negative = values[(values < -8) & (values > -30)]
-        if len(negative) >= 3 and len(np.unique(negative)) > len(negative) / 2:
+        is_atlas = bool(self._layout.filters) and {found for found in self._layout.filters.values() if found} <= {
+            "c",
+            "o",
+        }
+        if len(negative) >= (1 if is_atlas else 3) and len(np.unique(negative)) > len(negative) / 2:
             self._layout.signed = True
             text = "negative magnitudes stand for negative fluxes, as in ATLAS's forced photometry"
             self._layout.guesses.append(Guess("signed_magnitudes", "true", text))
@@ -600,7 +611,7 @@ class Table:
         checked = [
             looks_like_total_flux(item.mjd[keep], item.flux[keep], item.flux_err[keep])
             for item in objects
-            if (keep := item.usable()).sum() >= MIN_POINTS and np.ptp(item.mjd[keep]) >= MIN_SPAN_DAYS
+            if (keep := item.usable()).sum() >= FEWEST_POINTS
         ]
         if checked and sum(checked) > len(checked) / 2:
             self._layout.flux_kind = "total"
@@ -636,6 +647,32 @@ class Table:
             self._layout.survey,
             self._layout.flux_kind,
         )
+
+
+ALERT_LISTS: Final = {
+    "prv_candidates": "candidate",
+    "prvDiaSources": "diaSource",
+    "prvDiaForcedSources": "diaSource",
+}
+"""History of an alert, and the detection that the alert is about, whose fields have the same names."""
+
+
+def _of_alert(name: str) -> str:
+    """Return the field of an alert's detection for one of its history, empty for other columns."""
+    prefix, _, field = name.rpartition(".")
+    return f"{ALERT_LISTS[prefix]}.{field}" if prefix in ALERT_LISTS else ""
+
+
+def _appended(lists: Any, last: Any) -> Lists:
+    """Return lists with one more value at the end of each, missing where ``last`` is None."""
+    rows = len(lists)
+    values = object_column([None] * rows) if last is None or isinstance(last, Lists) else last
+    if is_text(lists.values) or is_text(values):
+        values = values.astype(np.object_)
+        held = lists.values.astype(np.object_)
+    else:
+        held = lists.values
+    return Lists(lists.offsets + np.arange(rows + 1), np.insert(held, lists.offsets[1:], values))
 
 
 def _mark(code: NDArray[np.int8], bad: Bool, reason: str) -> None:

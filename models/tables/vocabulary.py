@@ -72,7 +72,18 @@ OBJECT_ID: Final = (
     "group",
     "groupid",
     "supernova",
+    "galaxy",
+    "host",
+    "objet",
+    "objeto",
+    "nom",
+    "nombre",
 )
+NOT_OBJECTS: Final = re.compile(
+    r"(tel|inst|obs|cam|site|station|survey|quality|qual|flag|type|class|comment|remark|note|ref|bib|system|field|prog|"
+    r"author|image|file|exp|night|visit|reduc|pipe|source|catalog|status|unit|filter|band|valid|digit|software|method)"
+)
+"""Columns of text that are not names of objects."""
 TIME: Final = (
     "mjd",
     "midpointmjdtai",
@@ -193,6 +204,10 @@ BAND: Final = (
     "filterletter",
     "passbandid",
     "bandnumber",
+    "filtre",
+    "bande",
+    "filtro",
+    "banda",
 )
 FLUX: Final = (
     "psfdiffflux",
@@ -372,6 +387,9 @@ ANY_ERR: Final = (
     "yerr",
     "photerr",
     "photometricerror",
+    "erreur",
+    "fehler",
+    "errore",
     "rms",
 )
 LIMIT: Final = (
@@ -420,7 +438,18 @@ DETECTED: Final = ("detected", "detectedbool", "isdetected", "detection", "isdet
 SIGN: Final = ("isdiffpos", "ispositive", "fluxsign")
 SNR: Final = ("snr", "sn", "signaltonoise", "forcediffimsnr", "fluxsnr", "fluxovererror", "fluxoverror", "s2n")
 ZERO_POINT: Final = ("zp", "zpdiff", "zeropoint", "magzp", "zpab", "zpt", "zptmag", "fluxzp", "zeropt", "abzp")
-FLUX_UNIT: Final = ("fluxunit", "unit", "units", "fluxunits", "photunit", "fluxunitname")
+FLUX_UNIT: Final = (
+    "fluxunit",
+    "unit",
+    "units",
+    "fluxunits",
+    "photunit",
+    "fluxunitname",
+    "valueunit",
+    "valueunits",
+    "magunit",
+    "brightnessunit",
+)
 MAG_SYSTEM: Final = ("magsys", "magsystem", "zpsys", "system", "photsystem", "photometricsystem", "magnitudesystem")
 LABEL: Final = (
     "label",

@@ -542,7 +542,7 @@ class TableImport(LabelledImport):
             flux_unit=unit,
             zero_point=self.zero_point,
             mag_system=self.mag_system or "",
-            signed_magnitudes=self.signed_magnitudes,
+            signed_magnitudes=False if columns and self.signed_magnitudes is None else self.signed_magnitudes,
             metadata=self._metadata(),
         )
 

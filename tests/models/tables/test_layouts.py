@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.tables import TableOptions, read_table
+from nightjar_alerts.models.tables import TableOptions, TableQuestion, read_table
 
 MJD = np.array([58_700.25 + 3.0 * step for step in range(8)])
 MAG = np.array([19.5, 19.1, 18.7, 18.4, 18.5, 18.8, 19.2, 19.6])
@@ -455,3 +455,72 @@ def test_read_table_with_public_columns_needs_no_option(case: Case) -> None:
     assert (item.flux_kind or "difference") == (case.kind or "difference")
     assert len(item.light_curve()) == keep.sum()
     assert all(str(guess) for guess in read.guesses)
+
+
+OTHER_NAMES = [
+    ("SN,obs_time_mjd,flt,m_AB,dm_AB", "a,{mjd},{band},{mag},{err}"),
+    ("Name,JulianDate,Filter_Name,Apparent_Magnitude,Magnitude_Uncertainty", "a,{jd},SDSS-{band},{mag},{err}"),
+    ("transient_name,MJD_obs,band_name,flux_density_uJy,flux_density_err_uJy", "a,{mjd},{band},{ujy},{ujy_err}"),
+    ("source,t,f,y,yerr", "a,{mjd},{band},{mag},{err}"),
+    ("oid,epoch,lambda,brightness,error", "a,{mjd},{band},{mag},{err}"),
+    ("ID;Date;Filtre;Mag;Erreur", "a;{iso};{band};{mag};{err}"),
+    ("star_id,bjd_tdb,instrument_filter,calibrated_mag,calibrated_mag_err", "a,{jd},{band},{mag},{err}"),
+    ("name,phot_mjd,phot_filter,phot_flux,phot_flux_err,phot_zp", "a,{mjd},{band},{ujy},{ujy_err},23.9"),
+    ("id,mjd,band,f_njy,ferr_njy", "a,{mjd},{band},{njy},{njy_err}"),
+    ("Object ID,Time [MJD],Band,Flux [mJy],Flux Error [mJy]", "a,{mjd},{band},{mjy},{mjy_err}"),
+    ("ZTF_id,MJD,ZTF_filter,ZTF_mag,ZTF_magerr", "a,{mjd},ZTF_{band},{mag},{err}"),
+    ("object_id,time,band,value,value_err,value_unit", "a,{mjd},{band},{mag},{err},ABmag"),
+    ("object_id,time,band,value,value_err,value_unit", "a,{mjd},{band},{ujy},{ujy_err},uJy"),
+    ("sourceid,obsTime,bandpass,calFlux_Jy,calFluxErr_Jy", "7,{mjd},{band},{ujy}e-6,{ujy_err}e-6"),
+    ("col1,col2,col3,col4,col5", "a,{mjd},{band},{mag},{err}"),
+    ("obs_id,name,mjd,filter,mag,magerr", "{k},a,{mjd},{band},{mag},{err}"),
+    ("time (BJD),Source AMag,mag err,filter", "{jd},{mag},{err},{band}"),
+    ("Observation Time (UTC),Filter,AB Mag,AB Mag Error,Target Name", "{iso},{band},{mag},{err},a"),
+    ("jd,filt,flux,eflux,units,name", "{jd},{band},{ujy},{ujy_err},microJy,a"),
+]
+
+
+@pytest.mark.parametrize(("names", "row"), OTHER_NAMES, ids=[names for names, _ in OTHER_NAMES])
+def test_read_table_with_names_of_ones_own_needs_no_option(names: str, row: str) -> None:
+    (item,) = read_table(table(names, row, ";" if ";" in names else ",", band=GR).encode(), name="x.csv")
+    assert sorted(item.band) == ["g"] * 4 + ["r"] * 4
+    np.testing.assert_allclose(item.mjd, MJD, atol=2e-5)
+    np.testing.assert_allclose(item.flux, NJY, rtol=1e-3)
+    np.testing.assert_allclose(item.flux_err, NJY_ERR, rtol=2e-3)
+
+
+def test_signal_to_noise_ratio_stands_for_the_error() -> None:
+    text = table("object,JD,filter,mag,snr", "a,{jd},{band},{mag},{snr}", band=GR, snr=tuple(1.0857362 / ERR))
+    (item,) = read_table(text.encode(), name="x.csv")
+    np.testing.assert_allclose(item.flux_err, NJY_ERR, rtol=1e-3)
+
+
+def test_column_that_may_name_objects_is_a_question() -> None:
+    rows = [f"{'AB'[k % 2]},{MJD[k]},g,{MAG[k]},{ERR[k]}" for k in range(8)]
+    text = "\n".join(["cluster,mjd,band,mag,mag_err", *rows]).encode()
+    with pytest.raises(TableQuestion, match="cluster") as caught:
+        read_table(text, name="x.csv")
+    assert caught.value.option == "columns.object_id"
+    assert len(list(read_table(text, TableOptions(columns={"object_id": "cluster"}), name="x.csv"))) == 2
+    assert len(list(read_table(text, TableOptions(columns={"object_id": ""}), name="x.csv"))) == 1
+
+
+def test_table_of_variable_stars_is_of_total_flux_and_one_of_transients_is_not() -> None:
+    days = 58_000.0 + 5.0 * np.arange(50)
+    rows = {
+        "star": [f"{name},{day},g,{16 + 0.3 * np.sin(day + ord(name))},0.02" for name in "abc" for day in days],
+        "transient": [f"{name},{58_000 + k},g,{20 - 0.3 * k},0.05" for name in "abcdefg" for k in range(10)],
+    }
+    names = "object_id,mjd,band,mag,mag_err"
+    stars = read_table("\n".join([names, *rows["star"]]).encode(), name="x.csv")
+    assert [item.flux_kind for item in stars] == ["total"] * 3
+    assert any(guess.option == "flux_kind" for guess in stars.guesses)
+    mixed = read_table(
+        "\n".join([names, *rows["star"], *(f"t{row}" for row in rows["transient"])]).encode(), name="x.csv"
+    )
+    assert {item.flux_kind for item in mixed} == {""}
+    stated = read_table("\n".join([names, *rows["star"]]).encode(), TableOptions(flux_kind="difference"), name="x.csv")
+    assert {item.flux_kind for item in stated} == {"difference"}
+    assert [len(item.light_curve().warnings) for item in stated] == [0, 0, 0]
+    warned = [item.light_curve().warnings for item in mixed]
+    assert [warning.reason for warnings in warned[:3] for warning in warnings] == ["total_flux"] * 3

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.tables import MissingExtra, TableError, TableObject, TableOptions, read_table
+from nightjar_alerts.models.tables.files import is_table
 
 pd = pytest.importorskip("pandas", reason="the [tables] extra")
 pa = pytest.importorskip("pyarrow", reason="the [tables] extra")
@@ -345,3 +346,50 @@ def test_data_frame_is_read_without_pyarrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[2]"
+
+
+# Alerts and SNANA
+
+
+def test_alerts_in_parquet_are_joined_with_their_history(tmp_path: Path) -> None:
+    def alert(last: int) -> dict[str, Any]:
+        def candidate(k: int) -> dict[str, Any]:
+            return {
+                "jd": 2_460_000.5 + k,
+                "fid": 1,
+                "magpsf": 19.0,
+                "sigmapsf": 0.1,
+                "isdiffpos": "t",
+                "diffmaglim": 20.5,
+            }
+
+        history = [candidate(k) for k in range(last)] + [candidate(-1) | {"magpsf": None, "sigmapsf": None}]
+        return {"objectId": "ZTF1", "candidate": candidate(last), "prv_candidates": history}
+
+    path = tmp_path / "alerts.parquet"
+    pq.write_table(pa.Table.from_pylist([alert(2), alert(4)]), path)
+    (item,) = read_table(path)
+    curve = item.light_curve()
+    assert sorted(set(curve.mjd.tolist())) == [60_000.0, 60_001.0, 60_002.0, 60_003.0, 60_004.0]
+    assert (len(curve), curve.duplicates, dict(curve.dropped)) == (5, 3, {"upper_limit": 2})
+
+
+@pytest.mark.parametrize("kind", ["HEAD", "PHOT"])
+def test_snana_files_are_read_in_pairs(kind: str, tmp_path: Path) -> None:
+    head = {"SNID": ["11", "12"], "PTROBS_MIN": [1, 4], "PTROBS_MAX": [2, 6], "MWEBV": [0.1, 0.2]}
+    points = {
+        "MJD": [60_000.0, 60_001.0, -777.0, 60_000.0, 60_001.0, 60_002.0, -777.0],
+        "BAND": ["g", "r", "-", "g", "r", "i", "-"],
+        "FLUXCAL": [100.0] * 7,
+        "FLUXCALERR": [5.0] * 7,
+        "PHOTFLAG": [0, 4096, 0, 0, 4096, 4096, 0],
+    }
+    for name, columns in (("HEAD", head), ("PHOT", points)):
+        astropy_table.Table(columns).write(tmp_path / f"A_{name}.FITS", format="fits")
+    objects = list(read_table(tmp_path / f"A_{kind}.FITS"))
+    assert [(item.object_id, len(item.mjd)) for item in objects] == [("11", 2), ("12", 3)]
+    assert objects[1].detected is not None
+    assert objects[1].detected.tolist() == [False, True, True]
+    np.testing.assert_allclose(objects[0].flux, 100.0 * 10 ** (0.4 * 3.9), rtol=1e-5)
+    assert objects[1].metadata == {"mwebv": 0.2}
+    assert is_table(tmp_path / f"A_{kind}.FITS") == (kind == "HEAD")
