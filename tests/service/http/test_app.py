@@ -31,7 +31,7 @@ def problem(text: bytes) -> Problem:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/problems/nowhere", "//", "/%00", "/v1"])
-def test_an_unknown_address(edge: Live, path: str) -> None:
+def test_app_unknown_path_is_not_found(edge: Live, path: str) -> None:
     status, headers, body = edge.ask("GET", path)
     assert (status, headers["content-type"], problem(body).type) == (404, MEDIA_TYPE, "/problems/not-found")
 
@@ -43,7 +43,7 @@ GETS = "GET, HEAD, OPTIONS"
     ("method", "path", "allow"),
     [("GET", "/v1/classify", "OPTIONS, POST"), ("POST", "/healthz", GETS), ("PUT", "/", GETS)],
 )
-def test_a_method_that_an_address_has_not(edge: Live, method: str, path: str, allow: str) -> None:
+def test_app_wrong_method_answers_405_with_allow(edge: Live, method: str, path: str, allow: str) -> None:
     status, headers, body = edge.ask(method, path)
     assert (status, headers["allow"], problem(body).instance) == (405, allow, path)
 
@@ -51,7 +51,7 @@ def test_a_method_that_an_address_has_not(edge: Live, method: str, path: str, al
 @pytest.mark.parametrize(
     "path", ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/models", "/v2"]
 )
-def test_head_is_answered_like_get_without_a_body(edge: Live, path: str) -> None:
+def test_app_head_answers_as_get_without_body(edge: Live, path: str) -> None:
     (got, headers, body), (status, head, nothing) = edge.ask("GET", path), edge.ask("HEAD", path)
     assert (status, nothing) == (got, b"")
     assert head["content-type"] == headers["content-type"] if body else True
@@ -59,19 +59,19 @@ def test_head_is_answered_like_get_without_a_body(edge: Live, path: str) -> None
     assert (status, headers["allow"]) == (204, GETS)
 
 
-def test_address_with_a_slash_at_its_end_redirects(edge: Live) -> None:
+def test_app_path_with_trailing_slash_redirects(edge: Live) -> None:
     status, headers, _ = edge.ask("POST", "/v1/classify/", b"{}")
     assert (status, headers["location"].endswith("/v1/classify")) == (307, True)
 
 
-def test_each_model_has_a_description(edge: Live) -> None:
+def test_models_by_name_are_described(edge: Live) -> None:
     models = json.loads(edge.ask("GET", "/v1/models")[2])["models"]
     for name in ("default", models[0]["name"], f"{models[0]['name']}@{models[0]['version']}"):
         assert json.loads(edge.ask("GET", f"/v1/models/{name}")[2]) == models[0]
     assert edge.ask("GET", "/v1/models/nobody")[0] == 404
 
 
-def test_prefix_of_a_proxy_is_in_every_address() -> None:
+def test_app_root_path_is_in_every_address() -> None:
     with live(loader(Network()), root_path="/nightjar", cors_origins=("https://broker.example",)) as edge:
         assert json.loads(edge.ask("GET", "/nowhere")[2])["type"] == "/nightjar/problems/not-found"
         assert json.loads(edge.ask("GET", "/openapi.json")[2])["servers"] == [{"url": "/nightjar"}]
@@ -82,13 +82,13 @@ def test_prefix_of_a_proxy_is_in_every_address() -> None:
         assert (status, headers["access-control-allow-origin"]) == (200, "https://broker.example")
 
 
-def test_every_problem_type_leads_to_its_meaning(edge: Live) -> None:
+def test_problems_every_type_has_a_description(edge: Live) -> None:
     for kind in KINDS.values():
         status, _, body = edge.ask("GET", kind.type)
         assert (status, json.loads(body)["status"]) == (200, kind.status)
 
 
-def test_the_model_is_described(edge: Live) -> None:
+def test_models_served_model_is_described(edge: Live) -> None:
     status, _, body = edge.ask("GET", "/v1/models")
     described = ModelsReply.model_validate_json(body).models[0]
     assert isinstance(described, ClassifierDescription)
@@ -102,7 +102,7 @@ def test_metrics_are_text(edge: Live) -> None:
     assert b"nightjar_requests_total" in body
 
 
-def test_the_document_resolves(document: dict[str, Any]) -> None:
+def test_openapi_references_resolve(document: dict[str, Any]) -> None:
     text = json.dumps(document)
     names = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert names <= set(document["components"]["schemas"])
@@ -110,7 +110,7 @@ def test_the_document_resolves(document: dict[str, Any]) -> None:
     assert "HTTPValidationError" not in text
 
 
-def test_every_operation_describes_itself_and_its_problems(document: dict[str, Any]) -> None:
+def test_openapi_every_operation_has_descriptions_and_problems(document: dict[str, Any]) -> None:
     for method, path, operation in openapi.operations(document):
         assert operation["summary"], path
         assert operation["description"], path
@@ -119,11 +119,11 @@ def test_every_operation_describes_itself_and_its_problems(document: dict[str, A
             assert {"400", "408", "413", "415", "422", "429", "503", "504"} <= set(operation["responses"]), path
 
 
-def test_models_with_an_alias_keep_it(document: dict[str, Any]) -> None:
+def test_openapi_models_with_an_alias_keep_it(document: dict[str, Any]) -> None:
     assert "class" in document["components"]["schemas"]["CurveResult"]["properties"]
 
 
-def test_limits_are_in_the_document() -> None:
+def test_openapi_limits_are_those_of_the_settings() -> None:
     document = create_app(Service(settings(max_curves=7, max_deadline_ms=1234))).openapi()
     schemas = document["components"]["schemas"]
     curves = schemas["BatchClassifyRequest"]["properties"]["light_curves"]
@@ -131,19 +131,19 @@ def test_limits_are_in_the_document() -> None:
     assert json.dumps(document).count('"maximum": 1234') == 5
 
 
-def test_keys_are_in_the_document_when_they_are_asked_for() -> None:
+def test_openapi_with_api_keys_has_security_schemes() -> None:
     document = create_app(Service(settings(api_keys=("ab" * 32,)))).openapi()
     assert document["paths"]["/v1/models"]["get"]["security"] == [{"bearer": []}, {"key": []}]
     assert "401" in document["paths"]["/v1/models"]["get"]["responses"]
     assert "security" not in document["paths"]["/healthz"]["get"]
 
 
-def test_the_description_can_be_left_out() -> None:
+def test_openapi_without_enable_docs_is_not_served() -> None:
     with live(loader(Network()), enable_docs=False) as edge:
         assert [edge.ask("GET", path)[0] for path in ("/", "/docs", "/page/app.js", "/openapi.json")] == [404] * 4
         assert edge.ask("GET", "/problems/invalid")[0] == 200
 
 
-def test_replies_have_no_room_for_surprises(document: dict[str, Any]) -> None:
+def test_openapi_responses_forbid_additional_fields(document: dict[str, Any]) -> None:
     for name in ("ClassifyReply", "CurveResult", "CurveFailure", "PacketResult", "PacketFailure"):
         assert document["components"]["schemas"][name]["additionalProperties"] is False

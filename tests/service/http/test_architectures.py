@@ -36,7 +36,7 @@ def ask(edge: Live, *curves: dict[str, Any]) -> list[dict[str, Any]]:
     return results
 
 
-def test_a_single_band_network_sees_its_band_only(edge: Live) -> None:
+def test_classify_single_band_model_uses_its_band_only(edge: Live) -> None:
     posted = curve(6, band=["g", "r", "g", "r", "i", "r"], metadata={"mwebv": 0.1})
     (result,) = ask(edge, posted)
     n, flux, time, band = result["embedding"][:4]
@@ -47,7 +47,7 @@ def test_a_single_band_network_sees_its_band_only(edge: Live) -> None:
     assert (result["truncated"], result["metadata_missing"]) == (False, 0)
 
 
-def test_a_curve_in_other_bands_is_abstained_among_others_and_alone(edge: Live) -> None:
+def test_classify_curve_in_other_bands_is_abstained(edge: Live) -> None:
     first, other, last = ask(edge, curve(3, band=["r"] * 3), curve(3, band=["g"] * 3), curve(3, band=["r"] * 3))
     assert (first["status"], other["status"], last["status"]) == ("classified", "abstained", "classified")
     assert (other["reason"], other["errors"], other["object_id"]) == ("no_usable_points", [], "SN 2099zz")
@@ -56,13 +56,13 @@ def test_a_curve_in_other_bands_is_abstained_among_others_and_alone(edge: Live) 
     assert edge.metric("nightjar_outcomes_total", survey="none", status="abstained", reason="no_usable_points") >= 2
 
 
-def test_long_histories_are_kept_to_their_limit(edge: Live) -> None:
+def test_classify_long_history_is_truncated_to_the_limit(edge: Live) -> None:
     short, long = ask(edge, curve(1024, band=["r"] * 1024), curve(1500, band=["r"] * 1500))
     assert (short["embedding"][0], short["truncated"]) == (1024, False)
     assert (long["embedding"][0], long["truncated"]) == (1024, True)
 
 
-def test_packets_without_a_point_in_its_band_are_abstained(edge: Live) -> None:
+def test_alerts_without_a_point_in_the_band_are_abstained(edge: Live) -> None:
     seen = alerts.confluent(1000, alerts.lsst_alert("lsst/10.0"))
     unseen = alerts.bare("elasticc/0.9.1", alerts.elasticc_alert())  # Y and g
     for packet, status, reason in ((seen, "classified", None), (unseen, "abstained", "no_usable_points")):
@@ -72,14 +72,14 @@ def test_packets_without_a_point_in_its_band_are_abstained(edge: Live) -> None:
         assert (code, result["status"], result.get("reason")) == (200, status, reason)
 
 
-def test_the_service_describes_the_model(edge: Live) -> None:
+def test_models_single_band_model_is_described(edge: Live) -> None:
     (model,) = ModelsReply.model_validate_json(edge.ask("GET", "/v1/models")[2]).models
     assert (model.bands, model.metadata_columns, model.limits) == (["r"], [], LIMITS)
     assert edge.metric("nightjar_missing_metadata_total") == 0
     assert edge.ask("GET", "/docs")[0] == 200
 
 
-def test_missing_metadata_are_those_that_the_network_takes(tmp_path: Path) -> None:
+def test_classify_metadata_missing_counts_the_columns_of_the_model(tmp_path: Path) -> None:
     columns = ("mwebv", "z_final")
     bundle = classifier_bundle(tmp_path, (*HISTORY, "metadata"), metadata_columns=columns)
     with live(load_one, bundle=bundle.path) as edge:

@@ -65,7 +65,7 @@ def stream(**types: Any) -> bytes:
     ],
     ids=lambda types: str(list(types)),
 )
-def test_every_type_is_the_same_light_curve(types: dict[str, Any]) -> None:
+def test_arrow_every_column_type_gives_the_same_light_curve(types: dict[str, Any]) -> None:
     expected = read_json({"light_curves": CURVES}, SETTINGS).items
     for ours, theirs in zip(read(stream(**types)), expected, strict=True):
         assert isinstance(ours, LightCurve)
@@ -76,19 +76,19 @@ def test_every_type_is_the_same_light_curve(types: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.int64(), pa.uint64()])
-def test_bands_as_indices_and_identifiers_as_integers(kind: Any) -> None:
+def test_arrow_integer_bands_and_ids_are_read(kind: Any) -> None:
     table = arrow_table([{**CURVES[2], "band": [0, 1, 5], "object_id": 2**63 - 1}], band=pa.list_(kind))
     (found,) = read(arrow_stream(table.set_column(0, "object_id", pa.array([2**63 - 1]))))
     assert isinstance(found, LightCurve)
     assert (found.band.tolist(), found.object_id) == ([0, 1, 5], "9223372036854775807")
 
 
-def test_a_slice_is_read_from_where_it_begins() -> None:
+def test_arrow_sliced_columns_are_read_from_their_offset() -> None:
     found = read(arrow_stream(arrow_table(CURVES).slice(1)))
     assert [item.object_id for item in found] == ["b", "c"]
 
 
-def test_nulls() -> None:
+def test_arrow_nulls_are_missing_values() -> None:
     rows: list[dict[str, Any]] = [dict(each) for each in CURVES]
     rows[0] |= {"detected": None, "metadata": None, "object_id": None}
     rows[1] |= {"flux": [1.0, None]}
@@ -119,7 +119,9 @@ def test_nulls() -> None:
         ({"mjd": np.zeros(101)}, {}, "/mjd", "too_many_points"),
     ],
 )
-def test_a_bad_row_fails_alone(changes: dict[str, Any], types: dict[str, Any], pointer: str, reason: str) -> None:
+def test_arrow_invalid_row_is_rejected_alone(
+    changes: dict[str, Any], types: dict[str, Any], pointer: str, reason: str
+) -> None:
     good = {**CURVES[2], "metadata": {}} | ({"band": [0, 1, 2]} if types.get("band") else {})
     first, bad, last = read(arrow_stream(arrow_table([good, good | changes, good], **types)))
     assert isinstance(bad, InvalidLightCurve)
@@ -141,13 +143,13 @@ def test_a_bad_row_fails_alone(changes: dict[str, Any], types: dict[str, Any], p
         ("metadata", pa.struct([("mwebv", pa.string())])),
     ],
 )
-def test_other_types_are_refused_as_a_whole(column: str, kind: Any) -> None:
+def test_arrow_column_of_another_type_is_a_problem(column: str, kind: Any) -> None:
     empty = pa.table({name: pa.array([], kind if name == column else None) for name in CURVES[0]})
     faults = refusal(arrow_stream(empty)).errors
     assert ("/" + column, "wrong_type") in {(fault.pointer, fault.reason) for fault in faults}
 
 
-def test_the_columns_are_checked() -> None:
+def test_arrow_unknown_or_missing_columns_are_a_problem() -> None:
     table = arrow_table(CURVES)
     for changed, fault in (
         (table.append_column("magnitude", [[1, 2, 3]]), ("/magnitude", "unknown_field")),
@@ -161,7 +163,7 @@ def test_the_columns_are_checked() -> None:
         assert (error.kind.status, fault) == (422, (error.errors[0].pointer, error.errors[0].reason))
 
 
-def test_too_many_rows() -> None:
+def test_arrow_too_many_rows_is_a_problem() -> None:
     error = refusal(arrow_stream(arrow_table(CURVES * 2)))
     assert (error.kind.status, error.limit) == (413, 5)
 
@@ -170,14 +172,14 @@ GOOD = stream()
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_compressed_buffers_are_refused_before_they_are_decompressed(codec: str) -> None:
+def test_arrow_compressed_buffers_are_rejected_unread(codec: str) -> None:
     bomb = curve(1, object_id="0" * 10_000_000)
     for table in (arrow_table([bomb]), arrow_table([bomb], object_id=pa.dictionary(pa.int8(), pa.string()))):
         error = refusal(arrow_stream(table, compression=codec))
         assert (error.kind.status, error.errors[0].reason) == (422, "compressed")
 
 
-def test_metadata_that_is_none_is_not_followed_anywhere() -> None:
+def test_arrow_invalid_message_metadata_raises() -> None:
     for nonsense in (b"", b"\x01", b"\xff" * 64, struct.pack("<Ii", 4, -(2**31)) + bytes(64)):
         with pytest.raises(struct.error):
             is_compressed(nonsense)
@@ -197,11 +199,11 @@ def test_metadata_that_is_none_is_not_followed_anywhere() -> None:
     ],
     ids=lambda body: repr(body[:8]),
 )
-def test_other_bytes_than_an_arrow_stream_are_refused(body: bytes) -> None:
+def test_arrow_invalid_stream_is_malformed(body: bytes) -> None:
     assert refusal(body).kind.status == 400
 
 
-def test_offsets_out_of_range_are_refused() -> None:
+def test_arrow_offsets_out_of_range_are_malformed() -> None:
     offsets = np.array([0, 4, 6, 9], "<i4").tobytes()
     table = arrow_table(CURVES)
     body = arrow_stream(table).replace(offsets[:12], np.array([0, 4, 2**30], "<i4").tobytes())
@@ -210,7 +212,7 @@ def test_offsets_out_of_range_are_refused() -> None:
 
 
 @given(st.data())
-def test_a_spoiled_stream_is_either_read_or_refused(data: st.DataObject) -> None:
+def test_arrow_corrupted_stream_is_read_or_a_problem(data: st.DataObject) -> None:
     body = bytearray(GOOD)
     for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
         body[place] = data.draw(st.sampled_from([0, 1, 2, 127, 128, 255]))
@@ -240,7 +242,7 @@ CLASSIFIED: dict[str, Any] = {
 REJECTED = {"status": "rejected", "object_id": "b", "reason": "no", "detail": "nothing", "errors": []}
 
 
-def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
+def test_arrow_response_has_a_column_for_every_field() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
     fields -= {"model"}  # such a reply has the columns of one model, which its schema names
     options, noted = Options(embedding=True), {"warnings": [{"reason": "total_flux", "detail": "x"}]}
@@ -266,7 +268,7 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
 
 @pytest.mark.parametrize("results", [[CLASSIFIED, REJECTED], [REJECTED], [CLASSIFIED]])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_answers(results: list[dict[str, Any]], dtype: Any) -> None:
+def test_arrow_response_has_the_values_of_the_results(results: list[dict[str, Any]], dtype: Any) -> None:
     options = Options(embedding=True, embedding_dtype=dtype)
     table = pa.ipc.open_stream(
         arrow.write_arrow(ClassifyResults({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
@@ -288,7 +290,7 @@ LONG = "x" * 20_000
 @pytest.mark.parametrize("name", ["object_id", "band", "flux_unit"])
 @pytest.mark.parametrize("kind", ["dictionary", "view"])
 @pytest.mark.parametrize("null", [False, True])
-def test_a_text_that_many_rows_share_must_be_short(name: str, kind: str, null: bool) -> None:
+def test_arrow_long_shared_text_is_a_problem(name: str, kind: str, null: bool) -> None:
     """A body of 1 MB became 1 or 2 GB: each row had a copy of its own."""
     texts = pa.array([LONG] * 40 + [None if null else "r"])
     shared = texts.dictionary_encode() if kind == "dictionary" else texts.cast(pa.string_view())
@@ -308,7 +310,7 @@ def test_a_text_that_many_rows_share_must_be_short(name: str, kind: str, null: b
     assert [error.reason for error in caught.value.errors] == ["too_long"]
 
 
-def test_a_text_of_a_dictionary_is_made_once() -> None:
+def test_arrow_dictionary_text_is_created_once() -> None:
     ids = pa.array(["a" * 200] * 2).dictionary_encode()
     table = arrow_table([curve(1) for _ in range(2)]).drop_columns(["object_id"]).append_column("object_id", ids)
     first, second = arrow.read_arrow(arrow_stream(table), 1000)
@@ -332,7 +334,7 @@ def with_dictionary(names: list[str]) -> Any:
     return table.append_column("band", pa.ListArray.from_arrays([0, 1], coded))
 
 
-def test_more_batches_than_light_curves_are_refused_though_they_are_empty() -> None:
+def test_arrow_too_many_empty_batches_is_a_problem() -> None:
     """A dictionary of a million names and thousands of empty batches behind it kept a decoder for half an hour."""
     table = with_dictionary(["g", "r"])
     full = table.to_batches()[0]
@@ -344,11 +346,11 @@ def test_more_batches_than_light_curves_are_refused_though_they_are_empty() -> N
     assert (error.kind.status, error.limit, "record batches" in str(error)) == (413, SETTINGS.max_curves, True)
 
 
-def test_as_many_batches_as_light_curves_are_read() -> None:
+def test_arrow_one_batch_per_light_curve_is_read() -> None:
     assert len(read(batches([with_dictionary(["g", "r"])] * SETTINGS.max_curves))) == SETTINGS.max_curves
 
 
-def test_only_the_names_that_occur_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_unused_dictionary_entries_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[str | None] = []
 
     def index_of(name: str | None) -> int:
@@ -361,7 +363,7 @@ def test_only_the_names_that_occur_are_looked_up(monkeypatch: pytest.MonkeyPatch
     assert (looked_up, found.band.tolist()) == (["g"], [BANDS.index("g")])
 
 
-def test_a_batch_without_rows_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_batch_without_rows_is_not_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
     def read_bands(column: pa.Array) -> list[list[str]]:
@@ -379,7 +381,7 @@ def test_a_batch_without_rows_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) 
     assert seen == [1]
 
 
-def test_a_dictionary_is_not_validated_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_repeated_dictionary_validation_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     table = with_dictionary(["g"] + [""] * 1000)  # 4 kB, validated again with each batch
     assert len(read(batches([table] * 5))) == 5
     monkeypatch.setattr(arrow, "MAX_REREAD_BYTES", 15_000)
@@ -388,13 +390,13 @@ def test_a_dictionary_is_not_validated_without_end(monkeypatch: pytest.MonkeyPat
     assert (error.kind.status, error.limit) == (413, 15_000)
 
 
-def test_a_dictionary_that_takes_the_place_of_another_does_not_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_replaced_dictionary_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow, "MAX_REREAD_BYTES", 5 * 6000)  # each has 4 to 5 kB
     tables = [with_dictionary(["g"] + [name] * 1000) for name in ("", "r", "i", "z", "u")]
     assert len(read(batches(tables))) == 5
 
 
-def test_a_long_text_of_many_views_is_refused_before_it_is_read() -> None:
+def test_arrow_long_text_of_many_views_is_rejected_unread() -> None:
     """Ten thousand views of one text of 400 kB took 2.5 seconds to validate, for a body of 560 kB."""
     views = pa.array([LONG], pa.string_view())
     _, view, text = views.buffers()

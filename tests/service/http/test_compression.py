@@ -34,7 +34,7 @@ class Inflater:
         return work()
 
 
-def test_every_coding_is_tested() -> None:
+def test_inflate_every_coding_is_tested() -> None:
     assert {*PACK, "zstd"} == set(CODINGS)
 
 
@@ -56,7 +56,7 @@ async def test_inflate_zstd_reads_within_the_limit() -> None:
     [b"x", bytes(5 * MIB), os.urandom(MIB // 2), b"light curve " * 100_000],
     ids=["a byte", "zeros", "noise", "text"],
 )
-async def test_a_body_comes_back_and_is_charged(coding: str, body: bytes) -> None:
+async def test_inflate_compressed_body_returns_it_and_charges_its_size(coding: str, body: bytes) -> None:
     inflater = Inflater()
     assert await inflater(PACK[coding](body), coding) == body
     assert sum(inflater.pieces) == len(body)
@@ -64,7 +64,7 @@ async def test_a_body_comes_back_and_is_charged(coding: str, body: bytes) -> Non
 
 
 @pytest.mark.parametrize("coding", PACK)
-async def test_a_limit_is_met_exactly_and_not_passed(coding: str) -> None:
+async def test_inflate_body_at_the_limit_is_accepted_and_beyond_rejected(coding: str) -> None:
     packed = PACK[coding](bytes(3 * MIB))
     assert len(await Inflater()(packed, coding, 3 * MIB)) == 3 * MIB
     inflater = Inflater()
@@ -74,7 +74,7 @@ async def test_a_limit_is_met_exactly_and_not_passed(coding: str) -> None:
     assert sum(inflater.pieces) == MIB
 
 
-async def test_a_budget_that_is_spent_ends_it() -> None:
+async def test_inflate_without_memory_stops() -> None:
     inflater = Inflater(budget=2 * MIB)
     with pytest.raises(ProblemError) as caught:
         await inflater(gzip.compress(bytes(8 * MIB)), "gzip", 1 << 40)
@@ -82,7 +82,7 @@ async def test_a_budget_that_is_spent_ends_it() -> None:
 
 
 @pytest.mark.parametrize("coding", PACK)
-async def test_bodies_that_are_not_compressed_as_they_say(coding: str) -> None:
+async def test_inflate_invalid_data_is_malformed(coding: str) -> None:
     packed = PACK[coding](os.urandom(1000))
     corrupt = packed[:500] + bytes([packed[500] ^ 255]) + packed[501:]
     spoiled = [packed[:-1], packed[:3], packed + b"x", packed + packed, packed + bytes(100_000), b"x", corrupt]

@@ -43,7 +43,7 @@ def light_curve(sent: dict[str, Any]) -> LightCurve:
     return LightCurve.from_columns(*(sent[name] for name in ("mjd", "flux", "flux_err", "band")))
 
 
-def test_novelty_and_sets_are_those_of_the_graph_and_the_manifest(edge: Live, bundle: Bundle) -> None:
+def test_classify_novelty_and_sets_match_graph_and_manifest(edge: Live, bundle: Bundle) -> None:
     manifest = bundle.manifest
     sets = manifest.prediction_sets
     assert sets is not None
@@ -63,7 +63,7 @@ def test_novelty_and_sets_are_those_of_the_graph_and_the_manifest(edge: Live, bu
 
 
 @pytest.mark.parametrize(("asked", "stated"), [(0.3, 0.8), (0.8, 0.8), (0.85, 0.9), (0.97, 1.0)])
-def test_the_coverage_is_the_clients_choice(edge: Live, asked: float, stated: float) -> None:
+def test_classify_coverage_option_selects_the_set(edge: Live, asked: float, stated: float) -> None:
     for path, body in (
         ("/v1/classify", {**CURVES[2], "options": {"coverage": asked}}),
         (f"/v1/classify?coverage={asked}", CURVES[2]),
@@ -75,7 +75,7 @@ def test_the_coverage_is_the_clients_choice(edge: Live, asked: float, stated: fl
 
 
 @pytest.mark.parametrize("coverage", [0, 1, -0.5, 1.5, "0.9"])
-def test_a_coverage_that_is_none_is_refused(edge: Live, coverage: object) -> None:
+def test_classify_invalid_coverage_is_a_problem(edge: Live, coverage: object) -> None:
     status, problem = edge.classify({**CURVES[0], "options": {"coverage": coverage}})
     assert (status, problem["errors"][0]["pointer"]) == (422, "/options/coverage")
 
@@ -83,7 +83,7 @@ def test_a_coverage_that_is_none_is_refused(edge: Live, coverage: object) -> Non
 @pytest.mark.parametrize(
     "media_type", ["application/x-ndjson", "application/msgpack", "application/vnd.apache.arrow.stream"]
 )
-def test_every_format_says_the_same(edge: Live, media_type: str) -> None:
+def test_classify_confidence_is_the_same_in_every_format(edge: Live, media_type: str) -> None:
     body = orjson.dumps({"light_curves": CURVES})
     headers = {"Content-Type": "application/json", "Accept": media_type}
     status, told, answer = edge.ask("POST", "/v1/classify", body, headers)
@@ -94,7 +94,7 @@ def test_every_format_says_the_same(edge: Live, media_type: str) -> None:
         assert (ours["prediction_set"], ours["coverage"]) == (theirs["prediction_set"], theirs["coverage"])
 
 
-def test_alerts_are_answered_alike(edge: Live) -> None:
+def test_alerts_confidence_is_that_of_classify(edge: Live) -> None:
     packet = next((Path(__file__).parents[3] / "service" / "samples").glob("lsst_*")).read_bytes()
     status, _, body = edge.ask("POST", "/v1/alerts", packet, {"Content-Type": "application/octet-stream"})
     (result,) = AlertsReply.model_validate_json(body, strict=True).results
@@ -105,7 +105,7 @@ def test_alerts_are_answered_alike(edge: Live) -> None:
     assert (result.prediction_set[0], result.coverage) == (result.class_, 0.9)
 
 
-def test_the_model_says_how_to_read_them(edge: Live, bundle: Bundle) -> None:
+def test_models_confidence_thresholds_are_described(edge: Live, bundle: Bundle) -> None:
     _, _, body = edge.ask("GET", "/v1/models")
     (model,) = orjson.loads(body)["models"]
     assert bundle.manifest.novelty is not None
@@ -114,7 +114,7 @@ def test_the_model_says_how_to_read_them(edge: Live, bundle: Bundle) -> None:
     assert model["calibration_details"]["method"] == "temperature_by_length"
 
 
-def test_a_model_without_them_is_silent() -> None:
+def test_classify_model_without_confidence_has_no_such_fields() -> None:
     with live(loader(Network())) as edge:
         _, reply = edge.classify({**CURVES[1], "options": {"coverage": 0.8}})
         assert not {"novelty", "prediction_set", "coverage"} & reply["results"][0].keys()
@@ -123,7 +123,7 @@ def test_a_model_without_them_is_silent() -> None:
         assert (model["novelty"], model["prediction_sets"]) == (None, None)
 
 
-def test_a_novelty_that_is_no_number_fails_alone(bundle: Bundle) -> None:
+def test_classify_novelty_nan_fails_alone(bundle: Bundle) -> None:
     loaded = load_model(bundle.path)
     program = classification(bundle)
     questions = [program.prepare(light_curve(sent)) for sent in CURVES[:2]]

@@ -70,5 +70,5 @@ schema = schemathesis.openapi.from_dict(create_app(Service(settings())).openapi(
 
 @schema.parametrize()
 @hypothesis.settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_the_service_keeps_its_contract(case: schemathesis.Case[Any], url: str) -> None:
+def test_openapi_random_requests_conform_to_the_document(case: schemathesis.Case[Any], url: str) -> None:
     case.call_and_validate(base_url=url)

@@ -29,7 +29,7 @@ from nightjar_alerts.service.http.edge.errors import (
 from nightjar_alerts.service.http.edge.errors import problem_response as respond
 
 
-def test_kinds_are_told_apart() -> None:
+def test_problem_kinds_have_distinct_slugs() -> None:
     """Problems differ by type; one status may stand for two, as for a limit of the key and a full queue (429)."""
     assert len({kind.slug for kind in KINDS.values()}) == len({kind.title for kind in KINDS.values()}) == len(KINDS)
     assert KINDS.keys() == {kind.slug for kind in KINDS.values()}
@@ -37,7 +37,7 @@ def test_kinds_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_every_kind_has_the_one_shape(kind: object) -> None:
+def test_problem_response_every_kind_has_the_same_members(kind: object) -> None:
     assert isinstance(kind, type(INTERNAL))
     response = respond(ProblemError(kind, limit=3, retry_after=1.2), "/v1/classify", "abc")
     problem = Problem.model_validate_json(bytes(response.body), strict=True)
@@ -46,12 +46,12 @@ def test_every_kind_has_the_one_shape(kind: object) -> None:
     assert response.media_type == "application/problem+json"
 
 
-def test_optional_members_are_left_out() -> None:
+def test_problem_response_without_limit_omits_it() -> None:
     document = json.loads(bytes(respond(ProblemError(INVALID), "/", "").body))
     assert set(document) == {"type", "title", "status", "detail", "instance", "request_id", "errors"}
 
 
-def test_headers_that_a_kind_calls_for() -> None:
+def test_problem_response_has_the_headers_of_its_kind() -> None:
     assert "Bearer" in respond(ProblemError(UNAUTHORIZED), "/", "").headers["www-authenticate"]
     assert respond(ProblemError(INVALID, retry_after=0.01), "/", "").headers["retry-after"] == "1"
     assert respond(ProblemError(INVALID, allow="POST"), "/", "").headers["allow"] == "POST"
@@ -77,18 +77,18 @@ def test_headers_that_a_kind_calls_for() -> None:
         (ZeroDivisionError("secret path /etc/passwd"), 500),
     ],
 )
-def test_every_exception_becomes_a_problem(error: BaseException, status: int) -> None:
+def test_to_problem_every_exception_has_a_kind(error: BaseException, status: int) -> None:
     problem = to_problem(error)
     assert problem.kind.status == status
     assert "secret" not in problem.detail
 
 
-def test_retry_after_is_told() -> None:
+def test_to_problem_overload_has_retry_after() -> None:
     assert to_problem(Overloaded(7.4)).retry_after == 8  # not before there is room
     assert to_problem(EngineClosed()).retry_after
 
 
-def test_field_errors_are_few_and_short() -> None:
+def test_field_errors_many_and_long_names_are_cut() -> None:
     fault = FieldError(pointer="/x", reason="missing", detail="")
     assert len(ProblemError(INVALID, errors=[fault] * 1000).errors) == MAX_FIELD_ERRORS
     (long,) = field_errors([{"loc": ("a/b~c" * 1000,), "type": "odd", "msg": "told by pydantic"}])

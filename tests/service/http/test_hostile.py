@@ -71,7 +71,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_bad_bodies(edge: Live, name: str) -> None:
+def test_classify_invalid_bodies_are_problems(edge: Live, name: str) -> None:
     body, expected = BODIES[name]
     status, problem = edge.classify(body)
     assert status == expected, problem
@@ -81,25 +81,25 @@ def test_bad_bodies(edge: Live, name: str) -> None:
         assert problem["errors"]
 
 
-def test_unsorted_times_and_a_single_point_are_fine(edge: Live) -> None:
+def test_classify_unsorted_times_and_single_points_are_classified(edge: Live) -> None:
     assert edge.classify(curve(3, mjd=[60_002, 60_000, 60_001]))[0] == 200
     assert edge.classify(curve(1))[0] == 200
 
 
-def test_a_length_that_lies_upwards(edge: Live) -> None:
+def test_request_with_too_large_content_length_times_out(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(raw_post("/v1/classify", text()).replace(b"Content-Length: ", b"Content-Length: 1"))
         status, problem = answer(connection)
     assert (status, problem["type"]) == (408, "/problems/request-timeout")
 
 
-def test_a_length_that_is_too_long_is_refused_unread(edge: Live) -> None:
+def test_request_with_content_length_beyond_the_limit_is_rejected_unread(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
         assert answer(connection)[0] == 413
 
 
-def test_chunks_are_counted_as_they_come(edge: Live) -> None:
+def test_request_in_chunks_is_counted_as_it_arrives(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(CHUNKED)
         chunk = b"%x\r\n%s\r\n" % (100_000, b" " * 100_000)
@@ -113,7 +113,7 @@ def test_chunks_are_counted_as_they_come(edge: Live) -> None:
 @pytest.mark.parametrize(
     "body", [b"-1\r\nx", b"0x5\r\n", b"f" * 21 + b"\r\n", b"2\r\n{}x", b"1\r\n{\r\n0\r\nContent-Length: 5\r\n\r\n"]
 )
-def test_a_body_that_is_wrongly_chunked(edge: Live, body: bytes, late: bool) -> None:
+def test_request_with_invalid_chunks_is_malformed(edge: Live, body: bytes, late: bool) -> None:
     with edge.connect() as connection:
         connection.sendall(CHUNKED if late else CHUNKED + body)
         if late:
@@ -123,7 +123,7 @@ def test_a_body_that_is_wrongly_chunked(edge: Live, body: bytes, late: bool) -> 
     assert (status, problem["type"]) == (400, "/problems/malformed")
 
 
-def test_a_client_that_goes_on_sending_still_reads_why(edge: Live) -> None:
+def test_client_that_keeps_sending_reads_the_response(edge: Live) -> None:
     """Closing at once would reset the connection and lose the reply."""
     body = b" " * (LIMIT + 6_000_000)
     status, headers, reply = edge.ask("POST", "/v1/classify", body)
@@ -132,13 +132,13 @@ def test_a_client_that_goes_on_sending_still_reads_why(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("head", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"\r\n"])
-def test_slow_headers(edge: Live, head: bytes) -> None:
+def test_client_with_slow_headers_times_out(edge: Live, head: bytes) -> None:
     with edge.connect() as connection:
         connection.sendall(head)
         assert answer(connection)[0] == 408
 
 
-def test_headers_one_byte_at_a_time(edge: Live) -> None:
+def test_client_with_headers_byte_by_byte_times_out(edge: Live) -> None:
     with edge.connect() as connection:
         for byte in b"GET / HTTP/1.1":
             connection.sendall(bytes([byte]))
@@ -148,13 +148,13 @@ def test_headers_one_byte_at_a_time(edge: Live) -> None:
         assert answer(connection)[0] == 408
 
 
-def test_a_slow_body(edge: Live) -> None:
+def test_client_with_slow_body_times_out(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(CHUNKED + b'1\r\n{\r\n1\r\n"\r\n')
         assert answer(connection)[0] == 408
 
 
-def test_endless_headers(edge: Live) -> None:
+def test_client_with_endless_headers_is_rejected(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n" + b"X-Filler: " + b"x" * 200_000)
         status, problem = answer(connection)
@@ -165,20 +165,20 @@ def test_endless_headers(edge: Live) -> None:
     "noise",
     [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"GET \xff HTTP/1.1\r\n\r\n"],
 )
-def test_other_protocols_than_http(edge: Live, noise: bytes) -> None:
+def test_client_of_another_protocol_is_rejected(edge: Live, noise: bytes) -> None:
     with edge.connect() as connection:
         connection.sendall(noise)
         assert answer(connection)[0] == 400
 
 
-def test_a_half_sent_body(edge: Live) -> None:
+def test_client_that_disconnects_within_the_body_leaves_nothing(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(raw_post("/v1/classify", text())[:-20])
         connection.shutdown(socket.SHUT_WR)
         assert receive_all(connection) == b""
 
 
-def test_clients_that_vanish_at_every_step(edge: Live) -> None:
+def test_client_that_disconnects_at_any_byte_leaves_nothing(edge: Live) -> None:
     request = raw_post("/v1/classify", text())
     for cut in range(0, len(request) + 1, 37):
         connection = edge.connect()
@@ -190,7 +190,7 @@ def test_clients_that_vanish_at_every_step(edge: Live) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_never_reads(edge: Live) -> None:
+def test_client_that_never_reads_is_disconnected(edge: Live) -> None:
     """The reply outgrows every buffer on the way; the service gives up on the client, not on its memory."""
     request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
     with edge.connect() as connection:
@@ -202,7 +202,7 @@ def test_a_client_that_never_reads(edge: Live) -> None:
         wait_until(lambda: not edge.server.server_state.connections)
 
 
-def test_more_connections_than_allowed(edge: Live) -> None:
+def test_connections_beyond_the_limit_get_503(edge: Live) -> None:
     crowd = [edge.connect() for _ in range(40)]
     for connection in crowd:
         connection.sendall(CHUNKED)
@@ -215,7 +215,7 @@ def test_more_connections_than_allowed(edge: Live) -> None:
     wait_until(lambda: not edge.server.server_state.connections)
 
 
-def test_requests_in_one_piece_are_answered_in_order(edge: Live) -> None:
+def test_requests_in_one_packet_are_answered_in_order(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(
             raw_post("/v1/classify", text()) + raw_post("/v1/classify", b"{") + b"GET /healthz HTTP/1.0\r\n\r\n"

@@ -53,7 +53,7 @@ def ask(edge: Live, key: str = "", path: str = "/v1/models", body: bytes | None 
     return status, found
 
 
-def test_a_name_has_several_keys_so_that_one_can_be_exchanged() -> None:
+def test_key_ring_several_digests_of_a_name_are_accepted() -> None:
     with live(loader(Network()), named_keys=DIGESTS) as edge:
         for key in (*KEYS["fink"], *KEYS["lasair"]):
             assert ask(edge, key)[0] == 200
@@ -63,7 +63,7 @@ def test_a_name_has_several_keys_so_that_one_can_be_exchanged() -> None:
 
 
 @pytest.mark.parametrize("also", [(), ("metrics", "docs", "v2")])
-def test_a_setting_asks_for_keys_elsewhere_too(also: tuple[str, ...]) -> None:
+def test_protected_paths_require_a_key(also: tuple[str, ...]) -> None:
     expected = 401 if also else 200
     with live(loader(Network()), named_keys=DIGESTS, protected_paths=also) as edge:
         for path in ("/metrics", "/docs", "/openapi.json", "/problems/invalid", "/v2", "/v2/health/ready"):
@@ -85,7 +85,7 @@ def per_second(rate: float, counted: Any = "requests") -> Limit:
     return Limit(counted, False, rate)
 
 
-def test_a_second_holds_what_was_allowed_and_the_wait_is_exact() -> None:
+def test_counts_per_second_limit_has_exact_wait() -> None:
     clock = Clock()
     counts, limits = Counts(clock), [per_second(5)]
     assert [counts.admit("a", limits) for _ in range(5)] == [None] * 5
@@ -99,7 +99,7 @@ def test_a_second_holds_what_was_allowed_and_the_wait_is_exact() -> None:
     assert counts.admit("a", limits) is None
 
 
-def test_less_than_one_a_second() -> None:
+def test_counts_less_than_one_per_second_is_admitted_one_by_one() -> None:
     clock = Clock()
     counts, limits = Counts(clock), [per_second(0.1)]
     assert counts.admit("a", limits) is None
@@ -110,7 +110,7 @@ def test_less_than_one_a_second() -> None:
     assert counts.admit("a", limits) is None
 
 
-def test_a_large_request_is_answered_whole_and_paid_for_by_the_next() -> None:
+def test_counts_large_request_delays_the_next() -> None:
     clock = Clock()
     counts, limits = Counts(clock), [per_second(100, "curves")]
     assert counts.admit("a", limits) is None
@@ -120,7 +120,7 @@ def test_a_large_request_is_answered_whole_and_paid_for_by_the_next() -> None:
     assert refused.seconds == pytest.approx(10 - 0.99, abs=1e-5)
 
 
-def test_a_day_begins_at_midnight() -> None:
+def test_counts_per_day_restart_at_midnight_utc() -> None:
     clock = Clock()
     counts, limits = Counts(clock), [Limit("requests", True, 3)]
     assert [counts.admit("a", limits) for _ in range(3)] == [None] * 3
@@ -136,7 +136,7 @@ def test_a_day_begins_at_midnight() -> None:
     st.floats(0.05, 1000),
     st.lists(st.tuples(st.floats(0, 3), st.integers(1, 50)), max_size=40),
 )
-def test_a_client_that_waits_as_told_is_let_in_and_gets_no_more(rate: float, steps: list[tuple[float, int]]) -> None:
+def test_quotas_client_that_waits_retry_after_is_admitted(rate: float, steps: list[tuple[float, int]]) -> None:
     clock = Clock()
     counts, limits = Counts(clock), [per_second(rate)]
     began, admitted = clock.now, 0
@@ -154,7 +154,7 @@ def test_a_client_that_waits_as_told_is_let_in_and_gets_no_more(rate: float, ste
     assert admitted <= 1 + rate * (clock.now - began + 1) + 1e-3
 
 
-def test_a_refusal_names_the_limit_and_the_time() -> None:
+def test_quotas_rejection_has_limit_and_retry_after() -> None:
     limits = {"*": KeyLimits(requests_per_day=1), "lasair": KeyLimits()}
     with live(loader(Network()), named_keys=DIGESTS, key_limits=limits) as edge:
         assert ask(edge, KEYS["fink"][0])[0] == 200
@@ -169,7 +169,7 @@ def test_a_refusal_names_the_limit_and_the_time() -> None:
         assert edge.metric("nightjar_key_refused_total", key="fink", limit="requests_per_day") == 1
 
 
-def test_light_curves_count_in_every_format() -> None:
+def test_quotas_light_curves_count_in_every_format() -> None:
     body = json.dumps({"light_curves": [curve(), curve(), curve()]}).encode()
     with live(loader(Network()), key_limits={"*": KeyLimits(curves_per_day=7)}) as edge:
         assert ask(edge, path="/v1/classify", body=body)[0] == 200
@@ -181,7 +181,7 @@ def test_light_curves_count_in_every_format() -> None:
         assert ask(edge, path="/v1/classify", body=body)[0] == 429
 
 
-def test_a_stream_waits_for_its_limit() -> None:
+def test_quotas_ndjson_stream_waits_for_its_limit() -> None:
     started = time.monotonic()
     with live(loader(Network()), key_limits={"*": KeyLimits(curves_per_second=100)}) as edge:
         lines = lines_body([curve()] * 192)  # three groups
@@ -198,7 +198,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_redis
 @pytest.mark.usefixtures("patience")
-async def test_replicas_count_together_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
+async def test_shared_counts_replicas_count_together_across_restarts(tmp_path: Path) -> None:
     limits = {"*": KeyLimits(requests_per_second=4, curves_per_day=10)}
     with redis_server(tmp_path) as server:
         first, second = (Quotas(limits, Metrics(), SharedCounts(server.url)) for _ in range(2))
@@ -221,7 +221,7 @@ async def test_replicas_count_together_and_a_restart_forgets_nothing(tmp_path: P
 
 @needs_redis
 @pytest.mark.usefixtures("patience")
-async def test_redis_and_the_process_count_alike(tmp_path: Path) -> None:
+async def test_shared_counts_redis_equals_process(tmp_path: Path) -> None:
     limits = list_limits(
         KeyLimits(requests_per_second=7, requests_per_day=20, curves_per_second=50, curves_per_day=300)
     )
@@ -248,7 +248,7 @@ async def test_redis_and_the_process_count_alike(tmp_path: Path) -> None:
         await there.close()
 
 
-async def test_while_redis_is_away_each_process_counts() -> None:
+async def test_shared_counts_without_redis_each_process_counts() -> None:
     quotas = Quotas({"*": KeyLimits(requests_per_day=2)}, Metrics(), SharedCounts("redis://127.0.0.1:9"))
     await quotas.admit("a")
     await quotas.admit("a")
@@ -257,7 +257,7 @@ async def test_while_redis_is_away_each_process_counts() -> None:
     await quotas.close()
 
 
-def test_one_address_leaves_room_for_another() -> None:
+def test_limiter_busy_address_leaves_room_for_others() -> None:
     limiter = ConcurrencyLimiter(10)
     for _ in range(9):
         limiter.acquire("10.0.0.1")
@@ -269,7 +269,7 @@ def test_one_address_leaves_room_for_another() -> None:
         limiter.release(share)
 
 
-def test_streams_leave_places_for_requests() -> None:
+def test_limiter_streams_leave_room_for_requests() -> None:
     with live(loader(Network()), max_streams=3) as edge:
         streams = [edge.connect() for _ in range(4)]
         for stream in streams:
@@ -280,7 +280,7 @@ def test_streams_leave_places_for_requests() -> None:
             stream.close()
 
 
-def test_a_stream_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ndjson_stream_slower_than_the_minimum_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty bytes every twenty seconds kept a place for ever, as the time allowed was for each line."""
     monkeypatch.setattr("nightjar_alerts.service.http.edge.lines.IDLE_BUDGET_SECONDS", 0.5)
     with live(loader(Network()), stream_rate=1000, body_timeout=5) as edge, edge.connect() as stream:
@@ -293,7 +293,7 @@ def test_a_stream_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -
         assert time.monotonic() - started < 4
 
 
-def test_an_address_that_others_reach_is_not_served_without_keys() -> None:
+def test_serve_without_keys_on_other_address_exits() -> None:
     with capture_logs() as logged, pytest.MonkeyPatch.context() as patch:
         patch.setattr("nightjar_alerts.service.http.server.configure_log", lambda _: None)
         assert serve(settings(host="0.0.0.0")) == 1
@@ -310,7 +310,7 @@ def test_an_address_that_others_reach_is_not_served_without_keys() -> None:
         ({"host": "0.0.0.0", "allow_anonymous": True}, True),
     ],
 )
-def test_a_service_runs_with_keys_or_where_it_may_be_open(
+def test_serve_with_keys_or_allow_anonymous_runs(
     changes: dict[str, Any], warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[bool] = []
@@ -323,7 +323,7 @@ def test_a_service_runs_with_keys_or_where_it_may_be_open(
     assert any("anonymous access" in line["event"] for line in logged) == warned
 
 
-def test_passwords_are_neither_arguments_nor_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_passwords_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["worker", "--source", "redis://user:hunter2@redis:6379/alerts"])
     assert caught.value.code == 2
@@ -340,7 +340,7 @@ def test_shared_counts_invalid_address_error_hides_password() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_limit_that_makes_no_sense_is_refused() -> None:
+def test_settings_invalid_key_limits_raise() -> None:
     for limits in (
         {"requests_per_second": 0},
         {"curves_per_day": -1},

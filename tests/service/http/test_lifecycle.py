@@ -89,7 +89,7 @@ class Client(threading.Thread):
         return int(self.reply.split()[1])
 
 
-def test_while_starting_the_process_is_alive_and_says_so() -> None:
+def test_service_while_starting_is_alive_and_not_ready() -> None:
     may_load = threading.Event()
 
     def load(chosen: CommonSettings, path: Path) -> LoadedModel:
@@ -112,7 +112,7 @@ def test_while_starting_the_process_is_alive_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("error", [BundleError("altered"), ZeroDivisionError("a bug")])
-def test_a_model_that_cannot_be_served_ends_the_process(error: Exception) -> None:
+def test_service_model_that_cannot_be_loaded_exits_with_1(error: Exception) -> None:
     def load(*_: object) -> NoReturn:
         raise error
 
@@ -121,7 +121,7 @@ def test_a_model_that_cannot_be_served_ends_the_process(error: Exception) -> Non
     assert (server.exit_status, server.service.state) == (1, State.FAILED)
 
 
-def test_a_port_that_is_taken_ends_the_process_with_1(caplog: pytest.LogCaptureFixture) -> None:
+def test_service_port_in_use_exits_with_1(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server((HOST, 0)) as taken:
         server = Server(Service(settings(host=HOST, port=taken.getsockname()[1]), loader(Network())))
         with pytest.raises(SystemExit) as end:
@@ -130,7 +130,7 @@ def test_a_port_that_is_taken_ends_the_process_with_1(caplog: pytest.LogCaptureF
     assert "in use" in caplog.text
 
 
-def test_an_inference_thread_that_dies_ends_the_process() -> None:
+def test_service_dead_engine_thread_exits_with_1() -> None:
     network = Network()
     network.on_marker[13.0] = sys.exit
     with started(loader(network)) as edge:
@@ -142,7 +142,7 @@ def test_an_inference_thread_that_dies_ends_the_process() -> None:
     assert edge.server.exit_status == 1
 
 
-def test_draining_finishes_what_is_in_progress() -> None:
+def test_service_drain_finishes_requests_in_progress() -> None:
     network = Network()
     with started(loader(network), drain_delay=0.3) as edge:
         wait_until(lambda: edge.service.state is State.READY)
@@ -160,7 +160,7 @@ def test_draining_finishes_what_is_in_progress() -> None:
     assert edge.server.exit_status == 0
 
 
-def test_requests_that_are_not_finished_in_time_are_told_so() -> None:
+def test_service_drain_timeout_answers_503() -> None:
     network = Network()
     with started(loader(network), drain_timeout=0) as edge:
         wait_until(lambda: edge.service.state is State.READY)
@@ -183,7 +183,9 @@ def test_requests_that_are_not_finished_in_time_are_told_so() -> None:
         (60.0, [signal.SIGINT, signal.SIGINT], True, True),
     ],
 )
-def test_further_signals_hurry(delay: float, signals: list[signal.Signals], exits: bool, forced: bool) -> None:
+def test_service_second_signal_stops_at_once(
+    delay: float, signals: list[signal.Signals], exits: bool, forced: bool
+) -> None:
     server = Server(Service(settings(drain_delay=delay), loader(Network())))
 
     async def receive() -> None:
@@ -195,7 +197,7 @@ def test_further_signals_hurry(delay: float, signals: list[signal.Signals], exit
     assert server.service.state is State.DRAINING
 
 
-def test_a_real_process_ends_with_0_on_sigterm(tiny_bundle: Path) -> None:
+def test_serve_sigterm_exits_with_0(tiny_bundle: Path) -> None:
     port = free_port()
     chosen = {"HOST": HOST, "PORT": str(port), "BUNDLE": str(tiny_bundle), "DRAIN_DELAY": "0", "PROT": "1"}
     environment = {**os.environ, **{f"NIGHTJAR_{name}": value for name, value in chosen.items()}}

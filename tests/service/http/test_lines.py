@@ -16,7 +16,7 @@ from support.edge import settings
 
 
 @given(st.lists(st.binary(max_size=12), max_size=12), st.lists(st.integers(0, 80)))
-def test_lines_may_be_cut_anywhere(lines: list[bytes], cuts: list[int]) -> None:
+def test_line_splitter_any_chunks_give_the_same_lines(lines: list[bytes], cuts: list[int]) -> None:
     body = b"\n".join(lines)
     places = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
     cutter = LineSplitter(100)
@@ -30,7 +30,7 @@ def test_lines_may_be_cut_anywhere(lines: list[bytes], cuts: list[int]) -> None:
 
 
 @given(st.lists(st.sampled_from([b"", b" ", b"ab", b"abcd", b"     "]), max_size=12), st.integers(0, 60))
-def test_a_line_that_is_too_long_is_found_wherever_it_is_cut(lines: list[bytes], cut: int) -> None:
+def test_line_splitter_long_line_raises_in_any_chunks(lines: list[bytes], cut: int) -> None:
     body, cutter, found = b"\n".join([*lines, b""]), LineSplitter(3), list[bytes]()
     with suppress(ProblemError):
         for piece in (body[:cut], body[cut:]):
@@ -39,7 +39,7 @@ def test_a_line_that_is_too_long_is_found_wherever_it_is_cut(lines: list[bytes],
     assert found == [line for line in takewhile(lambda line: len(line) <= 3, lines) if line.strip()]
 
 
-def test_a_line_that_is_too_long_comes_after_those_before_it() -> None:
+def test_line_body_long_line_raises_after_earlier_lines() -> None:
     lines = LineSplitter(3).feed(b"abc\n \n\n12\nabcd")
     assert [next(lines), next(lines)] == [b"abc", b"12"]
     with pytest.raises(ProblemError) as caught:
@@ -47,7 +47,7 @@ def test_a_line_that_is_too_long_comes_after_those_before_it() -> None:
     assert (caught.value.kind.status, caught.value.limit) == (413, 3)
 
 
-def test_a_line_without_end_is_not_kept() -> None:
+def test_line_splitter_endless_line_is_not_kept() -> None:
     lines = LineSplitter(1000)
     for _ in range(10):
         assert list(lines.feed(b"x" * 100)) == []
@@ -72,7 +72,7 @@ async def groups(body: LineBody) -> list[list[bytes]]:
     return found
 
 
-async def test_blank_lines_are_bounded_as_others_are() -> None:
+async def test_line_body_too_many_blank_lines_raise() -> None:
     assert await groups(line_body(b"7\n\n7\n \n", max_stream_curves=2)) == [[b"7", b"7"]]
     for blank in (b"\n" * 3, b"\n \n\r\n"):
         body = line_body(b"7\n" + blank + b"7\n", max_stream_curves=2)
@@ -82,7 +82,7 @@ async def test_blank_lines_are_bounded_as_others_are() -> None:
         assert (caught.value.kind.status, caught.value.limit) == (413, 2)
 
 
-async def test_much_that_comes_at_once_is_cut_in_steps_between_which_others_are_served(
+async def test_line_body_large_chunk_is_split_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A body of nothing but ends of lines kept the event loop for a tenth of a second."""
@@ -104,7 +104,7 @@ async def test_much_that_comes_at_once_is_cut_in_steps_between_which_others_are_
     assert len(set(turns)) == len(turns)
 
 
-async def test_blank_lines_buy_no_idle_budget() -> None:
+async def test_line_body_blank_lines_add_no_idle_budget() -> None:
     blank, said = line_body(b"\n" * 50_000, b"7"), line_body(b"7" * 50_000 + b"\n", b"7")
     for body in (blank, said):
         body._idle_budget = 1.0
@@ -113,7 +113,7 @@ async def test_blank_lines_buy_no_idle_budget() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from([b"", b"ab", b"c" * 9000]), max_size=9), min_size=1, max_size=4))
-def test_a_body_holds_all_that_was_not_handed_out(pieces: list[list[bytes]]) -> None:
+def test_line_body_held_counts_all_bytes_not_returned(pieces: list[list[bytes]]) -> None:
     body = line_body(*(b"\n".join(piece) for piece in pieces), b"\nend")
 
     async def ask() -> None:

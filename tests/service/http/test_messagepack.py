@@ -41,14 +41,14 @@ def assert_same(ours: object, theirs: object) -> None:
     assert (ours.object_id, ours.metadata) == (theirs.object_id, theirs.metadata)
 
 
-def test_bytes_and_lists_are_the_same_light_curve() -> None:
+def test_msgpack_bytes_and_lists_give_the_same_light_curve() -> None:
     (expected,) = read_json({"light_curves": [FULL]}, SETTINGS).items
     for body in (msgpack_body([packed(FULL)]), msgpack_body([FULL]), msgspec.msgpack.encode(packed(FULL))):
         (found,) = read(body)
         assert_same(found, expected)
 
 
-def test_names_of_bands_beside_bytes() -> None:
+def test_msgpack_band_names_beside_bytes_are_read() -> None:
     assert_same(one(band=FULL["band"], detected=FULL["detected"], metadata={"mwebv": 0.5}), one())
 
 
@@ -79,14 +79,14 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "pointer", "reason"), BAD)
-def test_a_bad_curve_among_others_fails_alone(changes: dict[str, Any], pointer: str, reason: str) -> None:
+def test_msgpack_invalid_light_curve_is_rejected_alone(changes: dict[str, Any], pointer: str, reason: str) -> None:
     found = one(**changes)
     assert isinstance(found, InvalidLightCurve)
     assert (found.errors[0].pointer, found.errors[0].reason) == (f"/light_curves/1{pointer}", reason)
     assert found.object_id == ("" if "object_id" in changes else FULL["object_id"])
 
 
-def test_keys_that_are_no_text() -> None:
+def test_msgpack_keys_that_are_no_text_are_malformed() -> None:
     for key in (b"\x07", b"\xc0", b"\xc4\x01a", b"\x91\x01"):
         with pytest.raises(ProblemError) as caught:
             read(b"\x81" + key + b"\x01")
@@ -120,13 +120,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_other_bytes_than_msgpack_are_refused(name: str) -> None:
+def test_msgpack_hostile_bytes_are_problems(name: str) -> None:
     with pytest.raises(ProblemError) as caught:
         read(HOSTILE[name])
     assert caught.value.kind.status in (400, 413, 422)
 
 
-def test_names_that_are_hashed_alike_are_not_compared() -> None:
+def test_msgpack_colliding_keys_take_no_time() -> None:
     """Each with all before it, with every other thread waiting: 272 kB took 3 s, and 8 MB would take an hour."""
     names = [b"\x9f" + bytes(name) for name in islice(product(b"\xff\xfe", repeat=15), 16_000)]
     body = b"\x81\xa4flux\xdf" + len(names).to_bytes(4, "big") + b"".join(name + b"\xc0" for name in names)
@@ -136,7 +136,7 @@ def test_names_that_are_hashed_alike_are_not_compared() -> None:
     assert time.thread_time() - started < 0.5
 
 
-def test_a_bad_curve_in_a_large_body_fails_alone() -> None:
+def test_msgpack_invalid_light_curve_in_a_large_body_is_rejected_alone() -> None:
     long = curve(90, object_id="x" * 150)
     bands = [f"{band}{' ' * 40}" for band in long["band"]]
     others = {
@@ -152,7 +152,7 @@ def test_a_bad_curve_in_a_large_body_fails_alone() -> None:
 
 
 @given(st.data())
-def test_a_spoiled_body_is_either_read_or_refused(data: st.DataObject) -> None:
+def test_msgpack_corrupted_body_is_read_or_a_problem(data: st.DataObject) -> None:
     body = bytearray(GOOD)
     for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
         body[place] = data.draw(st.integers(0, 255))

@@ -32,7 +32,7 @@ DIGESTS = tuple(hashlib.sha256(key.encode()).hexdigest() for key in KEYS)
         ("a/b", False),
     ],
 )
-def test_a_harmless_request_id_is_kept(sent: str, kept: bool) -> None:
+def test_request_id_valid_one_is_kept(sent: str, kept: bool) -> None:
     with live(loader(Network())) as edge:
         _, headers, body = edge.ask(
             "GET", "/nowhere", headers={"X-Request-ID": sent.encode("latin-1").decode("latin-1")}
@@ -54,7 +54,7 @@ REFUSED: list[dict[str, str]] = [
 ]
 
 
-def test_keys() -> None:
+def test_auth_requests_need_a_known_key() -> None:
     with live(loader(Network()), api_keys=DIGESTS) as edge:
         assert [edge.ask("GET", "/v1/models", headers=key)[0] for key in ACCEPTED] == [200, 200, 200]
         for key in REFUSED:
@@ -65,7 +65,7 @@ def test_keys() -> None:
         assert edge.metric("nightjar_rejected_total", reason="unauthorized") == len(REFUSED)
 
 
-def test_more_requests_in_progress_than_allowed() -> None:
+def test_auth_requests_beyond_the_limit_are_rejected() -> None:
     network = Network()
     with live(loader(network), max_requests=1) as edge:
         network.hold()
@@ -80,7 +80,7 @@ def test_more_requests_in_progress_than_allowed() -> None:
         edge.still_well()
 
 
-def test_requests_are_counted_by_route_and_code() -> None:
+def test_metrics_requests_are_counted_by_route_and_code() -> None:
     with live(loader(Network())) as edge:
         edge.still_well()
         edge.ask("GET", "/nowhere/1")
@@ -91,7 +91,7 @@ def test_requests_are_counted_by_route_and_code() -> None:
         assert edge.metric("nightjar_request_duration_seconds_count", route="/v1/classify") == 1
 
 
-def test_a_bug_is_logged_under_the_request_id_and_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_is_logged_and_not_revealed(monkeypatch: pytest.MonkeyPatch) -> None:
     def buggy(*_: object) -> Any:
         raise ZeroDivisionError("the secret of the house")
 
@@ -105,7 +105,7 @@ def test_a_bug_is_logged_under_the_request_id_and_told_to_nobody(monkeypatch: py
     assert headers["x-request-id"]
 
 
-def test_no_body_is_ever_logged() -> None:
+def test_access_log_has_no_text_of_bodies() -> None:
     with capture_logs() as logged, live(loader(Network())) as edge:
         edge.classify({**curve(), "marker-in-the-body": "marker-in-the-body"})
         edge.classify(b"marker-in-the-body")
@@ -114,7 +114,7 @@ def test_no_body_is_ever_logged() -> None:
     assert [entry["status"] for entry in logged if entry["event"] == "request"] == [422, 400, 422]
 
 
-async def test_memory_of_a_refused_request_is_given_back_without_a_collection() -> None:
+async def test_rejected_request_frees_its_body_without_gc() -> None:
     """A problem that its own traceback keeps alive would keep the body for as long as no cycles are looked for."""
 
     class Held(bytearray):

@@ -60,7 +60,7 @@ def answered_by(edge: Live, path: str, body: bytes, content_type: str) -> dict[s
         ("mine@0.9.0", "mine", "0.9.0"),
     ],
 )
-def test_a_model_is_named_in_the_address(edge: Live, asked: str, name: str, number: str) -> None:
+def test_classify_model_parameter_selects_the_model(edge: Live, asked: str, name: str, number: str) -> None:
     bodies = {
         "application/json": json.dumps(curve()).encode(),
         MSGPACK_TYPE: msgpack_body([curve()]),
@@ -75,12 +75,12 @@ def test_a_model_is_named_in_the_address(edge: Live, asked: str, name: str, numb
 
 @pytest.mark.parametrize("asked", ["nobody", "mine@9.9.9", "mine@1", "..", "%00", "x" * 100])
 @pytest.mark.parametrize("path", ["classify", "alerts"])
-def test_a_name_that_leads_nowhere(edge: Live, path: str, asked: str) -> None:
+def test_classify_unknown_model_is_not_found(edge: Live, path: str, asked: str) -> None:
     status, problem = edge.post(f"/v1/{path}?model={asked}", curve())
     assert (status, problem["type"]) == (404, "/problems/not-found")
 
 
-def test_packets_go_to_the_model_of_their_survey(edge: Live) -> None:
+def test_alerts_use_the_model_of_their_survey(edge: Live) -> None:
     def parts(*packets: bytes) -> tuple[bytes, dict[str, str]]:
         between = [b'--x\r\nContent-Disposition: form-data; name="p"\r\n\r\n' + packet + b"\r\n" for packet in packets]
         return b"".join(between) + b"--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}
@@ -98,7 +98,7 @@ def test_packets_go_to_the_model_of_their_survey(edge: Live) -> None:
     assert ask(b"nonsense", ZTF) == [("unknown", "first"), ("ztf", "mine")]
 
 
-def test_a_canary_is_declared_in_every_format(edge: Live) -> None:
+def test_canary_role_is_in_every_format(edge: Live) -> None:
     loop = edge.server.servers[0].get_loop()
 
     def change(work: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_canary_is_declared_in_every_format(edge: Live) -> None:
     change(edge.service.models.delete_canary("mine"))
 
 
-def test_repeated_questions_are_not_run_again() -> None:
+def test_cache_repeated_light_curve_is_not_run_again() -> None:
     network = Network()
     with live(loader(network), cache_bytes=1_000_000) as edge:
         first = edge.classify(curve())
@@ -147,7 +147,7 @@ def test_repeated_questions_are_not_run_again() -> None:
         edge.still_well()
 
 
-def test_failures_are_not_kept() -> None:
+def test_cache_failures_are_not_kept() -> None:
     network = Network()
     with live(loader(network), cache_bytes=1_000_000) as edge:
         failing = curve(flux=[13.0] * 8)
@@ -161,7 +161,7 @@ def test_failures_are_not_kept() -> None:
         assert edge.classify(failing)[0] == 200
 
 
-def test_sharing_a_key_with_another_bundle_is_impossible(tmp_path: Path) -> None:
+def test_cache_keys_differ_between_bundles(tmp_path: Path) -> None:
     """Two versions that answer differently, asked the same in turn, with all results in one cache."""
     version(tmp_path / "bundles", "1.0.0", 1.0)
     bundle = classifier_bundle(tmp_path / "default", name="first").path
@@ -179,7 +179,7 @@ def test_sharing_a_key_with_another_bundle_is_impossible(tmp_path: Path) -> None
         assert edge.metric("nightjar_cache_answers_total", found="memory") == 2
 
 
-def test_the_key_decides_for_objects_without_a_name(tmp_path: Path) -> None:
+def test_canary_object_without_id_is_routed_by_api_key(tmp_path: Path) -> None:
     keys = [f"key {place}" for place in range(12)]
     digests = tuple(hashlib.sha256(key.encode()).hexdigest() for key in keys)
     version(tmp_path / "bundles", "1.0.0", 1.0)

@@ -15,7 +15,7 @@ def encode(parts: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=50).filter(lambda part: b"--b" not in part), min_size=1, max_size=5))
-def test_parts_come_out_as_they_went_in(parts: list[bytes]) -> None:
+def test_split_parts_returns_the_parts_in_order(parts: list[bytes]) -> None:
     assert split_parts(encode(parts), TYPE, 5) == parts
 
 
@@ -35,20 +35,20 @@ def test_parts_come_out_as_they_went_in(parts: list[bytes]) -> None:
     ],
     ids=range(10),
 )
-def test_malformed_multipart_bodies_are_refused(body: bytes, content_type: str) -> None:
+def test_split_parts_malformed_body_raises(body: bytes, content_type: str) -> None:
     with pytest.raises(ProblemError) as caught:
         split_parts(body, content_type, 5)
     assert caught.value.kind.status == 400
 
 
-def test_the_number_of_parts_is_bounded() -> None:
+def test_split_parts_too_many_parts_raise() -> None:
     with pytest.raises(ProblemError) as caught:
         split_parts(encode([b""] * 6), TYPE, 5)
     assert (caught.value.kind.status, caught.value.limit) == (413, 5)
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_split_or_refused(noise: bytes) -> None:
+def test_split_parts_any_bytes_are_split_or_raise(noise: bytes) -> None:
     try:
         split_parts(noise, TYPE, 5)
     except ProblemError as error:

@@ -76,7 +76,7 @@ def one(reply: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prior", ["uniform", "lsst-alerts", {IA: 3.0, RRL: 1.0}])
-def test_a_prior_multiplies_the_answer(edge: Live, bundles: dict[str, Bundle], prior: Any) -> None:
+def test_classify_prior_reweights_the_probabilities(edge: Live, bundles: dict[str, Bundle], prior: Any) -> None:
     manifest = bundles["usual"].manifest
     _, plain = edge.classify(FAINT)
     status, asked = edge.classify({**FAINT, "options": {"prior": prior}})
@@ -90,7 +90,7 @@ def test_a_prior_multiplies_the_answer(edge: Live, bundles: dict[str, Bundle], p
     assert set(one(asked)["prediction_set"]) <= {name for name in share if share[name]} | {one(asked)["class"]}
 
 
-def test_every_way_of_asking_gives_the_same(edge: Live) -> None:
+def test_classify_prior_in_body_and_query_give_the_same(edge: Live) -> None:
     weights = {IA: 3.0, RRL: 1.0}
     _, expected = edge.classify({**FAINT, "options": {"prior": weights}})
     path = "/v1/classify?" + urlencode({"prior": orjson.dumps(weights).decode()})
@@ -123,12 +123,12 @@ def test_every_way_of_asking_gives_the_same(edge: Live) -> None:
         ("x" * 65, "/options/prior"),
     ],
 )
-def test_faults_of_a_prior_are_pointed_at(edge: Live, prior: Any, pointer: str) -> None:
+def test_classify_invalid_prior_points_at_the_class(edge: Live, prior: Any, pointer: str) -> None:
     status, problem = edge.classify({**FAINT, "options": {"prior": prior}})
     assert (status, problem["errors"][0]["pointer"]) == (422, pointer)
 
 
-def test_weights_that_are_no_numbers_come_in_msgpack(edge: Live) -> None:
+def test_classify_msgpack_prior_of_other_types_is_a_problem(edge: Live) -> None:
     for weight in (float("nan"), float("inf")):
         body = msgspec.msgpack.encode({**FAINT, "options": {"prior": {IA: weight}}})
         status, _, answer = edge.ask("POST", "/v1/classify", body, {"Content-Type": "application/msgpack"})
@@ -136,7 +136,7 @@ def test_weights_that_are_no_numbers_come_in_msgpack(edge: Live) -> None:
         assert b"/options/prior" in answer
 
 
-def test_alerts_take_a_prior_from_the_address(edge: Live) -> None:
+def test_alerts_prior_parameter_reweights_the_probabilities(edge: Live) -> None:
     packet = next(iter(ALERT)).read_bytes()
     head = {"Content-Type": "application/octet-stream"}
     _, _, body = edge.ask("POST", "/v1/alerts?prior=ztf-bright&model=usual", packet, head)
@@ -154,7 +154,7 @@ def tensors(sent: dict[str, Any], prior: object) -> dict[str, Any]:
     return {"inputs": inputs, "outputs": [{"name": "probabilities"}], "parameters": {"prior": prior}}
 
 
-def test_tensors_take_a_prior_among_the_parameters(edge: Live) -> None:
+def test_infer_prior_parameter_reweights_the_probabilities(edge: Live) -> None:
     _, expected = edge.classify({**FAINT, "options": {"prior": "uniform"}})
     status, reply = edge.post("/v2/models/usual/infer", tensors(FAINT, "uniform"))
     assert status == 200
@@ -165,13 +165,13 @@ def test_tensors_take_a_prior_among_the_parameters(edge: Live) -> None:
     assert (status, problem["errors"][0]["pointer"]) == (422, "/parameters/prior/Ia")
 
 
-def test_evidence_about_an_object_is_used_and_told(edge: Live) -> None:
+def test_classify_redshift_evidence_is_used_and_reported(edge: Live) -> None:
     _, reply = edge.classify({**FAINT, "metadata": {"zspec": 0.4}})
     assert one(reply)["probabilities"][RRL] == 0.0
     assert "excludes" in one(reply)["evidence"][0]
 
 
-def test_a_light_curve_outside_the_domain_goes_to_a_model_that_was_measured_on_it(edge: Live) -> None:
+def test_classify_light_curve_outside_the_domain_uses_a_substitute(edge: Live) -> None:
     status, reply = edge.classify({"light_curves": [FAINT, SHINING, BLINDING]})
     ClassifyReply.model_validate(reply, strict=True)
     faint, shining, blinding = reply["results"]
@@ -183,7 +183,7 @@ def test_a_light_curve_outside_the_domain_goes_to_a_model_that_was_measured_on_i
     assert "name the model usual" in blinding["detail"]
 
 
-def test_unusual_light_curves_get_no_set(edge: Live) -> None:
+def test_classify_unusual_light_curve_has_no_set(edge: Live) -> None:
     _, reply = edge.classify({"light_curves": [FAINT, SHINING]})
     usual, unusual = reply["results"]
     assert (usual["unusual"], usual["coverage"]) == (False, 0.9)
@@ -191,12 +191,12 @@ def test_unusual_light_curves_get_no_set(edge: Live) -> None:
     assert not {"prediction_set", "coverage"} & unusual.keys()
 
 
-def test_a_named_model_is_obeyed(edge: Live) -> None:
+def test_classify_named_model_ignores_its_domain(edge: Live) -> None:
     status, reply = edge.post("/v1/classify?model=usual", BLINDING)
     assert (status, one(reply)["status"], reply["model"]["name"]) == (200, "classified", "usual")
 
 
-def test_a_stream_and_a_table_have_one_model(edge: Live) -> None:
+def test_classify_ndjson_and_arrow_use_no_substitute(edge: Live) -> None:
     lines = b"".join(orjson.dumps(sent) + b"\n" for sent in (FAINT, SHINING))
     _, _, body = edge.ask("POST", "/v1/classify", lines, {"Content-Type": "application/x-ndjson"})
     assert [result["status"] for result in results_of("application/x-ndjson", body)] == ["classified", "abstained"]
@@ -208,7 +208,7 @@ def test_a_stream_and_a_table_have_one_model(edge: Live) -> None:
     assert [result["status"] for result in results_of(arrow, body)] == ["classified", "abstained"]
 
 
-def test_repeated_rows_and_other_filters_are_counted(edge: Live) -> None:
+def test_classify_duplicates_and_other_filters_are_counted(edge: Live) -> None:
     sent = {name: [*FAINT[name], FAINT[name][2]] for name in ("mjd", "flux", "flux_err", "band")}
     sent = {
         name: [*column, extra] for (name, column), extra in zip(sent.items(), (59_999.0, 5.0, 1.0, "c"), strict=True)
@@ -221,7 +221,7 @@ def test_repeated_rows_and_other_filters_are_counted(edge: Live) -> None:
     assert one(reply)["probabilities"] == pytest.approx(one(plain)["probabilities"], abs=1e-5)
 
 
-def test_a_survey_with_filters_of_its_own(bundles: dict[str, Bundle]) -> None:
+def test_classify_survey_with_its_own_filters_is_classified(bundles: dict[str, Bundle]) -> None:
     loaded = load_model(bundles["atlas"].path)
     sent = curve(6, band=["c", "o", "c", "o", "r", "i"])
     with live(lambda *_: loaded) as edge:

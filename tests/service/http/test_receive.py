@@ -36,7 +36,7 @@ async def read(messages: Messages, budget: MemoryBudget, limit: int = 100, timeo
         return await Body(request(messages), share).read(limit, timeout)
 
 
-async def test_chunks_are_joined_and_the_budget_is_given_back() -> None:
+async def test_body_read_joins_chunks_and_releases_the_budget() -> None:
     budget = MemoryBudget(10)
     with budget.reserve("one") as share:
         body = Body(request([chunk(b"ab"), chunk(b""), chunk(b"cd", more=False)]), share)
@@ -54,7 +54,7 @@ async def test_chunks_are_joined_and_the_budget_is_given_back() -> None:
         ([chunk(b"x")], 408),
     ],
 )
-async def test_faults(messages: Messages, status: int) -> None:
+async def test_body_read_invalid_bodies_raise(messages: Messages, status: int) -> None:
     budget = MemoryBudget(50 if status == 429 else 1000)
     with pytest.raises(ProblemError) as caught:
         await read(messages, budget, timeout=0.05)
@@ -62,7 +62,7 @@ async def test_faults(messages: Messages, status: int) -> None:
     assert budget.held == 0
 
 
-async def test_a_client_that_leaves_in_the_middle() -> None:
+async def test_body_read_disconnect_raises() -> None:
     budget = MemoryBudget(50)
     with pytest.raises(ClientDisconnected):
         await read([chunk(b"x"), {"type": "http.disconnect"}], budget)
@@ -70,21 +70,21 @@ async def test_a_client_that_leaves_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize("declared", ["101", "99999999999999999999"])
-async def test_a_declared_length_is_believed_when_it_is_too_long(declared: str) -> None:
+async def test_body_read_content_length_beyond_the_limit_raises_unread(declared: str) -> None:
     with pytest.raises(ProblemError) as caught, MemoryBudget(1).reserve("one") as share:
         await Body(request([], content_length=declared), share).read(100, 5.0)
     assert (caught.value.kind.status, caught.value.limit) == (413, 100)
 
 
 @pytest.mark.parametrize("declared", ["", "x", "-1", "1e9", "²"])
-async def test_a_senseless_length_is_ignored(declared: str) -> None:
+async def test_body_read_invalid_content_length_is_ignored(declared: str) -> None:
     sent = request([chunk(b"ok", more=False)])
     sent.scope["headers"] = [(b"content-length", declared.encode("latin-1"))]
     with MemoryBudget(10).reserve("one") as share:
         assert await Body(sent, share).read(100, 5.0) == b"ok"
 
 
-def test_a_client_with_many_bodies_leaves_room_for_others() -> None:
+def test_memory_budget_client_with_many_bodies_has_half() -> None:
     budget = MemoryBudget(100)
     with ExitStack() as stack:
         first, second = (stack.enter_context(budget.reserve("many")) for _ in range(2))
@@ -101,7 +101,7 @@ def test_a_client_with_many_bodies_leaves_room_for_others() -> None:
     assert budget.held == 0
 
 
-def test_a_single_body_may_fill_the_budget() -> None:
+def test_memory_budget_single_body_may_fill_it() -> None:
     budget = MemoryBudget(100)
     with budget.reserve("one") as share:
         share.hold(100)
@@ -111,7 +111,7 @@ def test_a_single_body_may_fill_the_budget() -> None:
         assert budget.held == 40
 
 
-async def test_a_body_is_there_once() -> None:
+async def test_body_read_holds_the_body_once() -> None:
     pieces = [b"x" * 1000 for _ in range(1000)]
     with MemoryBudget(1_000_000).reserve("one") as share:
         body = Body(request([*map(chunk, pieces[:-1]), chunk(pieces[-1], more=False)]), share)
@@ -123,7 +123,7 @@ async def test_a_body_is_there_once() -> None:
             tracemalloc.stop()
 
 
-def test_media_type_is_checked_without_its_parameters() -> None:
+def test_get_media_type_ignores_parameters() -> None:
     assert get_media_type(request([], content_type='Text/X; charset="a"'), ["text/x"]) == "text/x"
     assert get_media_type(request([]), ["text/x"]) == ""
     for headers in (
@@ -135,7 +135,7 @@ def test_media_type_is_checked_without_its_parameters() -> None:
         assert caught.value.kind.status == 415
 
 
-async def test_work_is_cancelled_when_the_client_leaves() -> None:
+async def test_cancel_on_disconnect_cancels_the_work() -> None:
     cancelled = asyncio.Event()
 
     async def work() -> None:
@@ -149,7 +149,7 @@ async def test_work_is_cancelled_when_the_client_leaves() -> None:
     assert cancelled.is_set()
 
 
-async def test_work_that_ends_first_is_answered_and_nothing_is_left_running() -> None:
+async def test_cancel_on_disconnect_finished_work_leaves_no_task() -> None:
     async def work() -> int:
         return 7
 
@@ -158,7 +158,7 @@ async def test_work_that_ends_first_is_answered_and_nothing_is_left_running() ->
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_work_that_fails_says_how() -> None:
+async def test_cancel_on_disconnect_failed_work_raises_its_error() -> None:
     async def work() -> None:
         raise ZeroDivisionError
 
@@ -166,7 +166,7 @@ async def test_work_that_fails_says_how() -> None:
         await cancel_on_disconnect(request([]), work())
 
 
-async def test_a_cancelled_handler_cancels_its_work() -> None:
+async def test_cancel_on_disconnect_cancelled_handler_cancels_its_work() -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

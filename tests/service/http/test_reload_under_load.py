@@ -48,7 +48,7 @@ class Client(threading.Thread):
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-def test_reloads_fail_no_request_and_mix_no_answers(tmp_path: Path, cache_bytes: int) -> None:
+def test_reload_under_load_fails_no_request_and_mixes_no_results(tmp_path: Path, cache_bytes: int) -> None:
     root = tmp_path / "bundles"
     version(root, "1.0.0", VERSIONS["1.0.0"])
     chosen = {"bundle": classifier_bundle(tmp_path / "default", name="first").path, "repository": root}
@@ -71,7 +71,7 @@ def test_reloads_fail_no_request_and_mix_no_answers(tmp_path: Path, cache_bytes:
         assert numbers == sorted(numbers), "once a new version answers, the old one answers nobody"
 
 
-def test_a_stream_is_answered_by_one_version_to_its_end(tmp_path: Path) -> None:
+def test_reload_ndjson_stream_keeps_its_version(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     version(root, "1.0.0", 1.0)
     bundle = classifier_bundle(tmp_path / "default", name="first").path

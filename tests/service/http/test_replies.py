@@ -32,7 +32,7 @@ def classified(weights: list[float], seconds: float = 0.001) -> Outcome:
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=CLASSES, max_size=CLASSES).filter(lambda w: sum(w) > 1e-3))
-def test_probabilities_sum_to_one_and_roll_up(weights: list[float]) -> None:
+def test_serializer_probabilities_sum_to_one_and_roll_up(weights: list[float]) -> None:
     result = SERIALIZER.result(classified(weights), {"object_id": "x"}, ())
     document = ClassifyReply.model_validate_json(SERIALIZER.write([result])).results[0]
     assert document.status == "classified"
@@ -43,7 +43,7 @@ def test_probabilities_sum_to_one_and_roll_up(weights: list[float]) -> None:
     assert document.hierarchy == pytest.approx(ELASTICC.rollup(list(values.values())))
 
 
-def test_an_embedding_only_when_asked_for() -> None:
+def test_serializer_embedding_only_if_requested() -> None:
     outcome = classified([1.0] * CLASSES)
     assert "embedding" not in SERIALIZER.result(outcome, {"object_id": ""})
     text = SERIALIZER.write([SERIALIZER.result(outcome, PACKET, embedding=True)])
@@ -51,14 +51,14 @@ def test_an_embedding_only_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("status", ["abstained", "rejected", "failed"])
-def test_a_packet_without_an_answer(status: Status) -> None:
+def test_serializer_packet_without_result_has_a_reason(status: Status) -> None:
     outcome = Outcome(status, reason="empty", detail="there are no bytes")
     reply = AlertsReply.model_validate_json(SERIALIZER.write([SERIALIZER.result(outcome, PACKET)]), strict=True)
     (result,) = reply.results
     assert (result.status, result.object_id, result.alert_id) == (status, PACKET["object_id"], PACKET["alert_id"])
 
 
-def test_a_light_curve_without_an_answer() -> None:
+def test_serializer_light_curve_without_result_has_errors() -> None:
     fault = FieldError(pointer="/light_curves/3/flux/1", reason="not_finite", detail="must be finite")
     outcome = Outcome("rejected", reason=fault.reason, detail=fault.detail)
     reply = ClassifyReply.model_validate_json(
@@ -69,14 +69,14 @@ def test_a_light_curve_without_an_answer() -> None:
     assert result.errors == [fault]
 
 
-def test_the_model_is_named_in_full() -> None:
+def test_serializer_provenance_names_the_model() -> None:
     description = describe(BUNDLE, "cpu")
     assert isinstance(description, ClassifierDescription)
     assert description.model_dump().items() >= SERIALIZER.provenance.items()
     assert [leaf.id for leaf in description.classes] == list(ELASTICC.ids)
 
 
-def test_server_timing_names_the_stages_in_their_order() -> None:
+def test_timings_header_has_the_stages_in_order() -> None:
     timings = Timings(Metrics())
     for stage in ("decode", "validate", "encode"):
         timings.stage(stage)

@@ -40,7 +40,7 @@ def fault(document: object) -> tuple[str, str]:
     return error.errors[0].pointer, error.errors[0].reason
 
 
-def test_a_bare_curve_becomes_a_record() -> None:
+def test_json_single_light_curve_is_read() -> None:
     asked = read(curve(3, metadata={"mwebv": 0.1, "z_final": None, "hostgal_snsep": -9}, options={"embedding": True}))
     (record,) = asked.items
     assert isinstance(record, LightCurve)
@@ -50,13 +50,13 @@ def test_a_bare_curve_becomes_a_record() -> None:
     assert record.detected.all()
 
 
-def test_units_are_converted() -> None:
+def test_json_flux_unit_is_converted() -> None:
     (record,) = read(curve(1, flux_unit="uJy")).items
     assert isinstance(record, LightCurve)
     assert record.flux[0] == 1_000_000
 
 
-def test_times_may_come_in_any_order() -> None:
+def test_json_times_in_any_order_are_read() -> None:
     (record,) = read(curve(3, mjd=[60_002, 60_000, 60_001])).items
     assert isinstance(record, LightCurve)
 
@@ -93,12 +93,12 @@ BAD_CURVES: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "pointer", "reason"), BAD_CURVES)
-def test_a_bad_bare_curve_is_refused(changes: dict[str, Any], pointer: str, reason: str) -> None:
+def test_json_single_invalid_light_curve_is_a_problem(changes: dict[str, Any], pointer: str, reason: str) -> None:
     assert fault(curve(3, **changes)) == (pointer, reason)
 
 
 @pytest.mark.parametrize(("changes", "pointer", "reason"), BAD_CURVES)
-def test_a_bad_curve_among_others_fails_alone(changes: dict[str, Any], pointer: str, reason: str) -> None:
+def test_json_invalid_light_curve_is_rejected_alone(changes: dict[str, Any], pointer: str, reason: str) -> None:
     first, bad, last = read({"light_curves": [curve(3), curve(3, **changes), curve(3)]}).items
     assert isinstance(bad, InvalidLightCurve)
     assert (bad.errors[0].pointer, bad.errors[0].reason) == (f"/light_curves/1{pointer}", reason)
@@ -106,18 +106,18 @@ def test_a_bad_curve_among_others_fails_alone(changes: dict[str, Any], pointer: 
     assert isinstance(last, LightCurve)
 
 
-def test_every_missing_field_is_named() -> None:
+def test_json_missing_fields_are_all_named() -> None:
     pointers = [found.pointer for found in refusal({"object_id": "x"}).errors]
     assert pointers == ["/mjd", "/flux", "/flux_err", "/band"]
 
 
 @pytest.mark.parametrize("document", [[], 1, "x", None, True, [curve()]])
-def test_a_body_is_an_object(document: object) -> None:
+def test_json_body_that_is_no_object_is_a_problem(document: object) -> None:
     assert fault(document) == ("", "not_an_object")
 
 
 @pytest.mark.parametrize("item", [[], 1, "x", None])
-def test_so_is_a_curve(item: object) -> None:
+def test_json_light_curve_that_is_no_object_is_rejected(item: object) -> None:
     (bad,) = read({"light_curves": [item]}).items
     assert isinstance(bad, InvalidLightCurve)
     assert bad.errors == (FieldError(pointer="/light_curves/0", reason="not_an_object", detail="must be an object"),)
@@ -138,33 +138,33 @@ def test_so_is_a_curve(item: object) -> None:
         ({**curve(), "options": {"deadline_ms": 10**9}}, ("/options/deadline_ms", "deadline_too_long")),
     ],
 )
-def test_a_bad_envelope_is_refused(document: object, expected: tuple[str, str]) -> None:
+def test_json_invalid_envelope_is_a_problem(document: object, expected: tuple[str, str]) -> None:
     assert fault(document) == expected
 
 
-def test_too_many_curves_are_refused_with_the_limit() -> None:
+def test_json_too_many_light_curves_is_a_problem() -> None:
     error = refusal({"light_curves": [curve()] * 6})
     assert (error.kind.status, error.limit) == (413, 5)
 
 
-def test_too_many_points_are_refused_before_they_are_looked_at() -> None:
+def test_json_too_many_points_are_rejected_unread() -> None:
     assert fault(curve(3, flux=[1.0] * 101)) == ("/flux", "too_many_points")
 
 
 @pytest.mark.parametrize("where", ["", "metadata", "options"])
-def test_a_flood_of_names_costs_and_tells_little(where: str) -> None:
+def test_json_many_unknown_names_give_few_errors(where: str) -> None:
     names = {f"name {i}": 1 for i in range(100_000)}
     error = refusal({**curve(), **names} if not where else {**curve(), where: names})
     assert 1 <= len(error.errors) <= 20
 
 
-def test_identifiers_keep_every_digit() -> None:
+def test_json_object_ids_keep_every_digit() -> None:
     asked = read({"light_curves": [curve(object_id=2**53 - 1), curve(object_id=str(2**63 - 1))]})
     assert [item.object_id for item in asked.items] == ["9007199254740991", "9223372036854775807"]
 
 
 @pytest.mark.parametrize(("name", "echoed"), [("x", "x"), (7, "7"), (None, ""), ("x" * 500, ""), ([1], "")])
-def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
+def test_json_invalid_light_curve_keeps_its_object_id(name: object, echoed: str) -> None:
     (bad,) = read({"light_curves": [{"object_id": name}]}).items
     assert isinstance(bad, InvalidLightCurve)
     assert bad.object_id == echoed
@@ -194,14 +194,14 @@ def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
     ],
     ids=lambda body: repr(body[:16]),
 )
-def test_other_bytes_than_json_are_refused(body: bytes) -> None:
+def test_json_invalid_document_is_malformed(body: bytes) -> None:
     with pytest.raises(ProblemError) as caught:
         decode_json(body, SETTINGS)
     assert caught.value.kind.status == 400
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+999", "9" * 400 + ".0"])
-def test_a_number_that_is_not_finite_is_named(number: str) -> None:
+def test_json_number_not_finite_is_named(number: str) -> None:
     good, bad = curve(3), json.dumps(curve(3)).replace("1001.0", number)
     with pytest.raises(ProblemError) as caught:
         read_text(bad.encode(), SETTINGS)
@@ -214,7 +214,7 @@ def test_a_number_that_is_not_finite_is_named(number: str) -> None:
     assert second.pointer == "/light_curves/1/flux/1"
 
 
-def test_a_number_that_is_not_finite_is_refused_wherever_it_stands() -> None:
+def test_json_number_not_finite_in_any_field_is_named() -> None:
     for field in ("object_id", "detected", "metadata", "flux_unit", "band", "options"):
         with pytest.raises(ProblemError) as caught:
             read_text(json.dumps({**curve(3), field: float("nan")}).encode(), SETTINGS)
@@ -234,7 +234,7 @@ FIELDS = [*curve(), "detected", "metadata", "flux_unit", "options", "light_curve
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON | st.lists(st.floats() | st.sampled_from("gr"), max_size=4)))
-def test_anything_is_either_read_or_refused(document: dict[str, Any]) -> None:
+def test_json_any_document_is_read_or_a_problem(document: dict[str, Any]) -> None:
     try:
         assert read(document).items
     except ProblemError as error:
@@ -242,7 +242,7 @@ def test_anything_is_either_read_or_refused(document: dict[str, Any]) -> None:
             raise
 
 
-def test_every_metadata_column_may_be_sent() -> None:
+def test_json_every_metadata_column_is_read() -> None:
     (record,) = read(curve(2, metadata=dict.fromkeys(METADATA_COLUMNS, 0.5))).items
     assert isinstance(record, LightCurve)
     assert len(record.metadata) == len(METADATA_COLUMNS)
@@ -251,7 +251,7 @@ def test_every_metadata_column_may_be_sent() -> None:
 @pytest.mark.parametrize(
     "unit", [b"1" * 308 + b",", b"1" * 307 + b".", b"1e+99,", b"NaN ", b'"NaN",', b"9" * 400 + b","]
 )
-def test_a_fault_is_found_in_time_that_the_bytes_pay(unit: bytes) -> None:
+def test_json_malformed_document_takes_bounded_time(unit: bytes) -> None:
     """Other threads wait meanwhile: 8 MiB took 3.9 s, as every start in a run of digits was tried to its end."""
     text = b'{"mjd":[' + unit * ((8 << 20) // len(unit)) + b"x"
     started = time.thread_time()
@@ -261,32 +261,32 @@ def test_a_fault_is_found_in_time_that_the_bytes_pay(unit: bytes) -> None:
     assert time.thread_time() - started < 1.0
 
 
-def test_not_finite_numbers_in_a_long_text_are_malformed() -> None:
+def test_json_number_not_finite_in_long_text_is_malformed() -> None:
     bad = json.dumps(curve(3)).replace("1001.0", "NaN").encode()
     with pytest.raises(ProblemError) as caught:
         decode_json(bad + b" " * MAX_NONFINITE_BYTES, SETTINGS)
     assert caught.value.kind.status == 400
 
 
-def test_byte_order_mark_is_skipped() -> None:
+def test_json_byte_order_mark_is_skipped() -> None:
     assert isinstance(read_text(b"\xef\xbb\xbf" + json.dumps(curve(3)).encode(), SETTINGS).items[0], LightCurve)
 
 
-def test_repeated_name_counts_with_its_last_value() -> None:
+def test_json_repeated_name_has_its_last_value() -> None:
     """As documented in docs/api.md, whether the first value is valid or not."""
     for first in ("7", '"x"', "null"):
         text = json.dumps(curve(3)).replace('"object_id"', f'"object_id": {first}, "object_id"', 1)
         assert read_text(text.encode(), SETTINGS).items[0].object_id == "SN 2099zz"
 
 
-def test_total_flux_is_told_and_becomes_a_difference() -> None:
+def test_json_total_flux_becomes_a_difference() -> None:
     sent = curve(4, flux=[10.0, 30.0, 20.0, 50.0], band=["g", "r", "g", "r"])
     (found,) = read_json({**sent, "flux_kind": "total"}, settings()).items
     assert isinstance(found, LightCurve)
     assert found.flux.tolist() == [-5.0, -10.0, 5.0, 10.0]
 
 
-def test_a_whole_character_is_no_half_of_one() -> None:
+def test_json_surrogate_pair_is_read() -> None:
     sent = json.dumps(curve(3, object_id="\N{TELESCOPE}"))
     assert "\\ud83d" in sent
     with pytest.raises(ProblemError) as caught:
@@ -295,7 +295,7 @@ def test_a_whole_character_is_no_half_of_one() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e39", "-3.5e38", "1e308"])
-def test_metadata_that_single_precision_cannot_hold_are_named(number: str) -> None:
+def test_json_metadata_beyond_float32_are_named(number: str) -> None:
     """To the network they would be infinite, and it fails."""
     bad = json.dumps(curve(3, metadata={"mwebv": 1.0})).replace('"mwebv": 1.0', f'"mwebv": {number}')
     with pytest.raises(ProblemError) as caught:

@@ -54,7 +54,7 @@ PACKETS = {
 
 
 @pytest.mark.parametrize("name", PACKETS)
-def test_one_packet(edge: Live, name: str) -> None:
+def test_alerts_packet_in_every_envelope_is_classified(edge: Live, name: str) -> None:
     data, survey, version = PACKETS[name]
     status, reply = post(edge, data)
     (result,) = reply["results"]
@@ -70,7 +70,7 @@ def test_one_packet(edge: Live, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["form-data", "mixed"])
-def test_several_packets_each_for_itself(edge: Live, kind: str) -> None:
+def test_alerts_multipart_packets_are_classified_one_by_one(edge: Live, kind: str) -> None:
     packets = [PACKETS["ztf container"][0], b"\x00nonsense", PACKETS["lsst framed"][0]]
     body, headers = form(packets, kind)
     status, reply = post(edge, body, headers=headers)
@@ -81,13 +81,13 @@ def test_several_packets_each_for_itself(edge: Live, kind: str) -> None:
     assert edge.metric("nightjar_outcomes_total", survey="ztf", status="classified", reason="") >= 1
 
 
-def test_a_container_of_several_records_gives_as_many_results(edge: Live) -> None:
+def test_alerts_container_of_several_records_has_several_results(edge: Live) -> None:
     data = alerts.container("ztf/4.02", [alerts.ztf_alert(), alerts.ztf_alert()])
     status, reply = post(edge, data)
     assert (status, len(reply["results"])) == (200, 2)
 
 
-def test_an_alert_that_is_not_for_us_is_abstained_from(edge: Live) -> None:
+def test_alerts_solar_system_object_is_abstained(edge: Live) -> None:
     alert = alerts.lsst_alert()
     ids = {"diaObjectId": None, "ssObjectId": 21163624629350741}
     moving = {**alert, "diaSource": {**alert["diaSource"], **ids}, "diaObject": None, "prvDiaSources": None}
@@ -97,14 +97,14 @@ def test_an_alert_that_is_not_for_us_is_abstained_from(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("headers", [OCTETS, {"Content-Type": "application/json"}])
-def test_a_json_list_of_alerts_gives_a_result_for_each(edge: Live, headers: dict[str, str]) -> None:
+def test_alerts_json_list_has_a_result_for_each(edge: Live, headers: dict[str, str]) -> None:
     packets = [alerts.plain_json(alerts.lsst_alert()), "null", alerts.plain_json(alerts.ztf_alert())]
     status, reply = post(edge, f"[{','.join(packets)}]".encode(), headers=headers)
     found = [(result["status"], result["survey"]) for result in reply["results"]]
     assert (status, found) == (200, [("classified", "lsst"), ("rejected", "unknown"), ("classified", "ztf")])
 
 
-def test_an_alert_of_an_object_and_of_a_solar_system_object_says_so(edge: Live) -> None:
+def test_alerts_object_and_solar_system_object_has_evidence(edge: Live) -> None:
     alert = alerts.lsst_alert(points=9)
     both = {**alert, "diaSource": {**alert["diaSource"], "ssObjectId": 21163624629350741}}
     status, reply = post(edge, alerts.confluent(1000, both))
@@ -114,14 +114,14 @@ def test_an_alert_of_an_object_and_of_a_solar_system_object_says_so(edge: Live) 
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5, 60, 200])
-def test_a_truncated_packet_is_rejected(edge: Live, cut: int) -> None:
+def test_alerts_truncated_packet_is_rejected(edge: Live, cut: int) -> None:
     status, reply = post(edge, PACKETS["lsst framed"][0][:cut])
     (result,) = reply["results"]
     assert (status, result["status"]) == (200, "rejected")
     assert result["reason"]
 
 
-def test_a_schema_can_be_named(edge: Live) -> None:
+def test_alerts_schema_parameter_is_used(edge: Live) -> None:
     status, reply = post(edge, PACKETS["elasticc bare"][0], "?schema=elasticc/0.9.1&embedding=true")
     (result,) = reply["results"]
     assert (status, result["survey"], len(result["embedding"])) == (200, "elasticc", 4)
@@ -141,7 +141,7 @@ def test_a_schema_can_be_named(edge: Live) -> None:
         ("?shema=x", "/query/shema", "unknown_field"),
     ],
 )
-def test_a_wrong_parameter_is_pointed_at(edge: Live, query: str, pointer: str, reason: str) -> None:
+def test_alerts_invalid_parameter_is_named(edge: Live, query: str, pointer: str, reason: str) -> None:
     status, problem = post(edge, b"x", query)
     assert (status, problem["errors"][0]["pointer"], problem["errors"][0]["reason"]) == (422, pointer, reason)
 
@@ -158,7 +158,7 @@ def test_a_wrong_parameter_is_pointed_at(edge: Live, query: str, pointer: str, r
         ({"Content-Type": f"multipart/mixed; boundary={'x' * 71}"}, 400),
     ],
 )
-def test_media_types(edge: Live, headers: dict[str, str], status: int) -> None:
+def test_alerts_content_types_are_accepted(edge: Live, headers: dict[str, str], status: int) -> None:
     assert post(edge, PACKETS["ztf container"][0], headers=headers)[0] == status
 
 
@@ -169,13 +169,13 @@ def test_alerts_with_too_many_records_in_all_packets_is_a_problem(edge: Live) ->
     assert (status, problem["limit"]) == (413, 4)
 
 
-def test_neighbouring_packets_are_decoded_together() -> None:
+def test_alerts_packets_are_decoded_in_chunks() -> None:
     big, small = b"b" * (CHUNK_BYTES + 1), b"s" * 10
     assert [len(chunk) for chunk in _chunks([small, small, big, small, small])] == [2, 1, 2]
     assert _chunks([]) == [[]]
 
 
-def test_json_alerts_are_read_as_streams_read_them(edge: Live) -> None:
+def test_alerts_json_packet_is_read_as_in_a_stream(edge: Live) -> None:
     row = {"midpointMjdTai": 60_000.0, "band": "r", "psfFlux": 1000.0, "psfFluxErr": 100.0, "diaSourceId": 7}
     document = json.dumps({"alertId": 2**62 + 1, "diaSource": row, "prvDiaSources": []}).encode()
     for kind in ("application/json", "application/octet-stream"):
@@ -184,7 +184,7 @@ def test_json_alerts_are_read_as_streams_read_them(edge: Live) -> None:
         assert (status, result["status"], result["alert_id"]) == (200, "classified", str(2**62 + 1))
 
 
-def test_a_request_with_many_schemas_of_its_own_is_answered_in_time() -> None:
+def test_alerts_many_new_schemas_are_bounded() -> None:
     """Each took 43 ms to compile: a body of 2 MB kept one of two threads for 43 s."""
     parts = []
     for number in range(60):

@@ -34,7 +34,7 @@ def edge(network: Network) -> Iterator[Live]:
         yield edge
 
 
-def test_one_curve(edge: Live) -> None:
+def test_classify_one_light_curve_has_a_full_result(edge: Live) -> None:
     status, headers, body = edge.ask("POST", "/v1/classify", json.dumps(curve()).encode(), JSON)
     assert (status, headers["content-type"]) == (200, "application/json")
     document = json.loads(body)
@@ -52,7 +52,7 @@ def test_one_curve(edge: Live) -> None:
     assert tuple(stages) == (*STAGES, "total")
 
 
-def test_many_curves_each_for_itself(edge: Live) -> None:
+def test_classify_batch_has_a_result_for_each(edge: Live) -> None:
     curves = [curve(flux=[float(i)] * 8, object_id=str(i)) for i in range(5)]
     curves[2]["flux_err"][4] = -1.0
     status, reply = edge.classify({"light_curves": curves, "options": {"embedding": True}})
@@ -65,7 +65,7 @@ def test_many_curves_each_for_itself(edge: Live) -> None:
     assert [result["embedding"] for result in reply["results"]] == [[float(i)] * 4 for i in (0, 1, 3, 4)]
 
 
-def test_a_poisonous_curve_fails_alone_or_as_a_whole_request(edge: Live) -> None:
+def test_classify_failing_light_curve_fails_alone(edge: Live) -> None:
     bad = curve(flux=[POISONOUS] * 8)
     status, reply = edge.classify({"light_curves": [curve(), bad]})
     assert (status, [result["status"] for result in reply["results"]]) == (200, ["classified", "failed"])
@@ -75,13 +75,13 @@ def test_a_poisonous_curve_fails_alone_or_as_a_whole_request(edge: Live) -> None
     assert "division" not in json.dumps(problem)
 
 
-def test_a_history_beyond_the_limits_is_cut_and_said_so(edge: Live) -> None:
+def test_classify_long_history_is_truncated(edge: Live) -> None:
     _, reply = edge.classify(curve(200, band=["r"] * 200, detected=[True] * 200))
     (result,) = reply["results"]
     assert (result["truncated"], result["points_per_band"]["r"]) == (True, 65)
 
 
-def test_a_big_request_is_parsed_off_the_event_loop(edge: Live) -> None:
+def test_classify_large_request_is_classified(edge: Live) -> None:
     status, reply = edge.classify({"light_curves": [curve(200) for _ in range(60)]})
     assert (status, {result["status"] for result in reply["results"]}) == (200, {"classified"})
 
@@ -96,11 +96,11 @@ def test_a_big_request_is_parsed_off_the_event_loop(edge: Live) -> None:
         ({**JSON, "Content-Encoding": "identity"}, 200),
     ],
 )
-def test_media_types(edge: Live, headers: dict[str, str], status: int) -> None:
+def test_classify_content_types_are_accepted(edge: Live, headers: dict[str, str], status: int) -> None:
     assert edge.ask("POST", "/v1/classify", json.dumps(curve()).encode(), headers)[0] == status
 
 
-def test_a_deadline_that_passes(edge: Live, network: Network) -> None:
+def test_classify_deadline_passed_is_504(edge: Live, network: Network) -> None:
     network.hold()
     try:
         status, problem = edge.classify({**curve(), "options": {"deadline_ms": 30}})
@@ -109,7 +109,7 @@ def test_a_deadline_that_passes(edge: Live, network: Network) -> None:
     assert (status, problem["type"]) == (504, "/problems/deadline")
 
 
-def test_a_client_that_leaves_takes_its_work_along() -> None:
+def test_classify_disconnected_client_withdraws_its_work() -> None:
     network = Network()
     with live(loader(network), workers=1) as edge:
         network.hold()
@@ -131,7 +131,7 @@ def queued(edge: Live, count: int) -> bool:
     return edge.metric("nightjar_queue_depth") == count
 
 
-def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
+def test_classify_overload_is_429_with_retry_after() -> None:
     network = Network()
     slow = CostModel(1.0, 0.0, 0.0)
     with live(loader(network, slow), workers=1, max_queued_seconds=2.5) as edge:
@@ -152,7 +152,7 @@ def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
         assert edge.metric("nightjar_rejected_total", reason="overloaded") == 1
 
 
-def test_the_real_network(tiny_bundle: Path) -> None:
+def test_classify_real_network_is_served(tiny_bundle: Path) -> None:
     with live(load_one, bundle=tiny_bundle) as edge:
         status, reply = edge.classify({"light_curves": [curve(n) for n in (1, 8, 60)], "options": {"embedding": True}})
         assert status == 200

@@ -83,7 +83,9 @@ def numbers(result: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 @pytest.mark.parametrize("wanted", ["", JSON_TYPE, MSGPACK_TYPE, ARROW_TYPE, NDJSON_TYPE])
 @pytest.mark.parametrize("sent", BODIES)
-def test_the_same_numbers_in_every_format(real: Live, expected: list[dict[str, Any]], sent: str, wanted: str) -> None:
+def test_classify_every_format_has_the_same_numbers(
+    real: Live, expected: list[dict[str, Any]], sent: str, wanted: str
+) -> None:
     if sent == NDJSON_TYPE and wanted not in ("", NDJSON_TYPE):
         return
     status, headers, reply = ask(real, sent, BODIES[sent](drawn(20)), wanted, "?embedding=true")
@@ -100,13 +102,13 @@ def test_the_same_numbers_in_every_format(real: Live, expected: list[dict[str, A
         np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-4, atol=1e-6)
 
 
-def test_the_model_is_named_in_every_format(real: Live) -> None:
+def test_classify_every_format_names_the_model(real: Live) -> None:
     _, _, text = ask(real, JSON_TYPE, BODIES[JSON_TYPE]([curve()]))
     _, _, data = ask(real, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]))
     assert msgspec.msgpack.decode(data)["model"] == json.loads(text)["model"]
 
 
-def test_embeddings(edge: Live) -> None:
+def test_classify_embedding_options_select_type_and_encoding(edge: Live) -> None:
     body = {**curve(flux=[0.5] * 8), "options": {"embedding": True, "embedding_dtype": "float16"}}
     asked = {**body, "options": {**body["options"], "embedding_encoding": "base64"}}
     for sent, text in ((body, [0.5] * 4), (asked, base64.b64encode(np.full(4, 0.5, "<f2").tobytes()).decode())):
@@ -116,7 +118,7 @@ def test_embeddings(edge: Live) -> None:
     assert results_of(MSGPACK_TYPE, reply)[0]["embedding"] == np.full(4, 0.5, "<f2").tobytes()
 
 
-def test_the_body_decides_over_the_address(edge: Live) -> None:
+def test_classify_option_in_body_overrides_query(edge: Live) -> None:
     body = json.dumps({**curve(), "options": {"embedding": False}}).encode()
     _, _, reply = ask(edge, JSON_TYPE, body, query="?embedding=true&embedding_dtype=float16")
     assert "embedding" not in results_of(JSON_TYPE, reply)[0]
@@ -133,13 +135,13 @@ def test_the_body_decides_over_the_address(edge: Live) -> None:
         "?coverage=null",
     ],
 )
-def test_a_bad_option_in_the_address(edge: Live, query: str) -> None:
+def test_classify_invalid_query_parameter_is_named(edge: Live, query: str) -> None:
     status, _, reply = ask(edge, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]), query=query)
     (error,) = json.loads(reply)["errors"]
     assert (status, error["pointer"]) == (422, "/query/" + query[1:].partition("=")[0])
 
 
-def test_a_bare_curve_in_msgpack(edge: Live) -> None:
+def test_classify_msgpack_single_light_curve_is_classified(edge: Live) -> None:
     body = msgspec.msgpack.encode({**packed(curve()), "options": {"deadline_ms": 5000}})
     status, _, reply = ask(edge, MSGPACK_TYPE, body)
     assert (status, results_of(MSGPACK_TYPE, reply)[0]["object_id"]) == (200, "SN 2099zz")
@@ -149,16 +151,16 @@ def test_a_bare_curve_in_msgpack(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("body", [b"\xdd\xff\xff\xff\xff" + b"\xc0" * 1000, b"\x91" * (LIMIT - 1)])
-def test_a_bomb_is_refused(edge: Live, body: bytes) -> None:
+def test_classify_msgpack_bomb_is_malformed(edge: Live, body: bytes) -> None:
     assert ask(edge, MSGPACK_TYPE, body)[0] == 400
 
 
-def test_an_unwanted_format_is_refused_before_the_body_is_read(edge: Live) -> None:
+def test_classify_unsupported_accept_is_rejected_unread(edge: Live) -> None:
     status, _, reply = ask(edge, JSON_TYPE, b"{}", "image/png")
     assert (status, json.loads(reply)["type"]) == (406, "/problems/not-acceptable")
 
 
-def test_the_document_lists_every_format(edge: Live) -> None:
+def test_openapi_classify_lists_every_format(edge: Live) -> None:
     document = json.loads(edge.ask("GET", "/openapi.json")[2])
     operation = document["paths"]["/v1/classify"]["post"]
     assert set(operation["requestBody"]["content"]) == {*BODIES, "application/x-msgpack"}

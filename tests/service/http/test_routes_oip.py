@@ -53,7 +53,7 @@ def classes(probabilities: NDArray[np.float32]) -> list[int]:
     return [-1 if np.isnan(row).all() else int(row.argmax()) for row in probabilities]
 
 
-def test_the_server_says_what_it_is(asking: triton.InferenceServerClient) -> None:
+def test_server_metadata_has_name_and_extensions(asking: triton.InferenceServerClient) -> None:
     assert (asking.is_server_live(), asking.is_server_ready()) == (True, True)
     told = schemas.ServerMetadata.model_validate(asking.get_server_metadata())
     assert told.name == "nightjar"
@@ -63,7 +63,7 @@ def test_the_server_says_what_it_is(asking: triton.InferenceServerClient) -> Non
 @pytest.mark.parametrize(
     ("name", "version", "ready"), [(MODEL, "", True), (MODEL, VERSION, True), (MODEL, "9", False), ("other", "", False)]
 )
-def test_a_model_is_found_by_name_and_version(
+def test_model_ready_by_name_and_version(
     asking: triton.InferenceServerClient, name: str, version: str, ready: bool
 ) -> None:
     assert asking.is_model_ready(name, version) is ready
@@ -75,7 +75,7 @@ def test_a_model_is_found_by_name_and_version(
     assert caught.value.status() == "404"
 
 
-def test_metadata_describe_the_tensors(asking: triton.InferenceServerClient) -> None:
+def test_model_metadata_describes_the_tensors(asking: triton.InferenceServerClient) -> None:
     metadata = schemas.ModelMetadata.model_validate(asking.get_model_metadata(MODEL))
     assert [tensor.name for tensor in metadata.inputs][:4] == ["mjd", "flux", "flux_err", "band"]
     shapes = {tensor.name: tensor.shape for tensor in [*metadata.inputs, *metadata.outputs]}
@@ -83,7 +83,7 @@ def test_metadata_describe_the_tensors(asking: triton.InferenceServerClient) -> 
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
-def test_one_light_curve_needs_no_offsets(asking: triton.InferenceServerClient, binary: bool) -> None:
+def test_infer_one_light_curve_needs_no_offsets(asking: triton.InferenceServerClient, binary: bool) -> None:
     arrays = {name: array for name, array in history(7.0).items() if name != "offsets"}
     answer = asking.infer(MODEL, inputs(arrays, binary=binary), request_id="SN 1", model_version=VERSION)
     head = answer.get_response()
@@ -98,7 +98,9 @@ def test_one_light_curve_needs_no_offsets(asking: triton.InferenceServerClient, 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["binary", "json"])
 @pytest.mark.parametrize("given", [True, False], ids=["binary", "json"])
-def test_a_ragged_batch_in_both_forms(asking: triton.InferenceServerClient, sent: bool, given: bool) -> None:
+def test_infer_ragged_batch_in_json_and_binary_is_classified(
+    asking: triton.InferenceServerClient, sent: bool, given: bool
+) -> None:
     wanted = outputs("embedding", "object_id", "probabilities", "detail", binary=given)
     arrays = history(3.0, 1.0, 2.0) | {"object_id": np.array(["a", "β".encode(), b""], dtype=object)}
     answer = asking.infer(MODEL, inputs(arrays, binary=sent), outputs=wanted)
@@ -109,7 +111,7 @@ def test_a_ragged_batch_in_both_forms(asking: triton.InferenceServerClient, sent
     assert (names, answer.as_numpy("status")) == (["a", "β", ""], None)
 
 
-def test_each_light_curve_for_itself(asking: triton.InferenceServerClient) -> None:
+def test_infer_invalid_light_curve_is_rejected_alone(asking: triton.InferenceServerClient) -> None:
     arrays = history(1.0, 2.0, 3.0, POISONOUS, 5.0)
     arrays["flux_err"][arrays["offsets"][1] + 4] = -1.0
     arrays["flux"][arrays["offsets"][2] + 2] = np.nan
@@ -122,7 +124,7 @@ def test_each_light_curve_for_itself(asking: triton.InferenceServerClient) -> No
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
 @pytest.mark.parametrize("count", [1, 3, 100])
-def test_the_most_probable_classes_by_name(asking: triton.InferenceServerClient, count: int, binary: bool) -> None:
+def test_infer_class_count_returns_labels(asking: triton.InferenceServerClient, count: int, binary: bool) -> None:
     arrays = history(7.0, 9.0)
     arrays["flux"][0] = np.inf
     wanted = triton.InferRequestedOutput("probabilities", binary_data=binary, class_count=count)
@@ -137,7 +139,7 @@ def test_the_most_probable_classes_by_name(asking: triton.InferenceServerClient,
     assert values == sorted(values, reverse=True)
 
 
-def test_empty_long_and_badly_named_light_curves_are_rejected_alone() -> None:
+def test_infer_empty_and_long_light_curves_are_rejected_alone() -> None:
     with live(loader(Network()), max_points=9) as edge, client(edge) as asking:
         arrays = history(1.0, 2.0, 3.0)  # of 8, 9 and 10 observations
         arrays["offsets"] = np.array([0, 0, 8, 17, 27])
@@ -146,7 +148,7 @@ def test_empty_long_and_badly_named_light_curves_are_rejected_alone() -> None:
         assert answer.as_numpy("reason").tolist() == [b"empty", b"too_long", b"", b"too_many_points"]
 
 
-def test_json_has_null_where_there_is_no_answer(edge: Live) -> None:
+def test_infer_json_has_null_without_a_result(edge: Live) -> None:
     arrays = history(1.0)
     arrays["band"][0] = b"q"
     status, reply = edge.post(f"/v2/models/{MODEL}/infer", json_body(arrays))
@@ -155,7 +157,7 @@ def test_json_has_null_where_there_is_no_answer(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-def test_compressed_requests(asking: triton.InferenceServerClient, coding: str) -> None:
+def test_infer_compressed_request_is_classified(asking: triton.InferenceServerClient, coding: str) -> None:
     answer = asking.infer(
         MODEL,
         inputs(history(4.0)),
@@ -165,7 +167,7 @@ def test_compressed_requests(asking: triton.InferenceServerClient, coding: str) 
     assert classes(answer.as_numpy("probabilities")) == [4]
 
 
-async def test_the_asynchronous_client(edge: Live) -> None:
+async def test_infer_asynchronous_client_is_answered(edge: Live) -> None:
     async with triton_aio.InferenceServerClient(f"{HOST}:{edge.port}") as asking:
         assert await asking.is_model_ready(MODEL)
         for coding in (None, "gzip"):
@@ -173,7 +175,7 @@ async def test_the_asynchronous_client(edge: Live) -> None:
             assert classes(answer.as_numpy("probabilities")) == [6, 8]
 
 
-def test_a_timeout_is_a_deadline(edge: Live, asking: triton.InferenceServerClient, network: Network) -> None:
+def test_infer_timeout_is_a_deadline(edge: Live, asking: triton.InferenceServerClient, network: Network) -> None:
     network.hold()
     try:
         for asked in ({"timeout": 30_000}, {"parameters": {"deadline_ms": 30}}):
@@ -188,7 +190,7 @@ def test_a_timeout_is_a_deadline(edge: Live, asking: triton.InferenceServerClien
     edge.still_well()
 
 
-def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
+def test_infer_overload_is_429_with_retry_after() -> None:
     network = Network()
     with live(loader(network, CostModel(1.0, 0.0, 0.0)), workers=1, max_queued_seconds=1.5) as edge:
         network.hold()
@@ -203,7 +205,7 @@ def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
             assert (first.result()[0], second.result()[0], caught.value.status()) == (200, 200, "429")
 
 
-def test_stages_and_outcomes_are_counted(edge: Live, asking: triton.InferenceServerClient) -> None:
+def test_infer_stages_and_outcomes_are_counted(edge: Live, asking: triton.InferenceServerClient) -> None:
     before = edge.metric("nightjar_outcomes_total", survey="none", status="classified", reason="")
     asking.infer(MODEL, inputs(history(1.0, 2.0)))
     assert edge.metric("nightjar_outcomes_total", survey="none", status="classified", reason="") == before + 2
@@ -212,7 +214,7 @@ def test_stages_and_outcomes_are_counted(edge: Live, asking: triton.InferenceSer
     assert [stage.split(";")[0] for stage in timing["server-timing"].split(", ")] == [*STAGES, "total"]
 
 
-def test_keys_are_asked_for_where_work_is_done() -> None:
+def test_infer_requires_a_key_and_probes_do_not() -> None:
     with live(loader(Network()), api_keys=("ab" * 32,)) as edge, client(edge) as asking:
         assert (asking.is_server_live(), asking.is_server_ready(), asking.is_model_ready(MODEL)) == (True, True, True)
         with pytest.raises(InferenceServerException) as caught:
@@ -223,14 +225,14 @@ def test_keys_are_asked_for_where_work_is_done() -> None:
             asking.infer(MODEL, inputs(history(1.0)))
 
 
-def test_a_service_that_drains_is_live_and_not_ready(network: Network) -> None:
+def test_server_draining_is_live_and_not_ready(network: Network) -> None:
     with live(loader(network)) as edge, client(edge) as asking:
         edge.service.begin_drain()
         assert (asking.is_server_live(), asking.is_server_ready(), asking.is_model_ready(MODEL)) == (True, False, False)
         assert classes(asking.infer(MODEL, inputs(history(1.0))).as_numpy("probabilities")) == [1]
 
 
-def test_problems_carry_what_clients_of_the_protocol_read(edge: Live) -> None:
+def test_infer_problem_has_the_member_error(edge: Live) -> None:
     for path in ("/v2/nowhere", "/v2/models/other/infer", f"/v2/models/{MODEL}/versions/9"):
         status, _, body = edge.ask("POST" if path.endswith("infer") else "GET", path)
         problem = Problem.model_validate_json(body, strict=True)
@@ -260,7 +262,7 @@ def both(edge: Live, arrays: Arrays, posted: dict[str, Any], **parameters: Any) 
     ("integer", "real", "unit"),
     [(np.int64, np.float32, "nJy"), (np.uint8, np.float64, "uJy"), (None, np.float32, "FLUXCAL")],
 )
-def test_the_network_sees_what_it_sees_on_the_other_routes(
+def test_infer_network_gets_the_input_of_classify(
     counting: Live, integer: type[np.generic] | None, real: type[np.generic], unit: str
 ) -> None:
     posted = curve(6, flux_unit=unit, detected=[False, True] * 3, metadata={"z_final": 0.1})
@@ -280,7 +282,7 @@ def test_the_network_sees_what_it_sees_on_the_other_routes(
     assert (ours[0], ours[5]) == (6, 1)  # points, and metadata present
 
 
-def test_missing_metadata_are_nan_and_infinite_ones_a_fault(counting: Live) -> None:
+def test_infer_metadata_nan_is_missing_and_inf_rejected(counting: Live) -> None:
     arrays = history(1.0, 2.0, 3.0) | {"metadata": np.array([[0.1, -9.0], [np.inf, 0.1], [np.nan, np.nan]], np.float32)}
     with client(counting) as asking:
         for binary in (True, False):
@@ -292,7 +294,7 @@ def test_missing_metadata_are_nan_and_infinite_ones_a_fault(counting: Live) -> N
         assert answer.as_numpy("reason").tolist() == [b"not_finite", b"not_finite", b""]
 
 
-def test_a_light_curve_in_other_bands_is_abstained(tmp_path: Path) -> None:
+def test_infer_light_curve_in_other_bands_is_abstained(tmp_path: Path) -> None:
     bundle = classifier_bundle(tmp_path, bands=("r",))
     arrays = history(1.0, 2.0) | {"band": np.array([b"r"] * 8 + [b"g"] * 9, dtype=object)}
     with live(load_one, bundle=bundle.path) as edge, client(edge) as asking:

@@ -46,7 +46,7 @@ def refusal(edge: Live, body: bytes, length: int | str | None, **headers: str) -
     return status, f"{problem.errors[0].pointer} {problem.errors[0].reason}" if problem.errors else problem.detail
 
 
-def test_the_bodies_are_good_before_they_are_spoiled(edge: Live) -> None:
+def test_infer_valid_bodies_are_classified(edge: Live) -> None:
     assert post(edge, BODY, LENGTH)[0] == post(edge, JSON, None)[0] == post(edge, JSON, len(JSON))[0] == 200
 
 
@@ -79,19 +79,19 @@ FITTING: dict[str, tuple[Arrays, str]] = {
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_tensors_that_do_not_fit(edge: Live, name: str) -> None:
+def test_infer_tensors_that_do_not_fit_are_a_problem(edge: Live, name: str) -> None:
     changed, expected = FITTING[name]
     assert refusal(edge, *binary_body(history(1.0, 2.0) | dict(changed))) == (422, expected)
 
 
 @pytest.mark.parametrize("missing", ["mjd", "flux", "flux_err", "band"])
-def test_an_input_that_is_missing(edge: Live, missing: str) -> None:
+def test_infer_missing_input_is_a_problem(edge: Live, missing: str) -> None:
     arrays = {name: array for name, array in history(1.0).items() if name != missing}
     assert refusal(edge, *binary_body(arrays)) == (422, "/inputs missing")
 
 
 @pytest.mark.parametrize("name", ["band", "object_id"])
-def test_texts_that_nothing_belongs_to_are_refused_unread(edge: Live, name: str) -> None:
+def test_infer_too_many_texts_are_rejected_unread(edge: Live, name: str) -> None:
     arrays = history(1.0, 2.0) | {"object_id": np.array([b"", b""], dtype=object)}
     place = list(arrays).index(name)
     body, length = binary_body(arrays, {name: {"shape": [51]}})  # more than are there, so that reading would tell
@@ -126,12 +126,12 @@ TOP = {"classification": 3}
         ({"surprise": 1}, " unknown_field"),
     ],
 )
-def test_members_of_the_request(edge: Live, members: dict[str, Any], expected: str) -> None:
+def test_infer_invalid_member_is_named(edge: Live, members: dict[str, Any], expected: str) -> None:
     body = json.dumps(json_body(history(1.0)) | members).encode()
     assert refusal(edge, body, None) == (422, expected)
 
 
-def test_a_timeout_that_no_float_can_hold(edge: Live) -> None:
+def test_infer_huge_timeout_is_a_problem(edge: Live) -> None:
     arrays = history(1.0)
     arrays["flux"][0] = np.nan  # which lets integers of any size in
     body = json.dumps(json_body(arrays, parameters={"timeout": 10**400})).encode()
@@ -139,16 +139,16 @@ def test_a_timeout_that_no_float_can_hold(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null"])
-def test_json_that_is_no_request(edge: Live, body: bytes) -> None:
+def test_infer_json_that_is_no_object_is_a_problem(edge: Live, body: bytes) -> None:
     assert refusal(edge, body, None) == (422, " not_an_object")
 
 
 @pytest.mark.parametrize("length", [0, LENGTH - 1, LENGTH + 1, len(BODY), len(BODY) + 1, 10**11, "x", "-1", "1e3"])
-def test_a_header_length_that_lies(edge: Live, length: int | str) -> None:
+def test_infer_wrong_header_length_is_malformed(edge: Live, length: int | str) -> None:
     assert refusal(edge, BODY, length)[0] == 400
 
 
-def test_no_or_several_header_lengths(edge: Live) -> None:
+def test_infer_missing_or_repeated_header_length_is_malformed(edge: Live) -> None:
     assert refusal(edge, BODY, None)[0] == 400
     with edge.connect() as connection:
         head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\nConnection: close\r\n"
@@ -157,11 +157,11 @@ def test_no_or_several_header_lengths(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 8, 100, len(BODY) - LENGTH])
-def test_a_binary_part_that_is_cut_short(edge: Live, cut: int) -> None:
+def test_infer_truncated_binary_part_is_malformed(edge: Live, cut: int) -> None:
     assert refusal(edge, BODY[:-cut], LENGTH)[0] == 400
 
 
-def test_a_client_that_leaves_takes_its_work_along() -> None:
+def test_infer_disconnected_client_withdraws_its_work() -> None:
     network = Network()
     with live(loader(network), workers=1) as edge:
         network.hold()
@@ -180,12 +180,12 @@ def test_a_client_that_leaves_takes_its_work_along() -> None:
         wait_until(lambda: edge.service.budget.held == 0)
 
 
-def test_bytes_after_the_last_tensor(edge: Live) -> None:
+def test_infer_bytes_after_the_last_tensor_are_malformed(edge: Live) -> None:
     assert refusal(edge, BODY + b"\0", LENGTH) == (400, "1 bytes follow the last tensor")
 
 
 @pytest.mark.parametrize("shape", [[2**31 - 1], [2**31 - 1, 2**31 - 1], [2**63], [2**64], [-1], [1e9], [10**400]])
-def test_shapes_beyond_all_measure(edge: Live, shape: list[Any]) -> None:
+def test_infer_huge_shape_is_a_problem(edge: Live, shape: list[Any]) -> None:
     started = time.monotonic()
     assert refusal(edge, *binary_body(history(1.0), {"mjd": {"shape": shape}}))[0] == 422
     assert time.monotonic() - started < 5
@@ -196,7 +196,7 @@ def test_infer_json_part_beyond_the_limit_is_a_problem(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "deflate"])
-def test_compressed_bodies(edge: Live, pack: Any) -> None:
+def test_infer_corrupt_compression_is_malformed(edge: Live, pack: Any) -> None:
     coding = "gzip" if pack is gzip.compress else "deflate"
     packed = pack(BODY)
     assert post(edge, packed, LENGTH, Content_Encoding=coding)[0] == 200
@@ -206,7 +206,7 @@ def test_compressed_bodies(edge: Live, pack: Any) -> None:
     assert refusal(edge, pack(bytes(20 * LIMIT)), LENGTH, Content_Encoding=coding)[0] == 413
 
 
-def test_a_bomb_costs_no_more_than_its_limit() -> None:
+def test_infer_compression_bomb_is_bounded() -> None:
     with live(loader(Network()), max_held_bytes=3_000_000) as edge:
         bomb = gzip.compress(bytes(10_000_000))
         assert refusal(edge, bomb, 100, Content_Encoding="gzip")[0] == 429
@@ -214,18 +214,18 @@ def test_a_bomb_costs_no_more_than_its_limit() -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip, gzip", "compress"])
-def test_codings_that_are_not_read(edge: Live, coding: str) -> None:
+def test_infer_unsupported_content_encoding_is_415(edge: Live, coding: str) -> None:
     assert refusal(edge, BODY, LENGTH, Content_Encoding=coding)[0] == 415
 
 
 @pytest.mark.parametrize("kind", ["application/msgpack", "multipart/form-data"])
-def test_types_that_are_not_read(edge: Live, kind: str) -> None:
+def test_infer_unsupported_content_type_is_415(edge: Live, kind: str) -> None:
     assert refusal(edge, BODY, LENGTH, Content_Type=kind)[0] == 415
 
 
 @given(data=st.data())
 @effort(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_spoiled_body_is_answered_or_refused_and_never_more(edge: Live, data: st.DataObject) -> None:
+def test_infer_corrupted_body_is_answered_or_a_problem(edge: Live, data: st.DataObject) -> None:
     body, length = (BODY, LENGTH) if data.draw(st.booleans()) else (JSON, len(JSON))
     spoiled = bytearray(body)
     for _ in range(data.draw(st.integers(1, 4))):

@@ -60,13 +60,13 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_bytes_beside_headers_and_body_are_bounded(edge: Live, kind: str) -> None:
+def test_connection_bytes_outside_headers_and_body_are_bounded(edge: Live, kind: str) -> None:
     """The socket's own buffers take a few megabytes; what counts is that the connection ends long before the body's."""
     start, piece = ENDLESS[kind]
     assert flood(edge, start, piece, most=200_000_000) < 50_000_000
 
 
-def test_headers_of_a_second_request_are_bounded_while_the_first_is_answered() -> None:
+def test_connection_headers_of_a_pipelined_request_are_bounded() -> None:
     network = Network()
     with live(loader(network), hung_run_seconds=300) as edge:  # the run is held for as long as the flood lasts
         network.hold()
@@ -76,14 +76,14 @@ def test_headers_of_a_second_request_are_bounded_while_the_first_is_answered() -
         edge.still_well()
 
 
-def test_a_body_in_the_smallest_chunks_is_read(edge: Live) -> None:
+def test_connection_body_in_smallest_chunks_is_read(edge: Live) -> None:
     body = BODY + b" " * (2 * MAX_HEADER_BYTES)
     with edge.connect() as connection:
         connection.sendall(CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 200"
 
 
-def test_a_trailer_is_no_header() -> None:
+def test_connection_trailer_is_no_header() -> None:
     """Neither does it open a door, nor does it name the request."""
     chunks = b"%x\r\n%s\r\n0\r\nX-API-Key: %s\r\nX-Request-ID: smuggled\r\n\r\n" % (len(BODY), BODY, KEYS[0].encode())
     with live(loader(Network()), api_keys=DIGESTS) as edge, edge.connect() as connection:
@@ -108,7 +108,7 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("kind", AMBIGUOUS)
-def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(edge: Live, kind: str) -> None:
+def test_connection_ambiguous_framing_is_rejected(edge: Live, kind: str) -> None:
     with edge.connect() as connection:
         connection.sendall(AMBIGUOUS[kind] + b"hello")
         connection.shutdown(socket.SHUT_WR)
@@ -116,7 +116,7 @@ def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(edge: Live
     assert reply == b"" or re.match(rb"HTTP/1.1 (4\d\d|501) ", reply)
 
 
-def test_refusals_without_the_application_are_counted_and_logged() -> None:
+def test_connection_rejections_are_counted_and_logged() -> None:
     with capture_logs() as logged, live(loader(Network())) as edge:
         with edge.connect() as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nX-Filler: " + b"x" * (2 * MAX_HEADER_BYTES))
@@ -127,7 +127,7 @@ def test_refusals_without_the_application_are_counted_and_logged() -> None:
     assert line["request_id"].encode() in reply
 
 
-def test_other_origins_are_told_nothing(edge: Live) -> None:
+def test_cors_without_setting_sends_no_headers(edge: Live) -> None:
     origin = {"Origin": "https://elsewhere.example"}
     for method, path, body in (("GET", "/v1/models", None), ("POST", "/v1/classify", BODY), ("GET", "/metrics", None)):
         status, headers, _ = edge.ask(method, path, body, origin)
@@ -140,16 +140,16 @@ def test_other_origins_are_told_nothing(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
-def test_requests_that_a_page_of_another_origin_can_send_unasked_are_refused(edge: Live, kind: str) -> None:
+def test_cors_simple_requests_of_pages_are_rejected(edge: Live, kind: str) -> None:
     assert edge.ask("POST", "/v1/classify", BODY, {"Content-Type": kind})[0] == 415
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/v1/models", "/problems/invalid", "/nowhere", "/metrics"])
-def test_no_reply_is_taken_for_another_type(edge: Live, path: str) -> None:
+def test_response_has_nosniff(edge: Live, path: str) -> None:
     assert edge.ask("GET", path)[1]["x-content-type-options"] == "nosniff"
 
 
-def test_every_key_is_compared_and_none_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_ring_compares_every_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """However early one matches: time tells neither how many there are before it nor how much of one was right."""
     compared: list[tuple[bytes, bytes]] = []
 
@@ -184,7 +184,7 @@ EVERY_WAY_IN: list[tuple[str, bytes, str]] = [
 ]
 
 
-def test_nothing_of_a_request_but_its_route_is_logged() -> None:
+def test_access_log_has_only_the_route_of_a_request() -> None:
     network = Network()
     network.on_marker[7.0] = lambda: 1 / 0
     with capture_logs() as logged, live(loader(network), api_keys=DIGESTS) as guarded:
@@ -203,7 +203,7 @@ LEAKS = re.compile(
 )
 
 
-def test_no_problem_tells_what_the_service_is_made_of(edge: Live) -> None:
+def test_problem_reveals_no_internals(edge: Live) -> None:
     asked = [*EVERY_WAY_IN, ("/nowhere", b"", ""), ("/v1/classify", b"[" * 1000, "application/json")]
     asked += [
         ("/v1/classify", body, kind) for body in (b"\xff", b"{", b'{"mjd": 1e999}') for _, _, kind in EVERY_WAY_IN
@@ -216,7 +216,7 @@ def test_no_problem_tells_what_the_service_is_made_of(edge: Live) -> None:
             assert headers["content-type"] == "application/problem+json"
 
 
-def test_unknown_paths_add_no_series(edge: Live) -> None:
+def test_metrics_unknown_paths_add_no_series(edge: Live) -> None:
     """Labels of metrics come from the service alone: nobody can fill its memory with names."""
     before = _series(edge)
     for number in range(50):

@@ -99,7 +99,7 @@ def marked(index: int, **changes: Any) -> dict[str, Any]:
     return curve(3, flux=[float(index % 100)] * 3, object_id=str(index)) | changes
 
 
-def test_a_result_comes_back_while_the_stream_goes_on(edge: Live) -> None:
+def test_ndjson_results_are_sent_while_lines_arrive(edge: Live) -> None:
     with Talk(edge) as talk:
         for index in range(3):
             talk.say(marked(index))
@@ -113,7 +113,7 @@ def test_a_result_comes_back_while_the_stream_goes_on(edge: Live) -> None:
         assert talk.result() is None
 
 
-def test_thousands_in_order(edge: Live) -> None:
+def test_ndjson_thousands_of_lines_are_answered_in_order(edge: Live) -> None:
     body = lines_body([marked(index) for index in range(3000)])
     status, headers, reply = edge.ask("POST", "/v1/classify", body, {"Content-Type": NDJSON_TYPE})
     results = [json.loads(line) for line in reply.splitlines()]
@@ -122,7 +122,7 @@ def test_thousands_in_order(edge: Live) -> None:
     assert [result["class"] for result in results] == [ELASTICC.names[i % 100 % CLASSES] for i in range(3000)]
 
 
-def test_bad_lines_are_answered_alone(edge: Live) -> None:
+def test_ndjson_invalid_line_is_rejected_alone(edge: Live) -> None:
     lines = [
         json.dumps(marked(1)).encode(),
         b"{not json",
@@ -149,7 +149,7 @@ def test_bad_lines_are_answered_alone(edge: Live) -> None:
     ]  # fmt: skip
 
 
-def test_options_are_in_the_address(edge: Live) -> None:
+def test_ndjson_options_are_query_parameters(edge: Live) -> None:
     path = "/v1/classify?embedding=true&embedding_dtype=float16&embedding_encoding=base64"
     _, _, reply = edge.ask("POST", path, lines_body([marked(1)]), {"Content-Type": NDJSON_TYPE})
     assert json.loads(reply)["embedding"] == "ADwAPAA8ADw="
@@ -160,19 +160,19 @@ def test_options_are_in_the_address(edge: Live) -> None:
 
 
 @pytest.mark.parametrize(("body", "status"), [(b"", 400), (b"\n \n", 400), (b"x" * (LINE_LIMIT + 1), 413)])
-def test_a_fault_before_the_first_result_is_a_problem(edge: Live, body: bytes, status: int) -> None:
+def test_ndjson_error_before_the_first_result_is_a_problem(edge: Live, body: bytes, status: int) -> None:
     answered, headers, reply = edge.ask("POST", "/v1/classify", body, {"Content-Type": NDJSON_TYPE})
     assert (answered, headers["content-type"], json.loads(reply)["status"]) == (
         status, "application/problem+json", status
     )  # fmt: skip
 
 
-def test_no_other_format_answers_a_stream(edge: Live) -> None:
+def test_ndjson_other_accept_is_406(edge: Live) -> None:
     headers = {"Content-Type": NDJSON_TYPE, "Accept": "application/json"}
     assert edge.ask("POST", "/v1/classify", lines_body([marked(1)]), headers)[0] == 406
 
 
-def test_a_line_without_end_ends_the_stream_after_what_came_before(edge: Live) -> None:
+def test_ndjson_endless_line_ends_the_stream_after_earlier_results(edge: Live) -> None:
     with Talk(edge) as talk:
         talk.say(marked(1))
         for _ in range(LINE_LIMIT // 10_000 + 1):
@@ -182,7 +182,7 @@ def test_a_line_without_end_ends_the_stream_after_what_came_before(edge: Live) -
     wait_until(lambda: edge.metric("nightjar_requests_total", route="/v1/classify", code="413") >= 1)
 
 
-def test_a_client_that_stops_sending(edge: Live) -> None:
+def test_ndjson_client_that_stops_sending_times_out(edge: Live) -> None:
     with Talk(edge) as talk:
         talk.say(marked(1))
         talk.socket.sendall(chunk(b'{"mjd": [60'))
@@ -197,7 +197,7 @@ def send_until_cut_off(connection: socket.socket, data: bytes, pause: float = 0.
         time.sleep(pause)
 
 
-def test_a_client_that_sends_a_byte_at_a_time_without_an_end(edge: Live) -> None:
+def test_ndjson_client_that_sends_single_bytes_times_out(edge: Live) -> None:
     with Talk(edge) as talk:
         started = time.monotonic()
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
@@ -205,15 +205,13 @@ def test_a_client_that_sends_a_byte_at_a_time_without_an_end(edge: Live) -> None
         assert time.monotonic() - started < 8
 
 
-def test_too_many_light_curves(edge: Live) -> None:
+def test_ndjson_too_many_lines_end_the_stream(edge: Live) -> None:
     _, _, reply = edge.ask("POST", "/v1/classify", b"7\n" * 5001, {"Content-Type": NDJSON_TYPE})
     *answered, last = reply.splitlines()
     assert (len(answered), json.loads(last)["problem"]["limit"]) == (5000, 5000)
 
 
-def test_a_client_that_leaves_its_results_unread_is_held_back_and_disconnected(
-    edge: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ndjson_client_that_does_not_read_is_disconnected(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
     budget, take = edge.service.budget, edge.service.budget.take
 
@@ -232,7 +230,7 @@ def test_a_client_that_leaves_its_results_unread_is_held_back_and_disconnected(
     assert LINE_LIMIT < max(held) < 3 * LINE_LIMIT + 512 * 1500  # one more group than fits, and what it became
 
 
-def test_a_client_that_leaves_takes_its_work_along(edge: Live, network: Network) -> None:
+def test_ndjson_disconnected_client_withdraws_its_work(edge: Live, network: Network) -> None:
     withdrawn = edge.metric("nightjar_withdrawn_total")
     network.hold()
     try:
@@ -246,7 +244,7 @@ def test_a_client_that_leaves_takes_its_work_along(edge: Live, network: Network)
     wait_until(lambda: edge.metric("nightjar_requests_total", route="/v1/classify", code="499") >= 1)
 
 
-def test_a_deadline_that_passes_is_that_of_a_light_curve(edge: Live, network: Network) -> None:
+def test_ndjson_deadline_passed_fails_the_light_curve(edge: Live, network: Network) -> None:
     network.hold()
     try:
         with Talk(edge, "/v1/classify?deadline_ms=50") as talk:
@@ -263,7 +261,7 @@ def holds(edge: Live, waiting: int) -> bool:
     return edge.metric("nightjar_queue_depth") == waiting
 
 
-def test_a_full_engine_refuses_a_stream_at_its_beginning_and_is_waited_for_later() -> None:
+def test_ndjson_overload_rejects_new_streams_and_delays_running_ones() -> None:
     network = Network()
     with live(loader(network, CostModel(0.5, 0.0, 0.0)), workers=1, max_queued_seconds=1.2) as edge:
         network.hold()
@@ -281,7 +279,7 @@ def test_a_full_engine_refuses_a_stream_at_its_beginning_and_is_waited_for_later
             assert [result["object_id"] for result in first.results()] == list("01234")
 
 
-def test_a_service_that_stops_says_so_in_the_last_line() -> None:
+def test_ndjson_service_that_stops_has_a_problem_in_the_last_line() -> None:
     network = Network()
     with live(loader(network), drain_timeout=1) as edge, Talk(edge) as talk:
         talk.say(marked(1))
@@ -291,7 +289,7 @@ def test_a_service_that_stops_says_so_in_the_last_line() -> None:
     assert last["problem"]["status"] == 503
 
 
-def test_a_client_that_reads_late_and_never_leaves_keeps_no_service_from_ending() -> None:
+def test_ndjson_client_that_stays_does_not_block_shutdown() -> None:
     """Closing the loop could fail while its connection was open."""
     with ExitStack() as stack:
         with live(loader(Network()), drain_timeout=1) as edge:
@@ -303,7 +301,7 @@ def test_a_client_that_reads_late_and_never_leaves_keeps_no_service_from_ending(
     assert (last["problem"]["status"], edge.server.exit_status) == (503, 0)
 
 
-def test_a_stream_is_charged_for_what_it_holds() -> None:
+def test_ndjson_held_bytes_are_charged_to_the_budget() -> None:
     network = Network()
     with live(loader(network), max_held_bytes=5000) as edge, Talk(edge) as talk:
         network.hold()

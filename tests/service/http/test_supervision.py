@@ -55,7 +55,7 @@ def assert_try_again(status: int, headers: dict[str, str], body: bytes, detail: 
     assert problem["detail"] == detail
 
 
-def test_a_curve_for_which_there_is_no_memory(edge: Live) -> None:
+def test_engine_out_of_memory_answers_the_light_curve(edge: Live) -> None:
     body = json.dumps(troubled(GREEDY)).encode()
     told = edge.ask("POST", "/v1/classify", body)
     assert_try_again(*told, "there was not enough memory to run this light curve")
@@ -63,14 +63,14 @@ def test_a_curve_for_which_there_is_no_memory(edge: Live) -> None:
     edge.still_well()
 
 
-def test_batch_mates_are_answered(edge: Live) -> None:
+def test_engine_out_of_memory_batch_mates_are_answered(edge: Live) -> None:
     status, reply = edge.classify({"light_curves": [curve(), troubled(GREEDY), curve()]})
     results = reply["results"]
     assert (status, [result["status"] for result in results]) == (200, ["classified", "failed", "classified"])
     assert results[1]["reason"] == "out_of_memory"
 
 
-def test_a_thread_that_dies_is_told_in_every_way() -> None:
+def test_engine_dead_thread_is_reported_everywhere() -> None:
     network = Network()
     network.on_marker[FATAL] = sys.exit
     with live(loader(network)) as edge:
@@ -139,7 +139,7 @@ def test_serve_with_a_hung_run_answers_everybody_and_exits(trouble: Bundle, kind
 @pytest.mark.parametrize(
     ("kind", "fault"), [("thread", "thread_died"), ("hang", "run_hung"), ("lost", "provider_lost")]
 )
-def test_a_fatal_fault_ends_the_process_with_a_status_that_says_so(kind: str, fault: str) -> None:
+def test_serve_fatal_error_exits_with_1(kind: str, fault: str) -> None:
     with process("support.trouble", kind, HUNG_RUN_SECONDS="0.5") as service:
         wait_until(lambda: service.answers("/readyz"), 60)
         status, headers, body = service.ask("POST", "/v1/classify", json.dumps(troubled({"flux": FATAL})).encode())
@@ -150,7 +150,7 @@ def test_a_fatal_fault_ends_the_process_with_a_status_that_says_so(kind: str, fa
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["altered", "with its hash"])
-def test_a_graph_that_is_cut_short_is_never_served(trouble: Bundle, tmp_path: Path, known: bool) -> None:
+def test_serve_truncated_graph_is_never_served(trouble: Bundle, tmp_path: Path, known: bool) -> None:
     """A graph without its end is refused, whether or not the manifest was written to match."""
     folder = tmp_path / "cut"
     shutil.copytree(trouble.path, folder)

@@ -36,13 +36,13 @@ def request(**headers: str) -> Request:
         (0.5, None, 0.0005),
     ],
 )
-def test_the_soonest_deadline_counts(option: float | None, header: str | None, expected: float) -> None:
+def test_infer_options_earliest_deadline_counts(option: float | None, header: str | None, expected: float) -> None:
     asked = request(**({} if header is None else {DEADLINE_HEADER: header}))
     assert infer_options(asked, SETTINGS, 100.0, option).deadline == pytest.approx(100 + expected)
 
 
 @pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "1e3", "soon", "99999999999", "20001", "\u0661"])
-def test_a_header_that_names_no_good_deadline_is_refused(value: str) -> None:
+def test_deadline_header_invalid_is_a_problem(value: str) -> None:
     with pytest.raises(ProblemError) as refusal:
         infer_options(request(**{DEADLINE_HEADER: value}), SETTINGS, 0.0)
     assert refusal.value.kind.status == 422
@@ -77,7 +77,7 @@ def post(edge: Live, who: str, count: int, **headers: str) -> tuple[int, dict[st
     return status, received, json.loads(text)
 
 
-def test_a_deadline_comes_in_a_header(edge: Live, network: Network) -> None:
+def test_deadline_header_is_used(edge: Live, network: Network) -> None:
     network.hold()
     started = monotonic()
     with ThreadPoolExecutor() as threads:
@@ -91,7 +91,7 @@ def test_a_deadline_comes_in_a_header(edge: Live, network: Network) -> None:
     assert (status, problem["errors"][0]["reason"]) == (422, "not_milliseconds")
 
 
-def test_a_burst_with_one_key_leaves_room_for_another(edge: Live, network: Network) -> None:
+def test_queue_burst_of_one_key_leaves_room_for_another(edge: Live, network: Network) -> None:
     network.hold()
     engine = edge.service.models.default.engine
     with ThreadPoolExecutor() as threads:
@@ -108,7 +108,7 @@ def test_a_burst_with_one_key_leaves_room_for_another(edge: Live, network: Netwo
         assert [done.result()[0] for done in (running, burst, late)] == [200, 200, 200]
 
 
-def test_open_requests_of_one_key_do_not_lock_out_another(edge: Live, network: Network) -> None:
+def test_limiter_open_requests_of_one_key_leave_room_for_another(edge: Live, network: Network) -> None:
     network.hold()
     with ThreadPoolExecutor(16) as threads:
         running = threads.submit(post, edge, "burst", 1)

@@ -16,7 +16,7 @@ def timing(head: bytes) -> dict[str, float]:
     return {name: float(value) for name, value in (part.split(";dur=") for part in line[15:].split(", "))}
 
 
-def test_a_slow_client_and_a_slow_network_show_where_they_are() -> None:
+def test_server_timing_shows_slow_client_and_slow_network() -> None:
     network = Network()
     request = raw_post("/v1/classify", json.dumps(curve()).encode())
     with live(loader(network)) as edge, edge.connect() as connection:

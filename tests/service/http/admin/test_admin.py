@@ -76,7 +76,7 @@ def admin(tmp_path: Path) -> Iterator[Admin]:
         yield Admin(edge, root)
 
 
-def test_without_a_setting_there_is_none() -> None:
+def test_admin_without_setting_does_not_listen() -> None:
     with live(loader(Network())) as edge:
         assert edge.server.admin.started is False
         for path in ("/admin/models", "/admin/reload", "/v2/repository/index"):
@@ -84,14 +84,14 @@ def test_without_a_setting_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
-def test_other_addresses_than_loopback_need_keys(host: str) -> None:
+def test_admin_on_other_address_requires_keys(host: str) -> None:
     with pytest.raises(ValidationError, match="requires admin_keys"):
         Settings(admin_port=1, admin_host=host)
     Settings(admin_port=1, admin_host=host, admin_keys=(DIGEST,))
     Settings(admin_host=host)
 
 
-def test_an_address_that_is_taken_ends_the_process() -> None:
+def test_admin_address_in_use_exits_with_1() -> None:
     with socket.create_server((HOST, 0)) as taken:
         chosen = settings(admin_port=taken.getsockname()[1])
         server = Server(Service(chosen, loader(Network())))
@@ -99,7 +99,7 @@ def test_an_address_that_is_taken_ends_the_process() -> None:
     assert server.exit_status == 1
 
 
-def test_keys_are_its_own() -> None:
+def test_admin_keys_are_not_those_of_the_service() -> None:
     public = hashlib.sha256(b"public").hexdigest()
     with live(loader(Network()), admin_port=0, admin_keys=(DIGEST,), api_keys=(public,)) as edge:
         asked = Admin(edge, Path())
@@ -118,21 +118,21 @@ def test_keys_are_its_own() -> None:
         assert edge.ask("GET", "/v1/models", headers={"X-API-Key": KEY})[0] == 401
 
 
-def test_a_web_page_does_not_get_in(admin: Admin) -> None:
+def test_admin_request_of_a_web_page_is_rejected(admin: Admin) -> None:
     status, problem = admin.ask("POST", "/v2/repository/models/mine/unload", origin="http://evil.example")
     assert (status, problem["detail"]) == (401, "requests from web pages are rejected")
     assert admin.answers()["version"] == "1.0.0"
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]:1", "10.0.0.1"])
-def test_a_name_that_was_made_to_lead_here_does_not_get_in(admin: Admin, host: str) -> None:
+def test_admin_dns_rebinding_is_rejected(admin: Admin, host: str) -> None:
     """A page reads what its own name answers, without any Origin; the name may lead to loopback (DNS rebinding)."""
     assert admin.ask("GET", "/admin/models", host=host)[0] == 401
     for here in ("localhost:80", "127.0.0.1", "[::1]:8080"):
         assert admin.ask("GET", "/admin/models", host=here)[0] == 200
 
 
-def test_a_unix_socket_for_this_user_alone(tmp_path: Path) -> None:
+def test_admin_unix_socket_is_for_this_user_only(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(path))
@@ -145,7 +145,7 @@ def test_a_unix_socket_for_this_user_alone(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_everything_is_listed(admin: Admin) -> None:
+def test_admin_models_lists_everything(admin: Admin) -> None:
     version(admin.root, "0.9.0")
     (admin.root / "half").mkdir()
     (admin.root / "half" / "manifest.json").write_text("{")
@@ -165,7 +165,7 @@ def test_everything_is_listed(admin: Admin) -> None:
     ]
 
 
-def test_a_version_comes_is_left_and_goes(admin: Admin) -> None:
+def test_admin_load_rollback_and_unload_change_the_version(admin: Admin) -> None:
     version(admin.root, "1.1.0", 2.0)
     admin.change("POST", "/admin/models/mine/load")
     assert admin.answers()["version"] == "1.1.0"
@@ -182,7 +182,7 @@ def test_a_version_comes_is_left_and_goes(admin: Admin) -> None:
     assert (status, problem["type"]) == (404, "/problems/not-found")
 
 
-def test_a_corrupt_bundle_is_refused_and_the_old_one_answers(admin: Admin) -> None:
+def test_admin_load_corrupt_bundle_keeps_the_old_version(admin: Admin) -> None:
     corrupt(version(admin.root, "1.1.0", 2.0).path)
     status, problem = admin.ask("POST", "/admin/models/mine/load")
     assert (status, problem["type"]) == (409, "/problems/conflict")
@@ -192,7 +192,7 @@ def test_a_corrupt_bundle_is_refused_and_the_old_one_answers(admin: Admin) -> No
     assert json.loads(admin.edge.ask("GET", "/readyz")[2])["not_loaded"] == ["mine@1.1.0"]
 
 
-def test_a_canary_says_so_and_sticks_to_its_objects(admin: Admin) -> None:
+def test_admin_canary_keeps_its_objects(admin: Admin) -> None:
     version(admin.root, "1.1.0", 2.0)
     listed = admin.change("PUT", "/admin/models/mine/canary", {"version": "1.1.0", "percent": 40})
     assert listed.canaries["mine"].percent == 40
@@ -203,7 +203,7 @@ def test_a_canary_says_so_and_sticks_to_its_objects(admin: Admin) -> None:
     assert admin.change("DELETE", "/admin/models/mine/canary").canaries == {}
 
 
-def test_a_shadow_is_compared(admin: Admin) -> None:
+def test_admin_shadow_is_compared(admin: Admin) -> None:
     version(admin.root, "1.1.0", 1.0, created="later")
     admin.change("PUT", "/admin/models/mine/shadow", {"model": "mine@1.1.0"})
     for _ in range(200):
@@ -303,7 +303,7 @@ def test_body_without_content_type_or_as_form_is_read_as_json(admin: Admin) -> N
         ("GET", "/openapi.json", None, 404),
     ],
 )
-def test_refusals_are_problems_and_change_nothing(
+def test_admin_rejected_change_is_a_problem_and_changes_nothing(
     refusing: Admin, method: str, path: str, body: Any, status: int
 ) -> None:
     before = refusing.listing()
@@ -321,7 +321,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
         yield Admin(edge, folder / "bundles")
 
 
-def test_every_change_and_every_refusal_is_logged(admin: Admin) -> None:
+def test_admin_changes_and_rejections_are_logged(admin: Admin) -> None:
     with structlog.testing.capture_logs() as lines:
         admin.change("PUT", "/admin/aliases/ztf", {"model": "mine"})
         admin.ask("DELETE", "/admin/aliases/default")
@@ -332,7 +332,7 @@ def test_every_change_and_every_refusal_is_logged(admin: Admin) -> None:
     ]
 
 
-def test_tritons_client_works_as_it_comes(admin: Admin) -> None:
+def test_admin_triton_client_is_unchanged(admin: Admin) -> None:
     client, public = triton.InferenceServerClient(f"{HOST}:{admin.port}"), oip.client(admin.edge)
     version(admin.root, "1.1.0", 2.0)
     client.load_model("mine")

@@ -45,7 +45,7 @@ def refused(*inputs: InputTensor, binary: bytes = b"") -> tuple[int, str]:
 @pytest.mark.parametrize("datatype", NUMERIC)
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_numbers_come_out_as_they_went_in(datatype: Any, data: st.DataObject) -> None:
+def test_tensors_numbers_round_trip(datatype: Any, data: st.DataObject) -> None:
     shape = data.draw(arrays.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=5))
     array = data.draw(arrays.arrays(DTYPES[datatype], shape))
     binary = array.tobytes()
@@ -63,7 +63,7 @@ def test_numbers_come_out_as_they_went_in(datatype: Any, data: st.DataObject) ->
 
 @given(texts=st.lists(st.binary(max_size=6), max_size=8))
 @settings(max_examples=50, deadline=None)
-def test_texts_are_written_and_read_as_the_public_client_does(texts: list[bytes]) -> None:
+def test_tensors_texts_match_the_triton_client(texts: list[bytes]) -> None:
     array = np.array(texts, dtype=object)
     theirs = serialize_byte_tensor(array)
     binary = theirs.item() if texts else b""
@@ -74,12 +74,12 @@ def test_texts_are_written_and_read_as_the_public_client_does(texts: list[bytes]
 
 
 @pytest.mark.parametrize("texts", [[b"g", b"r", b"i"], [b"gg", b"r\0", b"\0\0"], [b"", b""], [b""], [b"g", b"rr"]])
-def test_texts_of_one_length_keep_every_byte(texts: list[bytes]) -> None:
+def test_decode_tensors_texts_of_one_length_keep_every_byte(texts: list[bytes]) -> None:
     binary = b"".join(struct.pack("<I", len(text)) + text for text in texts)
     assert decoded(described("BYTES", [len(texts)], len(binary)), binary).tolist() == texts
 
 
-def test_numbers_at_any_address_become_aligned() -> None:
+def test_decode_tensors_unaligned_numbers_become_aligned() -> None:
     values = np.arange(5, dtype="<f8")
     for shift in range(1, 9):
         inputs = [described("UINT8", [shift], shift, name="shift"), described("FP64", [5], 40)]
@@ -88,7 +88,7 @@ def test_numbers_at_any_address_become_aligned() -> None:
         assert (back == values).all()
 
 
-def test_tensors_follow_in_the_order_of_their_descriptions() -> None:
+def test_decode_tensors_binary_parts_follow_the_order_of_inputs() -> None:
     inputs = [
         described("INT32", [1], 4, name="a"),
         described("FP32", [2], data=[1, 2.5], name="b"),
@@ -98,13 +98,13 @@ def test_tensors_follow_in_the_order_of_their_descriptions() -> None:
     assert {name: tensor.tolist() for name, tensor in tensors.items()} == {"a": [1], "b": [1, 2.5], "c": [-2]}
 
 
-def test_null_is_a_missing_number_and_only_that() -> None:
+def test_decode_tensors_null_is_a_missing_float() -> None:
     assert np.isnan(decoded(described("FP32", [2], data=[None, 1.0]))).tolist() == [True, False]
     assert refused(described("INT64", [1], data=[None])) == (422, "/inputs/0/data")
     assert refused(described("BYTES", [1], data=[None])) == (422, "/inputs/0/data")
 
 
-def test_a_number_too_large_for_fp32_is_infinite() -> None:
+def test_decode_tensors_number_beyond_fp32_is_infinite() -> None:
     assert decoded(described("FP32", [2], data=[1e300, 1.0])).tolist() == [np.inf, 1.0]
 
 
@@ -132,7 +132,7 @@ def test_a_number_too_large_for_fp32_is_infinite() -> None:
         ("BYTES", [1], [["g"]]),
     ],
 )
-def test_json_is_not_coerced(datatype: str, shape: list[int], data: Any) -> None:
+def test_decode_tensors_json_is_not_coerced(datatype: str, shape: list[int], data: Any) -> None:
     assert refused(described(datatype, shape, data=data)) == (422, "/inputs/0/data")
 
 
@@ -158,30 +158,30 @@ SIZE = "/inputs/0/parameters/binary_data_size"
         ("BYTES", [1], bytes(5), "/inputs/0"),
     ],
 )
-def test_bytes_are_not_trusted(datatype: str, shape: list[int], binary: bytes, where: str) -> None:
+def test_decode_tensors_invalid_bytes_raise(datatype: str, shape: list[int], binary: bytes, where: str) -> None:
     assert refused(described(datatype, shape, len(binary)), binary=binary) == (422, where)
 
 
-def test_a_binary_part_of_another_length() -> None:
+def test_decode_tensors_binary_part_of_other_length_raises() -> None:
     status, detail = refused(described("FP32", [1], 4), described("FP32", [1], 4, name="y"), binary=bytes(7))
     assert (status, detail) == (400, "y has a binary_data_size of 4, but 3 bytes are left")
     assert refused(described("FP32", [1], 4), binary=bytes(9)) == (400, "5 bytes follow the last tensor")
     assert refused(described("FP32", [1], 2**62), binary=bytes(4))[0] == 400
 
 
-def test_descriptions_that_contradict_themselves() -> None:
+def test_decode_tensors_data_and_binary_size_raise() -> None:
     assert refused(described("FP32", [1], 4, data=[1.0]), binary=bytes(4)) == (422, "/inputs/0/data")
 
 
 @pytest.mark.parametrize("length", ["", "x", "-1", "+1", "1.0", "0x1", "٣", "1 ", "9" * 5000, "0", "00", "11"])
-def test_a_header_length_that_cannot_be(length: str) -> None:
+def test_split_body_invalid_header_length_raises(length: str) -> None:
     with pytest.raises(ProblemError) as caught:
         split_body(b"0123456789", length)
     assert caught.value.kind.status == 400
 
 
 @pytest.mark.parametrize(("body", "length", "binary"), [("{}abc", None, ""), ("{}abc", "2", "abc"), ("{}", "2", "")])
-def test_the_header_length_divides_the_body(body: str, length: str | None, binary: str) -> None:
+def test_split_body_divides_at_the_header_length(body: str, length: str | None, binary: str) -> None:
     text, rest = split_body(body.encode(), length)
     assert (text + bytes(rest), bytes(rest)) == (body.encode(), binary.encode())
 
@@ -206,18 +206,18 @@ def test_the_header_length_divides_the_body(body: str, length: str | None, binar
         {"surprise": 1},
     ],
 )
-def test_descriptions_are_strict(changes: dict[str, Any]) -> None:
+def test_input_tensor_invalid_description_raises(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         InputTensor.model_validate({"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]} | changes)
 
 
-def test_a_flood_of_unknown_names_is_told_once() -> None:
+def test_infer_request_many_unknown_names_give_one_error() -> None:
     with pytest.raises(ValidationError) as caught:
         InferRequest.model_validate({str(number): 0 for number in range(100_000)})
     assert caught.value.error_count() == 1
 
 
-def test_the_public_client_reads_what_is_written() -> None:
+def test_encode_response_is_read_by_the_triton_client() -> None:
     outputs = {
         "rows": np.array([[1.5, np.nan]], dtype=np.float32),
         "texts": np.array([b"a", "β".encode()], dtype=object),
@@ -233,7 +233,7 @@ def test_the_public_client_reads_what_is_written() -> None:
         assert texts == outputs["texts"].tolist()
 
 
-def test_a_text_that_is_no_utf8_can_still_be_told_as_json() -> None:
+def test_encode_response_invalid_utf8_is_replaced_in_json() -> None:
     content, _ = encode_response({}, {"x": np.array([b"\xff"], dtype=object)}, ())
     assert json.loads(content)["outputs"][0]["data"] == ["\ufffd"]
     assert decoded(described("BYTES", [1], data=["\ud800"])).tolist() == [b"?"]
@@ -241,7 +241,7 @@ def test_a_text_that_is_no_utf8_can_still_be_told_as_json() -> None:
 
 @given(flood=st.binary(max_size=200), shape=st.lists(st.integers(0, 2**31 - 1), max_size=8), data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_whatever_the_bytes_it_is_a_tensor_or_a_problem(flood: bytes, shape: list[int], data: st.DataObject) -> None:
+def test_decode_tensors_any_bytes_give_a_tensor_or_raise(flood: bytes, shape: list[int], data: st.DataObject) -> None:
     datatype = data.draw(st.sampled_from(list(DTYPES)))
     with suppress(ProblemError):
         values = decode_tensors([described(datatype, shape, len(flood))], memoryview(flood))["x"]
