@@ -6,9 +6,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from support.once import common_folder, made_once
+
+# A busy machine takes longer for an example than hypothesis allows by default.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 # Before anybody imports torch: on few cores its threads wait for each other longer than they work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

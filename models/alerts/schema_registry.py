@@ -163,7 +163,7 @@ class SchemaRegistry:
     def _at_hand(self, schema_id: int) -> DecodePlan:
         name = avro.confluent_name(schema_id)
         if not avro.exists(name, self._extra):
-            raise _unknown(schema_id, "there is no schema registry, and no shipped schema has this id")
+            raise _unknown(schema_id, f"there is no schema registry, and no schema {name} is at hand")
         return plans.for_name(name, self._extra)
 
     def _fetch(self, schema_id: int) -> bytes:
