@@ -75,8 +75,8 @@ LARGE_BYTES: Final = 128 * 1024  # where glibc starts, see mallopt(3)
 _THRESHOLDS: Final = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
 
-def fix_thresholds() -> None:
-    """Fix the size from which blocks are mapped, unless the environment sets it; to be called before threads start."""
+def pin_malloc_thresholds() -> None:
+    """Pin the size from which malloc maps blocks, unless the environment sets it; call it before threads start."""
     with suppress(AttributeError, OSError):  # another C library
         library = ctypes.CDLL(None)
         for name, parameter in _THRESHOLDS.items():
@@ -84,16 +84,16 @@ def fix_thresholds() -> None:
                 library.mallopt(parameter, LARGE_BYTES)
 
 
-def give_memory_back() -> None:
-    """Return to the system what a freed model has left behind, tens of megabytes; glibc would keep it for itself."""
+def release_free_memory() -> None:
+    """Return free memory to the system: a model that was closed leaves tens of megabytes, which glibc would keep."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 SWITCH_SECONDS: Final = 2e-4
-"""For how long a thread may keep the interpreter when another asks for it (``sys.setswitchinterval``).
+"""Seconds that a thread may hold the GIL when another thread waits for it (``sys.setswitchinterval``).
 
-With the 5 ms that Python allows by default a core often has nothing to do: a run of the network has ended, and waits
-for its worker's turn. A request asks some fifteen times, behind whoever has a packet decoded, and a batch of the
-stream's a dozen times until it is published and committed. With 0.5 ms no less processor time is needed for a request.
+With Python's default of 5 ms a core is often idle: a run of the network has ended, and its worker waits for the GIL. A
+request needs the GIL some fifteen times, and a batch of a stream a dozen times until it is published and committed. A
+request needs no less processor time with 0.5 ms.
 """

@@ -43,7 +43,7 @@ from nightjar_alerts.service.process import (
     SWITCH_SECONDS,
     VERSION,
     configure_log,
-    fix_thresholds,
+    pin_malloc_thresholds,
     warn_about_environment,
 )
 from nightjar_alerts.service.settings import Settings, is_loopback
@@ -207,7 +207,7 @@ def serve(settings: Settings) -> int:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it logs a warning for every Upgrade header
     if not _may_listen(settings):
         return 1
-    fix_thresholds()
+    pin_malloc_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
     warn_about_environment(settings)
     server = Server(Service(settings))

@@ -30,6 +30,9 @@ from nightjar_alerts.service.engine.errors import ErrorKind
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.observe.tracing import Tracing
 
+TASK = "classification"
+"""The one value of the label `task`, which some metrics have: earlier versions had several tasks."""
+
 STAGES = ("receive", "decode", "validate", "featurise", "queue", "assemble", "run", "encode")
 
 SECONDS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -69,10 +72,12 @@ class Metrics(Recorder):
         self._models: Tally[tuple[str, ...]] = Tally()
         self._engines: list[Engine] = []
         for kind, outcome in product(ErrorKind, ERROR_OUTCOMES):  # at zero, so that the first one shows as an increase
-            self.faults.labels(kind, outcome)
-        self.queue_depth.set_function(lambda: sum(each.depth for each in self._engines))
-        self.queue_seconds.set_function(lambda: max((each.queued_seconds for each in self._engines), default=0))
-        self.oldest_run_seconds.set_function(
+            self.faults.labels(TASK, kind, outcome)
+        self.queue_depth.labels(TASK).set_function(lambda: sum(each.depth for each in self._engines))
+        self.queue_seconds.labels(TASK).set_function(
+            lambda: max((each.queued_seconds for each in self._engines), default=0)
+        )
+        self.oldest_run_seconds.labels(TASK).set_function(
             lambda: max((each.oldest_run_seconds for each in self._engines), default=0)
         )
 
@@ -113,24 +118,27 @@ class Metrics(Recorder):
 
     def _declare_batches(self) -> None:
         counter, gauge, histogram = self._kinds()
-        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.")
+        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.", ["task"])
         self.queue_seconds = gauge(
-            "queue_work_seconds", "Predicted time until every queued light curve has been started."
+            "queue_work_seconds", "Predicted time until every queued light curve has been started.", ["task"]
         )
         self.faults = counter(
             "engine_faults_total",
             "Engine faults by type and outcome (recovered or fatal).",
-            ["fault", "outcome"],
+            ["task", "fault", "outcome"],
         )
-        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest current inference run.")
-        self.batch_size = histogram("batch_size", "Light curves per inference run.", buckets=BATCH_SIZES)
-        self.batch_tokens = histogram("batch_tokens", "Padded points per inference run.", buckets=BATCH_TOKENS)
+        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest current inference run.", ["task"])
+        self.batch_size = histogram("batch_size", "Light curves per inference run.", ["task"], buckets=BATCH_SIZES)
+        self.batch_tokens = histogram(
+            "batch_tokens", "Padded points per inference run.", ["task"], buckets=BATCH_TOKENS
+        )
         self.padding_ratio = histogram(
-            "batch_padding_ratio", "Ratio of padded to real points per inference run.", buckets=PADDING_RATIOS
+            "batch_padding_ratio", "Ratio of padded to real points per inference run.", ["task"], buckets=PADDING_RATIOS
         )
         self.cost_error = histogram(
             "cost_model_error_ratio",
             "Ratio of measured to predicted duration per inference run.",
+            ["task"],
             buckets=ERROR_RATIOS,
         )
 
@@ -153,9 +161,11 @@ class Metrics(Recorder):
         self.model_info = gauge(
             "model_info",
             "Models that are served; the value is always 1.",
-            ["model", "version", "sha256", "provider"],
+            ["task", "model", "version", "sha256", "provider"],
         )
-        self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the latest model.")
+        self.model_load_seconds = gauge(
+            "model_load_seconds", "Time to load, verify and warm up the latest model.", ["task"]
+        )
         self.model_curves = counter(
             "model_curves_total",
             "Light curves by model and version; role: current or canary.",
@@ -304,14 +314,14 @@ class Metrics(Recorder):
     def add_model(self, labels: tuple[str, ...], load_seconds: float) -> None:
         """Show a model as served; ``labels`` are those of ``model_info``."""
         self._models[labels] += 1
-        self.model_info.labels(*labels).set(1)
-        self.model_load_seconds.set(load_seconds)
+        self.model_info.labels(TASK, *labels).set(1)
+        self.model_load_seconds.labels(TASK).set(load_seconds)
 
     def remove_model(self, labels: tuple[str, ...]) -> None:
         """Stop showing a model as served, unless another engine serves the same bundle."""
         self._models[labels] -= 1
         if not self._models[labels]:
-            self.model_info.remove(*labels)
+            self.model_info.remove(TASK, *labels)
 
     def render(self) -> bytes:
         """Return the text exposition; takes milliseconds, so not for the event loop."""
@@ -332,6 +342,8 @@ class ModelMetrics(ModelRecorder):
     def __init__(self, metrics: Metrics, bundle: Bundle) -> None:
         manifest = bundle.manifest
         self._metrics, self._tracing, self._bundle = metrics, metrics.tracing, bundle
+        self._batch_size, self._batch_tokens = metrics.batch_size.labels(TASK), metrics.batch_tokens.labels(TASK)
+        self._padding_ratio, self._cost_error = metrics.padding_ratio.labels(TASK), metrics.cost_error.labels(TASK)
         classes = () if manifest.taxonomy is None else manifest.taxonomy.names
         self._by_class = [metrics.predicted_class.labels(name) for name in classes]
         self._by_band = [metrics.observations.labels(name) for name in manifest.band_map.labels]
@@ -362,10 +374,10 @@ class ModelMetrics(ModelRecorder):
     def record_run(self, report: RunReport, predicted_seconds: float) -> None:
         """Record a run of the network."""
         padded = report.size * report.length
-        self._metrics.batch_size.observe(report.size)
-        self._metrics.batch_tokens.observe(padded)
-        self._metrics.padding_ratio.observe(padded / report.tokens)
-        self._metrics.cost_error.observe(report.run_seconds / predicted_seconds)
+        self._batch_size.observe(report.size)
+        self._batch_tokens.observe(padded)
+        self._padding_ratio.observe(padded / report.tokens)
+        self._cost_error.observe(report.run_seconds / predicted_seconds)
         self._record_experts(report)
         self._record_inputs(report.entries)
         self._record_predictions([result for result in report.results if isinstance(result, Prediction)])
@@ -428,7 +440,7 @@ class ModelMetrics(ModelRecorder):
 
     def record_error(self, kind: ErrorKind, recovered: bool) -> None:
         """Record an error of the engine."""
-        self._metrics.faults.labels(kind, ERROR_OUTCOMES[not recovered]).inc()
+        self._metrics.faults.labels(TASK, kind, ERROR_OUTCOMES[not recovered]).inc()
 
     def current_span(self) -> object:
         """Return the tracing span of the current request; None if it is not recorded."""

@@ -34,7 +34,7 @@ from nightjar_alerts.service.cache import ResultCache
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.recorder import Recorder
-from nightjar_alerts.service.process import give_memory_back
+from nightjar_alerts.service.process import release_free_memory
 from nightjar_alerts.service.registry.loader import (
     BackgroundLoader,
     BundleOnDisk,
@@ -471,7 +471,7 @@ class ModelManager:
         self.draining.discard(model)
         log.info("model unloaded", model=str(model.reference), sha256=model.bundle.sha256)
         del model  # the last reference: the session goes with it, and only then is there memory to give back
-        await asyncio.to_thread(give_memory_back)
+        await asyncio.to_thread(release_free_memory)
 
     def _run(self, work: Coroutine[Any, Any, object]) -> None:
         # Held until it ends: the event loop itself refers to tasks only weakly.

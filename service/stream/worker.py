@@ -47,7 +47,7 @@ from nightjar_alerts.service.observe.tracing import tracing_to
 from nightjar_alerts.service.process import (
     SWITCH_SECONDS,
     configure_log,
-    fix_thresholds,
+    pin_malloc_thresholds,
     warn_about_environment,
 )
 from nightjar_alerts.service.registry.loader import LoadOne, load_one
@@ -374,7 +374,7 @@ async def supervise(worker: Worker) -> int:
 def work(settings: StreamSettings, replay: bool = False) -> int:
     """Run a worker until it ends; returns the exit status."""
     configure_log(settings)
-    fix_thresholds()
+    pin_malloc_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
     warn_about_environment(settings)
     try:

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import ctypes
-from nightjar_alerts.service.process import fix_thresholds, give_memory_back
+from nightjar_alerts.service.process import pin_malloc_thresholds, release_free_memory
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in
@@ -19,13 +19,13 @@ library = ctypes.CDLL(None)
 library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 library.free.argtypes, library.mallinfo2.restype = [ctypes.c_void_p], Info
 if FIX:
-    fix_thresholds()
+    pin_malloc_thresholds()
 library.free(library.malloc(4 << 20))  # glibc takes it as a sign to map nothing smaller any more
 before = library.mallinfo2().hblks
 block = library.malloc(3 << 20)
 print(library.mallinfo2().hblks - before)
 library.free(block)
-give_memory_back()
+release_free_memory()
 """
 
 

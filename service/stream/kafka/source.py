@@ -255,13 +255,13 @@ class KafkaSource:
         for message in messages:
             fault = message.error()
             if fault is None:
-                self._take(message)
+                self._buffer_message(message)
             elif fault.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._skip_gap(partition_of(message))
             else:
                 self.client_errors.note(fault)
 
-    def _take(self, message: Any) -> None:
+    def _buffer_message(self, message: Any) -> None:
         """Put a message into the buffer, unless its partition was revoked, stopped or begins at a wrong offset."""
         partition, offset = partition_of(message), offset_of(message)
         assigned = self._assignment.get(partition)

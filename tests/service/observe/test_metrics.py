@@ -17,7 +17,7 @@ from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunRepo
 from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.errors import ErrorKind, InferenceFailed
-from nightjar_alerts.service.observe.metrics import STAGES, Metrics
+from nightjar_alerts.service.observe.metrics import STAGES, TASK, Metrics
 from support.graphs import EchoGraph, echo_manifest, model_input
 
 CLASSES = ELASTICC.model_copy(update={"classes": (ELASTICC.classes[11], ELASTICC.classes[13])})
@@ -64,10 +64,10 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
     metrics.model(bundle("1.0.0")).record_run(report(), 2e-3)
     expected = {
-        ("nightjar_batch_size_sum",): 2,
-        ("nightjar_batch_tokens_sum",): 20,
-        ("nightjar_batch_padding_ratio_sum",): 20 / 16,
-        ("nightjar_cost_model_error_ratio_sum",): 1.5,
+        ("nightjar_batch_size_sum", "task", TASK): 2,
+        ("nightjar_batch_tokens_sum", "task", TASK): 20,
+        ("nightjar_batch_padding_ratio_sum", "task", TASK): 20 / 16,
+        ("nightjar_cost_model_error_ratio_sum", "task", TASK): 1.5,
         ("nightjar_missing_metadata_total",): 128,
         ("nightjar_truncated_total",): 0,
         ("nightjar_observations_total", "band", "u"): 16,
@@ -119,12 +119,12 @@ async def test_the_queue_is_read_when_it_is_scraped(metrics: Metrics) -> None:
     entries = engine.enqueue([model_input(0)])
     assert await asyncio.to_thread(graph.started.acquire, True, 5)
     entries += engine.enqueue([model_input(1), model_input(2)])
-    assert value(metrics, "nightjar_queue_depth") == 2
-    assert value(metrics, "nightjar_queue_work_seconds") == 2
-    assert (value(metrics, "nightjar_oldest_run_seconds") or 0) > 0
+    assert value(metrics, "nightjar_queue_depth", task=TASK) == 2
+    assert value(metrics, "nightjar_queue_work_seconds", task=TASK) == 2
+    assert (value(metrics, "nightjar_oldest_run_seconds", task=TASK) or 0) > 0
     graph.release()
     await asyncio.gather(*(entry.future for entry in entries))
-    assert value(metrics, "nightjar_queue_depth") == 0
+    assert value(metrics, "nightjar_queue_depth", task=TASK) == 0
     await engine.stop()
 
 
@@ -145,7 +145,7 @@ def test_models_are_named_while_they_are_served(metrics: Metrics) -> None:
 def test_engine_errors_exist_at_zero_before_the_first(metrics: Metrics) -> None:
     model = metrics.model(bundle("1.0.0"))
     model.serve(engine(), "cpu", 0.5)
-    labels = {"fault": "out_of_memory", "outcome": "recovered"}
+    labels = {"task": TASK, "fault": "out_of_memory", "outcome": "recovered"}
     assert value(metrics, "nightjar_engine_faults_total", **labels) == 0
     model.record_error(ErrorKind.OUT_OF_MEMORY, recovered=True)
     assert value(metrics, "nightjar_engine_faults_total", **labels) == 1
