@@ -296,7 +296,7 @@ class Engine:
         """End a run: hand its results to the event loop."""
         with self._changed:
             # Under one lock, so that drain() does not return before the results are on the event loop. They are sent
-            # last: as soon as the event loop has them it needs the interpreter.
+            # last: as soon as the event loop has them it needs the GIL.
             self._running.pop(threading.current_thread(), None)  # _die() may have been here
             self._throughput.cleared(monotonic(), sum(entry.seconds for entry in batch))
             self._unrecorded += 1
