@@ -41,7 +41,7 @@ def test_source_whose_first_message_is_below_the_committed_offset_stops_the_part
     member = source(cluster, metrics=metrics)
     eventually(lambda: not member.poll(1, 0.1) and HERE in member._consumed)
     member._assignment.start(HERE, 10, "")
-    member._take(Early())
+    member._buffer_message(Early())
     cluster.produce("alerts", [b"after it"])
     assert member.poll(1, 1.0) == []
     assert "below the committed 10" in member.status().error
