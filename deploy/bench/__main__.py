@@ -16,14 +16,24 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from deploy.bench import engine_bench, hostile, hostile_stream, kafka, peers, report, stream, throughput
+from deploy.bench import engine_bench, hostile, hostile_stream, in_process, kafka, peers, report, stream, throughput
 from deploy.bench.before import ARMS, Arm, compare
 from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 
 Part = Literal[
-    "throughput", "engine", "stream", "kafka", "kernels", "gpu", "hostile", "hostile_stream", "peers", "before"
+    "throughput",
+    "engine",
+    "in_process",
+    "stream",
+    "kafka",
+    "kernels",
+    "gpu",
+    "hostile",
+    "hostile_stream",
+    "peers",
+    "before",
 ]
 
 
@@ -85,6 +95,8 @@ class Bench(BaseSettings):
                 )
             case "engine":
                 return engine_bench.measure(self.bundle, self.curves, self.rounds, say)
+            case "in_process":
+                return in_process.measure(self.curves, self.rounds, say)
             case "stream":
                 return stream.measure(self.bundle, self.stream_scale, self.backlog, say)
             case "kafka":

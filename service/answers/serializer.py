@@ -23,6 +23,7 @@ from nightjar_alerts.models.taxonomy import Taxonomy
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.inference import Outcome
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.registry.names import Role
 
 if TYPE_CHECKING:  # the model registry needs the settings, which an in-process program does without
@@ -237,6 +238,16 @@ class ResultSerializer:
         """Return the document of an alert from a stream: its result, with the record's key, topic, time and model."""
         result = self.result(outcome, packet_identity(packet), embedding=embedding)
         return {"key": key, "topic": topic, "mjd": packet.mjd, "model": self.provenance, **result}
+
+
+def curve_identity(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
+    """Return the members of a result that repeat what its light curve says."""
+    members: dict[str, object] = {"object_id": curve.object_id}
+    if isinstance(curve, LightCurve) and curve.described_filters:
+        members["filters"] = dict(curve.described_filters)
+    if isinstance(curve, LightCurve) and curve.warnings:
+        members["warnings"] = [warning._asdict() for warning in curve.warnings]
+    return members
 
 
 def packet_identity(packet: Packet) -> dict[str, str]:

@@ -12,6 +12,7 @@ from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import (
     ResultSerializer,
+    curve_identity,
     default_serializer,
     result_serializer,
     serialize_all,
@@ -77,21 +78,12 @@ def build_curve_results(
 ) -> ClassifyResults:
     """Build the results of light curves, as :func:`build_results`."""
     errors = [curve.errors if isinstance(curve, InvalidLightCurve) else () for curve in curves]
-    return build_results(serializers, outcomes, [_identify(curve) for curve in curves], errors, options)
+    return build_results(serializers, outcomes, [curve_identity(curve) for curve in curves], errors, options)
 
 
 def get_surveys(curves: Sequence[LightCurve | InvalidLightCurve]) -> list[str]:
     """Return the survey of each light curve, empty where none is known."""
     return [curve.survey if isinstance(curve, LightCurve) else "" for curve in curves]
-
-
-def _identify(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
-    members: dict[str, object] = {"object_id": curve.object_id}
-    if isinstance(curve, LightCurve) and curve.described_filters:
-        members["filters"] = dict(curve.described_filters)
-    if isinstance(curve, LightCurve) and curve.warnings:
-        members["warnings"] = [warning._asdict() for warning in curve.warnings]
-    return members
 
 
 def get_serializer(handle: ModelHandle, prior: Any, default: str, pointer: str = "/options/prior") -> ResultSerializer:

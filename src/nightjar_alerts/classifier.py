@@ -34,6 +34,7 @@ from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import (
     RequestedPrior,
     ResultSerializer,
+    curve_identity,
     evolution_document,
     packet_identity,
 )
@@ -57,9 +58,9 @@ if TYPE_CHECKING:
     from nightjar_alerts.models.runtime import Provider
     from nightjar_alerts.service.engine.load import LoadedModel
 
-PORTION: Final = 32
+PORTION: Final = 64
 """Inputs that a thread prepares at a time."""
-PREPARED: Final = 512
+PREPARED: Final = 256
 """Prepared light curves among which batch mates are looked for."""
 FEW_PREPARED: Final = 64
 """Prepared light curves below which every thread prepares more."""
@@ -146,6 +147,11 @@ class Classifier:
             executor.shutdown()
         for model in self._models.values():
             model.forget()
+
+    @property
+    def version(self) -> str:
+        """Version of the default model."""
+        return self._default.bundle.manifest.version
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -639,11 +645,16 @@ def _decode(inputs: Sequence[Input], start: int | None) -> list[Sequence[_Read]]
     ----------
     start : index of the first input in its list; None if errors point into each light curve.
     """
-    numbered = [(index, each) for index, each in enumerate(inputs, start or 0) if isinstance(each, Mapping)]
+    # isinstance is slow for abstract classes such as Mapping, so that dict comes first.
+    numbered = [(index, each) for index, each in enumerate(inputs, start or 0) if isinstance(each, dict | Mapping)]
     parents = ["" if start is None else f"/light_curves/{index}" for index, _ in numbered]
     bodies = iter(decode_bodies([body for _, body in numbered], parents))
     return [
-        read_packet(each) if isinstance(each, bytes) else [next(bodies) if isinstance(each, Mapping) else each]
+        [next(bodies)]
+        if isinstance(each, dict)
+        else read_packet(each)
+        if isinstance(each, bytes)
+        else [next(bodies) if isinstance(each, Mapping) else each]
         for each in inputs
     ]
 
@@ -663,9 +674,7 @@ def _identity(read: _Read) -> dict[str, Any]:
         return {"survey": read.survey or "unknown", "schema_version": "unknown", "alert_id": "", "object_id": ""}
     if isinstance(read, Packet):
         return dict(packet_identity(read))
-    if isinstance(read, LightCurve) and read.described_filters:
-        return {"object_id": read.object_id, "filters": dict(read.described_filters)}
-    return {"object_id": read.object_id}
+    return curve_identity(read)
 
 
 def _light_curve_error(result: Result) -> LightCurveError:

@@ -240,6 +240,7 @@ class Report:
     unread : number of files, or parts of one, that could not be read; ``shown`` has the first of them with the reason.
     others : number of files of another kind; ``other_names`` has the first of them.
     empty : folders without a file.
+    warnings : number of light curves with a warning, and the text of the first, by reason.
     """
 
     inputs: int = 0
@@ -249,6 +250,15 @@ class Report:
     others: int = 0
     other_names: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
+    warnings: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def add_results(self, results: Sequence[Result]) -> None:
+        """Count the results of an input."""
+        self.counts.update((result.status, result.reason) for result in results)
+        for result in results:
+            for warning in result.warnings:
+                count, detail = self.warnings.get(warning["reason"], (0, warning["detail"]))
+                self.warnings[warning["reason"]] = (count + 1, detail)
 
     def add_unread(self, item: Unread) -> None:
         """Count a file that was not read."""
@@ -273,6 +283,7 @@ class Report:
         """Return the closing lines: results by status and reason, and what was not read and why."""
         total = self.counts.total()
         lines = [f"{total:,} light curve{'' if total == 1 else 's'}: {summary_of(self.counts)}"]
+        lines += [f"warning: {count:,} of {total:,}: {detail}" for count, detail in self.warnings.values()]
         lines += [f"not read: {name}: {detail}" for name, detail in self.shown]
         if self.unread > len(self.shown):
             lines.append(f"not read: {self.unread - len(self.shown):,} more")
@@ -293,6 +304,7 @@ class Report:
             setattr(self, name, value)
         self.counts = Counter({(status, reason): count for status, reason, count in values["counts"]})
         self.shown = [(name, detail) for name, detail in values["shown"]]
+        self.warnings = {reason: (count, detail) for reason, (count, detail) in values["warnings"].items()}
 
 
 class Output(Protocol):
@@ -319,7 +331,7 @@ def _classify(
         named = [item for item in chunk if isinstance(item, Named)]
         results = engine.classify_each([item.input for item in named], wanted)
         for item, found in zip(named, results, strict=True):
-            report.counts.update((result.status, result.reason) for result in found)
+            report.add_results(found)
             for output in outputs:
                 output.add(item, found)
         for each in chunk:

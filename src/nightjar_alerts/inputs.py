@@ -11,7 +11,7 @@
 import json
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,11 +21,15 @@ import numpy as np
 from nightjar_alerts.models.alerts.documents import is_alert
 from nightjar_alerts.models.alerts.files import FileItem, read_file
 from nightjar_alerts.models.alerts.packet import Packet, PacketError
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.bulk import light_curves
+from nightjar_alerts.models.checks import photometry_warnings
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
+from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.lightcurves.decoding import OBJECT_READER, diagnose_light_curve
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
 from nightjar_alerts.service.lightcurves.validation import validate_light_curves
 
 MAX_POINTS: Final = 1_000_000
@@ -42,7 +46,7 @@ _COLUMNS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "band")
 _TABLE_NAMES: Final = frozenset(
     {"mjd", "jd", "hjd", "bjd", "time", "date", "flux", "mag", "magnitude", "magpsf", "band", "filter"}
 )
-_ARRAYS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "limiting_mag", "detected", "upper_limit")
+_ARRAYS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
 
 Body = Mapping[str, Any]
 Input = LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Body
@@ -112,7 +116,7 @@ def _request_of_body(body: Body) -> Request:
 def flatten(items: Iterable[Any]) -> Iterator[Input]:
     """Yield the inputs of a list or an iterator, whose elements may be anything that one call accepts."""
     for item in items:
-        if isinstance(item, LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Mapping):
+        if isinstance(item, dict | LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Mapping):
             yield item
         else:
             yield from read_request(item, {}).inputs
@@ -147,10 +151,48 @@ def decode_bodies(bodies: Sequence[Body], parents: Sequence[str] = ()) -> list[L
     parents : JSON pointer of each body; default: errors point into the body.
     """
     parents = parents or [""] * len(bodies)
-    decoded = [
-        diagnose_light_curve(_plain(body), OBJECT_READER, parent) for body, parent in zip(bodies, parents, strict=True)
-    ]
-    return validate_light_curves(decoded, MAX_POINTS, parents=parents)
+    usual = [_usual_columns(body) for body in bodies]
+    built = iter(light_curves([columns for columns in usual if columns is not None]))
+    curves = [None if columns is None else _with_warnings(next(built)) for columns in usual]
+    # Those that are not usual, or have an error, once more: field by field, with every error and its pointer.
+    rest = [index for index, curve in enumerate(curves) if not isinstance(curve, LightCurve)]
+    decoded = [diagnose_light_curve(_plain(bodies[index]), OBJECT_READER, parents[index]) for index in rest]
+    checked = iter(validate_light_curves(decoded, MAX_POINTS, parents=[parents[index] for index in rest]))
+    return [curve if isinstance(curve, LightCurve) else next(checked) for curve in curves]
+
+
+def _with_warnings(curve: LightCurve | LightCurveError) -> LightCurve | LightCurveError:
+    if isinstance(curve, LightCurveError):
+        return curve
+    warnings = photometry_warnings(curve.mjd, curve.flux, curve.flux_err, curve.survey)
+    return replace(curve, warnings=warnings) if warnings else curve
+
+
+def _usual_columns(body: Body) -> Columns | None:
+    """Return the columns of a body that has only the most frequent fields, of the right types; None for any other.
+
+    It takes a third of the time of the checks by field. Values are checked by :func:`models.bulk.light_curves`.
+    """
+    if not body.keys() <= _USUAL or not all(name in body for name in _COLUMNS_OF_FLUX):
+        return None
+    columns = [_column(body[name]) for name in _NUMBERS]
+    band, object_id, metadata = body["band"], body.get("object_id", ""), body.get("metadata") or {}
+    if any(type(column) is not np.ndarray or column.dtype.kind not in "fiu" for column in columns):
+        return None
+    if type(band) is not list or set(map(type, band)) != {str} or len(band) > MAX_POINTS:
+        return None
+    if type(object_id) is not str or len(object_id) > MAX_ID_LENGTH or type(metadata) is not dict:
+        return None
+    known = clean_metadata(metadata) if metadata and set(map(type, metadata.values())) <= {float, int} else {}
+    if len(known) < len(metadata):  # unknown names, missing values
+        return None
+    mjd, flux, flux_err = columns
+    return Columns(mjd, flux, flux_err, band, None, known, object_id)
+
+
+_NUMBERS: Final = ("mjd", "flux", "flux_err")
+_COLUMNS_OF_FLUX: Final = (*_NUMBERS, "band")
+_USUAL: Final = frozenset({*_COLUMNS_OF_FLUX, "object_id", "metadata"})
 
 
 def _plain(body: Body) -> dict[str, Any]:
@@ -161,7 +203,7 @@ def _plain(body: Body) -> dict[str, Any]:
     plain = dict(body)
     for name, value in plain.items():
         if name in _ARRAYS:
-            plain[name] = value if type(value) is np.ndarray and value.dtype.kind == "f" else _column(value)
+            plain[name] = _column(value)
         elif name == "band":
             plain[name] = value if type(value) is list else _listed(value)
         elif name == "object_id":
@@ -175,6 +217,8 @@ def _plain(body: Body) -> dict[str, Any]:
 
 def _column(values: Any) -> Any:
     """Return a column of numbers or flags as an array, any other as a list of plain objects."""
+    if type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind == "f" and values.size:
+        return values
     if values is None or isinstance(values, str | bytes | Mapping):
         return values
     if isinstance(values, list):
@@ -335,7 +379,7 @@ def _inputs_of_table(
     try:
         table = read_table(source, options, name="" if isinstance(source, Path) else name)
         for guess in table.guesses:
-            on_note(f"{name}: {guess}")
+            on_note(f"{name}: {guess.text}" + (f" ({_flag(guess.option)}{guess.value})" if guess.value else ""))
         for item, share in _with_share(table):
             yield Named(f"{name}: {item.object_id}" if item.object_id else name, _light_curve(item), share)
         for line in table.report.lines():
@@ -348,11 +392,16 @@ def _inputs_of_table(
 
 def _on_command_line(question: TableQuestion) -> str:
     """Return a question with the options of ``nightjar classify`` that answer it."""
-    option, _, key = question.option.partition(".")
-    flag = f"--{option.replace('_', '-')} {f'{key}=' if key else ''}"
+    flag = _flag(question.option)
     if not question.choices:
-        return f"{question.question} Use {flag}{'COLUMN' if option == 'columns' else 'VALUE'}"
+        return f"{question.question} Use {flag}{'COLUMN' if question.option.startswith('columns') else 'VALUE'}"
     return f"{question.question} Use {' or '.join(f'{flag}{each.value} ({each.meaning})' for each in question.choices)}"
+
+
+def _flag(option: str) -> str:
+    """Return an option of the reader of tables as one of the command line: ``--columns time=``, ``--flux-unit ``."""
+    name, _, key = option.partition(".")
+    return f"--{name.replace('_', '-')} {f'{key}=' if key else ''}"
 
 
 def _with_share(table: Table) -> Iterator[tuple[TableObject, float]]:

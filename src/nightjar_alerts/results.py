@@ -141,6 +141,11 @@ class Result:
         """Invalid values, each with ``pointer``, ``reason`` and ``detail``."""
         return [dict(error) for error in self._document.get("errors", ())]
 
+    @property
+    def warnings(self) -> list[dict[str, str]]:
+        """What is probably wrong with the values, such as the unit, each with ``reason`` and ``detail``."""
+        return [dict(warning) for warning in self._document.get("warnings", ())]
+
     def prefix_errors(self, parent: str) -> None:
         """Let the pointers of the errors begin at the document that holds the light curve."""
         for error in self._document.get("errors", ()):

@@ -1,0 +1,153 @@
+"""Benchmark of classification in process: :class:`nightjar_alerts.Classifier` and ``nightjar classify``.
+
+**Throughput.** One call of ``classify`` with light curves as dictionaries of arrays, and ``to_dict()`` of every result.
+The batches that it runs are recorded, and in the same round onnxruntime runs the same arrays, made before, with as many
+threads: what remains is the price of checking, featurising, batching and of results. On a machine that is busy with
+other work the ratio of processor time (``cpu_vs_bare``) is the steadier of the two.
+
+**Import** is ``from nightjar_alerts import Classifier`` in a new process.
+
+**A table** of light curves, one row per observation, goes through the command line to a CSV: wall time of the process
+from its start, and its largest resident memory.
+"""
+
+import csv
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from deploy.bench.report import Numbers, spread
+from deploy.bench.workload import Columns, alert_mix
+from nightjar_alerts.classifier import Classifier
+from nightjar_alerts.service.engine.adapter import Arrays, Graph
+from nightjar_alerts.service.engine.machine import usable_cores
+
+SEED: Final = 20260102
+OBJECTS: Final = 5000
+IMPORTS: Final = 7
+_IMPORT: Final = (
+    "import time; t = time.perf_counter(); from nightjar_alerts import Classifier; print(time.perf_counter() - t)"
+)
+
+
+def measure(curves: int, rounds: int, say: Callable[[str], None], objects: int = OBJECTS) -> Numbers:
+    """Return the keys ``in_process.*``."""
+    numbers = _throughput(curves, rounds, say) | _imports(say)
+    return numbers | _table(objects, say)
+
+
+def _throughput(curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
+    sent = [_with_arrays(curve) for curve in alert_mix(curves, SEED)]
+    rates, ratios, cpu_ratios = [], [], []
+    with Classifier() as classifier:
+        model = classifier._default
+        loaded = model.open()
+        graph = _Recorder(loaded.graph)
+        model.loaded = replace(loaded, graph=graph)
+        classifier.classify(sent[:64])
+        for number in range(rounds):
+            graph.batches.clear()
+            began = _Clock()
+            results = classifier.classify(sent)
+            documents = [result.to_dict() for result in results]
+            seconds, cpu = began.seconds()
+            if any(document["status"] != "classified" for document in documents):
+                raise RuntimeError("not every light curve was classified")
+            bare, bare_cpu = _bare_seconds(loaded.graph, graph.batches)
+            rates.append(curves / seconds)
+            ratios.append(bare / seconds)
+            cpu_ratios.append(bare_cpu / cpu)
+            say(f"round {number + 1}/{rounds}: {curves / seconds:.0f}/s, bare {curves / bare:.0f}/s")
+    return {
+        "in_process.per_s": spread(rates),
+        "in_process.vs_bare": spread(ratios),
+        "in_process.cpu_vs_bare": spread(cpu_ratios),
+    }
+
+
+class _Clock:
+    """Wall time, and the processor time of this process, since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def seconds(self) -> tuple[float, float]:
+        """Return both."""
+        return time.perf_counter() - self._wall, time.process_time() - self._cpu
+
+
+def _with_arrays(curve: Columns) -> dict[str, Any]:
+    return {name: np.array(value) if name in ("mjd", "flux", "flux_err") else value for name, value in curve.items()}
+
+
+class _Recorder:
+    """Runs a graph, and keeps the arrays of every run."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.batches: list[Arrays] = []
+
+    def __call__(self, arrays: Arrays) -> Arrays:
+        """Run the graph."""
+        self.batches.append(arrays)
+        return self._graph(arrays)
+
+
+def _bare_seconds(graph: Graph, batches: Sequence[Arrays]) -> tuple[float, float]:
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        began = _Clock()
+        for _ in pool.map(graph, batches):
+            pass
+        return began.seconds()
+
+
+def _imports(say: Callable[[str], None]) -> Numbers:
+    seconds = [
+        float(subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True).stdout)
+        for _ in range(IMPORTS)
+    ]
+    say(f"import: {min(seconds):.2f} to {max(seconds):.2f} s")
+    return {"in_process.import_s": spread(seconds)}
+
+
+def _table(objects: int, say: Callable[[str], None]) -> Numbers:
+    with tempfile.TemporaryDirectory() as folder:
+        path, output = Path(folder, "table.csv"), Path(folder, "out.csv")
+        rows = _write_table(path, alert_mix(objects, SEED + 1))
+        command = [sys.executable, "-m", "nightjar_alerts.service", "classify", str(path), "-o", str(output)]
+        began = time.perf_counter()
+        subprocess.run([*command, "--flux-kind", "difference"], check=True, capture_output=True)
+        seconds = time.perf_counter() - began
+        written = len(output.read_text().splitlines()) - 1
+    if written != objects:
+        raise RuntimeError(f"{written} results of {objects} objects")
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    say(f"table of {objects} objects and {rows} rows: {seconds:.1f} s, {peak:.0f} MiB at most")
+    return {
+        "in_process.table_objects": objects,
+        "in_process.table_rows": rows,
+        "in_process.table_s": seconds,
+        "in_process.table_peak_mib": peak,
+    }
+
+
+def _write_table(path: Path, curves: Sequence[Columns]) -> int:
+    rows = 0
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["object_id", "mjd", "band", "flux_njy", "flux_err_njy"])
+        for curve in curves:
+            columns = zip(curve["mjd"], curve["band"], curve["flux"], curve["flux_err"], strict=True)
+            for row in columns:
+                writer.writerow([curve["object_id"], *row])
+                rows += 1
+    return rows
