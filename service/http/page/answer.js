@@ -18,6 +18,7 @@ const DROPPED = {
   bad_sign: "with an unreadable sign of the difference",
   flagged: "flagged by the survey",
   withdrawn: "withdrawn by the survey",
+  upper_limit: "not used: upper limits",
 };
 
 const modelName = (model) => `${model.name} ${model.version}${model.role ? ` (${model.role})` : ""}`;
@@ -36,7 +37,7 @@ function Warnings({ result, model }) {
 }
 
 /** `step` is null, or {night, mjd, detections} of an earlier time that the result belongs to. */
-export function Answer({ result, model, points, step, source, objects, index, onObject, text }) {
+export function Answer({ result, model, points, step, source, text }) {
   const name = result.object_id || "Light curve without a name";
   const classified = result.status === "classified";
   return html`<section class="panel answer" aria-labelledby="answer-title" aria-live="polite">
@@ -46,16 +47,6 @@ export function Answer({ result, model, points, step, source, objects, index, on
         ${result.survey && html`<span class="chip">${result.survey}</span> `}
         ${points ? summary(points) : source.name}
       </p>
-      ${objects.length > 1 &&
-      html`<label class="object-choice"
-        >Object
-        <select value=${String(index)} onChange=${(event) => onObject(Number(event.target.value))}>
-          ${objects.map(
-            ({ result: each }, i) =>
-              html`<option key=${i} value=${String(i)}>${i + 1} of ${objects.length}: ${each.object_id || "no name"} (${each.class || each.status})</option>`,
-          )}
-        </select></label
-      >`}
     </div>
     ${classified
       ? html`<div class="verdict">

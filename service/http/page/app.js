@@ -5,9 +5,10 @@ import { Account, Answer, Latency } from "./answer.js";
 import { Assumptions } from "./assumptions.js";
 import { stylesOf } from "./bands.js";
 import { EvolutionPlot, shownClasses } from "./evolution_plot.js";
-import { classify, evolve, read, sourceOf, sourceOfCurve, sourceOfSample } from "./input.js";
+import { classify, evolve, filesOf, readAll, sourceOf, sourceOfCurve, sourceOfSample, sourcesOf, withOption } from "./input.js";
 import { Legend, LightCurvePlot } from "./light_curve_plot.js";
 import { contentOf } from "./link.js";
+import { ObjectTable, TableReading } from "./object_table.js";
 import { canBeDrawn, count, firstDetection, pointsOf } from "./photometry.js";
 import { inWords, percent, Probabilities } from "./probabilities.js";
 import { Problem } from "./problem.js";
@@ -18,6 +19,7 @@ import { TakeAway } from "./take_away.js";
 
 const NO_SETTINGS = { model: "", prior: "", coverage: null };
 const WHOLE_VIEW = { magnitudes: false, hidden: new Set(), domain: null, period: null, folded: false };
+const REDRAW = 300; // ms between updates of the table of objects
 const TYPING = 250; // ms after the last change before the service is asked again
 const BEFORE_DETECTION = 30; // days shown by "Around the detections"
 const AFTER_DETECTION = 15;
@@ -36,10 +38,12 @@ function InputBar({ busy, sample, onSample, onFiles, onText }) {
         ${SAMPLES.map(([file, label]) => html`<option key=${file} value=${file}>${label}</option>`)}
       </select></label
     >
-    <label class="button primary">Open file<input type="file" onChange=${(event) => (onFiles(event.target.files), (event.target.value = ""))} /></label>
+    <label class="button primary">Open files<input type="file" name="files" multiple onChange=${(event) => (onFiles([...event.target.files]), (event.target.value = ""))} /></label>
+    <label class="button">Open folder<input type="file" name="folder" webkitdirectory onChange=${(event) => (onFiles([...event.target.files]), (event.target.value = ""))} /></label>
     <button type="button" aria-expanded=${pasting} onClick=${() => setPasting(!pasting)}>Paste text</button>
     <p class="muted hint">
-      Drop an alert packet (Avro or JSON) or a light curve (JSON or CSV) anywhere on this page. It is sent to this service only and not stored.
+      Drop alert packets (Avro or JSON), light curves (JSON), tables (CSV and others) or a folder of them anywhere on this page. They are sent to this service only and
+      not stored.
     </p>
     <span class="busy" role="status">${busy ? "Classifying …" : ""}</span>
     ${pasting &&
@@ -254,29 +258,65 @@ function App() {
     }
   };
 
-  const answerOf = async ({ result, curve }, model, timings, settings) => {
-    const answered = settings.coverage && curve ? await classify(curve, settings) : { result, model: result.model || model, timings };
+  const reading = useRef(new AbortController());
+
+  const answerOf = async ({ result, curve, model, timings }, settings) => {
+    const answered = settings.coverage && curve ? await classify(curve, settings) : { result, model, timings };
     return { answer: answered, chosen: null, ...(await evolution(curve, settings, result)) };
   };
 
-  const open = (makeSource, settings = latest.current.settings) =>
-    ask(async () => {
+  /** Read inputs. The first object is shown as soon as it is there, the others are added to the table of objects. */
+  const open = async (makeSources, settings = latest.current.settings) => {
+    reading.current.abort();
+    const { signal } = (reading.current = new AbortController());
+    run.current++;
+    clearTimeout(timer.current);
+    update({ busy: true, problem: null });
+    try {
       const kept = typeof settings.prior === "object" ? { ...settings, prior: "" } : settings;
       const models = latest.current.models.length > 0 ? latest.current.models : (await get("v1/models")).content.models;
-      const source = await makeSource();
-      update({ source, models });
-      const { objects, model, timings, options } = await read(source, kept);
-      const own = options ? { ...kept, prior: options.prior || kept.prior, coverage: options.coverage || kept.coverage } : kept;
-      const [first] = objects;
-      const found = { source, objects, index: 0, model, timings, settings: own, view: WHOLE_VIEW, metadata: { ...first.curve?.metadata } };
-      return { ...found, ...(await answerOf(first, model, timings, own)) };
-    });
+      const sources = [await makeSources()].flat();
+      if (signal.aborted) return;
+      update({ models, source: sources[0], sources });
+      let found = [];
+      let shown = false;
+      let drawn = 0;
+      for await (const { objects, model, timings, options, done, ...table } of readAll(sources, kept, signal)) {
+        if (signal.aborted) return;
+        found = found.concat(objects.map((object) => ({ ...object, model: object.result.model || model, timings: timings || [] })));
+        const change = { ...table, reading: { done, total: sources.length } };
+        if (!shown && found.length > 0) {
+          shown = true;
+          const own = options ? { ...kept, prior: options.prior || kept.prior, coverage: options.coverage || kept.coverage } : kept;
+          update({ table: null, summary: null, ...latest.current.pendingTable, pendingTable: null, keyWanted: false, ...change, objects: found, settings: own });
+          await showObject(0);
+        } else if (!shown) {
+          update({ pendingTable: { ...latest.current.pendingTable, ...table } });
+        } else if (done === sources.length || table.summary || performance.now() - drawn > REDRAW) {
+          drawn = performance.now();
+          update({ ...change, objects: found });
+        }
+      }
+      if (signal.aborted) return;
+      if (!shown) throw new Error("The input holds no objects.");
+      update({ objects: found, reading: null, busy: false });
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.status === 401) {
+        retry.current = () => open(makeSources, settings);
+        update({ keyWanted: true, keyRefused: latest.current.keyWanted, reading: null, busy: false });
+      } else {
+        update({ problem: problemOf(error), pendingTable: null, reading: null, busy: false });
+      }
+    }
+  };
 
   const showObject = (index) =>
     ask(async () => {
-      const { objects, model, timings, settings } = latest.current;
-      const chosen = { index, view: WHOLE_VIEW, metadata: { ...objects[index].curve?.metadata } };
-      return { ...chosen, ...(await answerOf(objects[index], model, timings, settings)) };
+      const { objects, settings } = latest.current;
+      const object = objects[index];
+      const chosen = { index, source: object.source, view: WHOLE_VIEW, metadata: { ...object.curve?.metadata } };
+      return { ...chosen, ...(await answerOf(object, settings)) };
     });
 
   /** Classify the shown light curve again, with other settings or metadata. */
@@ -294,10 +334,7 @@ function App() {
     }, TYPING);
   };
 
-  const openFiles = async (files) => {
-    const [file] = files;
-    if (file) open(async () => sourceOf(file.name, new Uint8Array(await file.arrayBuffer())));
-  };
+  const openFiles = (files) => files.length > 0 && open(() => sourcesOf(files));
   const openText = (text) => open(() => sourceOf("pasted text", new TextEncoder().encode(text)));
   const openLink = async () => {
     try {
@@ -316,13 +353,13 @@ function App() {
       if (event.target.closest?.("input, textarea")) return;
       const { files } = event.clipboardData;
       const text = event.clipboardData.getData("text");
-      if (files.length > 0) openFiles(files);
+      if (files.length > 0) openFiles([...files]);
       else if (text.trim()) openText(text);
     };
     const onDrag = (event) => {
       event.preventDefault();
       document.body.classList.toggle("dropping", event.type === "dragover");
-      if (event.type === "drop") openFiles(event.dataTransfer.files);
+      if (event.type === "drop") filesOf(event.dataTransfer).then(openFiles);
     };
     const listeners = { paste: onPaste, dragover: onDrag, dragleave: onDrag, drop: onDrag };
     for (const [name, listener] of Object.entries(listeners)) document.addEventListener(name, listener);
@@ -355,9 +392,9 @@ function App() {
   const reset = html`<button type="button" onClick=${() => (object?.curve ? change(NO_SETTINGS, { ...object.curve.metadata }) : open(() => source, NO_SETTINGS))}>
     Use the model’s own settings
   </button>`;
-  const wrongSetting = state.problem?.errors?.some(({ pointer }) => pointer.startsWith("/query/") || pointer.startsWith("/options/"));
+  const wrongSetting = state.problem?.errors?.some(({ pointer }) => /^\/(query\/(?!options)|options\/)/.test(pointer));
   const problem =
-    state.problem && html`<${Problem} problem=${state.problem} source=${wrongSetting ? null : source} actions=${wrongSetting && source && reset} />`;
+    state.problem && html`<${Problem} problem=${state.problem} source=${wrongSetting ? null : source} actions=${wrongSetting && source && reset} onAnswer=${(option, value) => open(() => withOption(source, option, value))} />`;
   if (!object || !answer || (state.problem && !wrongSetting)) return html`${bar}${problem}`;
 
   const first = object.result;
@@ -365,7 +402,7 @@ function App() {
   const result = { ...first, ...answer.result, ...(dropped_points && { dropped_points }), ...(duplicates && { duplicates }), ...(other_filters && { other_filters }) };
   if (answer.result.status !== "classified") for (const name of ["class", "probabilities"]) delete result[name];
   for (const name of ["prediction_set", "coverage", "evidence", "subtype"]) if (!(name in answer.result)) delete result[name];
-  const description = models.find(({ name, version }) => name === answer.model.name && version === answer.model.version);
+  const description = models.find(({ name, version }) => name === answer.model?.name && version === answer.model?.version);
   const shown = step ? { ...result, ...step, prediction_set: step.prediction_set || undefined, subtype: undefined } : result;
   const { subtype } = shown;
   const typeModel = subtype && models.find(({ name: each, version }) => each === subtype.model.name && version === subtype.model.version);
@@ -375,16 +412,27 @@ function App() {
   const edited = JSON.stringify(metadata) !== JSON.stringify(original);
   const title = result.status === "classified" ? `${name}: ${result.class} ${percent(result.confidence)}` : name;
 
+  const prior = typeof settings.prior === "object" && settings.prior ? "given" : settings.prior;
+  const model = { ...description, ...(prior && { prior }), ...answer.model }; // of a table only the name is known, of a file that failed nothing
   return html`${bar}${problem}
+    ${objects.length > 1 &&
+    html`<${ObjectTable}
+      objects=${objects}
+      index=${index}
+      reading=${state.reading}
+      onObject=${showObject}
+      onStop=${() => {
+        reading.current.abort();
+        update({ reading: null, busy: false });
+      }}
+    />`}
+    ${state.table && html`<${TableReading} table=${state.table} summary=${state.summary} />`}
     <${Answer}
       result=${shown}
-      model=${answer.model}
+      model=${model}
       points=${points}
       step=${step && { ...step, night }}
       source=${source}
-      objects=${objects}
-      index=${index}
-      onObject=${showObject}
       text=${source.text}
     />
     <div class="columns">
@@ -401,14 +449,14 @@ function App() {
         html`<${EvolutionPanel} evolution=${over} steps=${steps} points=${points} view=${view} chosen=${chosen} onChoose=${(value) => update({ chosen: value })} name=${name} />`}
         ${state.evolutionProblem &&
         html`<section class="panel"><h2>Classification over time</h2><p class="muted">Not available: ${state.evolutionProblem}</p></section>`}
-        <${Account} result=${result} model=${answer.model} description=${description} points=${points} />
+        ${model.name && html`<${Account} result=${result} model=${model} description=${description} points=${points} />`}
         <${TakeAway}
           source=${source}
           curve=${object.curve && { ...object.curve, metadata }}
           points=${points}
           steps=${steps.length > 0 ? steps : result.probabilities ? [result] : []}
           settings=${settings}
-          edited=${edited || objects.length > 1}
+          edited=${edited || (objects.length > 1 && (state.sources.length === 1 || source.kind !== "packet"))}
           name=${name}
           title=${title}
         />

@@ -1,31 +1,27 @@
-// Recognises what a user dropped, pasted or picked: an alert packet, light curves in JSON, or a table. The service reads
-// it; nothing is decoded here but JSON, whose light curves are drawn.
+// Recognises what a user dropped, pasted or picked: alert packets, light curves in JSON, or tables. The service reads
+// and classifies it; nothing is decoded here but JSON, whose light curves are drawn.
 
-import { post, sample } from "./service.js";
+import { post, postLines, postParts, sample, ServiceError } from "./service.js";
 import { canBeDrawn } from "./photometry.js";
 
-const PACKET = "application/octet-stream";
+const BYTES = "application/octet-stream";
 const JSON_TYPE = "application/json";
-const TABLE_NAME = /\.(csv|tsv|txt|dat|ecsv|fits?|fits?\.gz|vot|votable|xml|parquet|pq)$/i;
-const TABLE_TYPES = [
-  [/\.parquet$|\.pq$/i, "application/vnd.apache.parquet"],
-  [/\.fits?(\.gz)?$/i, "application/fits"],
-  [/\.(vot|votable|xml)$/i, "application/x-votable+xml"],
-];
+const TABLE_NAME = /\.(csv|tsv|txt|dat|ecsv|fits?|vot|votable|xml|parquet|pq|jsonl|ndjson)$/i;
+const BATCH = 64; // packets in one request
+const BATCH_BYTES = 4e6;
+const ATTEMPTS = 6; // while the service is busy
 
 /** Input of the user: what it is, its name, and the bytes or the text that goes to the service. */
 export function sourceOf(name, bytes) {
   const text = asText(bytes);
   const trimmed = text?.replace(/^\uFEFF/, "").trimStart();
-  if (trimmed?.startsWith("{") || trimmed?.startsWith("[")) {
-    const kind = /"(mjd|light_curves|flux_err)"\s*:/.test(trimmed) ? "light_curve" : "packet";
-    return { kind, name, body: bytes, text, type: JSON_TYPE };
+  const json = /^[{[]/.test(trimmed || "");
+  if (json && /"(candidate|candid|diaSource|diaObject|prvDiaSources)"\s*:/.test(trimmed)) return { kind: "packet", name, body: bytes, text, type: JSON_TYPE };
+  if (TABLE_NAME.test(name) || (json && trimmed.startsWith("[")) || (trimmed && !json && isTable(trimmed))) {
+    return { kind: "table", name, body: bytes, text, type: text === null ? BYTES : "text/csv" };
   }
-  if (TABLE_NAME.test(name) || (text !== null && trimmed !== "" && isTable(trimmed))) {
-    const type = TABLE_TYPES.find(([pattern]) => pattern.test(name))?.[1] || "text/csv";
-    return { kind: "table", name, body: bytes, text, type };
-  }
-  return { kind: "packet", name, body: bytes, text: null, type: PACKET };
+  if (json) return { kind: /"(mjd|light_curves|flux|mag)"\s*:/.test(trimmed) ? "light_curve" : "packet", name, body: bytes, text, type: JSON_TYPE };
+  return { kind: "packet", name, body: bytes, text: null, type: BYTES };
 }
 
 /** Text of bytes, or null if they are not UTF-8 text. */
@@ -44,7 +40,7 @@ function isTable(text) {
 }
 
 export async function sourceOfSample(file) {
-  return { kind: "packet", name: file, body: await sample(file), text: null, type: PACKET, sample: true };
+  return { kind: "packet", name: file, body: await sample(file), text: null, type: BYTES, sample: true };
 }
 
 export function sourceOfCurve(name, curve) {
@@ -52,36 +48,118 @@ export function sourceOfCurve(name, curve) {
   return { kind: "light_curve", name, body: new TextEncoder().encode(text), text, type: JSON_TYPE };
 }
 
-const queryOf = ({ model, prior, coverage }) => ({
+/** A table with one more of the reader's options set; `option` may be dotted, as in columns.time. */
+export function withOption(source, option, value) {
+  const [name, ...inner] = option.split(".");
+  const key = inner.join(".");
+  const options = { ...source.options, [name]: key ? { ...source.options?.[name], [key]: value } : value };
+  return { ...source, options };
+}
+
+export const queryOf = ({ model, prior, coverage }) => ({
   model,
   prior: prior && typeof prior === "object" ? JSON.stringify(prior) : prior,
   coverage,
 });
 
-/**
- * Have the service read and classify an input.
- * Returns {objects: [{result, curve}], model, timings}; `curve` is null where nothing could be read.
- */
-export async function read(source, settings) {
-  if (source.kind === "table") {
-    const { content, timings } = await post("v1/tables", source.body, source.type, queryOf(settings));
-    return { objects: content.results.map(split), model: content.model, timings };
+/** Repeat a request for as long as the service says that it is busy. */
+async function patiently(action) {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await action();
+    } catch (error) {
+      if (![429, 503].includes(error.status) || attempt === ATTEMPTS) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * (error.retryAfter || 1)));
+    }
   }
-  if (source.kind === "packet") {
-    const { coverage, ...query } = queryOf(settings); // packets have the model's own coverage
-    const { content, timings } = await post("v1/alerts", source.body, source.type, { ...query, light_curve: true });
-    return { objects: content.results.map(split), model: content.model, timings };
-  }
-  const { content, timings } = await post("v1/classify", source.body, source.type, queryOf(settings));
-  const parsed = JSON.parse(source.text.replace(/^\uFEFF/, ""));
-  const { options, ...bare } = parsed;
-  const curves = parsed.light_curves || [bare];
-  const objects = content.results.map((result, i) => ({ result, curve: canBeDrawn(curves[i]) ? curves[i] : null }));
-  return { objects, model: content.model, timings, options };
 }
 
-function split({ light_curve: curve, ...result }) {
-  return { result, curve: canBeDrawn(curve) ? curve : null };
+/**
+ * Have the service read and classify inputs. Yields {objects: [{result, curve, source}], model, timings, done} as they
+ * come, `done` counting inputs; of a table also {table} and {summary}; of JSON also its {options}. `curve` is null where
+ * nothing can be drawn. An input among several that fails becomes an object of its own; of a single one the error is raised.
+ */
+export async function* readAll(sources, settings, signal) {
+  let done = 0;
+  for (let start = 0; start < sources.length && !signal.aborted; ) {
+    const end = batchEnd(sources, start);
+    const group = sources.slice(start, end);
+    try {
+      if (group.length > 1) {
+        yield { ...(await readPackets(group, settings)), done: (done += group.length) };
+      } else {
+        for await (const part of readOne(group[0], settings, signal)) yield { done, ...part };
+        yield { objects: [], done: (done += 1) };
+      }
+    } catch (error) {
+      if (sources.length === 1 || !(error instanceof ServiceError) || error.status === 401 || error.status === 0) throw error;
+      if (group.length > 1) {
+        for (const source of group) source.alone = true; // one by one, so that one input harms no other
+        continue;
+      }
+      const result = { object_id: group[0].name, status: "rejected", reason: `http_${error.status}`, detail: error.message, errors: error.errors };
+      yield { objects: [{ result, curve: null, source: group[0] }], done: (done += 1) };
+    }
+    start = end;
+  }
+}
+
+/** End of the run of packets from `start` that go into one request. */
+function batchEnd(sources, start) {
+  let bytes = 0;
+  let end = start;
+  while (end < sources.length && sources[end].kind === "packet" && !sources[end].alone && end - start < BATCH) {
+    bytes += sources[end].body.length;
+    if (bytes > BATCH_BYTES) break;
+    end++;
+  }
+  return Math.max(end, start + 1);
+}
+
+async function readPackets(sources, settings) {
+  const { coverage, ...query } = queryOf(settings); // packets have the model's own coverage
+  const { content, timings } = await patiently(() => postParts("v1/alerts", sources.map(({ body }) => body), { ...query, light_curve: true }));
+  const each = content.results.length === sources.length; // else a file holds several alerts
+  const objects = content.results.map((result, i) => split(result, each ? sources[i] : sources[0]));
+  return { objects, model: content.model, timings };
+}
+
+async function* readOne(source, settings, signal) {
+  if (source.kind === "table") {
+    yield* readTable(source, settings, signal);
+  } else if (source.kind === "packet") {
+    const { coverage, ...query } = queryOf(settings);
+    const { content, timings } = await patiently(() => post("v1/alerts", source.body, source.type, { ...query, light_curve: true }));
+    yield { objects: content.results.map((result) => split(result, source)), model: content.model, timings };
+  } else {
+    const { content, timings } = await patiently(() => post("v1/classify", source.body, source.type, queryOf(settings)));
+    const { options, ...bare } = JSON.parse(source.text.replace(/^\uFEFF/, ""));
+    const curves = bare.light_curves || [bare];
+    const objects = content.results.map((result, i) => ({ result, curve: canBeDrawn(curves[i]) ? curves[i] : null, source }));
+    yield { objects, model: content.model, timings, options };
+  }
+}
+
+async function* readTable(source, settings, signal) {
+  const options = source.options ? JSON.stringify(source.options) : "";
+  const query = { ...queryOf(settings), light_curve: true, name: source.name.slice(-255), options };
+  let objects = [];
+  let count = 0;
+  for await (const { line, model } of postLines("v1/tables", source.body, source.type, query, signal)) {
+    if (line.problem) throw new ServiceError(line.problem.status, line.problem);
+    if (line.table) yield { objects: [], table: line.table };
+    else if (line.summary) yield { objects, model, timings: [], summary: line.summary };
+    else objects.push(split(line, source));
+    if (objects.length >= (count < BATCH ? 1 : BATCH) && !line.summary) {
+      count += objects.length;
+      yield { objects, model, timings: [] };
+      objects = [];
+    }
+  }
+}
+
+function split({ light_curve: curve, ...result }, source) {
+  return { result, curve: canBeDrawn(curve) ? curve : null, source };
 }
 
 /** Classify one light curve: {result, model, timings}. */
@@ -93,4 +171,34 @@ export async function classify(curve, settings) {
 /** Classification after every detection of a light curve. */
 export async function evolve(curve, settings) {
   return (await post("v1/evolution", JSON.stringify(curve), JSON_TYPE, queryOf(settings))).content;
+}
+
+/** Files of a drop or of a file dialog, those in folders as well. */
+export async function filesOf(transfer) {
+  const entries = [...(transfer.items || [])].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.some((entry) => entry.isDirectory)) return [...transfer.files];
+  const files = [];
+  const visit = async (entry) => {
+    if (entry.isFile) files.push(await new Promise((resolve, reject) => entry.file(resolve, reject)));
+    else {
+      const reader = entry.createReader();
+      for (;;) {
+        const inside = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+        if (inside.length === 0) break;
+        for (const each of inside) await visit(each);
+      }
+    }
+  };
+  for (const entry of entries) await visit(entry);
+  return files;
+}
+
+export async function sourcesOf(files) {
+  const sources = [];
+  for (const file of files) {
+    if (file.name.startsWith(".") || file.size === 0) continue;
+    sources.push(sourceOf(file.name, new Uint8Array(await file.arrayBuffer())));
+  }
+  if (sources.length === 0) throw new Error(files.length === 0 ? "No file was chosen." : "The files are empty.");
+  return sources;
 }

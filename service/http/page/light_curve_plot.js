@@ -11,6 +11,10 @@ const NEAR = 24; // px within which a point is described
 
 /** Position of a point in a plot of magnitudes or fluxes: {value, low, high, limit}; null where it has none. */
 function placed(point, magnitudes, unit) {
+  if (point.limit) {
+    const value = magnitudes ? magnitude(point.flux) : point.flux / unit.factor;
+    return { value, low: value, high: value, limit: true };
+  }
   if (!magnitudes) {
     return {
       value: point.flux / unit.factor,
@@ -48,13 +52,15 @@ function rangeOf(marks) {
 function describe(mark, epoch) {
   const { point } = mark;
   const night = (point.mjd - epoch).toFixed(1).replace("-", "−");
+  const when = `${point.band}, MJD ${point.mjd.toFixed(3)} (day ${night})`;
+  if (point.limit) return `${when}: upper limit ${magnitude(point.flux).toFixed(2)} mag, ${point.flux.toPrecision(4)} nJy`;
   const flux = `${point.flux.toPrecision(4)} ± ${point.error.toPrecision(3)} nJy`;
   const mag =
     point.flux >= LIMIT_SIGMA * point.error
       ? `${magnitude(point.flux).toFixed(2)} ± ${magnitudeError(point).toFixed(2)} mag`
       : `> ${upperLimit(point).toFixed(2)} mag (5σ)`;
   const state = point.detected ? "detection" : "no detection";
-  return `${point.band}, MJD ${point.mjd.toFixed(3)} (day ${night}): ${flux}, ${mag}, ${state}`;
+  return `${when}: ${flux}, ${mag}, ${state}`;
 }
 
 /**
@@ -172,8 +178,8 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
     <p class="reading">
       ${near
         ? describe(near, epoch)
-        : `${magnitudes ? "▽ 5σ upper limits." : "Open symbols: no detection."} ${period ? "" : "Point at an observation for its values; drag to zoom."}`}
-      ${hiddenInMagnitudes > 0 && ` ${hiddenInMagnitudes} observations fainter than the template are not shown in magnitudes.`}
+        : `${magnitudes ? "▽ Upper limits (5σ)." : points.some((point) => point.limit) ? "Open symbols: no detection; ▽ upper limits." : "Open symbols: no detection."} ${period ? "" : "Point at an observation for its values; drag to zoom."}`}
+      ${hiddenInMagnitudes > 0 && ` ${hiddenInMagnitudes} observations with negative flux are not shown in magnitudes.`}
     </p>
   </div>`;
 }

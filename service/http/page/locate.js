@@ -54,8 +54,14 @@ export function locate(text, pointer, withName = false) {
   }
 }
 
-/** Place that a message of the service names by "byte 16" or "character 16" of the text. */
+/** Place that a message of the service names by "line 3", "byte 16" or "character 16" of the text. */
 export function placeInMessage(text, message) {
+  const line = /\bline (\d+)/.exec(message || "");
+  if (line) {
+    const lines = text.split("\n");
+    const before = lines.slice(0, Number(line[1]) - 1).reduce((sum, each) => sum + each.length + 1, 0);
+    return [before, before + (lines[Number(line[1]) - 1] || " ").length];
+  }
   const match = /\b(byte|character) (\d+)/.exec(message || "");
   if (!match) return null;
   let start = Number(match[2]);

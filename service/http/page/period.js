@@ -11,6 +11,7 @@ const RESTART = 512; // steps after which rotated phases are computed again, bef
 function bandsOf(points) {
   const groups = new Map();
   for (const point of points) {
+    if (point.limit) continue;
     if (!groups.has(point.band)) groups.set(point.band, []);
     groups.get(point.band).push(point);
   }

@@ -11,25 +11,45 @@ export const magnitude = (flux) => ZERO_POINT - 2.5 * Math.log10(flux);
 export const magnitudeError = (point) => (2.5 / Math.LN10) * (point.error / point.flux);
 export const upperLimit = (point) => magnitude(DETECTION_SIGMA * point.error);
 
+/** AB magnitude of Vega by filter, as in models/photometry.py. */
+const VEGA = {
+  u: 0.91, g: -0.08, r: 0.16, i: 0.37, z: 0.54, Y: 0.634, y: 0.634, G: 0.114, BP: 0.016, RP: 0.356,
+  U: 0.79, B: -0.09, V: 0.02, R: 0.21, I: 0.45, C: 0.02,
+};
+
+/** What is added to the magnitudes of a band to get AB. */
+function toAb(curve, band) {
+  if (curve.mag_system !== "Vega") return 0;
+  const zeroPoint = curve.filters?.[band]?.vega_zero_point_jy;
+  return zeroPoint ? -2.5 * Math.log10(zeroPoint / 3631) : VEGA[band] || 0;
+}
+
 /**
  * Points of a light curve in the form of /v1/classify, in order of time.
- * Returns [{mjd, flux, error, band, detected}], flux and error in nJy.
+ * Returns [{mjd, flux, error, band, detected, limit}], flux and error in nJy; of an upper limit (`limit`) flux is the limit.
  */
 export function pointsOf(curve) {
   const factor = NJY[curve.flux_unit || "nJy"] || 1;
   const points = curve.mjd.map((mjd, i) => {
-    const flux = curve.flux[i] * factor;
-    const error = curve.flux_err[i] * factor;
-    const detected = curve.detected ? Boolean(curve.detected[i]) : Math.abs(flux) >= DETECTION_SIGMA * error;
-    return { mjd, flux, error, band: String(curve.band[i]), detected };
+    const band = String(curve.band[i]);
+    const limit = Boolean(curve.upper_limit?.[i]);
+    let flux = (curve.flux?.[i] ?? NaN) * factor;
+    let error = (curve.flux_err?.[i] ?? NaN) * factor;
+    if (Number.isNaN(flux)) {
+      flux = 10 ** ((ZERO_POINT - (curve.mag[i] + toAb(curve, band))) / 2.5);
+      error = ((curve.mag_err?.[i] ?? NaN) * flux * Math.LN10) / 2.5;
+    }
+    const detected = limit ? false : curve.detected ? Boolean(curve.detected[i]) : Math.abs(flux) >= DETECTION_SIGMA * error;
+    return { mjd, flux, error, band, detected, limit };
   });
   return points.sort((a, b) => a.mjd - b.mjd);
 }
 
-/** True where /v1/classify would accept the columns well enough to draw them. */
+/** True where the columns are there to draw a light curve. */
 export function canBeDrawn(curve) {
-  const columns = [curve?.mjd, curve?.flux, curve?.flux_err, curve?.band];
-  return columns.every((column) => Array.isArray(column) && column.length === curve.mjd.length && column.length > 0);
+  const size = curve?.mjd?.length;
+  const complete = (column) => Array.isArray(column) && column.length === size;
+  return size > 0 && complete(curve.mjd) && complete(curve.band) && ((complete(curve.flux) && complete(curve.flux_err)) || complete(curve.mag));
 }
 
 /** A unit in which fluxes have few digits: {name, factor}, value in the unit = value in nJy / factor. */
@@ -64,11 +84,11 @@ export function count(number, noun, plural = `${noun}s`) {
 /** Columns of the light curve as CSV. */
 export function toCsv(points) {
   const rows = points.map((point) => {
-    const positive = point.flux > 0;
-    const mag = positive ? [magnitude(point.flux).toFixed(4), magnitudeError(point).toFixed(4)] : ["", ""];
-    return [point.mjd, point.band, point.flux, point.error, ...mag, point.detected].map(csvValue).join(",");
+    const known = (value, digits) => (Number.isFinite(value) ? Number(value.toFixed(digits)) : "");
+    const mag = point.flux > 0 ? [known(magnitude(point.flux), 4), known(magnitudeError(point), 4)] : ["", ""];
+    return [point.mjd, point.band, point.flux, known(point.error, 6), ...mag, point.detected, point.limit].map(csvValue).join(",");
   });
-  return ["mjd,band,flux_njy,flux_err_njy,mag_ab,mag_err,detected", ...rows].join("\r\n") + "\r\n";
+  return ["mjd,band,flux_njy,flux_err_njy,mag_ab,mag_err,detected,upper_limit", ...rows].join("\r\n") + "\r\n";
 }
 
 export function csvValue(value) {

@@ -1,6 +1,6 @@
 // An error as the service states it, with the places in the input that it points at.
 
-import { html } from "./vendor/htm-preact-standalone-3.1.1.js";
+import { html, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { excerpt, locate, placeInMessage } from "./locate.js";
 
 function Place({ text, pointer, reason, detail }) {
@@ -25,19 +25,38 @@ export function Errors({ errors, text }) {
   </ul>`;
 }
 
-export function Problem({ problem, source, actions }) {
+/** The question of the reader of tables, with a button for each answer. */
+function Question({ question, onAnswer }) {
+  const [value, setValue] = useState("");
+  return html`<div class="question">
+    <p>The table can be read in more than one way. Choose, and it is read again:</p>
+    <div class="buttons">
+      ${question.choices.map(
+        (choice) => html`<button key=${choice.value} type="button" onClick=${() => onAnswer(question.option, choice.value)}>
+          <strong>${choice.value}</strong>${choice.meaning && `: ${choice.meaning}`}
+        </button>`,
+      )}
+      <label class="inline">${question.choices.length > 0 ? "Or" : ""} <code>${question.option}</code> <input name="answer" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
+      <button type="button" disabled=${value.trim() === ""} onClick=${() => onAnswer(question.option, value.trim())}>Use</button>
+    </div>
+  </div>`;
+}
+
+export function Problem({ problem, source, actions, onAnswer }) {
+  const { question } = problem;
   const table = source?.kind === "table" && problem.status === 404;
-  return html`<section class="panel problem" role="alert" id="problem">
-    <h2>${table ? "This service does not read tables" : problem.title || "The input could not be read"}</h2>
+  return html`<section class=${`panel problem ${question ? "asking" : ""}`} role="alert" id="problem">
+    <h2>${question ? "One question about this table" : table ? "This service does not read tables" : problem.title || "The input could not be read"}</h2>
     <p>
       ${table
         ? "It has no route /v1/tables. Send the light curve as JSON, with the columns mjd, flux, flux_err and band."
         : problem.message}
     </p>
     ${source && html`<p class="muted">Input: ${source.name}</p>`}
-    ${problem.errors?.length > 0
+    ${question && html`<${Question} question=${question} onAnswer=${onAnswer} />`}
+    ${!question && problem.errors?.length > 0
       ? html`<${Errors} errors=${problem.errors} text=${source?.text} />`
-      : html`<${Place} text=${source?.text} detail=${problem.message} />`}
+      : !question && html`<${Place} text=${source?.text} detail=${problem.message} />`}
     ${problem.requestId && html`<p class="muted">Request id: <code>${problem.requestId}</code></p>`} ${actions}
   </section>`;
 }

@@ -22,10 +22,12 @@ export class ServiceError extends Error {
     this.title = problem.title || "Request failed";
     this.errors = problem.errors || [];
     this.requestId = problem.request_id;
+    this.retryAfter = problem.retry_after;
+    this.question = problem.question; // of the reader of tables, where a table can be read in two ways
   }
 }
 
-async function request(path, options, query = {}) {
+async function send(path, options, query = {}) {
   const url = new URL(path, base);
   for (const [name, value] of Object.entries(query)) {
     if (value !== "" && value !== null && value !== undefined) url.searchParams.set(name, value);
@@ -34,19 +36,18 @@ async function request(path, options, query = {}) {
   let response;
   try {
     response = await fetch(url, { ...options, headers });
-  } catch {
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
     throw new ServiceError(0, { title: "No connection", detail: `The service at ${base.host} does not answer.` });
   }
-  const text = await response.text();
-  let content;
-  try {
-    content = JSON.parse(text);
-  } catch {
-    content = { title: `HTTP status ${response.status}`, detail: "The reply is not JSON." };
-    if (response.ok) throw new ServiceError(response.status, content);
-  }
-  if (!response.ok) throw new ServiceError(response.status, content);
-  return { content, timings: parseTimings(response.headers.get("server-timing")) };
+  if (response.ok) return response;
+  const problem = await response.json().catch(() => ({ title: `HTTP status ${response.status}`, detail: "The reply has no description." }));
+  throw new ServiceError(response.status, problem);
+}
+
+async function request(path, options, query) {
+  const response = await send(path, options, query);
+  return { content: await response.json(), timings: parseTimings(response.headers.get("server-timing")) };
 }
 
 export function get(path) {
@@ -56,6 +57,28 @@ export function get(path) {
 /** Post a body. Returns {content, timings}; raises ServiceError. */
 export function post(path, body, contentType, query) {
   return request(path, { method: "POST", body, headers: { "content-type": contentType } }, query);
+}
+
+/** Post packets in one multipart body. Returns {content, timings}; raises ServiceError. */
+export function postParts(path, bodies, query) {
+  const form = new FormData();
+  bodies.forEach((body, i) => form.append(`packet${i}`, new Blob([body])));
+  return request(path, { method: "POST", body: form }, query);
+}
+
+/** Post a body and yield the lines of the NDJSON reply as they arrive, with the model that answers. */
+export async function* postLines(path, body, contentType, query, signal) {
+  const response = await send(path, { method: "POST", body, headers: { "content-type": contentType }, signal }, query);
+  const [name, version] = (response.headers.get("nightjar-model") || "").split(";")[0].split("/");
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    const lines = (rest + (value || "")).split("\n");
+    rest = done ? "" : lines.pop();
+    for (const line of lines) if (line) yield { line: JSON.parse(line), model: { name, version } };
+    if (done) return;
+  }
 }
 
 /** Bytes of a sample packet that the page brings along. */

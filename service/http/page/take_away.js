@@ -2,6 +2,7 @@
 
 import { html, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { fileName, plotsAsPng, plotsAsSvg, save, stepsToCsv } from "./downloads.js";
+import { queryOf } from "./input.js";
 import { fragmentOf, LONGEST } from "./link.js";
 import { toCsv } from "./photometry.js";
 import { address, hasApiKey } from "./service.js";
@@ -10,18 +11,10 @@ const EXTENSIONS = { "application/json": ".json", "application/octet-stream": ".
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** Body of /v1/classify for a light curve as it was last classified. */
-export function bodyText(curve, { prior, coverage }) {
-  return JSON.stringify({ ...curve, options: { ...(prior && { prior }), ...(coverage && { coverage }) } });
-}
-
 /** {file, body, curl, python, nightjar} of the commands; `body` is null where the file is the user's own. */
 export function commandsOf({ source, curve, settings, edited }) {
   const own = source.kind !== "table" && !edited && !(source.kind === "packet" && settings.coverage);
-  const query = new URLSearchParams();
-  if (settings.model) query.set("model", settings.model);
-  if (own && settings.prior) query.set("prior", typeof settings.prior === "object" ? JSON.stringify(settings.prior) : settings.prior);
-  if (own && settings.coverage) query.set("coverage", settings.coverage);
+  const query = new URLSearchParams(Object.entries(queryOf(settings)).filter(([, value]) => value));
   const file = own ? fileName(source.name, /\.\w+$/.test(source.name) ? "" : EXTENSIONS[source.type] || "") : fileName(curve?.object_id || source.name, ".json");
   const route = own && source.kind === "packet" ? "v1/alerts" : "v1/classify";
   const type = own ? source.type : "application/json";
@@ -46,17 +39,18 @@ export function commandsOf({ source, curve, settings, edited }) {
     '    result = json.load(response)["results"][0]',
     'print(result["class"], result["confidence"], result.get("prediction_set"))',
   ].join("\n");
-  const plain = own && source.kind === "packet" && query.size === 0;
+  const options = [...query].map(([name, value]) => ` --${name} ${quoted(value)}`).join("");
   const keyOption = key ? ' --api-key "$NIGHTJAR_API_KEY"' : "";
-  const nightjar = plain ? `nightjar classify ${file} --url ${quoted(address.replace(/\/$/, ""))}${keyOption}` : null;
-  return { file, body: own ? null : bodyText(curve, settings), curl, python, nightjar };
+  const nightjar =
+    typeof settings.prior === "object" && settings.prior ? null : `nightjar classify ${file} --url ${quoted(address.replace(/\/$/, ""))}${options}${keyOption}`;
+  return { file, body: own ? null : JSON.stringify(curve), curl, python, nightjar };
 }
 
 export function TakeAway({ source, curve, points, steps, settings, edited, name, title }) {
   const [shown, setShown] = useState("curl");
   const [link, setLink] = useState("");
   const [note, setNote] = useState("");
-  const commands = curve || source.kind !== "table" ? commandsOf({ source, curve, settings, edited }) : null;
+  const commands = curve || (source.kind !== "table" && !edited) ? commandsOf({ source, curve, settings, edited }) : null;
   const copy = async (text, what) => {
     try {
       await navigator.clipboard.writeText(text);

@@ -36,6 +36,11 @@ def test_page_has_no_accessibility_findings(open_page: OpenPage, scheme: str, si
     page.select_option("select[name=sample]", "elasticc_9876523250000002.avro")
     expect(page.locator(".warning")).to_be_visible()
     assert findings(page) == []
+    page.fill("#paste", "id,mjd,flux,flux_err,band\nA,60000,19.1,0.1,g\nB,60001,19.2,0.1,g\n")
+    page.get_by_role("button", name="Classify", exact=True).click()
+    page.locator(".question button", has_text="uJy").click()
+    expect(page.locator(".objects")).to_be_visible()
+    assert findings(page) == []
     page.fill("#paste", json.dumps({"mjd": [60_000, "x"], "flux": [1, 2], "flux_err": [1, 1], "band": ["g", "r"]}))
     page.get_by_role("button", name="Classify", exact=True).click()
     expect(page.locator("#problem mark")).to_be_visible()
@@ -61,9 +66,9 @@ def test_page_can_be_used_by_keyboard_alone(open_page: OpenPage) -> None:
 
 def test_page_theme_can_be_chosen_and_is_remembered(open_page: OpenPage) -> None:
     page = open_page(color_scheme="light")
-    page.get_by_role("button", name="Dark").click()
+    page.get_by_role("button", name="Dark", exact=True).click()
     background = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(background) == "rgb(13, 17, 24)"
     page.reload()
-    expect(page.get_by_role("button", name="Light")).to_be_visible()
+    expect(page.get_by_role("button", name="Light", exact=True)).to_be_visible()
     assert page.evaluate(background) == "rgb(13, 17, 24)"

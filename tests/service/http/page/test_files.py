@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nightjar_alerts.models.photometry import VEGA_AB_OFFSETS
 from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE
 from nightjar_alerts.service.http.routes.page import FILES, POLICY
 from support.edge import Live, Network, live, loader
@@ -89,6 +90,14 @@ def test_page_preloads_every_module_of_the_page() -> None:
 def test_page_offers_every_sample() -> None:
     listed = re.findall(r'\["(\S+\.avro)",', (PAGE / "samples.js").read_text())
     assert sorted(listed) == sorted(name.removeprefix("samples/") for name in FILES if name.startswith("samples/"))
+
+
+def test_page_vega_zero_points_are_those_of_the_service() -> None:
+    text = (PAGE / "photometry.js").read_text()
+    members = re.search(r"const VEGA = \{(.*?)\};", text, re.DOTALL)
+    assert members is not None
+    found = {name: float(value) for name, value in re.findall(r"(\w+): (-?[\d.]+)", members[1])}
+    assert found == {**VEGA_AB_OFFSETS, "y": VEGA_AB_OFFSETS["Y"]}
 
 
 def test_page_vendored_libraries_have_their_licences() -> None:

@@ -49,7 +49,8 @@ def shown(page: Page) -> Locator:
 
 
 def paste(page: Page, text: str) -> None:
-    page.get_by_role("button", name="Paste text").click()
+    if not page.locator("#paste").is_visible():
+        page.get_by_role("button", name="Paste text").click()
     page.fill("#paste", text)
     page.get_by_role("button", name="Classify", exact=True).click()
 
@@ -113,7 +114,7 @@ def test_page_sample_chosen_shows_the_answer_of_the_service(
 def test_page_file_opened_or_dropped_is_classified(open_page: OpenPage, service: ServiceProcess) -> None:
     page = open_page()
     expect(shown(page)).to_be_visible()
-    page.set_input_files("input[type=file]", FILES[f"samples/{SAMPLES[0]}"])
+    page.set_input_files("input[name=files]", FILES[f"samples/{SAMPLES[0]}"])
     result = ask(service, "/v1/alerts", packet(SAMPLES[0]), PACKET)
     expect(page.locator(".object")).to_have_text(result["object_id"])
     content = json.dumps(light_curve(object_id="dropped"))
@@ -134,11 +135,10 @@ def test_page_several_objects_can_be_chosen_from(open_page: OpenPage) -> None:
     wrong = light_curve(object_id="wrong", flux=[1.0])
     paste(page, json.dumps({"light_curves": [light_curve(object_id="a"), wrong, light_curve(object_id="b")]}))
     expect(page.locator(".object")).to_have_text("a")
-    choice = page.locator(".object-choice select")
-    choice.select_option("1")
+    page.locator(".objects").get_by_role("button", name="wrong").click()
     expect(page.locator(".class-name")).to_have_text("No class: the input was rejected")
     expect(page.locator(".answer .errors")).to_contain_text("/light_curves/1/")
-    choice.select_option("2")
+    page.locator(".objects").get_by_role("button", name="b", exact=True).click()
     expect(page.locator(".object")).to_have_text("b")
 
 
@@ -154,7 +154,7 @@ def test_page_hostile_names_are_shown_as_text(open_page: OpenPage) -> None:
     body = light_curve(object_id=HOSTILE)
     body["band"] = [HOSTILE[:32] if band == "g" else band for band in body["band"]]
     body["filters"] = {HOSTILE[:32]: {"wavelength_nm": 480}}
-    page.set_input_files("input[type=file]", {"name": HOSTILE, "mimeType": JSON, "buffer": json.dumps(body).encode()})
+    page.set_input_files("input[name=files]", {"name": HOSTILE, "mimeType": JSON, "buffer": json.dumps(body).encode()})
     expect(page.locator(".object")).to_have_text(HOSTILE)
     expect(shown(page)).to_be_visible()
     expect(page.locator(".legend button", has_text=HOSTILE[:32])).to_be_visible()
@@ -168,7 +168,7 @@ def test_page_hostile_names_are_shown_as_text(open_page: OpenPage) -> None:
     command = page.locator("pre.command").inner_text()
     assert "<img" not in command
     page.set_input_files(
-        "input[type=file]", {"name": HOSTILE, "mimeType": JSON, "buffer": b'{"mjd": "%s"}' % HOSTILE[:9].encode()}
+        "input[name=files]", {"name": HOSTILE, "mimeType": JSON, "buffer": b'{"mjd": "%s"}' % HOSTILE[:9].encode()}
     )
     expect(page.locator("#problem")).to_contain_text(HOSTILE)
     assert dialogs == []
@@ -196,7 +196,7 @@ def test_page_packet_cut_short_shows_why_it_was_rejected(open_page: OpenPage, se
     broken = packet(FIRST)[:-400]
     result = ask(service, "/v1/alerts", broken, PACKET)
     page = open_page()
-    page.set_input_files("input[type=file]", {"name": "broken.avro", "mimeType": "", "buffer": broken})
+    page.set_input_files("input[name=files]", {"name": "broken.avro", "mimeType": "", "buffer": broken})
     expect(page.locator(".class-name")).to_have_text("No class: the input was rejected")
     expect(page.locator(".answer")).to_contain_text(result["detail"])
     expect(page.locator(".answer")).to_contain_text(result["reason"])
@@ -272,7 +272,7 @@ def test_page_periodic_light_curve_is_folded_at_its_period(open_page: OpenPage) 
     columns = {"mjd": mjd.tolist(), "flux": flux.tolist(), "flux_err": errors.tolist(), "band": band}
     paste(page, json.dumps({"object_id": "periodic", **columns}))
     expect(page.locator(".object")).to_have_text("periodic")
-    page.get_by_role("button", name="Fold").click()
+    page.get_by_role("button", name="Fold", exact=True).click()
     field = page.locator("input[name=period]")
     expect(field).to_be_visible()
     assert abs(float(field.input_value()) - period) < 2e-4
@@ -313,7 +313,27 @@ def test_page_magnitudes_have_upper_limits(open_page: OpenPage) -> None:
     plot = page.locator("svg[data-plot=light-curve]")
     expect(plot).to_contain_text("AB magnitude")
     assert any(path.get_attribute("d") for path in plot.locator(".limits").all())
-    expect(page.locator(".reading").first).to_contain_text("upper limits")
+    expect(page.locator(".reading").first).to_contain_text("Upper limits")
+
+
+def test_page_vega_magnitudes_limits_and_warnings_are_shown(open_page: OpenPage) -> None:
+    page = open_page()
+    body = {
+        "object_id": "RR", "mjd": [60_000.0 + i for i in range(6)], "band": ["V"] * 6, "mag_system": "Vega",
+        "mag": [17.0, 17.2, 17.1, 17.4, 17.2, 18.5], "mag_err": [0.05] * 5 + [None],
+        "upper_limit": [False] * 5 + [True],
+    }  # fmt: skip
+    paste(page, json.dumps(body))
+    expect(page.locator(".object")).to_have_text("RR")
+    expect(page.locator(".account")).to_contain_text("1 observation not used: upper limits")
+    rows = list(csv.DictReader(io.StringIO(save(page, "Light curve (CSV)")[1].decode())))
+    assert [float(row["mag_ab"]) for row in rows] == pytest.approx([17.02, 17.22, 17.12, 17.42, 17.22, 18.52])
+    assert [row["upper_limit"] for row in rows] == ["false"] * 5 + ["true"]
+    flux = [17.0 + i / 10 for i in range(20)]
+    paste(page, json.dumps({"object_id": "wrong", "mjd": [60_000 + 2 * i for i in range(20)], "flux": flux,
+                            "flux_err": [0.05] * 20, "band": ["g", "r"] * 10}))  # fmt: skip
+    expect(page.locator(".object")).to_have_text("wrong")
+    expect(page.locator(".warning").first).to_contain_text("magnitude")
 
 
 def test_page_link_holds_the_light_curve_and_gives_the_same_answer(
@@ -381,11 +401,10 @@ def test_page_commands_give_the_same_answer(
     python = page.locator("[data-command=python]").inner_text()
     run = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert run.stdout.startswith(expected)
-    if source == "packet":
-        page.get_by_role("button", name="nightjar").click()
-        command = f"{Path(sys.executable).parent}/" + page.locator("[data-command=nightjar]").inner_text()
-        told = subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-        assert expected in told
+    page.get_by_role("button", name="nightjar").click()
+    command = f"{Path(sys.executable).parent}/" + page.locator("[data-command=nightjar]").inner_text()
+    table = subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert expected in table
 
 
 @pytest.fixture(scope="module")
@@ -418,3 +437,87 @@ def test_page_asks_for_the_api_key_and_keeps_it_in_memory(open_page: OpenPage, g
     assert "secret-key" not in page.content()
     page.reload()
     expect(page.locator(".key")).to_be_visible()
+
+
+def table(objects: int) -> str:
+    """A table with magnitudes of several objects and unusual column names."""
+    rows = ["Name,HJD,Filt,Vmag,e_Vmag"]
+    for number in range(objects):
+        curve = light_curve()
+        for mjd, flux, band in zip(curve["mjd"], curve["flux"], curve["band"], strict=True):
+            mag = 31.4 - 2.5 * np.log10(flux * (1 + number / 10))
+            rows.append(f"star {number},{mjd + 2_400_000.5:.4f},{band},{mag:.4f},0.08")
+    return "\n".join(rows) + "\n"
+
+
+def test_page_table_is_read_by_the_service_and_listed(open_page: OpenPage, service: ServiceProcess) -> None:
+    page = open_page()
+    page.set_input_files("input[name=files]", {"name": "t.csv", "mimeType": "text/csv", "buffer": table(40).encode()})
+    listed = page.locator(".objects")
+    expect(page.locator("#objects-title")).to_contain_text("40")
+    expect(listed.locator(".pages")).to_contain_text("1 to 25 of 40")
+    expect(page.locator(".reading-of-table")).to_contain_text("of 40 objects")
+    page.locator(".reading-of-table summary").click()
+    expect(page.locator(".reading-of-table")).to_contain_text("'HJD'")
+    with urlopen(
+        Request(f"{service.url}/v1/tables", table(40).encode(), {"Content-Type": "text/csv"}), timeout=60
+    ) as reply:
+        results = [json.loads(line) for line in reply][1:-1]
+    expect(page.locator(".object")).to_have_text("star 0")
+    expect(shown(page)).to_have_text(results[0]["class"])
+    listed.get_by_role("button", name="Next").click()
+    listed.get_by_role("button", name="star 30").click()
+    expect(page.locator(".object")).to_have_text("star 30")
+    expect(shown(page)).to_have_text(results[30]["class"])
+    listed.get_by_role("button", name="Probability").click()
+    expect(listed.locator("th[aria-sort=descending]")).to_have_count(1)
+    best = max(results, key=lambda result: result["confidence"])
+    listed.get_by_role("button", name="Previous").click()
+    expect(listed.locator("tbody td.value").first).to_have_text(percent(best["confidence"]))
+    page.fill("input[name=filter-name]", "star 1")
+    expect(listed.locator(".pages")).to_contain_text("of 11")
+    page.fill("input[name=filter-name]", "")
+    page.select_option("select[name=filter-class]", results[0]["class"])
+    name, content = save(page, "Save as CSV")
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    assert name == "classes.csv"
+    assert sorted(row["object_id"] for row in rows) == sorted(
+        result["object_id"] for result in results if result["class"] == results[0]["class"]
+    )
+    assert float(rows[0][rows[0]["class"]]) == pytest.approx(float(rows[0]["confidence"]))
+    lines = save(page, "Save as JSON Lines")[1].decode().splitlines()
+    assert len(lines) == len(rows)
+
+
+def test_page_table_that_can_be_read_in_two_ways_asks(open_page: OpenPage) -> None:
+    page = open_page()
+    paste(page, "object_id,mjd,flux,flux_err,band\nA,60000,19.1,0.1,g\nA,60001,19.2,0.1,g\n")
+    expect(page.locator("#problem h2")).to_have_text("One question about this table")
+    page.locator(".question button", has_text="uJy").click()
+    expect(page.locator(".object")).to_have_text("A")
+    expect(shown(page)).to_be_visible()
+
+
+def test_page_table_that_cannot_be_read_shows_the_error_and_the_line(open_page: OpenPage) -> None:
+    page = open_page()
+    paste(page, "mjd,flux,flux_err,band\n60000,1,1\n")
+    expect(page.locator("#problem")).to_contain_text("3 fields instead of 4")
+    expect(page.locator("#problem mark")).to_have_text("60000,1,1")
+
+
+def test_page_several_files_are_listed_and_a_bad_one_harms_no_other(open_page: OpenPage) -> None:
+    page = open_page()
+    files: list[Any] = [{"name": name, "mimeType": "", "buffer": packet(name)} for name in SAMPLES]
+    files.insert(3, {"name": "broken.avro", "mimeType": "", "buffer": packet(FIRST)[:-400]})
+    files.append({"name": "curve.json", "mimeType": JSON, "buffer": json.dumps(light_curve()).encode()})
+    wrong = json.dumps(light_curve(flux="x")).encode()
+    files.append({"name": "wrong.json", "mimeType": JSON, "buffer": wrong})
+    page.set_input_files("input[name=files]", files)
+    expect(page.locator("#objects-title")).to_contain_text(str(len(SAMPLES) + 3))
+    listed = page.locator(".objects")
+    expect(listed.locator(".status", has_text="rejected")).to_have_count(2)
+    listed.get_by_role("button", name="SN 2099zz").click()
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    listed.get_by_role("button", name="wrong.json").click()
+    expect(page.locator(".class-name")).to_have_text("No class: the input was rejected")
+    expect(page.locator(".answer .errors")).to_contain_text("/flux")
