@@ -15,18 +15,18 @@ RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules
 ALERTS = [rule for rule in RULES if "alert" in rule]
 NAMES = [rule["alert"] for rule in ALERTS]
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+TESTS = ["tests/deploy/alerts.yml", "tests/deploy/alerts_over_days.yml"]
 OF_PROMETHEUS = {"up", "process_start_time_seconds", "ALERTS"}
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (apt-get install prometheus)")
 def test_rules_fire_when_they_should() -> None:
-    command = ["promtool", "test", "rules", "tests/deploy/alerts.yml"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(["promtool", "test", "rules", *TESTS], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_rule_is_seen_to_fire() -> None:
-    tests = yaml.safe_load((ROOT / "tests" / "deploy" / "alerts.yml").read_text())["tests"]
+    tests = [test for path in TESTS for test in yaml.safe_load((ROOT / path).read_text())["tests"]]
     fired = {case["alertname"] for test in tests for case in test["alert_rule_test"] if case["exp_alerts"]}
     assert fired == set(NAMES)
 
