@@ -89,6 +89,7 @@ class AttackConnection:
         self.target, self.sent = target, 0
         self._socket = socket.socket()
         self._socket.setblocking(False)
+        self._has_transport = False
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def __aenter__(self) -> "AttackConnection":
@@ -106,7 +107,8 @@ class AttackConnection:
         """Close the connection."""
         if self._streams is not None:
             self._streams[1].transport.abort()
-        self._socket.close()
+        if not self._has_transport:  # which closes the socket itself
+            self._socket.close()
 
     def small_window(self) -> None:
         """Shrink the receive buffer."""
@@ -120,7 +122,7 @@ class AttackConnection:
         try:
             async with self._time(seconds):
                 if self._streams is None:
-                    name = None if self.target.tls is None else "localhost"
+                    name, self._has_transport = None if self.target.tls is None else "localhost", True
                     self._streams = await asyncio.open_connection(
                         sock=self._socket, ssl=self.target.tls, server_hostname=name, limit=READ_BYTES
                     )
