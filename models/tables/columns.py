@@ -56,7 +56,7 @@ def numbers(column: Array) -> tuple[Float64, Bool]:
             return _mjd_of(column.astype("datetime64[ns]")), none
         return column.astype(np.float64), none
     try:
-        return np.array([float(value) for value in column], np.float64), none
+        return np.fromiter(map(float, column), np.float64, len(column)), none
     except (TypeError, ValueError):
         pass
     values = np.full(len(column), np.nan)
@@ -113,7 +113,10 @@ def texts(column: Array) -> NDArray[np.object_]:
         return np.array(["" if v != v else str(int(v)) if v == int(v) else repr(float(v)) for v in column], np.object_)
     if column.dtype.kind in "iub":
         return column.astype("U").astype(np.object_)
-    return np.array([_text(value) for value in column], np.object_)
+    try:
+        return object_column(list(map(str.strip, column)))
+    except TypeError:  # values that are no text
+        return object_column([_text(value) for value in column])
 
 
 def _text(value: object) -> str:

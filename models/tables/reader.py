@@ -442,14 +442,16 @@ class Table:
             names = object_column([f"{stem} {start + row + 1}".strip() if many else stem for row in range(rows)])
         else:
             names = object_column([self.options.object_id or self._source.stem] * rows)
-        key = np.empty(rows, np.int64)
-        for row, name in enumerate(names):
-            number = NAMELESS if column is not None and not name else keys.get(name)
-            if number is None:
-                number = keys[name] = len(abouts)
-                abouts.append(self._about(batch, row))
-            key[row] = number
-        return key
+        known = {"": NAMELESS} if column is not None else {}
+        first_rows = dict(zip(names[::-1], range(rows - 1, -1, -1), strict=True))
+        for name in dict.fromkeys(names):
+            if name in known:
+                continue
+            if name not in keys:
+                keys[name] = len(abouts)
+                abouts.append(self._about(batch, first_rows[name]))
+            known[name] = keys[name]
+        return np.fromiter(map(known.__getitem__, names), np.int64, rows)
 
     def _about(self, batch: Batch, row: int) -> About:
         layout = self._layout
@@ -551,7 +553,10 @@ class Table:
         if column is None:
             points["band"] = self._band_number(band)
             return np.full(len(points), band, np.object_)
-        names, inverse = np.unique(texts(column), return_inverse=True)
+        stated = texts(column)
+        number_of_name = {name: number for number, name in enumerate(dict.fromkeys(stated))}
+        names = list(number_of_name)
+        inverse = np.fromiter(map(number_of_name.__getitem__, stated), np.int64, len(stated))
         known = np.empty(len(names), np.object_)
         numbers_of = np.empty(len(names), np.int32)
         codes = np.zeros(len(names), np.int8)
@@ -750,7 +755,7 @@ class _Brightness:
         usual = {name: offset if name in VEGA_BY_CUSTOM else 0.0 for name, offset in offsets.items()}
         system = self._layout.mag_system
         chosen = offsets if system == "Vega" else usual if system == "mixed" else dict.fromkeys(offsets, 0.0)
-        result = np.array([chosen[name] for name in self._filters], np.float64)
+        result = np.fromiter(map(chosen.__getitem__, self._filters), np.float64, len(self._filters))
         if systems is not None:
             stated = texts(systems)
             for row, (text, name) in enumerate(zip(stated, self._filters, strict=True)):
@@ -780,12 +785,14 @@ class _Brightness:
         return np.array([text.lower() in marks for text in texts(column)], np.bool_) | flags(column)
 
     def _magnitudes(self, column: Array, errors: Array | None, snr: Array | None, sign: Array | None) -> None:
-        if is_text(column):
-            stated = texts(column)
-            beyond = np.array([text.startswith(("<", ">")) for text in stated], np.bool_)
-            self.is_limit = self.is_limit | beyond
-            column = object_column([text.lstrip("<> ") for text in stated])
         mag, self.unreadable = numbers(column)
+        if self.unreadable.any():
+            beyond = self.unreadable.copy()
+            stated = texts(column[beyond])
+            beyond[beyond] = [text.startswith(("<", ">")) for text in stated]
+            column = object_column([text.lstrip("<> ") for text in stated if text.startswith(("<", ">"))])
+            mag[beyond], self.unreadable[beyond] = numbers(column)
+            self.is_limit = self.is_limit | beyond
         error = np.full(len(mag), np.nan)
         if errors is not None:
             error, bad = numbers(errors)

@@ -21,7 +21,7 @@ import tempfile
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -72,6 +72,7 @@ class Stream:
         self.name, self.stem, self.content = name, stem, content
         self.size = _size_of(content)
         self._bytes_read = 0
+        self._raw: IO[bytes] = io.BytesIO()
 
     @property
     def progress(self) -> float:
@@ -112,20 +113,21 @@ class Stream:
     def lines(self) -> Iterator[Iterator[str]]:
         """Open the content as lines of text; bytes that are no UTF-8 are replaced."""
         self._bytes_read = 0
+        encoding = "utf-16" if self.head()[:2] in _UTF16_MARKS else "utf-8-sig"
         with self._opened() as (content, raw):
-            yield self._decoded(content, raw)
+            self._raw = raw
+            text = io.TextIOWrapper(content, encoding, "replace", newline="")
+            try:
+                yield text
+            finally:
+                text.detach()
 
-    def _decoded(self, content: IO[bytes], raw: IO[bytes]) -> Iterator[str]:
-        first = content.readline().removeprefix(BOM)
-        if first[:2] in _UTF16_MARKS:
-            yield from (first + content.read()).decode("utf-16", "replace").splitlines(keepends=True)
-            return
-        if first:
-            yield first.decode("utf-8", "replace")
-        for number, line in enumerate(content):
-            if not number % 4096:
-                self._bytes_read = raw.tell()
-            yield line.decode("utf-8", "replace")
+    def advance(self) -> None:
+        """Note how far the reading of the lines has come."""
+        self._bytes_read = self._raw.tell()
+
+    def finish(self) -> None:
+        """Note that all has been read."""
         self._bytes_read = self.size
 
 
@@ -206,72 +208,64 @@ class TextSource:
         places = [form.names.index(name) for name in wanted]
         constants = {name: text for name, text in (form.constants or {}).items() if names is None or name in names}
         with self._stream.lines() as lines:
-            rows = self._rows(lines)
-            while portion := list(islice(rows, BATCH_ROWS)):
+            for portion in self._portions(islice(lines, form.skip, None)):
+                self._stream.advance()
+                if not portion:
+                    continue
                 columns = list(zip(*portion, strict=True))
                 batch: Batch = {
                     name: _lists_in(object_column(columns[place])) for name, place in zip(wanted, places, strict=True)
                 }
                 batch |= {name: np.full(len(portion), text, np.object_) for name, text in constants.items()}
                 yield batch
+        self._stream.finish()
 
-    def _rows(self, lines: Iterator[str]) -> Iterator[Sequence[str]]:
-        form, width = self._form, len(self._form.names)
-        for number, row in self._fields(lines):
-            if len(row) == width:
-                yield row
-            elif len(row) > width and not any(row[width:]):
-                yield row[:width]
-            elif any(row):
-                reason = f"{len(row)} fields instead of {width}"
-                self.problems.add(reason, f"{self.name}, line {number + form.skip + 1}")
-
-    def _fields(self, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    def _portions(self, lines: Iterator[str]) -> Iterator[list[list[str]]]:
+        """Yield rows of the right width, about :data:`BATCH_ROWS` at a time."""
         form = self._form
-        content = islice(lines, form.skip, None)
-        if form.edges:
-            spans = list(zip(form.edges, form.edges[1:], strict=False))
-            for number, line in enumerate(content):
-                if line.strip():
-                    yield number, [line[start:end].strip() for start, end in spans]
-        elif form.separator:
-            counted = _Numbered(content)
-            reader = csv.reader(counted, delimiter=form.separator, skipinitialspace=True)
-            while True:
-                try:
-                    row = next(reader)
-                except StopIteration:
-                    return
-                except csv.Error as error:
-                    self.problems.add(str(error), f"{self.name}, line {counted.number + form.skip}")
-                    continue
-                if row and not row[0].startswith("#"):
-                    yield counted.number - 1, [text.strip() for text in row]
-        else:
-            for number, line in enumerate(content):
-                row = line.split()
-                if not row or row[0].startswith("#"):
-                    continue
-                if form.prefix:
-                    if row[0] != form.prefix:
-                        continue
-                    row = row[1:]
-                yield number, row
+        if form.separator and not form.edges:
+            yield from self._portions_of_csv(csv.reader(lines, delimiter=form.separator, skipinitialspace=True))
+            return
+        spans = list(zip(form.edges, form.edges[1:], strict=False))
+        number = form.skip
+        while portion := list(islice(lines, BATCH_ROWS)):
+            if spans:
+                rows = [[line[start:end].strip() for start, end in spans] for line in portion]
+            else:
+                rows = [line.split() for line in portion]
+            if form.prefix:
+                rows = [row[1:] if row and row[0] == form.prefix else [] for row in rows]
+            yield self._checked(rows, number)
+            number += len(portion)
 
+    def _portions_of_csv(self, reader: Any) -> Iterator[list[list[str]]]:
+        is_done = False
+        while not is_done:
+            rows: list[list[str]] = []
+            number = self._form.skip + reader.line_num
+            try:
+                rows.extend(islice(reader, BATCH_ROWS))
+                is_done = not rows
+            except csv.Error as error:  # the rows before it have been read
+                self.problems.add(str(error), f"{self.name}, line {self._form.skip + reader.line_num}")
+            yield self._checked(rows, number)
 
-class _Numbered:
-    """Lines with the number of the last one that was read; longer lines than any light curve are cut."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = iter(lines)
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        self.number += 1
-        return next(self._lines).replace("\x00", "")[:MAX_LINE]
+    def _checked(self, rows: list[list[str]], number: int) -> list[list[str]]:
+        """Leave out comments, empty rows and, counted, rows of another width; ``number`` lines stand before them."""
+        width = len(self._form.names)
+        if all(len(row) == width and not row[0].startswith("#") for row in rows):
+            return rows
+        good = []
+        for place, row in enumerate(rows, number + 1):
+            if not any(text and not text.isspace() for text in row) or row[0].startswith("#"):
+                continue
+            if len(row) == width:
+                good.append(row)
+            elif len(row) > width and not any(row[width:]):
+                good.append(row[:width])
+            else:
+                self.problems.add(f"{len(row)} fields instead of {width}", f"{self.name}, line {place}")
+        return good
 
 
 csv.field_size_limit(MAX_LINE)
@@ -472,8 +466,10 @@ class JsonSource:
             size = BATCH_LINES_OF_JSON if any(isinstance(value, list) for value in first.values()) else BATCH_ROWS
             portion = [first, *islice(rows, size - 1)]
             while portion:
+                self._stream.advance()
                 yield _columns_of(portion, names)
                 portion = list(islice(rows, size))
+        self._stream.finish()
 
     def _objects(self, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(lines, 1):
