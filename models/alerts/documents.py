@@ -39,8 +39,14 @@ The largest real alerts, of Rubin, have 3.7 MB as JSON, 2,200 objects and 250,00
 """
 LIST_DOCUMENTS: Final = 2
 """Longest list of alerts, as a multiple of the longest single alert."""
+HEAD_BYTES: Final = 512
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
+
+
+def looks_like_json(data: bytes) -> bool:
+    """Return whether bytes begin as a JSON object or list does."""
+    return data[:HEAD_BYTES].removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"[")
 
 
 def parse_documents(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
@@ -53,7 +59,7 @@ def parse_documents(data: bytes, limits: ReadLimits) -> Iterator[Document | Pack
     PacketError
         When iterated, before the first element: ``malformed_json``, ``record_too_large``.
     """
-    is_list, may_be_lines = data[:64].removeprefix(BOM_UTF8).lstrip()[:1] == b"[", b"\n{" in data
+    is_list, may_be_lines = data[:HEAD_BYTES].removeprefix(BOM_UTF8).lstrip()[:1] == b"[", b"\n{" in data
     factor = LIST_DOCUMENTS if is_list or may_be_lines else 1
     if len(data) > factor * limits.max_document_bytes:
         raise PacketError(

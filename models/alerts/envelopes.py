@@ -17,7 +17,6 @@ taken for a schema if it is the schema of an Avro record. If reading fails, what
 
 import re
 import zlib
-from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,7 +27,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from nightjar_alerts.models.alerts import avro, containers, plans
-from nightjar_alerts.models.alerts.documents import parse_documents, read_document
+from nightjar_alerts.models.alerts.documents import looks_like_json, parse_documents, read_document
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.plans import NewSchemas
 from nightjar_alerts.models.alerts.reader import (
@@ -254,7 +253,7 @@ def _suggested(value: bytes, key: bytes | None) -> list[Envelope]:
         suggested.append(Envelope.CONFLUENT)
     if key is not None and _RECORD_SCHEMA.match(key) and b'"record"' in key:
         suggested.append(Envelope.KEY)
-    if value[:64].removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"["):
+    if looks_like_json(value):
         suggested.append(Envelope.JSON)
     if framed and Envelope.CONFLUENT not in suggested:
         suggested.append(Envelope.CONFLUENT)

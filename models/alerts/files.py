@@ -23,7 +23,7 @@ import cramjam
 import orjson
 
 from nightjar_alerts.models.alerts import containers, plans
-from nightjar_alerts.models.alerts.documents import is_alert
+from nightjar_alerts.models.alerts.documents import is_alert, looks_like_json
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits
 
 MAX_ITEM_BYTES: Final = 64 << 20
@@ -216,7 +216,7 @@ def _items(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
     lower = name.lower().removesuffix(".gz")
     if len(data) > MAX_ITEM_BYTES:
         yield FileItem(name, b"", "unreadable", f"more than {MAX_ITEM_BYTES} bytes once decompressed")
-    elif data[:HEAD_BYTES].removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"[") or lower.endswith(_LINES):
+    elif looks_like_json(data) or lower.endswith(_LINES):
         yield from _documents(name, data, named)
     elif named or (not data.startswith(_APPLE_DOUBLE) and (data[:1] == b"\0" or lower.endswith(_SUFFIXES))):
         yield FileItem(name, data)

@@ -20,7 +20,7 @@ import numpy as np
 
 from nightjar_alerts.models.alerts import containers, photometry, plans
 from nightjar_alerts.models.alerts.decoder import ColumnTable
-from nightjar_alerts.models.alerts.documents import parse_documents, read_document
+from nightjar_alerts.models.alerts.documents import looks_like_json, parse_documents, read_document
 from nightjar_alerts.models.alerts.layouts import PacketLayout
 from nightjar_alerts.models.alerts.layouts import Path as FieldPath
 from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
@@ -363,10 +363,12 @@ def read_archive_alerts(data: bytes, limits: ReadLimits) -> Iterator[ArchiveAler
     try:
         if not data:
             raise PacketError(RejectReason.EMPTY, "there are no bytes")
-        if not data.startswith(containers.MAGIC):
+        if looks_like_json(data):
             for document in parse_documents(data, limits):
                 yield document if isinstance(document, PacketError) else _archive_document(document, limits)
             return
+        if not data.startswith(containers.MAGIC):
+            raise PacketError(RejectReason.UNKNOWN_ENVELOPE, "neither an Avro container nor JSON")
         header = containers.read_header(data)
         plan, empty = plans.for_text(header.schema), True
         for block in containers.read_blocks(data, header, limits):

@@ -117,6 +117,7 @@ def test_read_alerts_files_that_cannot_be_read_are_counted_and_hide_no_others(tm
     contents = {
         "a.avro": avro(ztf_alert("Z1", JD)),
         "b.json": json.dumps(lists).encode(),
+        "bare": b"\0\1\2\3 some bytes",
         "broken.avro": avro(ztf_alert("Z9", JD))[:-30],
         "cut.tar.gz": gzip.compress(b"x" * 1000)[:-9],
         "lsst.json": json.dumps(lsst).encode(),
@@ -127,8 +128,9 @@ def test_read_alerts_files_that_cannot_be_read_are_counted_and_hide_no_others(tm
     left_out = LeftOut({}, {})
     objects = [raw.object_id for raw in read_alerts(folder, left_out=left_out)]
     assert objects == ["Z1", "Z2"]
-    assert left_out.unreadable.keys() == {"b.json[1]", "broken.avro", "cut.tar.gz", "lsst.json"}
+    assert left_out.unreadable.keys() == {"b.json[1]", "bare", "broken.avro", "cut.tar.gz", "lsst.json"}
     assert left_out.unreadable["b.json[1]"] == "an alert without objectId"
+    assert left_out.unreadable["bare"] == "unknown_envelope: neither an Avro container nor JSON"
     assert left_out.unreadable["lsst.json"] == "an alert of lsst, not of ZTF"
     assert left_out.other.keys() == {"notes.txt"}
 
