@@ -80,6 +80,10 @@ def _mjd_of(days: Array) -> Float64:
 
 
 _FRACTION_OF_DAY: Final = re.compile(r"(\d{4})[-/](\d{1,2})[-/](\d{1,2})(\.\d+)?")
+_DATE_AND_TIME: Final = re.compile(
+    r"(?P<moment>\d{4}-\d\d-\d\d(?:[T ]\d\d(?::\d\d(?::\d\d(?:\.\d*)?)?)?)?)"
+    r"(?:\s*(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d))?"
+)
 _ZONE: Final = re.compile(r"(?:Z|\s*UTC?|[+-]00:?00)$", re.IGNORECASE)
 
 
@@ -103,8 +107,13 @@ def iso_time(text: str) -> float:
         year, month, day, fraction = match.groups()
         date = np.datetime64(f"{year}-{int(month):02}-{int(day):02}", "D")
         return float((date - np.datetime64("1858-11-17", "D")).astype(int)) + float(fraction or 0.0)
-    moment = np.datetime64(text.replace("/", "-"), "ns")
-    return float(_mjd_of(np.array([moment]))[0])
+    if not (match := _DATE_AND_TIME.fullmatch(text.replace("/", "-"))):
+        raise ValueError(f"{text!r} is not an ISO date")
+    days = (np.datetime64(match["moment"], "us") - np.datetime64("1858-11-17", "us")).astype(np.int64) / 86_400e6
+    if match["sign"] is None:
+        return float(days)
+    offset = (int(match["hours"]) * 60 + int(match["minutes"])) / 1440.0
+    return float(days - offset if match["sign"] == "+" else days + offset)
 
 
 def texts(column: Array) -> NDArray[np.object_]:

@@ -605,6 +605,8 @@ class _Guesser:
         )
 
     def _choose_brightness(self, pairs: Mapping[str, tuple[str, str | None]]) -> None:
+        if not pairs:
+            raise TableQuestion(f"Which column holds the brightness? The table has {self._listed()}.", "columns.mag")
         complete = {kind: pair for kind, pair in pairs.items() if pair[1]}
         if self.positional and not complete and pairs:
             kind, (name, _) = next(iter(pairs.items()))
