@@ -140,6 +140,16 @@ def test_classify_invalid_light_curve_raises_with_pointer(
     assert (result.status, result.errors[0]["pointer"]) == ("rejected", f"/light_curves/0{pointer}")
 
 
+def test_classify_names_of_surveys_and_metadata_are_understood(classifier: Classifier) -> None:
+    body = supernovae(1)[0]
+    upper = classifier.classify(body | {"survey": "ZTF", "metadata": {"zspec": 0.1}})
+    assert upper == classifier.classify(body | {"survey": "ztf", "metadata": {"zspec": 0.1}})
+    for name, meant in (("redshift", "zspec"), ("mwebw", "mwebv")):
+        (result,) = classifier.classify([body | {"metadata": {name: 0.1}}])
+        assert result.errors[0]["pointer"] == f"/light_curves/0/metadata/{name}"
+        assert meant in result.errors[0]["detail"]
+
+
 def test_classify_integer_object_id_keeps_every_digit(classifier: Classifier) -> None:
     number = 2**63 + 1
     assert classifier.classify(supernovae(1)[0] | {"object_id": number}).object_id == str(number)

@@ -1,12 +1,14 @@
 """Errors of a light curve, and msgspec's error messages as :class:`service.answers.replies.FieldError`."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import msgspec
 
 from nightjar_alerts.models.lightcurve import LightCurveError
+from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, pointer
 
 
@@ -46,6 +48,25 @@ _TYPES: Final[Sequence[tuple[str, str, str]]] = (
 )
 
 
+_METADATA_NAMES: Final[Mapping[str, str]] = {
+    "redshift": "zspec (of the object) or hostgal_zspec (of its host)",
+    "z": "zspec (of the object) or hostgal_zspec (of its host)",
+    "zphot": "hostgal_zphot, with hostgal_zphot_err",
+    "ebv": "mwebv",
+}
+"""What common names of metadata are called here."""
+
+
+def _unknown_field(where: str, name: str) -> str:
+    """Return the detail about an unknown field, with the name that is probably meant."""
+    if not where.endswith("/metadata"):
+        return "unknown field"
+    meant = _METADATA_NAMES.get(name.lower())
+    if meant is None:
+        meant = " or ".join(get_close_matches(name.lower(), KNOWN_COLUMNS, 2))
+    return f"unknown field; send {meant}" if meant else f"unknown field; known are {', '.join(KNOWN_COLUMNS[:6])}, ..."
+
+
 def is_key_error(error: msgspec.ValidationError) -> bool:
     """Return True if an error is about a key of an object, which is no string or no valid text."""
     return "`key`" in str(error)
@@ -61,7 +82,7 @@ def to_field_error(error: msgspec.ValidationError, parent: str = "") -> FieldErr
         return FieldError(pointer=where + pointer([text.split("`")[1]]), reason="missing", detail="required field")
     if text.startswith("Object contains unknown field"):
         name = text.partition("`")[2][:-1]
-        return FieldError(pointer=where + pointer([name]), reason="unknown_field", detail="unknown field")
+        return FieldError(pointer=where + pointer([name]), reason="unknown_field", detail=_unknown_field(where, name))
     if text.startswith("Invalid base64") and where.endswith("/metadata"):
         return FieldError(pointer=where, reason="not_an_object", detail="must be an object")
     for beginning, reason, detail in _REASONS:

@@ -141,9 +141,9 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
         str,
         Meta(
             max_length=32,
-            pattern="^[a-z0-9-]*$",
-            description="survey of the photometry, such as `lsst`, `ztf` or `atlas`; selects the mapping of filters to "
-            "bands and, if the request names no model, the model",
+            pattern="^[A-Za-z0-9-]*$",
+            description="survey of the photometry, such as `lsst`, `ztf` or `atlas`, in any case; selects the mapping "
+            "of filters to bands and, if the request names no model, the model",
         ),
     ] = ""
 

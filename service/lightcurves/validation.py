@@ -148,7 +148,7 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
         mjd, flux, flux_err = mjd[used], flux[used], flux_err[used]
         band = [band[row] for row in used.tolist()] if isinstance(band, list) else band[used]
         detected = None if detected is None else np.asarray(detected, np.bool_)[used]
-    return Columns(mjd, flux, flux_err, band, detected, metadata, object_id, sent.flux_unit, sent.survey)
+    return Columns(mjd, flux, flux_err, band, detected, metadata, object_id, sent.flux_unit, sent.survey.lower())
 
 
 def _find_type_errors(
@@ -258,7 +258,7 @@ def _to_object_id(object_id: str | int) -> str:
 
 def _check_survey(survey: str) -> None:
     if survey.endswith("\n"):  # which the schema's pattern accepts
-        detail = "may contain lowercase letters, digits and hyphens only"
+        detail = "may contain letters, digits and hyphens only"
         raise LightCurveError("/survey", "string_pattern_mismatch", detail)
 
 

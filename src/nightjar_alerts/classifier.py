@@ -58,9 +58,10 @@ if TYPE_CHECKING:
     from nightjar_alerts.models.runtime import Provider
     from nightjar_alerts.service.engine.load import LoadedModel
 
-PORTION: Final = 64
-"""Inputs that a thread prepares at a time."""
-PREPARED: Final = 256
+PORTION: Final = 128
+"""Inputs that a thread prepares, and results that it writes, at a time. Between runs of the network, which leave the
+processor's caches cold, many small portions would take longer."""
+PREPARED: Final = 512
 """Prepared light curves among which batch mates are looked for."""
 FEW_PREPARED: Final = 64
 """Prepared light curves below which every thread prepares more."""
@@ -492,6 +493,7 @@ class _Call:
         self._model = model
         self._documents: list[list[tuple[dict[str, Any], _Slot] | None]] = [[] for _ in inputs]
         self._next = self._preparing = self._active = 0
+        self._unwritten: list[tuple[_Slot, Outcome]] = []
         self._waiting: dict[_Model, list[_Entry]] = {}
         self._condition = threading.Condition()
         self._stopped = False
@@ -513,6 +515,7 @@ class _Call:
 
     def finish(self, raises: bool) -> list[list[Result]]:
         """Return the results of each input. If ``raises``, a single invalid light curve raises LightCurveError."""
+        self._write_all(self._unwritten)
         results: list[list[Result]] = []
         first: _Model | None = None
         for written in self._documents:
@@ -572,17 +575,19 @@ class _Call:
     def _prepare(self, start: int, end: int) -> None:
         """Decode, route and featurise inputs."""
         entries: list[_Entry] = []
+        skipped: list[tuple[_Slot, Outcome]] = []
         decoded = _decode(self._inputs[start:end], start if self._indexed else None)
         for index, items in zip(range(start, end), decoded, strict=True):
             self._documents[index] = [None] * len(items)
             for number, item in enumerate(items):
                 slot, model_input = self._place(index, number, item)
                 if isinstance(model_input, Outcome):
-                    self._write([slot], [model_input])
+                    skipped.append((slot, model_input))
                 else:
                     entries.append(_Entry(len(model_input), 0.0, None, slot.model, model_input, slot))
         with self._condition:
             self._preparing -= 1
+            self._unwritten += skipped
         self._done(entries)
 
     def _place(self, index: int, number: int, read: "_Read") -> tuple[_Slot, ModelInput | Outcome]:
@@ -604,7 +609,7 @@ class _Call:
     def _run(self, model: _Model, batch: Sequence[_Entry]) -> None:
         """Run the network, and write results or send them on to the model of types."""
         entries: list[_Entry] = []
-        done: dict[tuple[_Model, _Model | None], list[tuple[_Slot, Outcome]]] = {}
+        done: list[tuple[_Slot, Outcome]] = []
         for entry, result in zip(batch, model.predict([entry.input for entry in batch]), strict=True):
             slot = entry.slot
             assert slot.curve is not None
@@ -620,10 +625,22 @@ class _Call:
                     slot.outcome = outcome
                     entries.append(_Entry(len(model_input), 0.0, None, slot.subtypes, model_input, slot))
                     continue
-            done.setdefault((slot.model, slot.subtypes), []).append((slot, outcome))
-        for pairs in done.values():
-            self._write([slot for slot, _ in pairs], [outcome for _, outcome in pairs])
+            done.append((slot, outcome))
+        with self._condition:
+            self._unwritten += done
+            done = []
+            if len(self._unwritten) >= PORTION:
+                done, self._unwritten = self._unwritten, []
+        self._write_all(done)
         self._done(entries)
+
+    def _write_all(self, done: Sequence[tuple[_Slot, Outcome]]) -> None:
+        """Write results, those of the same models together."""
+        groups: dict[tuple[_Model, _Model | None], list[tuple[_Slot, Outcome]]] = {}
+        for slot, outcome in done:
+            groups.setdefault((slot.model, slot.subtypes), []).append((slot, outcome))
+        for pairs in groups.values():
+            self._write([slot for slot, _ in pairs], [outcome for _, outcome in pairs])
 
     def _write(self, slots: Sequence[_Slot], outcomes: Sequence[Outcome]) -> None:
         """Write the results of light curves with the same models."""
