@@ -92,10 +92,10 @@ async def classify(request: Request) -> Response:
         options = merge_options(body, query)
         handles, items = _route(request, service, query.model, curves, substitute=not response_format.single_model)
         serializers = get_serializers(handles, options.prior, settings.prior)
-        deadline = infer_options(request, settings, timings.started, options.deadline_ms)
+        inference_options = infer_options(request, settings, timings.started, options.deadline_ms)
         await charge_quota(request, service, len(items))
         with acquired(handles):
-            outcomes = await cancel_on_disconnect(request, infer_many(handles, items, deadline))
+            outcomes = await cancel_on_disconnect(request, infer_many(handles, items, inference_options))
     timings.start()
     if body.single and outcomes[0].status == "failed":
         raise ProblemError(INTERNAL, outcomes[0].detail)
