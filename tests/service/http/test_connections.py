@@ -5,7 +5,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.metadata import requires, version
 from typing import Any, cast
 
@@ -198,6 +198,31 @@ def test_connections_beyond_the_limit_are_rejected() -> None:
             connection.close()
         wait_until(lambda: not edge.server.server_state.connections)
         edge.still_well()
+
+
+def test_connections_beyond_twice_the_limit_are_closed_without_a_response() -> None:
+    """A rejected connection is open for a second: the third one has to come in the meantime."""
+    with live(loader(Network()), max_connections=1, header_timeout=300) as edge, edge.connect() as first:
+
+        def third_gets_nothing() -> bool:
+            with edge.connect() as second, edge.connect() as third:
+                answers = [b"", b""]
+                for index, connection in enumerate((second, third)):
+                    with suppress(ConnectionResetError):
+                        answers[index] = receive_all(connection)
+                return answers[0].startswith(b"HTTP/1.1 503") and answers[1] == b""
+
+        wait_until(third_gets_nothing)
+        first.sendall(CLOSING)
+        assert status(receive_all(first)) == 200
+
+
+def test_idle_connection_is_closed_after_keep_alive(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.settimeout(60)
+        connection.sendall(GET)
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        receive_all(connection)  # returns when the service closes the connection
 
 
 def attributes() -> set[str]:
