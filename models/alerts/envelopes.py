@@ -201,23 +201,36 @@ def framed_id(value: bytes) -> tuple[int, int]:
 
 
 GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+GZIP_CHUNK_BYTES: Final = 65_536
+MAX_GZIP_MEMBERS: Final = 10_000
 
 
 def _gunzip(value: bytes, limits: ReadLimits) -> bytes:
-    """Decompress a message within the limits of a container. Raises PacketError."""
+    """Decompress a message, of one or more gzip members, within the limits of a container. Raises PacketError."""
     limit = min(limits.max_decompressed_bytes, max(containers.ALWAYS_READ_BYTES, limits.max_expansion * len(value)))
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    try:
-        data = inflater.decompress(value, limit + 1)
-    except zlib.error:
-        raise PacketError(RejectReason.UNKNOWN_ENVELOPE, "the gzip data are corrupt") from None
-    if len(data) > limit:
-        raise PacketError(RejectReason.DECOMPRESSED_TOO_LARGE, f"the gzip data decompress to more than {limit} bytes")
-    if not inflater.eof:
-        raise PacketError(RejectReason.UNKNOWN_ENVELOPE, "the gzip data end early")
+    data, at, members = bytearray(), 0, 0
+    while at < len(value):
+        if members and not value[at] and not value[at:].strip(b"\0"):
+            break  # padding of zeros, as gzip allows it
+        if (members := members + 1) > MAX_GZIP_MEMBERS:
+            raise PacketError(RejectReason.UNKNOWN_ENVELOPE, f"more than {MAX_GZIP_MEMBERS} gzip members")
+        inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        while at < len(value) and not inflater.eof:
+            # in chunks, as what follows the member is copied
+            chunk = value[at : at + GZIP_CHUNK_BYTES]
+            try:
+                data += inflater.decompress(chunk, limit + 1 - len(data))
+            except zlib.error:
+                raise PacketError(RejectReason.UNKNOWN_ENVELOPE, "the gzip data are corrupt") from None
+            if len(data) > limit:
+                detail = f"the gzip data decompress to more than {limit} bytes"
+                raise PacketError(RejectReason.DECOMPRESSED_TOO_LARGE, detail)
+            at += len(chunk) - len(inflater.unused_data)
+        if not inflater.eof:
+            raise PacketError(RejectReason.UNKNOWN_ENVELOPE, "the gzip data end early")
     if not data:
         raise PacketError(RejectReason.EMPTY, "there are no bytes in the gzip data")
-    return data
+    return bytes(data)
 
 
 LONGEST_ID_TEXT: Final = 10

@@ -14,10 +14,10 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from os import SEEK_END
 from pathlib import Path
+from tarfile import EmptyHeaderError, EOFHeaderError, HeaderError  # type: ignore[attr-defined]  # typeshed lacks two
 from tempfile import NamedTemporaryFile
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple, Self
 
 import cramjam
 import orjson
@@ -38,7 +38,8 @@ MAX_BAD_LINES: Final = 10
 MAX_DEPTH: Final = 8
 """Archives and compressions inside one another; what is deeper is not read."""
 HEAD_BYTES: Final = 512
-TAR_END_BYTES: Final = 1024
+TAR_END_BLOCKS: Final = 2
+"""Blocks of zeros that end a tar archive."""
 _TAR_MAGIC: Final = (257, b"ustar")
 _ZIP_MAGIC: Final = b"PK\x03\x04"
 _APPLE_DOUBLE: Final = b"\x00\x05\x16\x07"
@@ -128,13 +129,10 @@ def read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
         yield FileItem(name, b"", "unreadable", _reason(error))
 
 
-def _read(file: IO[bytes], name: str, named: bool, depth: int = 0, compressed: bool = False) -> Iterator[FileItem]:
+def _read(file: IO[bytes], name: str, named: bool, depth: int = 0) -> Iterator[FileItem]:
     """Yield the packets of a file or of a member of an archive; after those before the damage, raise its error.
 
-    Parameters
-    ----------
-    depth : number of archives and compressions around it.
-    compressed : whether the innermost of them is a compression.
+    ``depth`` is the number of archives and compressions around it.
     """
     head = _peek(file)
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
@@ -143,13 +141,9 @@ def _read(file: IO[bytes], name: str, named: bool, depth: int = 0, compressed: b
         yield FileItem(name, b"", "unreadable", f"more than {MAX_DEPTH} archives or compressions inside one another")
     elif opener:
         with opener(file) as unpacked:
-            yield from _read(unpacked, name, named, depth + 1, compressed=True)
+            yield from _read(unpacked, name, named, depth + 1)
     elif is_tar:
         yield from _members(file, name, depth)
-        if compressed:
-            file.read(MAX_ITEM_BYTES)  # raises where the compressed data are cut short
-        elif not _has_tar_end(file):
-            yield FileItem(name, b"", "unreadable", "the archive has no end: it is cut short")
     elif head.startswith(containers.MAGIC):
         yield from _parts(name, _container_parts(file))
     else:
@@ -166,9 +160,38 @@ def _peek(file: IO[bytes]) -> bytes:
     return head
 
 
+class _Archive(tarfile.TarFile):
+    """A tar archive that is read to the end of its file, over damaged headers and ends of archives.
+
+    ``tarfile`` alone stops at the first of either, as if nothing followed.
+    """
+
+    zeros = 0
+    """Blocks of zeros since the last member."""
+    damaged = False
+
+
+class _Member(tarfile.TarInfo):
+    @classmethod
+    def fromtarfile(cls, tarfile: _Archive) -> Self:  # type: ignore[override]
+        """Read the next header. Raises HeaderError, which an archive with ``ignore_zeros`` skips."""
+        try:
+            member = super().fromtarfile(tarfile)
+        except EOFHeaderError:
+            tarfile.zeros += 1
+            raise
+        except EmptyHeaderError:
+            raise
+        except HeaderError:
+            tarfile.damaged = True
+            raise
+        tarfile.zeros = 0
+        return member
+
+
 def _members(file: IO[bytes], name: str, depth: int) -> Iterator[FileItem]:
-    """Yield the packets of a tar archive, and those of archives in it."""
-    with tarfile.open(fileobj=file, mode="r:") as archive:
+    """Yield the packets of a tar archive and of those that follow it in its file, and of archives in them."""
+    with _Archive.open(fileobj=file, mode="r:", tarinfo=_Member, ignore_zeros=True) as archive:
         for member in archive:
             inner = f"{name}/{member.name}"
             try:
@@ -178,12 +201,10 @@ def _members(file: IO[bytes], name: str, depth: int) -> Iterator[FileItem]:
                     yield FileItem(inner, b"", "other", "a link, or no ordinary file")
             except _DAMAGED as error:
                 yield FileItem(inner, b"", "unreadable", _reason(error))
-
-
-def _has_tar_end(file: IO[bytes]) -> bool:
-    file.seek(0, SEEK_END)
-    file.seek(-min(TAR_END_BYTES, file.tell()), SEEK_END)
-    return file.read() == bytes(TAR_END_BYTES)
+        if archive.damaged:
+            yield FileItem(name, b"", "unreadable", "the archive is damaged: members are missing")
+        elif archive.zeros < TAR_END_BLOCKS:
+            yield FileItem(name, b"", "unreadable", "the archive has no end: it is cut short")
 
 
 @contextmanager

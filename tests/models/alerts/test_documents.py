@@ -437,6 +437,21 @@ def test_gzipped_message_that_is_damaged_or_a_bomb_has_a_reason() -> None:
     assert reasons == ["unknown_envelope", "unknown_envelope", "decompressed_too_large", "unknown_envelope", "empty"]
 
 
+def test_gzipped_message_of_several_members_gives_every_alert() -> None:
+    members = [gzip.compress(LSST.encode() + b"\n") for _ in range(3)]
+    outcomes = READER.read(b"".join(members) + bytes(100))
+    assert [type(outcome) for outcome in outcomes] == [Packet] * 3
+
+
+def test_gzipped_message_with_damage_behind_its_first_member_is_an_error() -> None:
+    packed = gzip.compress(LSST.encode())
+    empty = gzip.compress(b"")
+    for data in (packed + b"junk", packed + packed[:-9], empty * 20_000):
+        (error,) = READER.read(data)
+        assert isinstance(error, PacketError)
+        assert error.reason is RejectReason.UNKNOWN_ENVELOPE
+
+
 def test_object_with_a_history_keeps_its_light_curve_near_a_solar_system_object() -> None:
     assert crossing(0.5, "4371", 1).reason is AbstainReason.SOLAR_SYSTEM_OBJECT
     curve = crossing(0.5, "4371", 2).curve

@@ -74,6 +74,37 @@ def test_read_path_damaged_files_hide_no_others(tmp_path: Path) -> None:
     assert found["d.avro"] == "packet"
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("damage", [b"\xff", bytes(512)], ids=["checksum", "zeros"])
+def test_read_path_damaged_header_hides_no_other_members(
+    damage: bytes, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    first = alerts.tar({"a.avro": container(RECORD)})
+    data = bytearray(alerts.tar({f"{name}.avro": container(RECORD) for name in "abc"}))
+    start = len(first.rstrip(b"\0")) // 512 * 512 + 512
+    data[start : start + len(damage)] = damage
+    (tmp_path / "night.tar").write_bytes(pack(bytes(data)))
+    assert kinds(tmp_path) == [
+        ("night.tar/a.avro", "packet"),
+        ("night.tar/c.avro", "packet"),
+        ("night.tar", "unreadable"),
+    ]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_read_path_archives_one_after_another_give_all_members(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    nights = [pack(alerts.tar({f"{name}.avro": container(RECORD)})) for name in "ab"]
+    (tmp_path / "nights.tar").write_bytes(b"".join(nights))
+    assert kinds(tmp_path) == [("nights.tar/a.avro", "packet"), ("nights.tar/b.avro", "packet")]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_read_path_archive_without_end_is_unreadable(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    data = alerts.tar({"a.avro": container(RECORD)}).rstrip(b"\0")
+    (tmp_path / "night.tar").write_bytes(pack(data + bytes(-len(data) % 512)))
+    assert kinds(tmp_path) == [("night.tar/a.avro", "packet"), ("night.tar", "unreadable")]
+
+
 def test_read_path_cut_zstd_archive_gives_the_members_before_the_cut(tmp_path: Path) -> None:
     noise = random.Random(0).randbytes(1_000_000)
     packed = bytes(cramjam.zstd.compress(alerts.tar({"good.avro": container(RECORD), "noise": noise})))
