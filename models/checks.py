@@ -24,7 +24,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 class PhotometryWarning(NamedTuple):
-    """Something that is probably wrong with a light curve: a code, and a sentence that says what to do."""
+    """A probable error in the values of a light curve: a code, and a sentence with the remedy."""
 
     reason: str
     detail: str

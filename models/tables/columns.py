@@ -146,7 +146,7 @@ def flags(column: Array) -> Bool:
 
 
 def object_column(values: Sequence[object]) -> NDArray[np.object_]:
-    """Return an array of objects, shape (n,), whatever the values are."""
+    """Return an array of objects, shape (n,), of values of any type."""
     column = np.empty(len(values), np.object_)
     column[:] = values
     return column

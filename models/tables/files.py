@@ -114,7 +114,7 @@ def open_source(data: Data, form: str = "", name: str = "") -> Source:
     Parameters
     ----------
     data : path of a file or of a HATS catalogue, content as bytes or binary file, or a table in memory.
-    form : format, where the name does not say.
+    form : format, if the name does not show it.
     name : of content without a path, for messages and to find the format.
 
     Raises
@@ -163,7 +163,7 @@ def _open_stream(stream: Stream, form: str) -> Source:
 
 
 def _format_of_content(head: bytes, form: str) -> str:
-    """Return the format that the first bytes show, whatever the name says; otherwise ``form``, or text."""
+    """Return the format of the first bytes, which counts more than the name's; otherwise ``form``, or text."""
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:512]
     if head[:4] == b"PAR1":
         return "parquet"
@@ -181,7 +181,7 @@ def _format_of_content(head: bytes, form: str) -> str:
             return "json"
         return "jsonl" if start.startswith(b"{") else "json"
     if form in ("parquet", "fits", "votable", "hats"):
-        raise TableError(f"the content is not {form}, though its name says so")
+        raise TableError(f"the content is not {form}, unlike its name")
     return form
 
 
@@ -457,7 +457,7 @@ def _astropy_file(content: IO[bytes], form: str, stream: Stream) -> Source:
                 table = tables.Table.read(content.read().decode("utf-8", "replace"), format="ascii.ecsv")
         except TableError:
             raise
-        except Exception as error:  # of whatever kind the library raises for a damaged file
+        except Exception as error:  # libraries raise many kinds for damaged files
             raise TableError(f"{stream.name} cannot be read: {error}") from error
         return _astropy_source(table, stream.name, stream.stem)
 

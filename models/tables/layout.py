@@ -558,7 +558,7 @@ class _Guesser:
         return self._is_numeric(name)
 
     def _is_flux_unit(self, name: str) -> bool:
-        return _unit_of(self.units.get(name, "")) in NJY_PER_UNIT
+        return unit_of(self.units.get(name, "")) in NJY_PER_UNIT
 
     def _is_mag_by_unit(self, name: str) -> bool:
         if "mag" in self.units.get(name, "").lower() and "maggy" not in self.units.get(name, "").lower():
@@ -569,9 +569,9 @@ class _Guesser:
         )
 
     def _has_flux_units(self) -> bool:
-        """Return True where a column of units says that the brightness is a flux."""
+        """Return True if a column of units has units of flux only."""
         columns = self._candidates(vocabulary.FLUX_UNIT, self.header)
-        return bool(columns) and all(_unit_of(text) for text in self._names_in(columns[0]))
+        return bool(columns) and all(unit_of(text) for text in self._names_in(columns[0]))
 
     def _mag_by_unit(self) -> list[str]:
         named = [name for name in self.points if self.units.get(name, "").lower() in ("mag", "abmag", "mag(ab)")]
@@ -806,20 +806,20 @@ class _Guesser:
             return
         column = result.columns["band"]
         names = self._names_in(column)
-        unsaid = [name for name in names if name not in options.filters]
-        if any(re.fullmatch(r"[0-9]+", name) for name in unsaid):
-            self._decide_numbers(column, unsaid, hints)
-        capital = vocabulary.uppercase_sloan(unsaid)
+        unset = [name for name in names if name not in options.filters]
+        if any(re.fullmatch(r"[0-9]+", name) for name in unset):
+            self._decide_numbers(column, unset, hints)
+        capital = vocabulary.uppercase_sloan(unset)
         if result.survey in ("ztf", "lsst"):
-            capital = bool(unsaid) and set(unsaid) <= vocabulary.UPPERCASE_SLOAN
+            capital = bool(unset) and set(unset) <= vocabulary.UPPERCASE_SLOAN
         if capital is None:
             raise TableQuestion(
-                f"Do the capital letters {', '.join(unsaid)} in {column!r} mean the filters g r i of a survey, or G of "
+                f"Do the capital letters {', '.join(unset)} in {column!r} mean the filters g r i of a survey, or G of "
                 "Gaia and R I of Cousins?",
                 "filters",
                 [
-                    Choice(",".join(f"{name}={name.lower()}" for name in unsaid), "filters of a survey"),
-                    Choice(",".join(f"{name}={name}" for name in unsaid), "Gaia and Cousins"),
+                    Choice(",".join(f"{name}={name.lower()}" for name in unset), "filters of a survey"),
+                    Choice(",".join(f"{name}={name}" for name in unset), "Gaia and Cousins"),
                 ],
             )
         result.uppercase = capital
@@ -884,11 +884,11 @@ class _Guesser:
                 result.scale = NJY_PER_UNIT[options.flux_unit]
             return
         if "flux_unit" in result.columns:
-            found = {_unit_of(text) for text in self._names_in(result.columns["flux_unit"])}
+            found = {unit_of(text) for text in self._names_in(result.columns["flux_unit"])}
             if found <= set(NJY_PER_UNIT) and found:
                 return
             del result.columns["flux_unit"]
-        unit = _unit_of(self.units.get(flux, "")) or _unit_in_name(flux) or hints.unit
+        unit = unit_of(self.units.get(flux, "")) or _unit_in_name(flux) or hints.unit
         if unit:
             result.scale = NJY_PER_UNIT[unit]  # type: ignore[index]  # one of the units, by the functions above
             if flux.lower() != "fluxcal":
@@ -1119,7 +1119,7 @@ def _is_error_name(key: str) -> bool:
     return bool(re.search(r"(err|error|unc|sigma|std)", key)) or key.startswith(("e", "d", "sig"))
 
 
-def _unit_of(text: str) -> str:
+def unit_of(text: str) -> str:
     """Return the unit of flux that a text names, empty where it names none."""
     key = re.sub(r"[\s_]", "", text).replace("µ", "u").replace("μ", "u").lower()
     known = {
@@ -1145,13 +1145,13 @@ def _unit_of(text: str) -> str:
 
 def _unit_in_name(name: str) -> str:
     bracket = re.search(r"[\[(]([^\])]+)[\])]", name)
-    if bracket and (unit := _unit_of(bracket[1])):
+    if bracket and (unit := unit_of(bracket[1])):
         return unit
     for part in re.split(r"[^A-Za-zµμ]+", last_part(name)):
-        if unit := _unit_of(part):
+        if unit := unit_of(part):
             return unit
     match = re.search(r"(nJy|uJy|µJy|mJy|Jy|njy|ujy|mjy|microjy|nanojy)$", last_part(name))
-    return _unit_of(match[1]) if match else ""
+    return unit_of(match[1]) if match else ""
 
 
 _WIDE_PARTS: Final[Mapping[str, str]] = {
@@ -1208,7 +1208,7 @@ def _band_in(name: str) -> tuple[str, str] | None:
     """Return the filter and the role of a column of one filter, such as ``mag_g``, ``g_mag_err`` or ``e_V``."""
     field_name = last_part(name)
     parts = [part for part in re.split(r"[_\s.:()\[\]-]+", field_name) if part]
-    if len(parts) > 2 and (parts[-1].lower() in ("ab", "vega") or _unit_of(parts[-1])):
+    if len(parts) > 2 and (parts[-1].lower() in ("ab", "vega") or unit_of(parts[-1])):
         parts = parts[:-1]
     for place in (len(parts) - 1, 0, *range(1, len(parts) - 1)):
         if not parts or not 0 <= place < len(parts):

@@ -106,7 +106,7 @@ class TableOptions:
 
     Attributes
     ----------
-    format : format of the file, where its name does not say.
+    format : format of the file, if its name does not show it.
     columns : column of each of :data:`ROLES`; an empty name means that the table has no such column. A dotted name
         reaches into a nested column (``lightcurve.mjd``).
     object_id : name of the one object in a table without a column of names.

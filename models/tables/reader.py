@@ -46,7 +46,7 @@ from nightjar_alerts.models.tables.columns import (
     texts,
 )
 from nightjar_alerts.models.tables.files import Data, Source, open_source
-from nightjar_alerts.models.tables.layout import NO_FILTER, VEGA_BY_CUSTOM, Layout, _unit_of, guess_layout
+from nightjar_alerts.models.tables.layout import NO_FILTER, VEGA_BY_CUSTOM, Layout, guess_layout, unit_of
 from nightjar_alerts.models.tables.options import Guess, TableError, TableOptions, TableQuestion
 
 HELD_POINTS: Final = 1_000_000
@@ -91,9 +91,9 @@ _POINT: Final = np.dtype(
         ("code", "i1"),
     ]
 )
-UNSAID: Final = -1
-FEWEST_POINTS: Final = 5
-"""Points of an object that has a say in whether a table is of total flux."""
+NOT_STATED: Final = -1
+MIN_CHECKED_POINTS: Final = 5
+"""Minimum number of points of an object that is checked to find out whether a table has total flux."""
 NAMELESS: Final = -1
 
 
@@ -105,12 +105,12 @@ class TableObject:
     ----------
     mjd : shape (n,), days. flux, flux_err: shape (n,), nJy; NaN where the table has no value.
     band : n names: of :data:`models.photometry.FILTERS`, or as the table has it where that is unknown or left out.
-    detected : shape (n,), or None where the table does not say.
+    detected : shape (n,), or None if the table has no such column.
     rejected : masks of shape (n,) of the points that cannot be used, by reason.
     metadata : by the names of :data:`models.metadata.KNOWN_COLUMNS`.
     label, redshift, parent : as the table has them; empty and NaN where it has none.
     flux_kind : ``total`` where the flux is that of the whole source, of which :meth:`light_curve` subtracts the
-        medians; empty where nothing says so.
+        medians; empty if unknown.
     """
 
     object_id: str
@@ -172,7 +172,7 @@ class TableObject:
 
 
 class About(NamedTuple):
-    """What a table says of an object, beside its points."""
+    """Label, redshift, parent and metadata of an object."""
 
     label: str = ""
     redshift: float = float("nan")
@@ -228,8 +228,8 @@ def read_table(data: Data, options: TableOptions | None = None, *, name: str = "
     ----------
     data : path of a file or of the folder of a HATS catalogue; its content as bytes or as a binary file; a data frame
         of pandas, a table of pyarrow or astropy, a structured array, a mapping of columns, or a list of rows.
-    options : whatever is not to be guessed.
-    name : of content without a path; its ending says the format, where the content does not.
+    options : options of the reader; the defaults guess everything.
+    name : name of content without a path; its ending gives the format, if the content does not.
 
     Raises
     ------
@@ -499,7 +499,7 @@ class Table:
         count = len(rows)
         points = np.zeros(count, _POINT)
         points["key"] = key[rows]
-        points["detected"] = UNSAID
+        points["detected"] = NOT_STATED
         code = points["code"]
         mjd, bad_time = self._mjd(values("time"))
         points["mjd"] = mjd
@@ -606,7 +606,7 @@ class Table:
             self._layout.guesses.append(Guess("signed_magnitudes", "true", text))
 
     def _decide_kind(self, sample: Batch) -> None:
-        """Decide whether the flux is that of whole sources, by the values, where neither names nor options say so."""
+        """Find out from the values whether the flux is total, if neither names nor options define it."""
         if self._layout.flux_kind:
             return
         keys: dict[str, int] = {}
@@ -616,7 +616,7 @@ class Table:
         checked = [
             looks_like_total_flux(item.mjd[keep], item.flux[keep], item.flux_err[keep])
             for item in objects
-            if (keep := item.usable()).sum() >= FEWEST_POINTS
+            if (keep := item.usable()).sum() >= MIN_CHECKED_POINTS
         ]
         if checked and sum(checked) > len(checked) / 2:
             self._layout.flux_kind = "total"
@@ -643,7 +643,7 @@ class Table:
             points["flux"].copy(),
             points["flux_err"].copy(),
             band,
-            None if (detected == UNSAID).any() else detected.astype(np.bool_),
+            None if (detected == NOT_STATED).any() else detected.astype(np.bool_),
             rejected,
             about.metadata,
             about.label,
@@ -848,7 +848,7 @@ class _Brightness:
             return njy_of_magnitude(numbers(zero_points)[0])
         units = values("flux_unit")
         if units is not None:
-            known = {name: NJY_PER_UNIT.get(_unit_of(name), np.nan) for name in set(texts(units))}  # type: ignore[call-overload]
+            known = {name: NJY_PER_UNIT.get(unit_of(name), np.nan) for name in set(texts(units))}  # type: ignore[call-overload]
             return np.array([known[name] for name in texts(units)], np.float64)
         if layout.scales:
             scale = np.array([layout.scales.get(name, layout.scale) for name in self._filters], np.float64)

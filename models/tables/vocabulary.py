@@ -633,7 +633,7 @@ _GLUED: Final = re.compile(
 
 @lru_cache(maxsize=4096)
 def filter_of(name: str) -> str | None:
-    """Return the one of :data:`FILTERS` that a survey's name stands for, None where nobody can tell."""
+    """Return the one of :data:`FILTERS` that a survey's name stands for, None if it is unknown."""
     name = name.strip()
     if name in NAMES:
         return FILTERS[NAMES[name]]

@@ -42,7 +42,7 @@ def to_fluxes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Array, Ar
     used, band = columns["upper_limit"], columns["band"]
     if used is None or not used.any():
         return without_reference(flux, band, _references(sent)), flux_err
-    rows = np.flatnonzero(~used)  # limits have no say in a median
+    rows = np.flatnonzero(~used)  # medians are those of measurements
     total = np.array(flux, np.float64)
     total[rows] = without_reference(total[rows], _take(band, rows), _references(sent))
     return total, flux_err

@@ -74,7 +74,7 @@ def validate_light_curves(
 
 
 def _with_notes(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
-    """Add to a record what its result says beside the classification, if there is something."""
+    """Add described filters, the count of upper limits and warnings to a record."""
     notes: dict[str, Any] = {}
     if sent.filters is not UNSET:
         notes["described_filters"] = _choose_bands(sent.filters)

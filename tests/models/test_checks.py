@@ -78,7 +78,7 @@ def test_flux_that_falls_to_the_detection_limit_is_a_difference() -> None:
 
 
 @needs_shared
-def test_real_supernovae_and_variables_are_told_apart() -> None:
+def test_total_flux_of_real_variables_is_noticed_and_of_supernovae_is_not() -> None:
     """The page docs/tables.md has the figures of all sets."""
     sets = {
         "difference": shared("data", "ztf_sn", "photometry.csv.gz"),

@@ -175,7 +175,7 @@ def test_total_flux_has_its_reference_subtracted() -> None:
         assert found.flux.tolist() == expected
 
 
-def test_total_magnitudes_become_differences_and_limits_have_no_say() -> None:
+def test_total_magnitudes_become_differences_without_limits_in_the_median() -> None:
     limits = [False, False, False, True]
     found = light_curve(flux_kind="total", band=["g"] * 4, upper_limit=limits)
     np.testing.assert_allclose(found.flux, np.array(NJY[:3]) - NJY[1], rtol=1e-5, atol=1e-2)
@@ -246,7 +246,7 @@ def test_results_carry_the_warnings_that_apply(edge: Live, media_type: str) -> N
     assert plain.get("warnings") is None
 
 
-def test_stated_kind_of_flux_is_not_doubted(edge: Live) -> None:
+def test_stated_kind_of_flux_has_no_warning(edge: Live) -> None:
     for kind in ("total", "difference"):
         _, reply = edge.classify(variable_star() | {"flux_kind": kind})
         assert "warnings" not in reply["results"][0]
