@@ -108,6 +108,14 @@ def test_wheel_has_libraries_of_every_level_and_their_platform_tag(wheel: Path) 
     assert int(found[1]) <= int(GLIBC.removeprefix("2."))
 
 
+def test_wheel_has_the_files_of_the_web_page(wheel: Path) -> None:
+    """The wheel is built from the sdist, which therefore has them as well."""
+    page = ROOT / "service" / "http" / "page"
+    files = {f"nightjar_alerts/{path.relative_to(ROOT)}" for path in page.rglob("*") if path.is_file()}
+    with zipfile.ZipFile(wheel) as archive:
+        assert files <= set(archive.namelist())
+
+
 def test_wheel_for_aarch64_is_cross_compiled(tmp_path: Path) -> None:
     """No machine has run these libraries: only their architecture is checked."""
     run(

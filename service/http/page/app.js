@@ -281,18 +281,23 @@ function App() {
       let found = [];
       let shown = false;
       let drawn = 0;
-      for await (const { objects, model, timings, options, done, ...table } of readAll(sources, kept, signal)) {
+      let read = 0;
+      const table = sources.length === 1 && sources[0].kind === "table" ? sources[0].text : null;
+      const lines = table ? table.split("\n").length : 0; // for the progress of a table: rows that have become objects
+      const rowPerObject = table !== null && table.slice(0, 4096).includes("[");
+      for await (const { objects, model, timings, options, done, ...about } of readAll(sources, kept, signal)) {
         if (signal.aborted) return;
         found = found.concat(objects.map((object) => ({ ...object, model: object.result.model || model, timings: timings || [] })));
-        const change = { ...table, reading: { done, total: sources.length } };
+        read += objects.reduce((sum, { curve }) => sum + (rowPerObject ? 1 : curve?.mjd.length || 1), 0);
+        const change = { ...about, reading: lines > 0 ? { done: read, total: lines } : { done, total: sources.length } };
         if (!shown && found.length > 0) {
           shown = true;
           const own = options ? { ...kept, prior: options.prior || kept.prior, coverage: options.coverage || kept.coverage } : kept;
           update({ table: null, summary: null, ...latest.current.pendingTable, pendingTable: null, keyWanted: false, ...change, objects: found, settings: own });
           await showObject(0);
         } else if (!shown) {
-          update({ pendingTable: { ...latest.current.pendingTable, ...table } });
-        } else if (done === sources.length || table.summary || performance.now() - drawn > REDRAW) {
+          update({ pendingTable: { ...latest.current.pendingTable, ...about } });
+        } else if (done === sources.length || about.summary || performance.now() - drawn > REDRAW) {
           drawn = performance.now();
           update({ ...change, objects: found });
         }

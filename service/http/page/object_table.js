@@ -31,7 +31,7 @@ export function resultsToCsv(results) {
 
 function Heading({ name, label, sort, onSort }) {
   const sorted = sort.name === name;
-  return html`<th scope="col" aria-sort=${sorted ? (sort.down ? "descending" : "ascending") : "none"}>
+  return html`<th scope="col" class=${FIRST_DOWN.has(name) ? "value" : ""} aria-sort=${sorted ? (sort.down ? "descending" : "ascending") : "none"}>
     <button type="button" onClick=${() => onSort(name)}>${label}<span aria-hidden="true">${sorted ? (sort.down ? " ▾" : " ▴") : ""}</span></button>
   </th>`;
 }
@@ -49,13 +49,13 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
   const rows = useMemo(() => {
     const text = filter.text.toLowerCase();
     const kept = objects
-      .map(({ result }, i) => ({ result, i }))
+      .map(({ result, source }, i) => ({ result, source, i }))
       .filter(
         ({ result }) =>
           (!filter.group || (result.class || result.status) === filter.group) &&
           (!filter.unusual || result.unusual) &&
           (!filter.confidence || (result.confidence ?? 0) >= filter.confidence) &&
-          (!text || String(result.object_id).toLowerCase().includes(text)),
+          (!text || `${result.object_id} ${source.name}`.toLowerCase().includes(text)),
       );
     const value = VALUE.get(sort.name);
     if (!value) return kept;
@@ -76,8 +76,8 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
       <h2 id="objects-title">Objects <span class="muted">${objects.length.toLocaleString("en")}</span></h2>
       ${reading &&
       html`<label class="progress"
-          >Classifying ${reading.total > 1 ? `${reading.done} of ${reading.total} files` : ""}
-          <progress max=${reading.total > 1 ? reading.total : undefined} value=${reading.total > 1 ? reading.done : undefined}></progress></label
+          >Classifying <progress max=${String(reading.total)} value=${String(Math.min(reading.done, reading.total))}></progress>
+          ${percent(Math.min(1, reading.done / reading.total))}</label
         >
         <button type="button" onClick=${onStop}>Stop</button>`}
       <div class="buttons">
@@ -116,10 +116,10 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
         </thead>
         <tbody>
           ${rows.slice(shownPage * ROWS, (shownPage + 1) * ROWS).map(
-            ({ result, i }) => html`<tr key=${i} class=${i === index ? "chosen" : ""}>
+            ({ result, source, i }) => html`<tr key=${i} class=${i === index ? "chosen" : ""}>
               <th scope="row">
                 <button type="button" class="link-button" aria-current=${i === index ? "true" : undefined} onClick=${() => onObject(i)}>
-                  ${result.object_id || `Object ${i + 1}`}
+                  ${result.object_id || source.name}
                 </button>
               </th>
               <td>${result.class || html`<span class="status">${result.status}</span>`}</td>
