@@ -48,38 +48,46 @@ export function Answer({ result, model, points, step, source, text }) {
         ${points ? summary(points) : source.name}
       </p>
     </div>
-    ${classified
-      ? html`<div class="verdict">
+    ${
+      classified
+        ? html`<div class="verdict">
           <p class="class-line">
             <span class="class-name">${result.class}</span> <span class="confidence">${percent(result.confidence)}</span>
           </p>
-          ${result.prediction_set &&
-          html`<p class="set"><strong>${Math.round(100 * result.coverage)} %:</strong> ${inWords(result.prediction_set)}</p>
+          ${
+            result.prediction_set &&
+            html`<p class="set"><strong>${Math.round(100 * result.coverage)} %:</strong> ${inWords(result.prediction_set)}</p>
             <p class="muted small">
               ${result.prediction_set.length === 1 ? "This class is" : "One of these is"} the true class in ${Math.round(100 * result.coverage)} of
               100 cases like this one.
-            </p>`}
-          ${result.subtype &&
-          html`<p class="subtype">
+            </p>`
+          }
+          ${
+            result.subtype &&
+            html`<p class="subtype">
             If it is a supernova: <strong>${result.subtype.class}</strong> ${percent(result.subtype.confidence)}
             ${result.subtype.prediction_set && ` (${Math.round(100 * result.subtype.coverage)} %: ${inWords(result.subtype.prediction_set)})`}
             ${result.subtype.unusual && " (out of distribution for the model of types)"}
-          </p>`}
+          </p>`
+          }
           ${step && html`<p class="then">As known on night ${step.night}, after ${count(step.detections, "detection")}</p>`}
         </div>`
-      : html`<div class="verdict">
+        : html`<div class="verdict">
           <p class="class-line"><span class="class-name">${STATUS[result.status]}</span></p>
           <p>${result.detail} <span class="muted">(${result.reason})</span></p>
-        </div>`}
+        </div>`
+    }
     <div class="remarks">
       <${Warnings} result=${result} model=${model} />
       ${result.errors?.length > 0 && html`<${Errors} errors=${result.errors} text=${text} />`}
-      ${classified &&
-      html`<p class="small muted label-source">
-        Source of the label: the model ${modelName(model)}, from the light curve${result.subtype
-          ? html`; of the supernova type: ${modelName(result.subtype.model)}`
-          : ""}. No class was taken from a catalogue.
-      </p>`}
+      ${
+        classified &&
+        html`<p class="small muted label-source">
+        Source of the label: the model ${modelName(model)}, from the light curve${
+          result.subtype ? html`; of the supernova type: ${modelName(result.subtype.model)}` : ""
+        }. No class was taken from a catalogue.
+      </p>`
+      }
     </div>
   </section>`;
 }
@@ -119,22 +127,29 @@ export function Account({ result, model, description, points }) {
     <dl>
       ${points && html`<dt>Light curve</dt><dd>${bandsInWords(sent)}</dd>`}
       ${result.points_per_band && html`<dt>Seen by the network</dt><dd>${bandsInWords(result.points_per_band)}</dd>`}
-      ${result.filters &&
-      html`<dt>Described filters</dt><dd>${Object.entries(result.filters).map(([filter, band]) => `${filter} is read as ${band}`).join(", ")}</dd>`}
+      ${
+        result.filters &&
+        html`<dt>Described filters</dt><dd>${Object.entries(result.filters)
+          .map(([filter, band]) => `${filter} is read as ${band}`)
+          .join(", ")}</dd>`
+      }
       <dt>Left out</dt>
       <dd>
         ${lines.length > 0 ? html`<ul class="plain">${lines.map((line) => html`<li key=${line}>${line}</li>`)}</ul>` : "Nothing"}
       </dd>
-      ${result.metadata_missing !== undefined &&
-      html`<dt>Metadata</dt><dd>${columns > 0 ? `${columns - result.metadata_missing} of ${columns} columns of the network have a value` : "The network uses none"}</dd>`}
+      ${
+        result.metadata_missing !== undefined &&
+        html`<dt>Metadata</dt><dd>${columns > 0 ? `${columns - result.metadata_missing} of ${columns} columns of the network have a value` : "The network uses none"}</dd>`
+      }
       <dt>Other evidence</dt>
       <dd>
-        ${result.evidence?.length > 0
-          ? html`<ul class="plain">${result.evidence.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`
-          : "None: no redshift, parallax or catalogued star was used"}
+        ${
+          result.evidence?.length > 0
+            ? html`<ul class="plain">${result.evidence.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`
+            : "None: no redshift, parallax or catalogued star was used"
+        }
       </dd>
-      ${result.novelty !== undefined &&
-      html`<dt>Novelty</dt><dd>More unusual than ${percent(result.novelty)} of known objects</dd>`}
+      ${result.novelty !== undefined && html`<dt>Novelty</dt><dd>More unusual than ${percent(result.novelty)} of known objects</dd>`}
       <dt>Class shares</dt>
       <dd>${model.prior === "training" ? "Those that the model was calibrated for" : model.prior || "Those of the model"}</dd>
       ${model.coverage_measured_on && html`<dt>Coverage measured on</dt><dd>${model.coverage_measured_on}</dd>`}

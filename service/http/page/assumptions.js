@@ -63,8 +63,9 @@ export function Assumptions({ settings, metadata, original, description, models,
         <option value="own">Weights of my own …</option>
       </select></label
     >
-    ${own &&
-    html`<fieldset class="weights">
+    ${
+      own &&
+      html`<fieldset class="weights">
       <legend>Weights by class</legend>
       ${Object.entries(settings.prior).map(
         ([name, value]) =>
@@ -77,9 +78,11 @@ export function Assumptions({ settings, metadata, original, description, models,
             onChange=${(weight) => onSettings({ ...settings, prior: { ...settings.prior, [name]: weight || 0 } })}
           />`,
       )}
-    </fieldset>`}
-    ${coverages.length > 0 &&
-    html`<label class="field"
+    </fieldset>`
+    }
+    ${
+      coverages.length > 0 &&
+      html`<label class="field"
       ><span>Coverage of the prediction set</span>
       <select
         name="coverage"
@@ -91,7 +94,8 @@ export function Assumptions({ settings, metadata, original, description, models,
           .filter((value) => value !== description.prediction_sets.default)
           .map((value) => html`<option key=${value} value=${String(value)}>${percent(value)}</option>`)}
       </select></label
-    >`}
+    >`
+    }
     <label class="field"
       ><span>Model</span>
       <select name="model" value=${settings.model} onChange=${(event) => onSettings({ ...settings, model: event.target.value, prior: own ? "" : settings.prior })}>
@@ -105,16 +109,20 @@ export function Assumptions({ settings, metadata, original, description, models,
         (name) =>
           html`<${NumberField} key=${name} name=${name} label=${FIELDS[name] || name} value=${metadata[name]} onChange=${(value) => setValue(name, value)} />`,
       )}
-      ${more.length > 0 &&
-      html`<label class="field"
+      ${
+        more.length > 0 &&
+        html`<label class="field"
         ><span>Another column</span>
         <select value="" onChange=${(event) => event.target.value && setExtra([...extra, event.target.value])}>
           <option value="">Choose …</option>
           ${more.map((name) => html`<option key=${name}>${name}</option>`)}
         </select></label
-      >`}
+      >`
+      }
     </details>
-    ${(changed || settings.prior || settings.coverage || settings.model) &&
-    html`<button type="button" onClick=${() => onMetadata(original, { model: "", prior: "", coverage: null })}>Back to the original</button>`}
+    ${
+      (changed || settings.prior || settings.coverage || settings.model) &&
+      html`<button type="button" onClick=${() => onMetadata(original, { model: "", prior: "", coverage: null })}>Back to the original</button>`
+    }
   </section>`;
 }

@@ -2,14 +2,32 @@
 // the colours for light and dark backgrounds.
 
 const BANDS = [
-  ["u", "u", "circle"], ["g", "g", "up"], ["r", "r", "down"], ["i", "i", "square"], ["z", "z", "star"],
-  ["Y", "y", "pentagon"], ["y", "y", "pentagon"],
-  ["c", "cyan", "diamond"], ["o", "orange", "hexagon"],
-  ["BP", "blue", "circle"], ["G", "green", "up"], ["RP", "red", "down"],
-  ["U", "violet", "circle"], ["B", "blue", "diamond"], ["V", "green", "square"], ["R", "red", "hexagon"],
-  ["I", "brown", "square"], ["w", "grey", "circle"], ["C", "grey", "diamond"],
+  ["u", "u", "circle"],
+  ["g", "g", "up"],
+  ["r", "r", "down"],
+  ["i", "i", "square"],
+  ["z", "z", "star"],
+  ["Y", "y", "pentagon"],
+  ["y", "y", "pentagon"],
+  ["c", "cyan", "diamond"],
+  ["o", "orange", "hexagon"],
+  ["BP", "blue", "circle"],
+  ["G", "green", "up"],
+  ["RP", "red", "down"],
+  ["U", "violet", "circle"],
+  ["B", "blue", "diamond"],
+  ["V", "green", "square"],
+  ["R", "red", "hexagon"],
+  ["I", "brown", "square"],
+  ["w", "grey", "circle"],
+  ["C", "grey", "diamond"],
 ];
-const OTHERS = [["violet", "star"], ["cyan", "pentagon"], ["brown", "hexagon"], ["grey", "star"]];
+const OTHERS = [
+  ["violet", "star"],
+  ["cyan", "pentagon"],
+  ["brown", "hexagon"],
+  ["grey", "star"],
+];
 const KNOWN = new Map(BANDS.map(([name, color, symbol], order) => [name, { color, symbol, order }]));
 
 /** Styles of the bands of a light curve, in order of wavelength: [{name, color, symbol}]. */

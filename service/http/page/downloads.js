@@ -4,8 +4,17 @@ import { csvValue } from "./photometry.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = [
-  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font-family",
-  "font-size", "font-weight", "text-anchor",
+  "fill",
+  "fill-opacity",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-linejoin",
+  "opacity",
+  "font-family",
+  "font-size",
+  "font-weight",
+  "text-anchor",
 ];
 const GAP = 12;
 const TITLE = 34;
@@ -13,7 +22,10 @@ const PIXELS = 2; // of a PNG for each unit of the plot
 
 /** A name that is safe in a file system and in a shell. */
 export function fileName(text, extension) {
-  const safe = String(text).replace(/[^A-Za-z0-9._+-]+/g, "_").replace(/^[._-]+/, "").slice(0, 80);
+  const safe = String(text)
+    .replace(/[^A-Za-z0-9._+-]+/g, "_")
+    .replace(/^[._-]+/, "")
+    .slice(0, 80);
   return `${safe || "light_curve"}${extension}`;
 }
 
@@ -52,12 +64,20 @@ export function plotsAsSvg(title) {
   background.setAttribute("height", top);
   background.setAttribute("fill", getComputedStyle(document.querySelector(".panel")).backgroundColor);
   const heading = document.createElementNS(SVG, "text");
-  for (const [name, value] of Object.entries({ x: 14, y: 24, "font-size": 15, "font-weight": 600, fill: style.color, "font-family": style.fontFamily })) {
+  for (const [name, value] of Object.entries({
+    x: 14,
+    y: 24,
+    "font-size": 15,
+    "font-weight": 600,
+    fill: style.color,
+    "font-family": style.fontFamily,
+  })) {
     heading.setAttribute(name, value);
   }
   heading.textContent = title;
   sheet.prepend(background, heading);
-  for (const [name, value] of Object.entries({ xmlns: SVG, width, height: top, viewBox: `0 0 ${width} ${top}` })) sheet.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ xmlns: SVG, width, height: top, viewBox: `0 0 ${width} ${top}` }))
+    sheet.setAttribute(name, value);
   return { text: new XMLSerializer().serializeToString(sheet), width, height: top };
 }
 
@@ -79,7 +99,13 @@ export function stepsToCsv(steps) {
   const names = Object.keys(steps[0].probabilities);
   const header = ["mjd", "detections", "class", "confidence", "prediction_set", "unusual", "novelty", ...names];
   const rows = steps.map((step) => [
-    step.mjd ?? "", step.detections ?? "", step.class, step.confidence, (step.prediction_set || []).join("; "), step.unusual ?? "", step.novelty ?? "",
+    step.mjd ?? "",
+    step.detections ?? "",
+    step.class,
+    step.confidence,
+    (step.prediction_set || []).join("; "),
+    step.unusual ?? "",
+    step.novelty ?? "",
     ...names.map((name) => step.probabilities[name]),
   ]);
   return [header, ...rows].map((row) => row.map(csvValue).join(",")).join("\r\n") + "\r\n";

@@ -51,7 +51,12 @@ export function EvolutionPlot({ steps, classes, domain, chosen, onChoose, name }
     lower = upper;
     return html`<path key=${each} class=${`class-${color}`} d=${path} />`;
   });
-  const rest = area(edges, lower, lower.map(() => 1), y);
+  const rest = area(
+    edges,
+    lower,
+    lower.map(() => 1),
+    y,
+  );
   const unusual = steps.flatMap((step, i) => (step.unusual ? [`M${edges[i]},${TOP - 7}H${edges[i + 1]}`] : []));
   const changes = steps.flatMap((step, i) => (i > 0 && step.class !== steps[i - 1].class ? [edges[i]] : []));
 

@@ -16,11 +16,13 @@ export function sourceOf(name, bytes) {
   const text = asText(bytes);
   const trimmed = text?.replace(/^\uFEFF/, "").trimStart();
   const json = /^[{[]/.test(trimmed || "");
-  if (json && /"(candidate|candid|diaSource|diaObject|prvDiaSources)"\s*:/.test(trimmed)) return { kind: "packet", name, body: bytes, text, type: JSON_TYPE };
+  if (json && /"(candidate|candid|diaSource|diaObject|prvDiaSources)"\s*:/.test(trimmed))
+    return { kind: "packet", name, body: bytes, text, type: JSON_TYPE };
   if (TABLE_NAME.test(name) || (json && trimmed.startsWith("[")) || (trimmed && !json && isTable(trimmed))) {
     return { kind: "table", name, body: bytes, text, type: text === null ? BYTES : "text/csv" };
   }
-  if (json) return { kind: /"(mjd|light_curves|flux|mag)"\s*:/.test(trimmed) ? "light_curve" : "packet", name, body: bytes, text, type: JSON_TYPE };
+  if (json)
+    return { kind: /"(mjd|light_curves|flux|mag)"\s*:/.test(trimmed) ? "light_curve" : "packet", name, body: bytes, text, type: JSON_TYPE };
   return { kind: "packet", name, body: bytes, text: null, type: BYTES };
 }
 
@@ -35,7 +37,11 @@ function asText(bytes) {
 }
 
 function isTable(text) {
-  const line = text.slice(0, 2000).split(/\r?\n/).find((each) => each !== "" && !each.startsWith("#")) || "";
+  const line =
+    text
+      .slice(0, 2000)
+      .split(/\r?\n/)
+      .find((each) => each !== "" && !each.startsWith("#")) || "";
   return /[,;\t|]|\S\s+\S+\s+\S/.test(line);
 }
 
@@ -81,7 +87,7 @@ async function patiently(action) {
  */
 export async function* readAll(sources, settings, signal) {
   let done = 0;
-  for (let start = 0; start < sources.length && !signal.aborted; ) {
+  for (let start = 0; start < sources.length && !signal.aborted;) {
     const end = batchEnd(sources, start);
     const group = sources.slice(start, end);
     try {
@@ -97,7 +103,13 @@ export async function* readAll(sources, settings, signal) {
         for (const source of group) source.alone = true; // one by one, so that one input harms no other
         continue;
       }
-      const result = { object_id: group[0].name, status: "rejected", reason: `http_${error.status}`, detail: error.message, errors: error.errors };
+      const result = {
+        object_id: group[0].name,
+        status: "rejected",
+        reason: `http_${error.status}`,
+        detail: error.message,
+        errors: error.errors,
+      };
       yield { objects: [{ result, curve: null, source: group[0] }], done: (done += 1) };
     }
     start = end;
@@ -118,7 +130,13 @@ function batchEnd(sources, start) {
 
 async function readPackets(sources, settings) {
   const { coverage, ...query } = queryOf(settings); // packets have the model's own coverage
-  const { content, timings } = await patiently(() => postParts("v1/alerts", sources.map(({ body }) => body), { ...query, light_curve: true }));
+  const { content, timings } = await patiently(() =>
+    postParts(
+      "v1/alerts",
+      sources.map(({ body }) => body),
+      { ...query, light_curve: true },
+    ),
+  );
   const each = content.results.length === sources.length; // else a file holds several alerts
   const objects = content.results.map((result, i) => split(result, each ? sources[i] : sources[0]));
   return { objects, model: content.model, timings };

@@ -84,8 +84,11 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
       const mark = hidden.has(point.band) ? null : placed(point, magnitudes, unit);
       if (!mark) return [];
       if (!period) return [{ ...mark, point, x: point.mjd }];
-      const phase = (((point.mjd - epoch) / period) % 1 + 1) % 1;
-      return [{ ...mark, point, x: phase }, { ...mark, point, x: phase + 1 }];
+      const phase = ((((point.mjd - epoch) / period) % 1) + 1) % 1;
+      return [
+        { ...mark, point, x: phase },
+        { ...mark, point, x: phase + 1 },
+      ];
     });
     return placedMarks.filter((mark) => mark.x >= x.domain[0] && mark.x <= x.domain[1]);
   }, [points, hidden, magnitudes, period, epoch, ...x.domain]);
@@ -160,8 +163,10 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
       ${paths}
       ${!period && until < Infinity && until >= x.domain[0] && html`<${Cursor} x=${x(until)} top=${TOP} bottom=${bottom} />`}
       ${near && html`<circle class="near" cx=${x(near.x)} cy=${y(near.value)} r="8" />`}
-      ${dragged &&
-      html`<rect class="zoom" x=${Math.min(...dragged)} y=${TOP} width=${Math.abs(dragged[1] - dragged[0])} height=${bottom - TOP} />`}
+      ${
+        dragged &&
+        html`<rect class="zoom" x=${Math.min(...dragged)} y=${TOP} width=${Math.abs(dragged[1] - dragged[0])} height=${bottom - TOP} />`
+      }
       <rect
         class="surface"
         x=${MARGIN.left}
@@ -176,9 +181,11 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
       />
     </svg>
     <p class="reading">
-      ${near
-        ? describe(near, epoch)
-        : `${magnitudes ? "▽ Upper limits (5σ)." : points.some((point) => point.limit) ? "Open symbols: no detection; ▽ upper limits." : "Open symbols: no detection."} ${period ? "" : "Point at an observation for its values; drag to zoom."}`}
+      ${
+        near
+          ? describe(near, epoch)
+          : `${magnitudes ? "▽ Upper limits (5σ)." : points.some((point) => point.limit) ? "Open symbols: no detection; ▽ upper limits." : "Open symbols: no detection."} ${period ? "" : "Point at an observation for its values; drag to zoom."}`
+      }
       ${hiddenInMagnitudes > 0 && ` ${hiddenInMagnitudes} observations with negative flux are not shown in magnitudes.`}
     </p>
   </div>`;

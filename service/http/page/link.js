@@ -21,7 +21,10 @@ export async function contentOf(fragment) {
   if (!fragment.startsWith(PREFIX)) return null;
   try {
     const text = atob(fragment.slice(PREFIX.length).replaceAll("-", "+").replaceAll("_", "/"));
-    const bytes = await through(Uint8Array.from(text, (each) => each.charCodeAt(0)), new DecompressionStream("deflate-raw"));
+    const bytes = await through(
+      Uint8Array.from(text, (each) => each.charCodeAt(0)),
+      new DecompressionStream("deflate-raw"),
+    );
     return JSON.parse(new TextDecoder().decode(bytes));
   } catch {
     throw new Error("The link is damaged or was cut short.");

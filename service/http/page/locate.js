@@ -5,7 +5,10 @@
  * `withName` includes the name of the member.
  */
 export function locate(text, pointer, withName = false) {
-  const steps = pointer.split("/").slice(1).map((step) => step.replaceAll("~1", "/").replaceAll("~0", "~"));
+  const steps = pointer
+    .split("/")
+    .slice(1)
+    .map((step) => step.replaceAll("~1", "/").replaceAll("~0", "~"));
   let at = text.startsWith("\uFEFF") ? 1 : 0;
   const space = () => {
     while (/\s/.test(text[at] || "")) at++;

@@ -55,7 +55,10 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
           (!filter.group || (result.class || result.status) === filter.group) &&
           (!filter.unusual || result.unusual) &&
           (!filter.confidence || (result.confidence ?? 0) >= filter.confidence) &&
-          (!text || `${result.object_id} ${source.name}`.toLowerCase().includes(text)),
+          (!text ||
+            String(result.object_id || source.name)
+              .toLowerCase()
+              .includes(text)),
       );
     const value = VALUE.get(sort.name);
     if (!value) return kept;
@@ -74,15 +77,24 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
   return html`<section class="panel objects" aria-labelledby="objects-title">
     <div class="bar-of-title">
       <h2 id="objects-title">Objects <span class="muted">${objects.length.toLocaleString("en")}</span></h2>
-      ${reading &&
-      html`<label class="progress"
+      ${
+        reading &&
+        html`<label class="progress"
           >Classifying <progress max=${String(reading.total)} value=${String(Math.min(reading.done, reading.total))}></progress>
           ${percent(Math.min(1, reading.done / reading.total))}</label
         >
-        <button type="button" onClick=${onStop}>Stop</button>`}
+        <button type="button" onClick=${onStop}>Stop</button>`
+      }
       <div class="buttons">
         <button type="button" onClick=${() => save(resultsToCsv(results()), "classes.csv", "text/csv")}>Save as CSV</button>
-        <button type="button" onClick=${() => save(results().map((result) => JSON.stringify(result) + "\n").join(""), "classes.jsonl", "application/x-ndjson")}>
+        <button type="button" onClick=${() =>
+          save(
+            results()
+              .map((result) => JSON.stringify(result) + "\n")
+              .join(""),
+            "classes.jsonl",
+            "application/x-ndjson",
+          )}>
           Save as JSON Lines
         </button>
       </div>
@@ -142,12 +154,17 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
 
 /** How a table was read: the reader's guesses, and what it left out. */
 export function TableReading({ table, summary }) {
-  const counts = (members) => Object.entries(members || {}).map(([name, number]) => `${name} ${number}`).join(", ");
-  const left = summary && [
-    ["Observations that cannot be used", counts(summary.unused_points)],
-    ["Unknown filters", counts(summary.unknown_filters)],
-    ["Malformed rows", counts(summary.malformed_rows)],
-  ].filter(([, text]) => text);
+  const counts = (members) =>
+    Object.entries(members || {})
+      .map(([name, number]) => `${name} ${number}`)
+      .join(", ");
+  const left =
+    summary &&
+    [
+      ["Observations that cannot be used", counts(summary.unused_points)],
+      ["Unknown filters", counts(summary.unknown_filters)],
+      ["Malformed rows", counts(summary.malformed_rows)],
+    ].filter(([, text]) => text);
   return html`<section class="panel reading-of-table">
     <details>
       <summary>How the table was read: ${table.guesses.length} guesses${summary ? `, ${summary.points.toLocaleString("en")} observations of ${summary.objects.toLocaleString("en")} objects` : ""}</summary>

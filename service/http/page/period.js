@@ -46,10 +46,18 @@ function addPower(band, start, step, power, factor) {
         sin[i] = Math.sin(phase);
       }
     }
-    let C = 0, S = 0, YC = 0, YS = 0, CC = 0, CS = 0;
+    let C = 0,
+      S = 0,
+      YC = 0,
+      YS = 0,
+      CC = 0,
+      CS = 0;
     for (let i = 0; i < size; i++) {
-      const w = weight[i], c = cos[i], s = sin[i];
-      const wc = w * c, ws = w * s;
+      const w = weight[i],
+        c = cos[i],
+        s = sin[i];
+      const wc = w * c,
+        ws = w * s;
       C += wc;
       S += ws;
       YC += wc * value[i];

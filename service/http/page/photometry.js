@@ -13,8 +13,22 @@ export const upperLimit = (point) => magnitude(DETECTION_SIGMA * point.error);
 
 /** AB magnitude of Vega by filter, as in models/photometry.py. */
 const VEGA = {
-  u: 0.91, g: -0.08, r: 0.16, i: 0.37, z: 0.54, Y: 0.634, y: 0.634, G: 0.114, BP: 0.016, RP: 0.356,
-  U: 0.79, B: -0.09, V: 0.02, R: 0.21, I: 0.45, C: 0.02,
+  u: 0.91,
+  g: -0.08,
+  r: 0.16,
+  i: 0.37,
+  z: 0.54,
+  Y: 0.634,
+  y: 0.634,
+  G: 0.114,
+  BP: 0.016,
+  RP: 0.356,
+  U: 0.79,
+  B: -0.09,
+  V: 0.02,
+  R: 0.21,
+  I: 0.45,
+  C: 0.02,
 };
 
 /** What is added to the magnitudes of a band to get AB. */
@@ -49,7 +63,9 @@ export function pointsOf(curve) {
 export function canBeDrawn(curve) {
   const size = curve?.mjd?.length;
   const complete = (column) => Array.isArray(column) && column.length === size;
-  return size > 0 && complete(curve.mjd) && complete(curve.band) && ((complete(curve.flux) && complete(curve.flux_err)) || complete(curve.mag));
+  return (
+    size > 0 && complete(curve.mjd) && complete(curve.band) && ((complete(curve.flux) && complete(curve.flux_err)) || complete(curve.mag))
+  );
 }
 
 /** A unit in which fluxes have few digits: {name, factor}, value in the unit = value in nJy / factor. */

@@ -61,13 +61,15 @@ function Nodes({ nodes, set, colors }) {
         ${node.children && html`<${Nodes} nodes=${node.children} set=${set} colors=${colors} />`}
       </li>`,
     )}
-    ${small.length > 0 &&
-    html`<li>
+    ${
+      small.length > 0 &&
+      html`<li>
       <details>
         <summary>${small.length} more, ${percent(small.reduce((sum, node) => sum + node.value, 0))} in all</summary>
         <ul>${small.map((node) => html`<li key=${node.name}><${Row} node=${node} set=${set} colors=${colors} /></li>`)}</ul>
       </details>
-    </li>`}
+    </li>`
+    }
   </ul>`;
 }
 
@@ -78,9 +80,11 @@ export function Probabilities({ probabilities, classes, set, colors, subtype, su
   return html`<section class="panel probabilities" aria-labelledby="probabilities-title">
     <h2 id="probabilities-title">Probabilities</h2>
     <${Nodes} nodes=${hierarchy(classes, probabilities)} set=${set || []} colors=${colors} />
-    ${subtype &&
-    html`<h3>Types, if it is a supernova</h3>
+    ${
+      subtype &&
+      html`<h3>Types, if it is a supernova</h3>
       <p class="muted small">${subtype.model.name} ${subtype.model.version}</p>
-      <${Nodes} nodes=${hierarchy(subtypeClasses, subtype.probabilities)} set=${subtype.prediction_set || []} colors=${NO_COLORS} />`}
+      <${Nodes} nodes=${hierarchy(subtypeClasses, subtype.probabilities)} set=${subtype.prediction_set || []} colors=${NO_COLORS} />`
+    }
   </section>`;
 }

@@ -4,7 +4,9 @@ import { html, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { excerpt, locate, placeInMessage } from "./locate.js";
 
 function Place({ text, pointer, reason, detail }) {
-  const place = text && ((pointer && !pointer.startsWith("/query/") && locate(text, pointer, reason === "unknown_field")) || placeInMessage(text, detail));
+  const place =
+    text &&
+    ((pointer && !pointer.startsWith("/query/") && locate(text, pointer, reason === "unknown_field")) || placeInMessage(text, detail));
   if (!place) return null;
   const { before, marked, after, line } = excerpt(text, place);
   return html`<figure class="excerpt">
@@ -48,15 +50,17 @@ export function Problem({ problem, source, actions, onAnswer }) {
   return html`<section class=${`panel problem ${question ? "asking" : ""}`} role="alert" id="problem">
     <h2>${question ? "One question about this table" : table ? "This service does not read tables" : problem.title || "The input could not be read"}</h2>
     <p>
-      ${table
-        ? "It has no route /v1/tables. Send the light curve as JSON, with the columns mjd, flux, flux_err and band."
-        : problem.message}
+      ${
+        table ? "It has no route /v1/tables. Send the light curve as JSON, with the columns mjd, flux, flux_err and band." : problem.message
+      }
     </p>
     ${source && html`<p class="muted">Input: ${source.name}</p>`}
     ${question && html`<${Question} question=${question} onAnswer=${onAnswer} />`}
-    ${!question && problem.errors?.length > 0
-      ? html`<${Errors} errors=${problem.errors} text=${source?.text} />`
-      : !question && html`<${Place} text=${source?.text} detail=${problem.message} />`}
+    ${
+      !question && problem.errors?.length > 0
+        ? html`<${Errors} errors=${problem.errors} text=${source?.text} />`
+        : !question && html`<${Place} text=${source?.text} detail=${problem.message} />`
+    }
     ${problem.requestId && html`<p class="muted">Request id: <code>${problem.requestId}</code></p>`} ${actions}
   </section>`;
 }

@@ -15,7 +15,9 @@ const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 export function commandsOf({ source, curve, settings, edited }) {
   const own = source.kind !== "table" && !edited && !(source.kind === "packet" && settings.coverage);
   const query = new URLSearchParams(Object.entries(queryOf(settings)).filter(([, value]) => value));
-  const file = own ? fileName(source.name, /\.\w+$/.test(source.name) ? "" : EXTENSIONS[source.type] || "") : fileName(curve?.object_id || source.name, ".json");
+  const file = own
+    ? fileName(source.name, /\.\w+$/.test(source.name) ? "" : EXTENSIONS[source.type] || "")
+    : fileName(curve?.object_id || source.name, ".json");
   const route = own && source.kind === "packet" ? "v1/alerts" : "v1/classify";
   const type = own ? source.type : "application/json";
   const url = `${address}${route}${query.size > 0 ? `?${query}` : ""}`;
@@ -42,7 +44,9 @@ export function commandsOf({ source, curve, settings, edited }) {
   const options = [...query].map(([name, value]) => ` --${name} ${quoted(value)}`).join("");
   const keyOption = key ? ' --api-key "$NIGHTJAR_API_KEY"' : "";
   const nightjar =
-    typeof settings.prior === "object" && settings.prior ? null : `nightjar classify ${file} --url ${quoted(address.replace(/\/$/, ""))}${options}${keyOption}`;
+    typeof settings.prior === "object" && settings.prior
+      ? null
+      : `nightjar classify ${file} --url ${quoted(address.replace(/\/$/, ""))}${options}${keyOption}`;
   return { file, body: own ? null : JSON.stringify(curve), curl, python, nightjar };
 }
 
@@ -76,19 +80,26 @@ export function TakeAway({ source, curve, points, steps, settings, edited, name,
     <h2 id="take-away-title">Take it with you</h2>
     <div class="buttons">
       ${curve && html`<button type="button" onClick=${makeLink}>Copy link</button>`}
-      ${points &&
-      html`<button type="button" onClick=${async () => save(await plotsAsPng(title), fileName(name, ".png"))}>PNG</button>
+      ${
+        points &&
+        html`<button type="button" onClick=${async () => save(await plotsAsPng(title), fileName(name, ".png"))}>PNG</button>
         <button type="button" onClick=${() => save(plotsAsSvg(title).text, fileName(name, ".svg"), "image/svg+xml")}>SVG</button>
-        <button type="button" onClick=${() => save(toCsv(points), fileName(name, "_light_curve.csv"), "text/csv")}>Light curve (CSV)</button>`}
-      ${steps?.length > 0 &&
-      html`<button type="button" onClick=${() => save(stepsToCsv(steps), fileName(name, "_probabilities.csv"), "text/csv")}>Probabilities (CSV)</button>`}
+        <button type="button" onClick=${() => save(toCsv(points), fileName(name, "_light_curve.csv"), "text/csv")}>Light curve (CSV)</button>`
+      }
+      ${
+        steps?.length > 0 &&
+        html`<button type="button" onClick=${() => save(stepsToCsv(steps), fileName(name, "_probabilities.csv"), "text/csv")}>Probabilities (CSV)</button>`
+      }
       ${commands && html`<button type="button" onClick=${saveInput}>Input (${commands.file})</button>`}
     </div>
-    ${link &&
-    html`<label class="field link"><span>Link: the light curve is in the address itself and is not stored anywhere</span><input readonly value=${link} onFocus=${(event) => event.target.select()} /></label>`}
+    ${
+      link &&
+      html`<label class="field link"><span>Link: the light curve is in the address itself and is not stored anywhere</span><input readonly value=${link} onFocus=${(event) => event.target.select()} /></label>`
+    }
     <p class="muted small" role="status">${note}</p>
-    ${commands &&
-    html`<h3>The same answer from the command line</h3>
+    ${
+      commands &&
+      html`<h3>The same answer from the command line</h3>
       <div class="buttons" role="group" aria-label="Kind of command">
         ${kinds.map(
           ([each, label]) =>
@@ -96,6 +107,7 @@ export function TakeAway({ source, curve, points, steps, settings, edited, name,
         )}
         <button type="button" onClick=${() => copy(commands[kind], "Command")}>Copy</button>
       </div>
-      <pre class="command" tabindex="0" data-command=${kind}>${commands[kind]}</pre>`}
+      <pre class="command" tabindex="0" data-command=${kind}>${commands[kind]}</pre>`
+    }
   </section>`;
 }

@@ -516,6 +516,7 @@ def test_page_several_files_are_listed_and_a_bad_one_harms_no_other(open_page: O
     expect(page.locator("#objects-title")).to_contain_text(str(len(SAMPLES) + 3))
     listed = page.locator(".objects")
     expect(listed.locator(".status", has_text="rejected")).to_have_count(2)
+    expect(listed.get_by_role("button", name="broken.avro")).to_be_visible()
     listed.get_by_role("button", name="SN 2099zz").click()
     expect(page.locator(".object")).to_have_text("SN 2099zz")
     listed.get_by_role("button", name="wrong.json").click()
