@@ -511,8 +511,7 @@ class Table:
         if detected is not None:
             points["detected"] = detected
         for name, bits in self._layout.bad_flags.items():
-            found = np.nan_to_num(numbers(rows_of(name))[0]).astype(np.int64)
-            _mark(code, (found & bits) != 0, "flagged by the survey")
+            _mark(code, (_bits(rows_of(name)) & bits) != 0, "flagged by the survey")
         for name, least in self._layout.minimum.items():
             _mark(code, ~(numbers(rows_of(name))[0] >= least), "quality is too low")
         _mark(code, bad_time, "time is not readable")
@@ -582,7 +581,7 @@ class Table:
         if column is None:
             return None
         if name.rpartition(".")[2].lower() == "photflag":
-            return np.asarray((np.nan_to_num(numbers(column)[0]).astype(np.int64) & DETECTION_BIT) != 0, np.int8)
+            return np.asarray((_bits(column) & DETECTION_BIT) != 0, np.int8)
         return flags(column).astype(np.int8)
 
     def _decide_signs(self, sample: Batch) -> None:
@@ -683,6 +682,14 @@ def _appended(lists: Any, last: Any) -> Lists:
 def _mark(code: NDArray[np.int8], bad: Bool, reason: str) -> None:
     """Give points a reason, unless they have one."""
     code[bad & (code == 0)] = _CODES[reason]
+
+
+def _bits(column: Array) -> NDArray[np.int64]:
+    """Return a column of flags as integers; missing values and what is beyond 53 bits have no flags."""
+    values = numbers(column)[0]
+    with np.errstate(invalid="ignore"):
+        values = np.where(np.abs(values) < 2.0**53, values, 0.0)
+    return values.astype(np.int64)
 
 
 def _runs(key: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
