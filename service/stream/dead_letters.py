@@ -56,6 +56,11 @@ def _bytes(text: str) -> bytes:
     return text.encode(errors="backslashreplace")  # names of files need be no UTF-8
 
 
+def is_dead_letter(record: Record) -> bool:
+    """Return True for a record that :func:`dead_letter` has made."""
+    return any(name == PREFIX + "stage" for name, _ in record.headers)
+
+
 def is_shortened(record: Record) -> bool:
     """Return True for a dead letter that holds only the beginning of its message."""
     return any(name == PREFIX + "length" for name, _ in record.headers)

@@ -24,6 +24,7 @@ import structlog
 from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.models.common import write_atomic
 from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.dead_letters import is_dead_letter
 from nightjar_alerts.service.stream.messages import DeliveryReport, FiniteSource, Message, Record, TransientError
 
 log = structlog.get_logger(__name__)
@@ -123,7 +124,11 @@ class _FileSink:
 
 
 class FolderSink(_FileSink):
-    """Folder with one file per key, which holds the last record of its key. Raises AddressError if not writable."""
+    """Folder with one file per key, which holds the last record of its key. Raises AddressError if not writable.
+
+    Dead letters of different messages have a file each, whatever their keys: files of two nights may have the same
+    name, and the offsets of a topic that was recreated begin anew.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -140,7 +145,10 @@ class FolderSink(_FileSink):
         return [self._write(record) for record in records]
 
     def _write(self, record: Record) -> TransientError | None:
-        name = hashlib.sha256(record.key).hexdigest()[:32]
+        digest = hashlib.sha256(record.key)
+        if is_dead_letter(record):
+            digest.update(record.value)
+        name = digest.hexdigest()[:32]
         document = {
             "key": record.key.decode(errors="replace"),
             "headers": [(header, base64.b64encode(value).decode()) for header, value in record.headers],

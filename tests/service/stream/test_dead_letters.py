@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 from nightjar_alerts.models.limits import LATEST_MILLISECONDS
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.dead_letters import PREFIX, dead_letter, restore
+from nightjar_alerts.service.stream.files import FileSource, FolderSink
 from nightjar_alerts.service.stream.ledger import DeliveryLedger, UnbalancedError
 from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
 
@@ -62,6 +65,14 @@ def test_a_second_dead_letter_of_a_message_has_the_key_of_the_first() -> None:
         dead_letter(message, DeadLetterCause("decode", reason), "echo@1").key for reason in ("empty", "internal_error")
     }
     assert keys == {b"alerts/3:14"}
+
+
+def test_dead_letters_of_files_of_one_name_are_both_kept(tmp_path: Path) -> None:
+    letters = FolderSink(tmp_path)
+    for night in (b"first", b"second", b"first"):
+        record = dead_letter(Message("night", "alert.avro#0", night), DeadLetterCause("decode", "empty"), "echo@1")
+        assert letters.publish([record]) == [None]
+    assert sorted(message.value for message in FileSource(tmp_path).poll(10, 0)) == [b"first", b"second"]
 
 
 def test_ledger_unresolved_alerts_do_not_balance() -> None:
