@@ -14,9 +14,9 @@ from support.contract.processes import Tree, free_port
 from support.contract.servers import server
 from support.graph_bundles import classifier_bundle
 
-ROWS = r"^(\S.*?)  +(\S+) +((?:\w+:\d+ ?)*) +((?:[\w ./-]+ \d\.\d\d(?:, |…|\.)?)+|\w+: \w+)"
-"""Object, survey, points per band, and classes or the reason of a line of ``nightjar classify``."""
-SUMMARY = r"^\d+ alerts: (.*?);"
+ROWS = r"^(\S.{23})  (\S.{15})  (\d\.\d\d  |      )  (\w+: \w+|[^:\n]+)"
+"""Object, class, probability, and prediction set or the reason for none of a line of ``nightjar classify``."""
+SUMMARY = r"^\d+ light curves?: (.*)$"
 NAMED_SETTING = r"NIGHTJAR_[A-Z_]+"
 
 
