@@ -41,7 +41,7 @@ _NO_SNIFFING = (
 _GUARDED = re.compile(r"/v1/|/v2/models/(?!.+/ready$)")
 _PROTECTED = {
     "metrics": r"/metrics$",
-    "docs": r"/$|/docs$|/page/|/openapi\.json$|/problems/",
+    "docs": r"/$|/docs$|/live$|/page/|/openapi\.json$|/problems/",
     "v2": r"/v2(?:/|$)",
 }
 _ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")

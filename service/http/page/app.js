@@ -289,7 +289,7 @@ function App() {
           state.evolutionProblem &&
           html`<section class="panel"><h2>Classification over time</h2><p class="muted">Not available: ${state.evolutionProblem}</p></section>`
         }
-        ${model.name && html`<${Account} result=${result} model=${model} description=${description} points=${points} />`}
+        ${result.points_per_band && html`<${Account} result=${result} model=${model} description=${description} points=${points} />`}
         <${TakeAway}
           source=${source}
           curve=${object.curve && { ...object.curve, metadata }}

@@ -81,6 +81,25 @@ export async function* postLines(path, body, contentType, query, signal) {
   }
 }
 
+/** Server-sent events of a route as they arrive: {event, data}. They are read by fetch, so that the key is in a header. */
+export async function* events(path, query, signal) {
+  const response = await send(path, { method: "GET", signal }, query);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const fields = Object.fromEntries(
+        block.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).trim()]),
+      );
+      if (fields.data) yield { event: fields.event, data: JSON.parse(fields.data) };
+    }
+  }
+}
+
 /** Bytes of a sample packet that the page brings along. */
 export async function sample(file) {
   const response = await fetch(new URL(`page/samples/${file}`, base), apiKey ? { headers: { authorization: `Bearer ${apiKey}` } } : {});

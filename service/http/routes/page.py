@@ -81,6 +81,12 @@ def docs(request: Request) -> Response:
     return _reply(request, "docs.html")
 
 
+@router.get("/live")
+def live(request: Request) -> Response:
+    """Return the live view, which reads ``/live/events``."""
+    return _reply(request, "live.html")
+
+
 @router.get("/page/{name:path}")
 def file(request: Request) -> Response:
     """Return a file of the pages."""

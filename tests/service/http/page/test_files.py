@@ -28,6 +28,7 @@ def edge() -> Iterator[Live]:
     [
         ("/", "text/html; charset=utf-8"),
         ("/docs", "text/html; charset=utf-8"),
+        ("/live", "text/html; charset=utf-8"),
         ("/page/app.js", "text/javascript; charset=utf-8"),
         ("/page/page.css", "text/css; charset=utf-8"),
         ("/page/icon.svg", "image/svg+xml"),

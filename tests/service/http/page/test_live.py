@@ -1,0 +1,70 @@
+"""The live view in a real browser: it asks for its key, lists results as they happen, and filters them."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from urllib.request import Request, urlopen
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from deploy.bench.service_process import ServiceProcess, running
+from nightjar_alerts.service.http.routes.page import FILES
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+OpenPage = Callable[..., Page]
+expect.set_options(timeout=120_000)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[ServiceProcess]:
+    with running(settings={"NIGHTJAR_LIVE_KEY": hashlib.sha256(b"live-key").hexdigest()}) as live:
+        yield live
+
+
+def classify(service: ServiceProcess, name: str) -> str:
+    body = FILES[f"samples/{name}"].read_bytes()
+    request = Request(f"{service.url}/v1/alerts", body, {"Content-Type": "application/octet-stream"})
+    with urlopen(request, timeout=60) as reply:
+        return str(json.load(reply)["results"][0]["class"])
+
+
+def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: ServiceProcess) -> None:
+    page = open_page("/live", bypass_csp=True)  # for axe's script
+    key = page.get_by_label("API key")
+    key.fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator(".key")).to_contain_text("does not know this key")
+    key.fill("live-key")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-reading=rate]")).to_be_visible()
+    first = classify(service, "lsst_9876522240000007.avro")
+    second = classify(service, "elasticc_9876522430000005.avro")
+    assert first != second
+    curve = {
+        "object_id": HOSTILE,
+        "mjd": [60_000, 60_001],
+        "flux": [900, 990],
+        "flux_err": [30, 30],
+        "band": ["g", "r"],
+    }
+    request = Request(f"{service.url}/v1/classify", json.dumps(curve).encode(), {"Content-Type": "application/json"})
+    urlopen(request, timeout=60).close()
+    newest = page.get_by_role("region", name="Table of the newest results")
+    for text in ("9876522240000007", "9876522430000005", HOSTILE):
+        expect(newest.locator("tr", has_text=text)).to_have_count(1)
+    assert page.locator("img").count() == 0
+    expect(page.locator(".probabilities")).to_contain_text(first)
+    assert Axe().run(page).response["violations"] == []
+    page.select_option("select[name=class]", second)
+    expect(newest.locator("tr", has_text="9876522240000007")).to_have_count(0)
+    expect(newest.locator("tr", has_text="9876522430000005")).to_have_count(1)
+
+
+def test_live_view_without_its_setting_says_that_it_is_off(open_page: OpenPage) -> None:
+    with running() as plain:
+        page = open_page("/live", url=plain.url)
+        expect(page.locator("main")).to_contain_text("The live view is off")
