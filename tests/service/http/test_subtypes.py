@@ -53,6 +53,7 @@ def test_classify_ztf_supernova_has_class_and_subtype(edge: Live) -> None:
     plain, ztf = classify(edge, supernova(), supernova(survey="ztf"))
     assert "subtype" not in plain
     subtype = ztf.pop("subtype")
+    assert [warning["reason"] for warning in ztf.pop("warnings")] == ["implausible_depth"]  # deeper than ZTF sees
     assert plain.keys() == ztf.keys()
     assert ztf["probabilities"] == pytest.approx(plain["probabilities"], abs=1e-4)
     assert subtype["class"] in ZTF_SUPERNOVAE.names
