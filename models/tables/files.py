@@ -217,7 +217,7 @@ class ParquetSource:
         try:
             with self._parquet.ParquetFile(io.BytesIO(file) if isinstance(file, bytes) else file) as opened:
                 yield opened
-        except (self._arrow.ArrowException, OSError, EOFError) as error:
+        except (self._arrow.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
             where = file if isinstance(file, Path) else self.name
             raise TableError(f"{where} cannot be read: {error}") from error
 

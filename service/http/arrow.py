@@ -495,17 +495,3 @@ def _embeddings(response: ClassifyResults) -> Any:
 def _absent(rows: Sequence[object]) -> Any:
     missing: NDArray[np.bool_] = np.array([row is None for row in rows], np.bool_)
     return pa.array(missing)
-
-
-def count_parquet_values(data: bytes) -> int:
-    """Return the number of values in the longest column of a Parquet file, by its footer; 0 if that cannot be read."""
-    from pyarrow.parquet import ParquetFile
-
-    try:
-        metadata = ParquetFile(pa.BufferReader(data)).metadata
-    except (pa.ArrowException, OSError):
-        return 0  # the reader of tables says what is wrong
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    return max(
-        (sum(group.column(column).num_values for group in groups) for column in range(metadata.num_columns)), default=0
-    )

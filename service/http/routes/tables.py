@@ -24,7 +24,6 @@ from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge.body import cancel_on_disconnect
 from nightjar_alerts.service.http.edge.errors import (
     INVALID,
-    TOO_LARGE,
     UNSUPPORTED,
     ProblemError,
     invalid_field,
@@ -32,7 +31,7 @@ from nightjar_alerts.service.http.edge.errors import (
     to_problem,
 )
 from nightjar_alerts.service.http.endpoint import get_client_id, get_routing_key, read_body, route_docs
-from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE, encode_ndjson, is_available
+from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import TableQuery, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier
@@ -41,8 +40,6 @@ from nightjar_alerts.service.registry.serving import acquired
 
 GROUP_OBJECTS: Final = 64
 """Objects that are classified together."""
-MAX_VALUES: Final = 4_000_000
-"""Maximum number of values in a column of a Parquet file, which may be much longer than its bytes."""
 COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 _VARIABLE_LENGTH: Final = re.compile(rb"TFORM\d+ *= *'\d*[PQ]")
 
@@ -64,7 +61,7 @@ router = APIRouter()
 async def tables(request: Request) -> Response:
     """Send one table of light curves, with one row per observation or per object.
 
-    CSV, text and JSON are always read; ECSV, FITS, VOTable and Parquet if the service has the `tables` extra. The
+    CSV, text and JSON are always read; ECSV, FITS and VOTable if the service has the `tables` extra. The
     reader guesses columns, filters, time scale and units. The first line of the response has its guesses; if it cannot
     decide, the response is a problem (422) whose `question` names the option to set. Each object has a result as in
     `/v1/classify`, in the order in which the objects are read. The last line counts the rows that were not used.
@@ -161,18 +158,15 @@ def _open(data: bytes, options: TableOptions, name: str) -> Table:
     Raises
     ------
     ProblemError
-        415 for compressed data and for a FITS column of variable length, 413 for a Parquet file with too many values,
-        422 for a table that cannot be read, with a question if it can be read in two ways.
+        415 for compressed data, Parquet and a FITS column of variable length, 422 for a table that cannot be read, with
+        a question if it can be read in two ways.
     """
     if data.startswith(COMPRESSED):
         raise ProblemError(UNSUPPORTED, "send the table uncompressed, or with Content-Encoding: gzip")
-    if data.startswith(b"PAR1") and is_available(ARROW_TYPE):
-        from nightjar_alerts.service.http.arrow import count_parquet_values
-
-        if (values := count_parquet_values(data)) > MAX_VALUES:
-            raise ProblemError(TOO_LARGE, f"a column of the table has {values} values", limit=MAX_VALUES)
+    if data.startswith(b"PAR1"):  # a damaged file can end the process: pyarrow's C++ code raises where nothing catches
+        raise ProblemError(UNSUPPORTED, "Parquet is not read over HTTP; use nightjar classify --url, or send CSV")
     if data.startswith(b"SIMPLE  =") and _VARIABLE_LENGTH.search(data):
-        raise ProblemError(UNSUPPORTED, "columns of variable length in FITS are not read here; send Parquet or CSV")
+        raise ProblemError(UNSUPPORTED, "columns of variable length in FITS are not read over HTTP; send CSV")
     try:
         return read_table(data, options, name=name or "the table")
     except TableError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 
 from support.edge import Live, Network, live, loader
@@ -107,16 +108,25 @@ def test_tables_compressed_with_a_content_coding_are_read(edge: Live) -> None:
     assert (status, len(lines)) == (200, 3)
 
 
-def test_tables_in_parquet_are_read_and_bounded(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
+def test_tables_in_fits_are_read_unless_a_column_has_a_variable_length(edge: Live) -> None:
+    pytest.importorskip("astropy")
+    from astropy.io import fits
+    from astropy.table import Table
 
-    names = ("name", "mjd", "filter", "mag", "mag_err")
-    columns = {name: [row[index] for row in rows(3)] for index, name in enumerate(names)}
     stream = io.BytesIO()
-    parquet.write_table(pa.table(columns), stream)
-    status, (_, *results, _) = post(edge, stream.getvalue(), {"Content-Type": "application/octet-stream"})
+    Table(rows=rows(3), names=("name", "mjd", "filter", "mag", "mag_err")).write(stream, format="fits")
+    octets = {"Content-Type": "application/octet-stream"}
+    status, (_, *results, _) = post(edge, stream.getvalue(), octets)
     assert (status, [result["object_id"] for result in results]) == (200, ["o0", "o1", "o2"])
-    monkeypatch.setattr("nightjar_alerts.service.http.routes.tables.MAX_VALUES", 17)
-    status, (problem,) = post(edge, stream.getvalue(), {"Content-Type": "application/octet-stream"})
-    assert (status, problem["limit"]) == (413, 17)
+    column = fits.Column("mjd", "PD()", array=np.array([np.arange(3.0)], dtype=object))
+    stream = io.BytesIO()
+    fits.HDUList([fits.PrimaryHDU(), fits.BinTableHDU.from_columns([column])]).writeto(stream)
+    assert post(edge, stream.getvalue(), octets)[0] == 415
+
+
+def test_tables_in_parquet_are_not_read(edge: Live) -> None:
+    status, (problem,) = post(edge, b"PAR1" + bytes(100), {"Content-Type": "application/octet-stream"})
+    assert (status, problem["detail"]) == (
+        415,
+        "Parquet is not read over HTTP; use nightjar classify --url, or send CSV",
+    )
