@@ -328,12 +328,12 @@ def sky_whole_on() -> Recipe:
 def sky_bands_whole() -> Recipe:
     """Train the whole network of a bundle, heads included, on light curves as ``sky-bands`` shows them.
 
-    Somewhat fewer are cut short, and stars are shown up to nine magnitudes brighter.
+    Objects are shown up to nine magnitudes brighter.
     """
     whole, bands = sky_whole_on(), sky_bands()
     augmentation = bands.augmentation.model_copy(
         update={
-            "degraded": 0.2, "shaken": 0.7, "few_bands": 0.45, "prefix": 0.3,
+            "degraded": 0.2, "shaken": 0.7, "few_bands": 0.45, "prefix": 0.35,
             "degrade": bands.augmentation.degrade.model_copy(update={"magnitudes": (-9.0, 3.0)}),
         }
     )  # fmt: skip
@@ -341,7 +341,7 @@ def sky_bands_whole() -> Recipe:
         update={
             "name": "sky-bands-whole",
             "schedule": ScheduleConfig(steps=1_600, warmup_steps=60, final_fraction=0.0),
-            "optimiser": OptimiserConfig(lr=2e-4, weight_decay=0.01, ema_decay=0.998),
+            "optimiser": OptimiserConfig(lr=1.5e-4, weight_decay=0.01, ema_decay=0.998),
             "validation": ValidationConfig(every=800, objects=2_000, keep="last"),
             "augmentation": augmentation,
             "keep_heads": True,
