@@ -24,6 +24,7 @@ from nightjar_alerts.service.observe.live import (
     read_filter,
 )
 from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.pages import FILES, POLICY, PageFile, read_page_file
 from nightjar_alerts.service.stream.messages import SourceStatus
 
 
@@ -145,6 +146,8 @@ class Probes:
         def answer(path: str) -> tuple[int, str, bytes]:
             if path == "/metrics":
                 return 200, METRICS_TYPE, metrics.render()
+            if live is not None and (file := _live_page(path)) is not None:
+                return 200, file.media_type, file.content
             if path not in ("/healthz", "/readyz"):
                 return 404, "text/plain", b"not found\n"
             error = alive() if path == "/healthz" else ready()
@@ -192,6 +195,12 @@ class LiveView:
         if not self.feed.add_reader():
             return 429, f"{MAX_READERS} live views are open", None
         return 200, "", LiveEvents(self.feed, wanted)
+
+
+def _live_page(path: str) -> PageFile | None:
+    """Return a file of the live view by its address; None if it is none."""
+    name = "live.html" if path in ("/", "/live") else path.removeprefix("/page/")
+    return read_page_file(name) if name in FILES else None
 
 
 class _Server(ThreadingHTTPServer):
@@ -285,7 +294,7 @@ def _handler(answer: Callable[[str], tuple[int, str, bytes]], live: LiveView | N
         def _send_head(self) -> bytes:
             """Send status and headers; return the body."""
             status, kind, body = answer(self.path.partition("?")[0])
-            self._send_headers(status, kind, {"Content-Length": str(len(body))})
+            self._send_headers(status, kind, {"Content-Length": str(len(body)), "Content-Security-Policy": POLICY})
             return body
 
         def log_message(self, format: str, *args: object) -> None:

@@ -99,6 +99,22 @@ def test_live_events_of_a_worker_with_a_wrong_request_are_refused(
     connection.close()
 
 
+def test_live_page_of_a_worker_with_a_key_is_served_with_its_files(feed_and_probes: tuple[LiveFeed, Probes]) -> None:
+    for path, kind in (("/live", "text/html"), ("/page/live.js", "text/javascript"), ("/page/page.css", "text/css")):
+        connection = HTTPConnection(HOST, feed_and_probes[1].port, timeout=30)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        assert (response.status, response.getheader("Content-Type", "").partition(";")[0]) == (200, kind)
+        assert "script-src 'self'" in response.getheader("Content-Security-Policy", "")
+        assert response.read()
+        connection.close()
+    assert ask(feed_and_probes[1], "/page/../probes.py")[0] == 404
+
+
+def test_live_page_of_a_worker_without_a_key_does_not_exist(probes: Probes) -> None:
+    assert ask(probes, "/live")[0] == ask(probes, "/page/live.js")[0] == 404
+
+
 def test_live_events_of_a_worker_without_a_key_do_not_exist(probes: Probes) -> None:
     connection, response = open_events(probes)
     assert response.status == 404

@@ -10,7 +10,7 @@ import pytest
 
 from nightjar_alerts.models.photometry import VEGA_AB_OFFSETS
 from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE
-from nightjar_alerts.service.http.routes.page import FILES, POLICY
+from nightjar_alerts.service.pages import FILES, POLICY
 from support.edge import Live, Network, live, loader
 
 PAGE = Path(__file__).resolve().parents[4] / "service" / "http" / "page"

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Dialog, Locator, Page, expect
 
 from deploy.bench.service_process import ServiceProcess, running
-from nightjar_alerts.service.http.routes.page import FILES
+from nightjar_alerts.service.pages import FILES
 
 pytestmark = pytest.mark.slow
 
