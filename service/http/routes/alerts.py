@@ -93,8 +93,9 @@ async def alerts(request: Request) -> Response:
         options = replace(options, surveys=[_get_survey(alert) for alert in alerts])
         handles, items = _route(service, query, alerts)
         serializers = get_serializers(handles or [default], query.prior, settings.prior, PRIOR)
-        await charge_quota(request, service, len(items))
+        # Acquired first: charging the quota may wait for Redis, and the model could be unloaded meanwhile.
         with acquired(handles):
+            await charge_quota(request, service, len(items))
             outcomes = await cancel_on_disconnect(request, infer_many(handles, items, options)) if items else []
     timings.start()
     encode = partial(_encode, serializers, outcomes, alerts, query, service.live)

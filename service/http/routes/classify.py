@@ -93,8 +93,9 @@ async def classify(request: Request) -> Response:
         handles, items = _route(request, service, query.model, curves, substitute=not response_format.single_model)
         serializers = get_serializers(handles, options.prior, settings.prior)
         inference_options = infer_options(request, settings, timings.started, options.deadline_ms)
-        await charge_quota(request, service, len(items))
+        # Acquired first: charging the quota may wait for Redis, and the model could be unloaded meanwhile.
         with acquired(handles):
+            await charge_quota(request, service, len(items))
             outcomes = await cancel_on_disconnect(request, infer_many(handles, items, inference_options))
     timings.start()
     if body.single and outcomes[0].status == "failed":

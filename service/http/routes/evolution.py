@@ -82,8 +82,9 @@ async def evolution(request: Request) -> Response:
         handle, item = service.route(curve, query.model, survey=survey, routing_key=key, substitute=False)
         serializer = get_serializer(handle, query.prior, settings.prior, "/query/prior")
         items: Sequence[Item] = steps.curves if item is curve else [item] * len(steps.curves)
-        await charge_quota(request, service, len(items))
+        # Acquired first: charging the quota may wait for Redis, and the model could be unloaded meanwhile.
         with acquired([handle]):
+            await charge_quota(request, service, len(items))
             outcomes = await cancel_on_disconnect(request, handle.infer(items, options))
     timings.start()
     encode = partial(serializer.evolution, steps, outcomes, query.coverage)

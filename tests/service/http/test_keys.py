@@ -14,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.service.__main__ import main
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.edge.keys import (
@@ -167,6 +168,23 @@ def test_quotas_rejection_has_limit_and_retry_after() -> None:
         assert "requests per day" in problem["detail"]
         assert [ask(edge, KEYS["lasair"][0])[0] for _ in range(3)] == [200] * 3
         assert edge.metric("nightjar_key_refused_total", key="fink", limit="requests_per_day") == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/v1/evolution", "/v1/alerts"])
+def test_quotas_charge_happens_while_the_model_is_acquired(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charging may wait for Redis: a model that is unloaded meanwhile must stay open for the request."""
+    holders: list[int] = []
+
+    async def charge(key: str, curves: int) -> None:
+        holders.append(edge.service.models.default.requests)
+
+    body, media_type = json.dumps(curve()).encode(), "application/json"
+    if path == "/v1/alerts":
+        body, media_type = next(iter(sorted(SAMPLES.glob("ztf_*.avro")))).read_bytes(), "application/octet-stream"
+    with live(loader(Network()), key_limits={"*": KeyLimits(curves_per_day=1000)}) as edge:
+        monkeypatch.setattr(edge.service.quotas, "charge", charge)
+        assert edge.ask("POST", path, body, {"Content-Type": media_type})[0] == 200
+    assert holders == [1]
 
 
 def test_quotas_light_curves_count_in_every_format() -> None:
