@@ -158,7 +158,7 @@ def _features(system: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset()
 
 
-def chosen(native: Native, provider: str = "cpu") -> Path | None:
+def select_library(native: Native, provider: str = "cpu") -> Path | None:
     """Return the library that sessions register, or None where the standard operators run.
 
     Raises
@@ -178,7 +178,7 @@ def chosen(native: Native, provider: str = "cpu") -> Path | None:
         return None
 
 
-def held_by(session: "ort.InferenceSession") -> tuple[str, ...]:
+def native_operators(session: "ort.InferenceSession") -> tuple[str, ...]:
     """Return the operators of a session's graph that the native kernels can take over."""
     return tuple(session.get_modelmeta().custom_metadata_map.get(DOMAIN, "").split())
 

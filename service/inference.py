@@ -74,7 +74,7 @@ class Skipped:
 Item = LightCurve | LightCurveError | Skipped
 
 OUTSIDE_DOMAIN: Final = "outside_domain"
-LEAST_SUPERNOVA: Final = 0.1
+MIN_SUPERNOVA_PROBABILITY: Final = 0.1
 """Probability of a supernova, before priors, from which the model of supernova types classifies a light curve too."""
 
 
@@ -185,7 +185,7 @@ class DataPlane:
         """
         options = options or InferOptions()
         curves = [item for item in items if isinstance(item, LightCurve)]
-        classified = iter(await self.classify(curves, options) if curves else ())
+        classified = iter(await self.infer_curves(curves, options) if curves else ())
         outcomes = [next(classified) if isinstance(item, LightCurve) else skipped_outcome(item) for item in items]
         names = [options.surveys] * len(outcomes) if isinstance(options.surveys, str) else options.surveys
         counts = Counter[tuple[str, str, str]]()
@@ -194,7 +194,7 @@ class DataPlane:
         self.recorder.record_outcomes(counts)
         return outcomes
 
-    async def classify(self, curves: Sequence[LightCurve], options: InferOptions) -> list[Outcome]:
+    async def infer_curves(self, curves: Sequence[LightCurve], options: InferOptions) -> list[Outcome]:
         """Return one outcome per light curve, in order, as :meth:`infer` does, without counting them in the metrics."""
         # An early check, before time is spent on features. enqueue() decides: other requests may be ahead by then.
         if self._engine.depth or not self._engine.accepting:

@@ -1,14 +1,15 @@
-"""The process itself: the version that it runs, its log, and its memory.
+"""Set-up of the process: version, log and memory.
 
-**Log.** One JSON object a line on standard error, with the request id, never with a body. Libraries that use the
-standard ``logging`` (uvicorn) come out in the same form.
+**Log.** One JSON object per line on standard error, with the request id and never with a body. Libraries that use the
+standard ``logging`` (uvicorn) are logged in the same format.
 
-**Memory.** Blocks that are freed go back to the system (Linux with glibc; elsewhere nothing is done).
+**Memory.** Freed blocks are returned to the system (Linux with glibc; nothing is done elsewhere).
 
-Notable: glibc maps large blocks one by one, so that each can be unmapped alone, but raises the size from which it does,
-up to 32 MB, whenever such a block is freed. Networks that come and go then leave holes in arenas of many threads, which
-no trim gives back: a service that loaded and dropped a network once a minute grew by a megabyte each time. With that
-size fixed at glibc's initial one the same service does not grow in dozens of changes, and is no slower.
+glibc maps large blocks one by one, so that each can be unmapped alone, but raises the size from which it does, up to 32
+MB, whenever such a block is freed. Networks that are loaded and unloaded then leave holes in the arenas of many
+threads, which ``malloc_trim`` cannot return: a service that loaded and unloaded a network once a minute grew by a
+megabyte each time. With the threshold fixed at glibc's initial value, the same service does not grow over dozens of
+changes, and is no slower.
 """
 
 import ctypes
@@ -42,7 +43,7 @@ _JSON: list[Any] = [structlog.processors.format_exc_info, structlog.processors.J
 
 
 def configure_log(settings: CommonSettings) -> None:
-    """Send everything, ours and the libraries', through one formatter at the level asked for."""
+    """Send the log of this package and of its libraries through one formatter, at the level of the settings."""
     text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler()
     handler.setFormatter(
@@ -71,7 +72,7 @@ def warn_about_environment(settings: CommonSettings) -> None:
         log.warning("setting is not used by this command", name=name)
 
 
-LARGE_BYTES: Final = 128 * 1024  # where glibc starts, see mallopt(3)
+MMAP_THRESHOLD_BYTES: Final = 128 * 1024  # the initial value of glibc, see mallopt(3)
 _THRESHOLDS: Final = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
 
@@ -81,7 +82,7 @@ def pin_malloc_thresholds() -> None:
         library = ctypes.CDLL(None)
         for name, parameter in _THRESHOLDS.items():
             if name not in os.environ:
-                library.mallopt(parameter, LARGE_BYTES)
+                library.mallopt(parameter, MMAP_THRESHOLD_BYTES)
 
 
 def release_free_memory() -> None:
@@ -93,7 +94,7 @@ def release_free_memory() -> None:
 SWITCH_SECONDS: Final = 2e-4
 """Seconds that a thread may hold the GIL when another thread waits for it (``sys.setswitchinterval``).
 
-With Python's default of 5 ms a core is often idle: a run of the network has ended, and its worker waits for the GIL. A
-request needs the GIL some fifteen times, and a batch of a stream a dozen times until it is published and committed. A
-request needs no less processor time with 0.5 ms.
+With Python's default of 5 ms a core is often idle: a run of the network has ended, and its worker thread waits for the
+GIL. A request needs the GIL about fifteen times, and a batch of a stream a dozen times until it is committed. With 0.5
+ms a request takes the same processor time.
 """

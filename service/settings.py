@@ -31,11 +31,11 @@ from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.registry.names import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"
-DEVELOPERS = frozenset(
+DEVELOPER_VARIABLES = frozenset(
     ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "TEST_WORKER", "SOAK", "BUILD_MACHINE")
 )
 """Variables that tests and benchmarks read and the service does not; they are not reported as typing mistakes."""
-NAMELESS_CHARACTERS = 16
+DIGEST_NAME_LENGTH = 16
 MIB = 1024 * 1024
 
 
@@ -294,7 +294,7 @@ class Settings(CommonSettings):
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
         """Digests of the accepted keys by name; a key without a name is called by the start of its digest."""
-        return {digest[:NAMELESS_CHARACTERS]: (digest,) for digest in self.api_keys} | self.named_keys
+        return {digest[:DIGEST_NAME_LENGTH]: (digest,) for digest in self.api_keys} | self.named_keys
 
     @model_validator(mode="after")
     def _guard_the_admin_interface(self) -> Self:
@@ -477,7 +477,7 @@ def unused_settings(environment: Mapping[str, str], used: type[BaseSettings]) ->
 
 def unknown_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Map each variable that has the prefix but names no setting to the setting with the most similar name, or ""."""
-    names, developers = setting_names(), [name.removeprefix(ENV_PREFIX) for name in DEVELOPERS]
+    names, developers = setting_names(), [name.removeprefix(ENV_PREFIX) for name in DEVELOPER_VARIABLES]
     known = {*names, *developers, *(f"{name}_FILE" for name in names)}
     nearest: dict[str, str] = {}
     for variable in sorted(name for name in environment if name.upper().startswith(ENV_PREFIX)):

@@ -451,22 +451,6 @@ FLUX_UNIT: Final = (
     "brightnessunit",
 )
 MAG_SYSTEM: Final = ("magsys", "magsystem", "zpsys", "system", "photsystem", "photometricsystem", "magnitudesystem")
-LABEL: Final = (
-    "label",
-    "class",
-    "classname",
-    "type",
-    "sntype",
-    "spectype",
-    "spectraltype",
-    "classification",
-    "target",
-    "truetarget",
-    "objecttype",
-    "objtype",
-    "claimedtype",
-    "transienttype",
-)
 BAD_FLAGS: Final[Mapping[str, int]] = {"catflags": 1 << 15, "infobitssci": 1 << 25}
 """Bits that make a row unusable, by the documentation of ZTF's data releases and forced photometry."""
 

@@ -9,7 +9,7 @@ from time import monotonic, perf_counter, thread_time
 import onnxruntime as ort
 
 from nightjar_alerts.models.bundle import GOLDEN_SECONDS, Bundle, BundleError, load_bundle, verify_golden
-from nightjar_alerts.models.native import Native, NativeError, chosen, held_by
+from nightjar_alerts.models.native import Native, NativeError, native_operators, select_library
 from nightjar_alerts.models.runtime import OnnxGraph, Provider, ProviderError, open_session, run_within
 from nightjar_alerts.service.engine.adapter import Arrays, Graph, TaskAdapter
 from nightjar_alerts.service.engine.cost import CostModel, RunSample
@@ -70,7 +70,7 @@ def load_model(
     """
     started = monotonic()
     try:
-        library = chosen(native, provider)
+        library = select_library(native, provider)
     except NativeError as error:
         raise ProviderError(str(error)) from error
     bundle = load_bundle(path)
@@ -92,7 +92,7 @@ def load_model(
         golden_error=golden_error,
         load_seconds=monotonic() - started,
         samples=samples,
-        kernels=() if library is None else held_by(session),
+        kernels=() if library is None else native_operators(session),
     )
 
 

@@ -2,8 +2,9 @@
 
 **Order.** Light curves of one client run in order of arrival. Between clients the queue is fair by start-time fair
 queueing (Goyal, Vin & Cheng 1997), with predicted seconds in place of packet lengths: each client has a clock that
-advances by the work it was given, and the client whose clock shows least is next. A client that was away starts at the
-least clock of those who were not, so nobody saves up time. With a single client the queue is first in, first out.
+advances by its predicted work, and the client with the smallest clock is next. A client that returns starts at the
+smallest clock of the waiting clients, so that no client saves up time. With a single client the queue is first in,
+first out.
 
 Every batch holds the first light curve in this order. Its batch mates come from clients whose clock is ahead of the
 least one by at most the largest batch, so that length does not decide who is served:

@@ -44,14 +44,14 @@ from nightjar_alerts.service.http.routes import meta
 from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.registry.loader import ChangeRejected
 from nightjar_alerts.service.registry.manager import ModelManager
-from nightjar_alerts.service.registry.names import MOST_CHARACTERS, PATTERN, VERSION_PATTERN, Reference, UnknownModel
+from nightjar_alerts.service.registry.names import MAX_NAME_LENGTH, PATTERN, VERSION_PATTERN, Reference, UnknownModel
 from nightjar_alerts.service.registry.serving import ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
 from nightjar_alerts.service.settings import is_loopback
 
 MAX_BODY_BYTES = 16 * 1024
 
-Version = Annotated[str, Field(pattern=VERSION_PATTERN, max_length=MOST_CHARACTERS)]
+Version = Annotated[str, Field(pattern=VERSION_PATTERN, max_length=MAX_NAME_LENGTH)]
 T = TypeVar("T")
 
 audit = structlog.get_logger("audit")
@@ -80,7 +80,7 @@ class PinBody(_Body):
 class AliasBody(_Body):
     """Target of an alias."""
 
-    model: str = Field(pattern=PATTERN, max_length=MOST_CHARACTERS, description="`name`, or `name@1.2.3` for a version")
+    model: str = Field(pattern=PATTERN, max_length=MAX_NAME_LENGTH, description="`name`, or `name@1.2.3` for a version")
 
 
 class CanaryBody(_Body):
@@ -93,7 +93,7 @@ class CanaryBody(_Body):
 class ShadowBody(_Body):
     """Shadow to start."""
 
-    model: str = Field(pattern=PATTERN, max_length=MOST_CHARACTERS, description="`name@1.2.3`")
+    model: str = Field(pattern=PATTERN, max_length=MAX_NAME_LENGTH, description="`name@1.2.3`")
     share: float = Field(1.0, gt=0, le=1, description="fraction of the requests that is copied to it")
 
 

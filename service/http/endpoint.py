@@ -19,7 +19,7 @@ from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.body import Body, get_content_coding
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.decompression import inflate
-from nightjar_alerts.service.http.edge.errors import Kind
+from nightjar_alerts.service.http.edge.errors import ProblemKind
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS
 from nightjar_alerts.service.http.formats import RequestFormat
 from nightjar_alerts.service.http.lifecycle import Service, get_service
@@ -39,7 +39,11 @@ LARGE_BYTES: Final = 1024 * 1024
 
 
 def route_docs(
-    summary: str, body: openapi.Document, reply: openapi.Document, query: type | None = None, more: Sequence[Kind] = ()
+    summary: str,
+    body: openapi.Document,
+    reply: openapi.Document,
+    query: type | None = None,
+    more: Sequence[ProblemKind] = (),
 ) -> dict[str, Any]:
     """Return the arguments of a route decorator that describe an inference endpoint in the OpenAPI document.
 

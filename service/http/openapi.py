@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, EvolutionReply
-from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
+from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Problem, ProblemKind
 from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW_TYPE, JSON_TYPE, MSGPACK_TYPES, NDJSON_TYPE, is_available
 from nightjar_alerts.service.http.oip import schemas as oip
@@ -123,7 +123,7 @@ INFER_REPLY: Document = {
 }
 
 
-def problems(*kinds: Kind) -> dict[int | str, Document]:
+def problems(*kinds: ProblemKind) -> dict[int | str, Document]:
     """Describe problem documents, for a route's ``responses``."""
     content = {MEDIA_TYPE: {"schema": {"$ref": REF.format(model="Problem")}}}
     return {kind.status: {"description": kind.meaning, "content": content} for kind in kinds}

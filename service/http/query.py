@@ -20,7 +20,7 @@ from nightjar_alerts.service.lightcurves.schemas import (
     Options,
     Prior,
 )
-from nightjar_alerts.service.registry.names import MOST_CHARACTERS
+from nightjar_alerts.service.registry.names import MAX_NAME_LENGTH
 
 QueryT = TypeVar("QueryT", bound=Struct)
 
@@ -31,7 +31,7 @@ class ClassifyQuery(Options, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     model: Annotated[
         str,
         Meta(
-            max_length=MOST_CHARACTERS,
+            max_length=MAX_NAME_LENGTH,
             description="model to use: `name`, `name@1.2.3` or an alias; default: `default`",
         ),
     ] = ""
@@ -47,7 +47,7 @@ class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     model: Annotated[
         str,
         Meta(
-            max_length=MOST_CHARACTERS,
+            max_length=MAX_NAME_LENGTH,
             description="model to use: `name`, `name@1.2.3` or an alias; default: for each packet the alias of its "
             f"survey ({', '.join(f'`{name}`' for name in sorted(SURVEY_BY_NAME))}), or `default`. A light curve "
             "outside the domain of that model is classified by another model whose domain includes it, or not at all",
@@ -90,7 +90,7 @@ class EvolutionQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     model: Annotated[
         str,
         Meta(
-            max_length=MOST_CHARACTERS,
+            max_length=MAX_NAME_LENGTH,
             description="model to use: `name`, `name@1.2.3` or an alias; default: as for `/v1/classify`",
         ),
     ] = ""

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Self
 
 from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
 
-MOST_CHARACTERS = 100
+MAX_NAME_LENGTH = 100
 _NAME = r"[a-z0-9][a-z0-9-]*"
 _VERSION = r"[0-9]+\.[0-9]+\.[0-9]+"  # ASCII digits only
 PATTERN, NAME_PATTERN, VERSION_PATTERN = rf"^{_NAME}(@{_VERSION})?$", rf"^{_NAME}$", rf"^{_VERSION}$"
@@ -26,7 +26,7 @@ class Reference(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``name`` or ``name@1.2.3``. Raises ValueError."""
-        match = _REFERENCE.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
+        match = _REFERENCE.fullmatch(text) if len(text) <= MAX_NAME_LENGTH else None
         if match is None:
             raise ValueError("a model is named as name or name@1.2.3")
         return cls(match["name"], match["version"] or "")
@@ -44,8 +44,8 @@ def version_key(version: str) -> tuple[int, ...]:
 DEFAULT = "default"
 """Alias of the classifier for requests that name no model."""
 
-CLASSIFIERS = (DEFAULT, *sorted(SURVEY_BY_NAME))
-"""Aliases that requests are routed to: that of the survey if it exists, else the default."""
+ROUTED_ALIASES = (DEFAULT, *sorted(SURVEY_BY_NAME))
+"""Aliases to which requests that name no model are routed: that of the survey if it exists, else the default."""
 
 Role = Literal["", "canary"]
 

@@ -6,7 +6,8 @@ each light curve:
 1. the model of the alias of its survey, if there is one, else of the alias ``default``; a model of supernova types
    alone does not answer for a survey, but adds the type where the default's answer is a supernova;
 2. if the light curve lies outside the domain (bands, brightness, survey) that this model's bundle states, the first
-   model of the other :data:`service.registry.names.CLASSIFIERS` aliases whose bundle states a domain that includes it;
+   model of the other :data:`service.registry.names.ROUTED_ALIASES` aliases whose bundle states a domain that includes
+   it;
 3. if there is none, no answer: the light curve is ``abstained``, with the reason and the model to name.
 
 A bundle without a domain accepts every light curve and is never used as a substitute.
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.inference import Item, outside_domain
-from nightjar_alerts.service.registry.names import CLASSIFIERS, DEFAULT, NotReady, Reference, Role, UnknownModel
+from nightjar_alerts.service.registry.names import DEFAULT, ROUTED_ALIASES, NotReady, Reference, Role, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
 
@@ -103,7 +104,7 @@ class ModelRouter:
         return (handle, skipped) if other is None else (other, item)
 
     def _substitute(self, curve: LightCurve, first: ModelHandle, routing_key: str) -> ModelHandle | None:
-        for alias in CLASSIFIERS:
+        for alias in ROUTED_ALIASES:
             if alias not in self.aliases:
                 continue
             handle = self.select(alias, routing_key=routing_key)

@@ -1,7 +1,7 @@
 """Served models, and the handles by which requests refer to them.
 
-A request holds the handle of every model that it uses until its end (:class:`acquired`). A model that is no longer
-served stays open until no request holds it, so no request ever meets a closed engine.
+A request acquires every model that it uses (:class:`acquired`) before it awaits anything, and releases it once its
+light curves are classified. A model that is no longer served is closed when no request holds it any more.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options
 from nightjar_alerts.service.engine.errors import MESSAGES, ErrorKind, kind_of
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.inference import LEAST_SUPERNOVA, DataPlane, InferOptions, Item, Outcome
+from nightjar_alerts.service.inference import MIN_SUPERNOVA_PROBABILITY, DataPlane, InferOptions, Item, Outcome
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.registry.names import Reference, Role
 from nightjar_alerts.service.registry.shadow import Shadow
@@ -193,11 +193,11 @@ class ModelHandle:
         chosen = {
             index: item
             for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True))
-            if isinstance(item, LightCurve) and self.model.supernova_probability(outcome) >= LEAST_SUPERNOVA
+            if isinstance(item, LightCurve) and self.model.supernova_probability(outcome) >= MIN_SUPERNOVA_PROBABILITY
         }
         if not chosen:
             return list(outcomes)
-        found = await subtypes.model.plane.classify(list(chosen.values()), options)
+        found = await subtypes.model.plane.infer_curves(list(chosen.values()), options)
         subtypes.model.count(subtypes.role, len(chosen))
         subtype = dict(zip(chosen, found, strict=True))
         return [replace(outcome, subtype=subtype.get(index)) for index, outcome in enumerate(outcomes)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from nightjar_alerts.models.alerts.packet import Packet
-from nightjar_alerts.service.stream.messages import DeadLetterCause, Message, Result, identity
+from nightjar_alerts.service.stream.messages import AlertResult, DeadLetterCause, Message, identity
 
 
 class Alert(NamedTuple):
@@ -46,7 +46,7 @@ class Batch:
     received_ms: int
     alert_ids: Mapping[int, Sequence[str]] = field(default_factory=dict)
     alerts: tuple[Alert, ...] = ()
-    results: tuple[Result, ...] = ()
+    results: tuple[AlertResult, ...] = ()
     failed: tuple[FailedAlert, ...] = ()
     tombstones: tuple[Message, ...] = ()
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from nightjar_alerts.models.limits import milliseconds
-from nightjar_alerts.service.stream.messages import LONGEST_TOPIC, DeadLetterCause, Headers, Message, Record
+from nightjar_alerts.service.stream.messages import MAX_TOPIC_LENGTH, DeadLetterCause, Headers, Message, Record
 
 PREFIX: Final = "nightjar-dead-"
 NO_KEY: Final = "none"
@@ -21,7 +21,7 @@ SHORT_BYTES: Final = 64 << 10
 SHORT_KEY_BYTES: Final = 4 << 10
 """Bytes of a record's key beyond which a shortened dead letter has the hash of the key instead."""
 _LONGEST_FACTS: Final[Mapping[str, int]] = {
-    "topic": LONGEST_TOPIC,
+    "topic": MAX_TOPIC_LENGTH,
     "place": 1024,  # an archive's name and a path in it; of brokers, no more than 40
     "timestamp": 20,  # any number of 64 bits
     "key": 2 << 20,  # in hexadecimal; brokers take records of a megabyte unless configured otherwise
@@ -75,8 +75,8 @@ def shorten(record: Record) -> Record:
     if is_shortened(record):
         return record
     whole = {"length": str(len(record.value)), "sha256": hashlib.sha256(record.value).hexdigest()}
-    ours = [(name, value[: 2 * SHORT_BYTES]) for name, value in record.headers if name.startswith(PREFIX)]
-    headers = (*ours, *((PREFIX + name, value.encode()) for name, value in whole.items()))
+    own = [(name, value[: 2 * SHORT_BYTES]) for name, value in record.headers if name.startswith(PREFIX)]
+    headers = (*own, *((PREFIX + name, value.encode()) for name, value in whole.items()))
     long = len(record.key) > SHORT_KEY_BYTES
     key = b"sha256:" + hashlib.sha256(record.key).hexdigest().encode() if long else record.key
     return Record(key, record.value[:SHORT_BYTES], headers)

@@ -1,6 +1,6 @@
-"""What becomes of a message: every decision of the worker, in one place.
+"""Every decision of the worker on a message or alert: result, dead letter, tombstone or retry.
 
-| stage | seen | what becomes of the message or alert |
+| stage | condition | result for the message or alert |
 |---|---|---|
 | read | delivered more often than ``max_deliveries`` | dead letter, ``deliver/too_many_deliveries`` |
 | read | a null value | tombstone: acknowledged and counted |
@@ -19,7 +19,7 @@
 | any | the engine, a client of Kafka or the ledger fails | given back: the process ends |
 | any | the partition has another owner, or the worker stops | given back |
 
-Which errors of a broker are about one record is in :mod:`~nightjar_alerts.service.stream.broker_errors`.
+:mod:`~nightjar_alerts.service.stream.broker_errors` lists the errors of brokers that concern a single record.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -41,22 +41,22 @@ from nightjar_alerts.service.stream.messages import (
 
 UnknownSchemaPolicy = Literal["wait", "dead_letter"]
 PASSING_REASONS: Final = ("out_of_memory", "deadline_exceeded")
-"""Reasons of failed inference that may not apply to a later try."""
+"""Reasons of failed inference that may not recur."""
 MAX_TRIES: Final = 4
-"""Tries of inference, after which such a failure is final."""
+"""Maximum number of attempts at inference."""
 PROCESS_ERRORS: Final = (EngineError, UnbalancedError, FatalError)
-"""Errors that end the process and for which no message is to blame."""
+"""Errors that end the process and that no message caused."""
 
 
 class Retry(NamedTuple):
-    """The same is tried again, ``seconds`` later at the earliest."""
+    """Retry after at least ``seconds``."""
 
     reason: str
     seconds: float = 0.0
 
 
 def before_reading(message: Message, max_deliveries: int) -> DeadLetterCause | None:
-    """Return the cause for which a message is not even read."""
+    """Return the cause if a message must not be read."""
     if message.deliveries <= max_deliveries:
         return None
     ending = "read: its body is where it was" if message.unread else "done"
@@ -66,7 +66,7 @@ def before_reading(message: Message, max_deliveries: int) -> DeadLetterCause | N
 def after_reading(
     read: list[PacketOutcome] | Exception, policy: UnknownSchemaPolicy
 ) -> list[PacketOutcome] | DeadLetterCause | Retry:
-    """Decide on a message that was read, or could not be."""
+    """Decide on a message after reading it."""
     if isinstance(read, SchemaUnavailableError):
         if policy == "wait":
             return Retry(str(read), read.retry_after)
@@ -102,7 +102,7 @@ def after_publishing(report: DeliveryReport) -> Literal["published"] | DeadLette
 
 
 def after_dead_letter(report: DeliveryReport, shortened: bool) -> Literal["published", "shorten"] | Retry:
-    """Decide on the delivery report of a dead letter, which has nowhere else to go."""
+    """Decide on the delivery report of a dead letter."""
     if report is None:
         return "published"
     if isinstance(report, RecordTooLargeError) and not shortened:

@@ -1,9 +1,9 @@
-"""Exactly once, from Kafka to Kafka: batches end in transactions, one after another, in the order of consumption.
+"""Exactly-once delivery from Kafka to Kafka: batches end in transactions, one by one, in the order of consumption.
 
-A transaction holds the results of a batch, its dead letters where they go to the same cluster, and the offsets after
-it. One that is aborted is tried again from memory, as long as the partitions are assigned. Of partitions that were
-revoked nothing is published: their messages are given back, and the next owner begins at the committed offset. Batches
-are decoded and classified several at a time; only their transactions wait for each other.
+A transaction holds the results of a batch, its dead letters if they go to the same cluster, and the offsets after it.
+An aborted transaction is retried from memory as long as the partitions are assigned. Messages of revoked partitions are
+not published but given back, and the next owner starts at the committed offset. Several batches are decoded and
+classified concurrently; only their transactions are serialized.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from nightjar_alerts.service.stream.decisions import Retry, after_dead_letter, a
 from nightjar_alerts.service.stream.ledger import DeliveryLedger
 from nightjar_alerts.service.stream.messages import (
     ActiveErrors,
+    AlertResult,
     DeadLetterCause,
     Message,
     PermanentError,
     Record,
-    Result,
     TransientError,
     backoff,
     identity,
@@ -37,13 +37,13 @@ if TYPE_CHECKING:  # confluent_kafka is installed only where a worker needs it
 log = structlog.get_logger(__name__)
 
 MAX_TRANSACTIONAL_BATCHES: Final = 4
-"""Maximum number of batches in flight. Beyond it no more are polled: slower transactions get larger batches."""
+"""Maximum number of batches in flight; at the limit nothing is polled, so slower transactions get larger batches."""
 CANCEL_SECONDS: Final = 5.0
-"""Seconds that a cancelled worker waits for the outcome of the transaction that runs."""
+"""Seconds that a cancelled worker waits for the outcome of the running transaction."""
 
 
 class TransactionTurn(NamedTuple):
-    """Turn of a batch to commit: after the batch before it. Behind a batch that failed no turn comes.
+    """Turn of a batch to commit, after the previous batch. After a batch that failed, no later batch gets its turn.
 
     Offsets must be committed in the order in which messages were consumed.
     """
@@ -56,7 +56,7 @@ class _Content(NamedTuple):
     """Record of a transaction, with the message it belongs to, and its result; None for a dead letter."""
 
     message: Message
-    result: Result | None
+    result: AlertResult | None
     record: Record
 
 
@@ -114,7 +114,9 @@ class ExactlyOnce:
         previous, self._last = self._last, asyncio.Event()
         return TransactionTurn(previous, self._last)
 
-    async def commit(self, batch: Batch, turn: TransactionTurn, ledger: DeliveryLedger, model: str) -> Sequence[Result]:
+    async def commit(
+        self, batch: Batch, turn: TransactionTurn, ledger: DeliveryLedger, model: str
+    ) -> Sequence[AlertResult]:
         """Publish, write dead letters and commit, repeated until it succeeds; return the published results.
 
         Parameters

@@ -23,7 +23,7 @@ from nightjar_alerts.service.answers.serializer import default_serializer, encod
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.settings import SinkFormat
-from nightjar_alerts.service.stream.messages import Headers, PermanentError, Record, Result
+from nightjar_alerts.service.stream.messages import AlertResult, Headers, PermanentError, Record
 
 BROKER: Final = "Nightjar"
 RESIDUAL, NOT_CLASSIFIED = 200, 300  # of the ELAsTiCC taxonomy; no bundle has classes of these ids
@@ -65,7 +65,7 @@ ALERCE_OUTPUT: Final = fastavro.parse_schema({
 })  # fmt: skip
 
 
-def encode_record(result: Result, form: SinkFormat, embedding: bool = True) -> Record | None:
+def encode_record(result: AlertResult, form: SinkFormat, embedding: bool = True) -> Record | None:
     """Return the record to publish; None if the format cannot express the result.
 
     Parameters
@@ -91,7 +91,9 @@ def encode_record(result: Result, form: SinkFormat, embedding: bool = True) -> R
     return Record(result.key.encode(), value, headers)
 
 
-def encode_and_show(result: Result, encode: Callable[[Result], Record | None], feed: LiveFeed) -> Record | None:
+def encode_and_show(
+    result: AlertResult, encode: Callable[[AlertResult], Record | None], feed: LiveFeed
+) -> Record | None:
     """Return the record of a result, and add the result to the live view."""
     record = encode(result)
     document = default_serializer(result.handle, result.prior).result(result.outcome, packet_identity(result.packet))
@@ -99,7 +101,7 @@ def encode_and_show(result: Result, encode: Callable[[Result], Record | None], f
     return record
 
 
-def _stream_result(result: Result, embedding: bool) -> dict[str, Any]:
+def _stream_result(result: AlertResult, embedding: bool) -> dict[str, Any]:
     serializer = default_serializer(result.handle, result.prior)
     document = serializer.stream_result(result.outcome, result.packet, result.key, result.message.topic, embedding)
     return document if result.evolution is None else document | {"evolution": serializer.summary(*result.evolution)}
@@ -113,7 +115,7 @@ def _encode_avro(document: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def _elasticc(result: Result) -> bytes:
+def _elasticc(result: AlertResult) -> bytes:
     manifest, packet = result.bundle.manifest, result.packet
     reply = {
         "alertId": _number(packet.alert_id, "alert id"),
@@ -131,7 +133,7 @@ def _elasticc(result: Result) -> bytes:
     return stream.getvalue()
 
 
-def _classifications(result: Result) -> list[dict[str, float]]:
+def _classifications(result: AlertResult) -> list[dict[str, float]]:
     """Return class ids and probabilities that sum to 1 as the single-precision numbers that they are sent as."""
     probabilities = _probabilities(result)
     if probabilities is None:
@@ -143,7 +145,7 @@ def _classifications(result: Result) -> list[dict[str, float]]:
     return [*classes, {"classId": RESIDUAL, "probability": residual}]
 
 
-def _alerce(result: Result) -> dict[str, Any] | None:
+def _alerce(result: AlertResult) -> dict[str, Any] | None:
     probabilities = _probabilities(result)
     if probabilities is None:
         return None
@@ -160,7 +162,7 @@ def _alerce(result: Result) -> dict[str, Any] | None:
 
 
 def _families(
-    result: Result, probabilities: Mapping[str, float]
+    result: AlertResult, probabilities: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Return probabilities of the groups right above the classes, and of the classes within their group."""
     top: dict[str, float] = {}
@@ -176,12 +178,12 @@ def _families(
     return top, within
 
 
-def _alerce_json(result: Result) -> bytes | None:
+def _alerce_json(result: AlertResult) -> bytes | None:
     document = _alerce(result)
     return None if document is None else orjson.dumps(document)
 
 
-def _alerce_avro(result: Result) -> bytes | None:
+def _alerce_avro(result: AlertResult) -> bytes | None:
     document = _alerce(result)
     if document is None:
         return None
@@ -190,7 +192,7 @@ def _alerce_avro(result: Result) -> bytes | None:
     return stream.getvalue()
 
 
-def _lasair(result: Result) -> bytes | None:
+def _lasair(result: AlertResult) -> bytes | None:
     probabilities = _probabilities(result)
     if probabilities is None:
         return None
@@ -208,7 +210,7 @@ def _lasair(result: Result) -> bytes | None:
     return orjson.dumps(payload)
 
 
-def _probabilities(result: Result) -> dict[str, float] | None:
+def _probabilities(result: AlertResult) -> dict[str, float] | None:
     """Return probabilities by class name, summing to 1 in double precision; None where nothing was classified."""
     values = default_serializer(result.handle, result.prior).probabilities(result.outcome)
     return None if values is None else dict(zip(result.bundle.manifest.classes.names, values.tolist(), strict=True))
@@ -220,7 +222,7 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-_BROKER_FORMATS: Final[Mapping[SinkFormat, Callable[[Result], bytes | None]]] = {
+_BROKER_FORMATS: Final[Mapping[SinkFormat, Callable[[AlertResult], bytes | None]]] = {
     "elasticc": _elasticc,
     "alerce-avro": _alerce_avro,
     "alerce-json": _alerce_json,

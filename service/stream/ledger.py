@@ -1,4 +1,4 @@
-"""The delivery ledger: what became of every alert, from the message that brought it to its acknowledgement."""
+"""The delivery ledger: the disposition of every alert, from its message to the acknowledgement."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,14 +6,14 @@ from typing import Final, Literal
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.batches import FailedAlert
-from nightjar_alerts.service.stream.messages import LONGEST_TOPIC, Message, Result, identity
+from nightjar_alerts.service.stream.messages import MAX_TOPIC_LENGTH, AlertResult, Message, identity
 
 Disposition = Literal["classified", "abstained", "dead", "tombstone", "returned", "lost"]
-TOPICS: Final = 256
-"""Most topics with a count of their own. Others, and long names, are ``other``: dead letters may bring any number."""
+MAX_TOPICS: Final = 256
+"""Maximum number of topics that are counted separately. Others, and long names, count as ``other``."""
 OTHER: Final = "other"
 MAX_NAMED: Final = 5
-"""Number of lost alerts that are named at most."""
+"""Maximum number of lost alerts that an error names."""
 
 
 class UnbalancedError(Exception):
@@ -21,7 +21,7 @@ class UnbalancedError(Exception):
 
 
 class LostAlertError(UnbalancedError):
-    """An alert that no stage resolved, or that two did; names it."""
+    """An alert that no stage resolved, or that two stages resolved; the text names it."""
 
 
 class DeliveryLedger:
@@ -74,7 +74,7 @@ class DeliveryLedger:
             self._out.setdefault(topic, Counter())[disposition, reason] += count
             self._metrics.stream_out.labels(topic, disposition, reason).inc(count)
 
-    def resolve_results(self, results: Iterable[Result]) -> None:
+    def resolve_results(self, results: Iterable[AlertResult]) -> None:
         """Resolve alerts whose results the sink acknowledged, or cannot express."""
         for result in results:
             outcome = result.outcome
@@ -110,7 +110,7 @@ class DeliveryLedger:
     def check_resolved(
         self,
         messages: Iterable[Message],
-        results: Iterable[Result] = (),
+        results: Iterable[AlertResult] = (),
         failed: Iterable[FailedAlert] = (),
         tombstones: Iterable[Message] = (),
     ) -> None:
@@ -142,10 +142,10 @@ class DeliveryLedger:
         return list(self._open[identity(alert.message)]) if alert.number is None else [alert.number]
 
     def _label(self, topic: str) -> str:
-        # A pattern may match any number of topics, and every label of a metric occupies memory for ever.
-        if len(topic) > LONGEST_TOPIC:
+        # A pattern, or dead letters, may bring any number of topics, and a label of a metric is never freed.
+        if len(topic) > MAX_TOPIC_LENGTH:
             return OTHER
-        return topic if topic in self._in or len(self._in) < TOPICS else OTHER
+        return topic if topic in self._in or len(self._in) < MAX_TOPICS else OTHER
 
     def count(self, *dispositions: Disposition) -> int:
         """Return the number of alerts with one of these dispositions, in all topics."""

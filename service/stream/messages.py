@@ -1,10 +1,10 @@
-"""Messages and results of a worker, and the protocols of its ends: :class:`Source` and :class:`Sink`.
+"""Messages and results of a worker, and the protocols :class:`Source` and :class:`Sink`.
 
-Both ends block and are used from threads: a source's ``poll``, ``heartbeat`` and ``close`` from one, which owns it;
-all else of a source, and everything of a sink, from several at once.
+Both block and are called from threads. ``poll``, ``heartbeat`` and ``close`` of a source are called from one thread,
+which owns it; its other methods, and all methods of a sink, from several threads at once.
 
-What fails for now is tried again after a pause that doubles, up to ten seconds, with jitter (:func:`backoff`);
-:class:`ActiveErrors` holds what fails.
+Operations that fail temporarily are retried after a pause that doubles up to ten seconds, with jitter
+(:func:`backoff`). :class:`ActiveErrors` holds the current errors.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ class Message:
     timestamp_ms : timestamp of the broker, milliseconds since 1970; None when it has none.
     deliveries : number of deliveries, as far as the broker counts them.
     token : private to the source, for :meth:`Source.acknowledge`.
-    unread : True if the bytes were not fetched, since fetching may be what kills the process; its dead letter has none.
-    tombstone : True for a null value: there is nothing to classify, and nothing to keep.
+    unread : True if the bytes were not fetched, because fetching them may kill the process; the dead letter has none.
+    tombstone : True for a null value, which holds no alert.
     """
 
     topic: str
@@ -56,10 +56,10 @@ class Message:
 
 
 def identity(message: Message) -> int:
-    """Return a key that tells apart all messages in flight, which their ids do not.
+    """Return a key that is unique among the messages in flight, unlike their ids.
 
-    Two dead letters of one message have two ids and are restored to the same one: a worker was killed after it had
-    written the dead letter, and before it could acknowledge the message.
+    A replay may hold two dead letters of one message, which are restored to the same id: a worker was killed after it
+    had written the dead letter and before it acknowledged the message.
     """
     return id(message)
 
@@ -79,7 +79,7 @@ class DeadLetterCause:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Bytes to publish. Records with the same key have the same content: a reader may keep any one of them."""
+    """Bytes to publish. Records with the same key have the same content, so a reader may keep any of them."""
 
     key: bytes
     value: bytes
@@ -92,11 +92,11 @@ class SourceStatus:
 
     Attributes
     ----------
-    error : reason why nothing can be consumed; empty when nothing is known to be wrong.
+    error : reason why nothing can be consumed; empty if no error is known.
     assigned : number of partitions assigned to this worker; None where the broker has none.
-    lag : messages that wait at the broker or are not yet done, by topic and partition ("" where there are none).
-    waiting : messages at the broker that could be consumed now, as far as it is known.
-    member : False while the group that shares the topics does not count this worker in.
+    lag : messages that wait at the broker or are not yet acknowledged, by topic and partition ("" without partitions).
+    waiting : messages at the broker that could be consumed now, as far as known.
+    member : False while this worker is not a member of its consumer group.
     """
 
     error: str = ""
@@ -111,11 +111,11 @@ class TransientError(Exception):
 
 
 class FatalError(Exception):
-    """The client of a broker can do nothing more: the process must end, and its supervisor start another one."""
+    """The client of a broker cannot recover: the process must end, and its supervisor starts another one."""
 
 
 class PermanentError(Exception):
-    """The broker will never accept this record, and accepts others."""
+    """The broker will never accept this record, although it accepts others."""
 
 
 class RecordTooLargeError(PermanentError):
@@ -124,18 +124,18 @@ class RecordTooLargeError(PermanentError):
 
 DeliveryReport = PermanentError | TransientError | None
 """Report of one record: None once it is acknowledged, or the error."""
-LONGEST_TOPIC: Final = 255
-"""Longest name of a topic that is accepted: Kafka allows 249 characters, file systems 255 bytes."""
+MAX_TOPIC_LENGTH: Final = 255
+"""Maximum length of the name of a topic: Kafka allows 249 characters, file systems 255 bytes."""
 
 PART_MESSAGES: Final = 24
-"""Most messages that are published together where a source has a commit window."""
+"""Maximum number of messages that are published together if the source has a commit window."""
 
 
 class Source(Protocol):
-    """End of a worker that messages come from: poll, acknowledge, give back (``close``)."""
+    """Where a worker gets its messages: poll, acknowledge, give back (``close``)."""
 
     finite: bool
-    """True where it ends: then ``poll`` returning nothing means that there is nothing more."""
+    """True if the source ends: an empty result of ``poll`` then means that there are no more messages."""
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return up to ``limit`` messages; waits about ``timeout`` seconds for the first. Raises TransientError."""
@@ -156,23 +156,23 @@ class Source(Protocol):
         """
 
     def owns(self, message: Message) -> bool:
-        """Return whether a message is still this worker's: not after its partition was given to another one."""
+        """Return whether a message still belongs to this worker; False once its partition has another owner."""
 
     def status(self) -> SourceStatus:
         """Return the status with the broker; called every few seconds."""
 
     def close(self, clean: bool = True) -> None:
-        """Give back whatever was not acknowledged, and leave.
+        """Give back messages that were not acknowledged, and disconnect.
 
         Parameters
         ----------
-        clean : True for an orderly stop, which does not count as a delivery of what is given back. False when a message
-            that was not acknowledged may be what made the worker end.
+        clean : True for an orderly stop, which does not count as a delivery of those messages. False if one of them may
+            have ended the worker.
         """
 
 
 class FiniteSource:
-    """Common part of the sources that end: files, and ranges of a topic or stream. No group, nothing to commit.
+    """Base of the sources that end: files, and ranges of a topic or stream. They have no group and commit nothing.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ class FiniteSource:
         return ""
 
     def owns(self, message: Message) -> bool:
-        """Return True: nobody else is given these messages."""
+        """Return True: no other worker gets these messages."""
         return True
 
     def status(self) -> SourceStatus:
@@ -211,7 +211,7 @@ class FiniteSource:
 
 
 class Sink(Protocol):
-    """End of a worker that records go to."""
+    """Where a worker writes its records."""
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Send records and wait for the delivery report of each."""
@@ -221,14 +221,14 @@ class Sink(Protocol):
 
     @property
     def error(self) -> str:
-        """Return why nothing can be published, as far as it is known before a record is sent; empty otherwise."""
+        """Return why nothing can be published, as far as known before a record is sent; empty without an error."""
 
     def close(self) -> None:
-        """Close the connection; whatever was published has been acknowledged before."""
+        """Close the connection; all published records have been acknowledged before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result:
+class AlertResult:
     """An alert with its outcome, classified or abstained.
 
     Attributes
@@ -236,7 +236,7 @@ class Result:
     number : index of the alert in its message; a container may hold several.
     received_ms : time of the poll, milliseconds since 1970.
     prior : name of the prior of the result, if the model has it; empty for the model's own.
-    evolution : light curve after each of its detections and the outcome of each; None if it was not asked for.
+    evolution : light curve after each of its detections and the outcome of each; None if it is not requested.
     record : encoded result; None before it is encoded, and if the format cannot express it.
     """
 
@@ -266,12 +266,12 @@ class Result:
         return f"{self.message.topic}/{alert}/{manifest.name}-{manifest.version}"
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds; short, so that work goes on soon after a broker is back
-JITTER: Final = 0.5  # many workers lose a broker at the same time, and must not come back at the same time
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds; short, so that work resumes soon after a broker is back
+JITTER: Final = 0.5  # many workers lose a broker at the same time, and must not retry at the same time
 
 
 def backoff() -> Iterator[float]:
-    """Yield seconds to wait after each failed try: twice as long each time, up to ten, with jitter."""
+    """Yield the seconds to wait after each failed attempt: doubled each time, up to ten, with jitter."""
     pause = FIRST_PAUSE
     while True:
         yield pause * random.uniform(1 - JITTER, 1 + JITTER)
@@ -279,21 +279,21 @@ def backoff() -> Iterator[float]:
 
 
 class ActiveErrors:
-    """Errors that hold now, by step of the worker, for probes and logs."""
+    """Current errors by step of the worker, for probes and logs."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._now: dict[str, str] = {}
 
     def set(self, step: str, reason: str) -> None:
-        """Record a failed try."""
+        """Record a failed attempt."""
         self._metrics.stream_retries.labels(step).inc()
         if step not in self._now:
             log.warning("operation failed, retrying", step=step, reason=reason)
         self._now[step] = reason
 
     def clear(self, step: str) -> None:
-        """Record that a step works."""
+        """Record that a step works again."""
         if self._now.pop(step, None) is not None:
             log.info("operation recovered", step=step)
 
@@ -302,10 +302,10 @@ class ActiveErrors:
         return step in self._now
 
     def __str__(self) -> str:
-        """Return every step that fails, with its reason; empty when none does."""
+        """Return the failing steps with their reasons; empty if there are none."""
         return "; ".join(f"{step}: {reason}" for step, reason in self._now.items())
 
     async def wait(self, step: str, reason: str, pause: float) -> None:
-        """Record a failed try and pause."""
+        """Record a failed attempt and pause."""
         self.set(step, reason)
         await asyncio.sleep(pause)

@@ -51,9 +51,9 @@ from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
 from nightjar_alerts.service.stream.ledger import DeliveryLedger
 from nightjar_alerts.service.stream.messages import (
     ActiveErrors,
+    AlertResult,
     DeadLetterCause,
     Message,
-    Result,
     Source,
     TransientError,
     backoff,
@@ -171,7 +171,7 @@ class InferStage:
         EngineClosed, EngineDead
             When the process can classify no more.
         """
-        results: list[Result] = []
+        results: list[AlertResult] = []
         failed: list[FailedAlert] = []
         remaining = list(batch.alerts)
         for attempt, pause in zip(range(MAX_TRIES), backoff(), strict=False):
@@ -187,7 +187,7 @@ class InferStage:
                 elif decision == "retry":
                     retries.append(alert)
                 else:
-                    results.append(Result(*alert, inferred, handle, batch.received_ms, self._prior))
+                    results.append(AlertResult(*alert, inferred, handle, batch.received_ms, self._prior))
             if not (remaining := retries):
                 break
             yield_turn()
@@ -197,7 +197,7 @@ class InferStage:
         self._errors.clear("inference")
         return replace(batch, alerts=(), results=tuple(results), failed=(*batch.failed, *failed))
 
-    async def _add_evolution(self, results: Sequence[Result], yield_turn: YieldTurn) -> list[Result]:
+    async def _add_evolution(self, results: Sequence[AlertResult], yield_turn: YieldTurn) -> list[AlertResult]:
         """Return results with the classification over time of those that were classified.
 
         It is less than a result: after an unexpected error it is left out, and the error logged.
@@ -407,7 +407,7 @@ class Pipeline:
             if (timestamp_ms := milliseconds(message.timestamp_ms)) is not None:
                 self._metrics.stream_broker_age.observe(max(0.0, (batch.received_ms - timestamp_ms) / 1000))
 
-    def _observe_alert_ages(self, results: Sequence[Result]) -> None:
+    def _observe_alert_ages(self, results: Sequence[AlertResult]) -> None:
         """Record the age of each published alert; a replay says nothing about the speed of the service."""
         if self._source.finite:
             return

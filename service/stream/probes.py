@@ -1,6 +1,6 @@
 """Probes and metrics of a worker: ``/metrics``, ``/healthz`` and ``/readyz`` on a port of their own; the live view.
 
-They are served from threads, so that they answer while the worker loads its model, and report an event loop that hangs.
+They are served from threads, so that they respond while the worker loads its model, and report a hanging event loop.
 """
 
 import hashlib
@@ -126,12 +126,12 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Probes:
-    """HTTP server of a worker's probes and metrics. GET and HEAD answer, OPTIONS names the methods.
+    """HTTP server of a worker's probes and metrics, for GET, HEAD and OPTIONS.
 
     Parameters
     ----------
-    alive, ready : return the reason for which the worker is unhealthy or not ready; empty if it is not.
-    live : the live view, served at ``/live/events``; None for none.
+    unhealthy, unready : return the reason why the worker is unhealthy or not ready; empty if it is healthy or ready.
+    live : live view served at ``/live/events``; None to disable it.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class Probes:
         host: str,
         port: int,
         metrics: Metrics,
-        alive: Callable[[], str],
-        ready: Callable[[], str],
+        unhealthy: Callable[[], str],
+        unready: Callable[[], str],
         live: "LiveView | None" = None,
     ) -> None:
         def answer(path: str) -> tuple[int, str, bytes]:
@@ -150,7 +150,7 @@ class Probes:
                 return 200, file.media_type, file.content
             if path not in ("/healthz", "/readyz"):
                 return 404, "text/plain", b"not found\n"
-            error = alive() if path == "/healthz" else ready()
+            error = unhealthy() if path == "/healthz" else unready()
             return 503 if error else 200, "text/plain; charset=utf-8", f"{error or 'ok'}\n".encode()
 
         self._server = _Server((host, port), _handler(answer, live))

@@ -1,7 +1,7 @@
-"""Results to the sink, and dead letters to theirs: sent until each is acknowledged.
+"""Publishing of results and dead letters, repeated until each is acknowledged.
 
-:mod:`~nightjar_alerts.service.stream.decisions` decides on each delivery report. A dead letter has nowhere else to go:
-it is sent until it is accepted, and its batch waits, so that a full disk stops the worker instead of costing alerts.
+:mod:`~nightjar_alerts.service.stream.decisions` decides on each delivery report. A dead letter is sent until it is
+accepted, and its batch waits for it, so that a full disk stops the worker and loses no alert.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from nightjar_alerts.service.stream.decisions import Retry, after_dead_letter, a
 from nightjar_alerts.service.stream.messages import (
     PART_MESSAGES,
     ActiveErrors,
+    AlertResult,
     DeadLetterCause,
     DeliveryReport,
     FatalError,
@@ -27,7 +28,6 @@ from nightjar_alerts.service.stream.messages import (
     PermanentError,
     Record,
     RecordTooLargeError,
-    Result,
     Sink,
     Source,
     TransientError,
@@ -36,7 +36,7 @@ from nightjar_alerts.service.stream.messages import (
 
 log = structlog.get_logger(__name__)
 
-RecordEncoder = Callable[[Result], Record | None]
+RecordEncoder = Callable[[AlertResult], Record | None]
 """Returns the record of a result; None if the format cannot express it. Raises PermanentError."""
 SINK: Final = "sink"
 DEAD_LETTERS: Final = "dead letters"
@@ -69,7 +69,7 @@ class PublishStage:
                 results.append(replace(result, record=record))
         return replace(batch, results=tuple(results), failed=(*batch.failed, *failed))
 
-    def _encode(self, result: Result) -> Record | DeadLetterCause | None:
+    def _encode(self, result: AlertResult) -> Record | DeadLetterCause | None:
         try:
             return self._encode_result(result)
         except Exception as error:
@@ -84,7 +84,7 @@ class PublishStage:
         for pause in backoff():
             if not pending:
                 break
-            retries: list[Result] = []
+            retries: list[AlertResult] = []
             reason = ""
             for result, report in zip(pending, await self._send(self._sink, _records(pending)), strict=True):
                 decision = after_publishing(report)
@@ -136,7 +136,7 @@ class PublishStage:
         return reports
 
 
-def _records(results: Sequence[Result]) -> list[Record]:
+def _records(results: Sequence[AlertResult]) -> list[Record]:
     return [result.record for result in results if result.record is not None]
 
 
@@ -159,7 +159,7 @@ WINDOW_POLL_SECONDS: Final = 0.005
 
 
 class PublishTurn:
-    """Place of a batch in the :class:`PublishingQueue`."""
+    """Turn of a batch in the :class:`PublishingQueue`."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()

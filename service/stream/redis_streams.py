@@ -1,13 +1,13 @@
 """Alerts from Redis streams by a consumer group, and records to a stream.
 
 An entry has the fields ``value`` and, optionally, ``key``, ``timestamp`` and headers as ``h:<name>``. Entries that a
-dead worker had read are claimed by another one after ``idle`` seconds. An entry with which two workers died is
-delivered alone, with nothing else in flight. One that goes on killing whoever fetches it becomes a dead letter without
-its bytes. Entries that an orderly stop gives back are claimed at once, and this delivery does not count. Finished
-entries are acknowledged and, with ``delete=yes``, deleted, which is right only where no other group reads the stream.
+dead worker had read are claimed by another one after ``idle`` seconds. An entry that was in flight when two workers
+died is isolated: delivered with nothing else in flight. If workers that fetch it keep dying, it becomes a dead letter
+without its bytes. Entries that an orderly stop gives back are claimed at once, and this delivery does not count.
+Finished entries are acknowledged and, with ``delete=yes``, deleted; use this only if no other group reads the stream.
 
-Redis bounds no reply in bytes: how many entries are requested at once follows the size of those before
-(:class:`FetchSize`).
+Redis does not limit the size of a reply in bytes: the number of entries that are requested follows the size of the
+previous ones (:class:`FetchSize`).
 """
 
 import os
@@ -50,15 +50,15 @@ from nightjar_alerts.service.stream.messages import (
 
 GROUP: Final = "nightjar"
 RETURNED: Final = "returned"
-"""Consumer that holds entries which orderly stops gave back, until another consumer claims them."""
+"""Consumer to which an orderly stop assigns unfinished entries, until another consumer claims them."""
 LAST_ID: Final = f"{2**64 - 1}-{2**64 - 2}"
 """Nothing is pending after this id, so reading from it delivers nothing. The next id means ``>``, new entries."""
 IDLE_SECONDS: Final = 60.0
 TIMEOUT_SECONDS: Final = 10.0
-ALONE_AFTER_DELIVERIES: Final = 2
-"""Deliveries without an end after which an entry is delivered alone."""
+ISOLATE_AFTER_DELIVERIES: Final = 2
+"""Unfinished deliveries after which an entry is isolated."""
 READ_FOR_DEAD_LETTER: Final = 2
-"""Deliveries beyond the allowed ones by which an entry is still fetched, so that its dead letter has the bytes."""
+"""Deliveries beyond the maximum up to which an entry is still fetched, so that its dead letter has the bytes."""
 FIRST_ENTRIES: Final = 4
 REPLY_BYTES: Final = 16 << 20
 """Size of a reply beyond which half as many entries are requested."""
@@ -68,7 +68,7 @@ DEFAULT_PORT: Final = 6379
 CUT_CONNECTION: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 CONNECTION_OPTIONS: Final = ("db", "cluster", "sentinel", "sentinel_auth", *TLS_FILES)
-"""Options of every address of Redis, called as redis-py calls them."""
+"""Options of every Redis address, with the names of redis-py."""
 ERRORS: Final = (RedisError, RedisClusterException)
 Entries = Sequence[tuple[bytes, dict[bytes, bytes] | None]]
 
@@ -269,7 +269,7 @@ class RedisSource:
             pending = self._idle_entries(stream, limit)
             unread = {entry: pending.pop(entry) for entry in list(pending) if pending[entry] >= self._unread_from}
             messages += self._claim_unread(stream, unread)
-            suspects = [entry for entry, deliveries in pending.items() if deliveries >= ALONE_AFTER_DELIVERIES]
+            suspects = [entry for entry, deliveries in pending.items() if deliveries >= ISOLATE_AFTER_DELIVERIES]
             if suspects:  # the next look sees the others of these
                 self._scan_starts[stream] = start
             if suspects and not messages:

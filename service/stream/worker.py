@@ -17,9 +17,9 @@ With ``exactly_once=yes``, ``ExactlyOnce.commit`` runs steps 5 to 7 as one trans
 the module ``decisions``, and nothing else, decide what becomes of a message: result, dead letter or retry.
 
 SIGTERM or SIGINT: nothing more is polled, batches in flight are finished within ``drain_timeout``, and the rest is
-given back to the broker. The process exits with 0 when the ledger balances. A dead engine, a lost alert or a ledger
-that does not balance ends it with 1, and the messages in flight count as delivered once more. Workers of one group
-share the partitions: to scale out, start more of them.
+given back to the broker. The process exits with 0 if the ledger balances. A dead engine, a lost alert or a ledger that
+does not balance ends it with 1, a fatal error of a broker's client with 75 (:data:`RESTART_STATUS`); the messages in
+flight then count as delivered once more. Workers of one group share the partitions: to scale out, start more of them.
 """
 
 import asyncio
@@ -198,7 +198,7 @@ class Worker:
         return Pipeline(connectors.source, stages, self.ledger, self._errors, self.metrics, model, once)
 
     async def _consume(self, source: Source, pipeline: Pipeline) -> None:
-        """Poll messages and start batches while there is capacity; else send heartbeats. Returns when told to stop.
+        """Poll messages and start batches while there is capacity; else send heartbeats, until the worker stops.
 
         Capacity is limited by messages, bytes and, in transactions, batches in flight. While dead letters cannot be
         written, nothing more is polled.
@@ -264,7 +264,7 @@ class Worker:
             self._progress.note_finished()
 
     async def _all_done(self) -> None:
-        """Wait until every batch in flight has ended, or until told to stop."""
+        """Wait until every batch in flight has ended, or the worker stops."""
         stop = asyncio.create_task(self._stop.wait())
         while self._tasks and not self._stop.is_set():
             await asyncio.wait([stop, *self._tasks], timeout=1, return_when=asyncio.FIRST_COMPLETED)
@@ -364,7 +364,7 @@ class Worker:
 
 
 async def supervise(worker: Worker) -> int:
-    """Run a worker that the usual signals stop; returns the exit status."""
+    """Run a worker until it ends or gets SIGINT or SIGTERM; return the exit status."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, worker.stop)
@@ -372,7 +372,7 @@ async def supervise(worker: Worker) -> int:
 
 
 def work(settings: StreamSettings, replay: bool = False) -> int:
-    """Run a worker until it ends; returns the exit status."""
+    """Set up the process and run a worker; return the exit status."""
     configure_log(settings)
     pin_malloc_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)

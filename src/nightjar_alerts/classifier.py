@@ -43,7 +43,7 @@ from nightjar_alerts.service.engine.batch import Prediction, RunResult
 from nightjar_alerts.service.engine.errors import InferenceFailed, error_of
 from nightjar_alerts.service.engine.policy import QueueItem, plan
 from nightjar_alerts.service.inference import (
-    LEAST_SUPERNOVA,
+    MIN_SUPERNOVA_PROBABILITY,
     Item,
     Outcome,
     Skipped,
@@ -428,7 +428,7 @@ class _Model:
         if outcome.prediction is None:
             return False
         probabilities = outcome.prediction.outputs["probabilities"]
-        return float(probabilities[self._is_supernova].sum()) >= LEAST_SUPERNOVA
+        return float(probabilities[self._is_supernova].sum()) >= MIN_SUPERNOVA_PROBABILITY
 
     def predict(self, inputs: Sequence[ModelInput]) -> list[RunResult]:
         """Run the network. A batch that fails is bisected, so that one light curve never costs its batch mates."""

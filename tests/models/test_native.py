@@ -10,7 +10,7 @@ import pytest
 
 from nightjar_alerts.models import native
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle
-from nightjar_alerts.models.native import LEVELS, NativeError, build, chosen, find
+from nightjar_alerts.models.native import LEVELS, NativeError, build, find, select_library
 from nightjar_alerts.models.runtime import open_session, run
 
 X86 = LEVELS["x86_64"]
@@ -69,18 +69,18 @@ def test_features_of_this_machine_contain_its_level(native_library: Path) -> Non
     assert level.features <= native._features()
 
 
-def test_chosen_follows_the_setting(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_select_library_follows_the_setting(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processor(monkeypatch, *X86[0].features)
     monkeypatch.setattr(native, "BUILT", built)
-    assert chosen("off") is None
-    assert chosen("auto") == chosen("on") == find(built)
-    assert chosen("auto", "cuda") is None
+    assert select_library("off") is None
+    assert select_library("auto") == select_library("on") == find(built)
+    assert select_library("auto", "cuda") is None
     with pytest.raises(NativeError, match="run on the CPU"):
-        chosen("on", "cuda")
+        select_library("on", "cuda")
     monkeypatch.setattr(native, "BUILT", tmp_path / "nothing")
-    assert chosen("auto") is None
+    assert select_library("auto") is None
     with pytest.raises(NativeError, match="no native kernels"):
-        chosen("on")
+        select_library("on")
 
 
 def test_build_with_a_compiler_error_raises_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

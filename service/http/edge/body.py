@@ -64,7 +64,7 @@ class Body:
 
     def charge(self, size: int) -> None:
         """Charge further bytes, such as those of the decompressed body. Raises ProblemError (429)."""
-        self._reservation.hold(self._size + size)
+        self._reservation.resize(self._size + size)
         self._size += size
 
     def _check_declared(self, limit: int) -> None:

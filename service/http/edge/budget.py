@@ -35,7 +35,7 @@ class MemoryBudget:
         if not self._bodies_of[client]:
             del self._bodies_of[client], self._held_by[client]
 
-    def take(self, size: int, client: str) -> None:
+    def change(self, size: int, client: str) -> None:
         """Reserve bytes, or release them if ``size`` is negative. Raises ProblemError (429) beyond a limit."""
         if size > 0:
             if self.held + size > self.limit:
@@ -62,10 +62,10 @@ class Reservation:
 
     def __exit__(self, *_: object) -> None:
         """Release all bytes."""
-        self.hold(0)
+        self.resize(0)
         self._budget.end(self._client)
 
-    def hold(self, size: int) -> None:
+    def resize(self, size: int) -> None:
         """Set the number of bytes that are held. Raises ProblemError (429) beyond a limit."""
-        self._budget.take(size - self.size, self._client)
+        self._budget.change(size - self.size, self._client)
         self.size = size

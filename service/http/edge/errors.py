@@ -26,7 +26,7 @@ OPEN_INFERENCE = "/v2"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProblemKind:
     """A kind of problem: slug, HTTP status, title and meaning."""
 
     slug: str
@@ -40,32 +40,46 @@ class Kind:
         return f"/problems/{self.slug}"
 
 
-MALFORMED = Kind("malformed", 400, "Malformed request", "The body is empty, truncated or invalid.")
-UNAUTHORIZED = Kind("unauthorized", 401, "API key required", "Send a known key as a bearer token or as X-API-Key.")
-NOT_FOUND = Kind("not-found", 404, "Not found", "No such resource; /docs lists the routes.")
-NOT_ALLOWED = Kind("method-not-allowed", 405, "Method not allowed", "The Allow header lists the allowed methods.")
-NOT_ACCEPTABLE = Kind("not-acceptable", 406, "Not acceptable", "None of the formats in the Accept header is supported.")
-TIMEOUT = Kind("request-timeout", 408, "Request timeout", "The request did not arrive within the time limit.")
-CONFLICT = Kind("conflict", 409, "Conflict", "The state of the models, or the bundle, does not allow this change.")
-TOO_LARGE = Kind("too-large", 413, "Request too large", "More bytes, light curves or packets than the service accepts.")
-UNSUPPORTED = Kind(
+MALFORMED = ProblemKind("malformed", 400, "Malformed request", "The body is empty, truncated or invalid.")
+UNAUTHORIZED = ProblemKind(
+    "unauthorized", 401, "API key required", "Send a known key as a bearer token or as X-API-Key."
+)
+NOT_FOUND = ProblemKind("not-found", 404, "Not found", "No such resource; /docs lists the routes.")
+NOT_ALLOWED = ProblemKind(
+    "method-not-allowed", 405, "Method not allowed", "The Allow header lists the allowed methods."
+)
+NOT_ACCEPTABLE = ProblemKind(
+    "not-acceptable", 406, "Not acceptable", "None of the formats in the Accept header is supported."
+)
+TIMEOUT = ProblemKind("request-timeout", 408, "Request timeout", "The request did not arrive within the time limit.")
+CONFLICT = ProblemKind(
+    "conflict", 409, "Conflict", "The state of the models, or the bundle, does not allow this change."
+)
+TOO_LARGE = ProblemKind(
+    "too-large", 413, "Request too large", "More bytes, light curves or packets than the service accepts."
+)
+UNSUPPORTED = ProblemKind(
     "unsupported-media-type", 415, "Unsupported media type", "Unsupported Content-Type or Content-Encoding."
 )
-INVALID = Kind("invalid", 422, "Invalid request", "A value in the request is invalid; errors points at each field.")
-RATE_LIMITED = Kind("rate-limited", 429, "Rate limit exceeded", "Rate limit exceeded for this API key.")
-OVERLOADED = Kind("overloaded", 429, "Too much queued work", "Retry after the seconds in Retry-After.")
-HEADERS_TOO_LARGE = Kind("headers-too-large", 431, "Headers too large", "The request line and headers are too long.")
-INTERNAL = Kind("internal", 500, "Internal error", "See the server log for this request ID.")
-NOT_IMPLEMENTED = Kind("not-implemented", 501, "Not implemented", "The Transfer-Encoding is not supported.")
-UNAVAILABLE = Kind(
+INVALID = ProblemKind(
+    "invalid", 422, "Invalid request", "A value in the request is invalid; errors points at each field."
+)
+RATE_LIMITED = ProblemKind("rate-limited", 429, "Rate limit exceeded", "Rate limit exceeded for this API key.")
+OVERLOADED = ProblemKind("overloaded", 429, "Too much queued work", "Retry after the seconds in Retry-After.")
+HEADERS_TOO_LARGE = ProblemKind(
+    "headers-too-large", 431, "Headers too large", "The request line and headers are too long."
+)
+INTERNAL = ProblemKind("internal", 500, "Internal error", "See the server log for this request ID.")
+NOT_IMPLEMENTED = ProblemKind("not-implemented", 501, "Not implemented", "The Transfer-Encoding is not supported.")
+UNAVAILABLE = ProblemKind(
     "unavailable",
     503,
     "Not ready",
     "Starting, draining or failed; retry later or use another replica.",
 )
-DEADLINE = Kind("deadline", 504, "Deadline passed", "The request was not finished before its deadline.")
+DEADLINE = ProblemKind("deadline", 504, "Deadline passed", "The request was not finished before its deadline.")
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ProblemKind] = {
     kind.slug: kind
     for kind in (
         MALFORMED, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, NOT_ACCEPTABLE, TIMEOUT, CONFLICT, TOO_LARGE, UNSUPPORTED,
@@ -101,7 +115,7 @@ class ProblemError(Exception):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: ProblemKind,
         detail: str | None = None,
         *,
         errors: Iterable[FieldError] = (),

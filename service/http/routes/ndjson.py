@@ -275,10 +275,10 @@ class _StreamLoop:
         """Classify until the end of the body; raises ClientDisconnected and every other error that ends it early."""
         try:
             while not self._step():
-                reservation.hold(self._held)
+                reservation.resize(self._held)
                 await asyncio.wait(self._next_tasks(), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            reservation.hold(0)
+            reservation.resize(0)
             await self._cancel()
         if self._error is not None:
             raise self._error

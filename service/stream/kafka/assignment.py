@@ -1,12 +1,12 @@
 """Partitions that the group has assigned to this member.
 
-One object holds everything that is known of a partition from its assignment until it is revoked
-(:class:`AssignedPartition`): which messages were delivered and which of them are done (:class:`Progress`), the crash
-marker (:mod:`service.stream.kafka.crash_marker`), and what the broker has acknowledged. From these follows what is to
-be committed next (:meth:`AssignedPartition.position`).
+An :class:`AssignedPartition` holds the state of a partition from its assignment until it is revoked: which messages
+were delivered and which of them are done (:class:`Progress`), the crash marker
+(:mod:`service.stream.kafka.crash_marker`), and what the broker has acknowledged. :meth:`AssignedPartition.position`
+derives what to commit next.
 
-A partition that was revoked and assigned again is another object, and messages that were delivered before no longer
-count. So does one whose topic was deleted and created again, as its offsets go back.
+A partition that was revoked and assigned again gets a new object, and messages that were delivered before no longer
+count. The same holds for a topic that was deleted and created again, whose offsets start again.
 """
 
 import threading
@@ -35,7 +35,7 @@ class Progress:
     last_delivered : the greatest offset delivered.
     done_by_offset : whether each message from ``committable`` on is done, in the order of delivery.
     done_ahead : the number of messages that are done although one before them is not.
-    uncommitted : offsets of messages before ``committable`` whose commit nobody has acknowledged, in order.
+    uncommitted : offsets of messages before ``committable`` whose commit the broker has not acknowledged, in order.
     """
 
     committable: int
@@ -50,7 +50,7 @@ class Progress:
         self.last_delivered = offset
 
     def finish(self, offset: int) -> None:
-        """Note that a message is done, and move ``committable`` over what is."""
+        """Note that a message is done, and advance ``committable``."""
         if self.done_by_offset.get(offset, True):  # before `committable`, or noted already
             return
         self.done_by_offset[offset] = True
@@ -68,7 +68,7 @@ class Progress:
 
     def committable_after(self, offsets: Iterable[int]) -> int:
         """Return what would be committable once these messages are done."""
-        # A copy is moved on: nothing is done yet, and nothing is if the transaction fails.
+        # On a copy, since the transaction may fail.
         then = Progress(self.committable, self.last_delivered, self.done_by_offset | dict.fromkeys(offsets, True))
         then._advance()
         return then.committable
@@ -86,7 +86,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Place of a message, and the progress of its partition that it was delivered for."""
+    """Partition and offset of a message, and the :class:`Progress` that it belongs to."""
 
     partition: Partition
     offset: int
@@ -104,7 +104,7 @@ class AssignedPartition:
     first_offset : the offset of the first message, None before it came.
     progress : None before the first delivery.
     acknowledged : offset and metadata that the broker has acknowledged, None before the first commit.
-    error : why nothing of it is delivered any more; empty while it is.
+    error : reason why the partition was stopped; empty while it is consumed.
     """
 
     partition: Partition
@@ -117,7 +117,7 @@ class AssignedPartition:
 
     def deliver(self, offset: int) -> Token:
         """Note that a message is delivered."""
-        # An offset that goes back: the topic was created again.
+        # An offset that is not larger than the last one: the topic was created again.
         if self.progress is None or offset <= self.progress.last_delivered:
             self.progress = Progress(offset, offset)
         self.progress.deliver(offset)
@@ -133,7 +133,7 @@ class AssignedPartition:
         if self.guard is None or self.first_offset is None:
             return None
         if offset is None:
-            # A partition with a committed offset never goes behind it, also where its first message has a later one.
+            # Never an offset below the committed one, although the first message may have a later offset.
             start = self.first_offset if self.committed_start is None else self.committed_start
             offset = start if self.progress is None else self.progress.committable
         return Position(self, offset, self.guard.marker)
@@ -148,7 +148,7 @@ class AssignedPartition:
 
 
 class Position(NamedTuple):
-    """Offset and crash marker to commit for a partition; without a marker it is the end of an owner without a crash."""
+    """Offset and crash marker to commit for a partition; None as the marker means that its owner stopped in order."""
 
     assigned: AssignedPartition
     offset: int
@@ -165,7 +165,7 @@ class Position(NamedTuple):
         return "" if self.marker is None else str(self.marker)
 
     def to_kafka(self) -> TopicPartition:
-        """Return the position in the form that the client takes."""
+        """Return the position as the client expects it."""
         return TopicPartition(*self.partition, self.offset, self.metadata)
 
 
@@ -214,7 +214,7 @@ class Assignment:
             self._assigned |= {partition: AssignedPartition(partition) for partition in partitions}
 
     def start(self, partition: Partition, committed: int | None, metadata: str | None) -> None:
-        """Record the committed offset of a partition, and the crash marker beside it."""
+        """Record the committed offset of a partition, and the crash marker in its metadata."""
         assigned = self._assigned[partition]
         assigned.committed_start = committed
         assigned.guard = CrashGuard(CrashMarker.parse(metadata), self._max_deliveries)
@@ -239,7 +239,7 @@ class Assignment:
                 if self._owns(token):
                     token.progress.finish(token.offset)
                     if self._transactional:
-                        token.progress.uncommitted.clear()  # committed together with their answers
+                        token.progress.uncommitted.clear()  # committed together with their results
 
     def owns(self, token: Token) -> bool:
         """Return whether the partition of a message has been assigned ever since the message was delivered."""
@@ -266,7 +266,7 @@ class Assignment:
             return sum(one.done_ahead + len(one.uncommitted) for one in self._progress())
 
     def unacknowledged(self) -> int:
-        """Return the number of messages that may be committed and whose commit nobody has acknowledged."""
+        """Return the number of messages that may be committed and whose commit the broker has not acknowledged."""
         with self._lock:
             return sum(len(one.uncommitted) for one in self._progress())
 
@@ -309,11 +309,11 @@ class Assignment:
                 position.assigned.note_acknowledged(position)
 
     def forget_crashes(self, caught_up: bool) -> None:
-        """Let the crash guards forget crashes of which all candidates are done.
+        """Forget crashes whose candidates are all done.
 
         Parameters
         ----------
-        caught_up : whether nothing more waits at the broker, nor in the buffer.
+        caught_up : whether no message waits at the broker or in the buffer.
         """
         with self._lock:
             for one in self._assigned.values():

@@ -1,7 +1,8 @@
 """Buffer between the client's queue and the worker; delivers the messages that the acknowledged crash markers allow.
 
-While the worker is full, some messages are taken into the buffer, as the client calls the group's callbacks only when
-it is polled. A message that must be isolated (:mod:`service.stream.kafka.crash_marker`) holds back all others.
+The client calls the callbacks of the group only while it is polled. So it is also polled while the worker has no
+capacity, and the messages that it returns wait in the buffer. A message that must be isolated
+(:mod:`service.stream.kafka.crash_marker`) holds back all others.
 """
 
 from collections.abc import Collection
@@ -20,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class DeliveryBuffer:
-    """Messages taken from the client and not yet delivered to the worker. For the consumer's thread alone."""
+    """Messages received from the client and not yet delivered to the worker. Used on the consumer's thread only."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -34,23 +35,23 @@ class DeliveryBuffer:
 
     @property
     def full(self) -> bool:
-        """True if no more messages are to be taken from the client."""
+        """True if no more messages should be consumed."""
         return len(self._messages) >= MAX_MESSAGES or self._bytes > MAX_BYTES or self._isolated is not None
 
     def add(self, message: KafkaMessage) -> None:
-        """Take a message."""
+        """Add a message."""
         self._messages.append(message)
         self._bytes += _size(message)
 
     def discard(self, partitions: Collection[Partition]) -> None:
-        """Drop messages whose partitions were taken away: their next owner reads them."""
+        """Drop messages of revoked partitions: their next owner reads them."""
         self._replace([one for one in self._messages if partition_of(one) not in partitions])
 
     def _replace(self, messages: list[KafkaMessage]) -> None:
         self._messages, self._bytes = messages, sum(map(_size, messages))
 
     def deliver(self, limit: int) -> list[Message]:
-        """Return messages that may be delivered now, in order, up to ``limit``; others stay."""
+        """Remove and return up to ``limit`` messages that may be delivered now, in order."""
         # While a message is isolated nothing else is in flight: if the process dies, this message is the cause.
         if self._isolated is not None and self._assignment.owns(self._isolated) and self._assignment.unfinished():
             return []
@@ -58,13 +59,13 @@ class DeliveryBuffer:
         if (candidate := self._first_candidate()) is not None:
             return self._deliver_isolated(candidate)
         first = self._messages[:limit]
-        # All markers are extended before any message is judged, so that one commit releases all of them.
+        # All markers are extended first, so that one commit releases all messages.
         for one in first:
             if (guard := self._assignment.guard(partition_of(one))) is not None:
                 guard.extend_in_flight(offset_of(one) + 1)
         deliverable: list[KafkaMessage] = []
         remaining: list[KafkaMessage] = []
-        blocked: set[Partition] = set()  # partitions with a message that stays: those after it stay, too
+        blocked: set[Partition] = set()  # partitions with a message that stays: later ones stay as well
         for one in first:
             partition = partition_of(one)
             guard = self._assignment.guard(partition)
@@ -78,7 +79,7 @@ class DeliveryBuffer:
 
     @property
     def awaiting_commit(self) -> frozenset[Partition]:
-        """Partitions of which messages wait until the broker has acknowledged their crash marker."""
+        """Partitions with messages that wait until the broker has acknowledged their crash marker."""
         partitions = set()
         for partition, one in self._firsts():
             guard = self._assignment.guard(partition)
@@ -135,7 +136,7 @@ def partition_of(message: KafkaMessage) -> Partition:
 
 
 def offset_of(message: KafkaMessage) -> int:
-    """Return where a message lies in its partition."""
+    """Return the offset of a message."""
     return int(message.offset() or 0)
 
 

@@ -3,9 +3,9 @@
 ``kafka://host:9092,host:9092/topic,topic?group=nightjar``: every further parameter with a dot in its name is a property
 of librdkafka (``security.protocol=SASL_SSL``); credentials belong in the file of the setting ``kafka_config``.
 
-A client retries by itself and reports an error at each failure, but never that it works again: code that gets an answer
-from a broker records it (:meth:`ClientErrors.note_answer`). Each error is logged once a minute, however often it comes,
-and the probes show what is wrong.
+A client retries by itself and reports an error at each failure, but does not report that it works again: code that gets
+a response from a broker records it (:meth:`ClientErrors.note_answer`). Each error is logged at most once a minute, and
+the probes show it.
 
 Clients are not repaired. A fatal error, a call that does not return or a client that lost its brokers raises
 :class:`~nightjar_alerts.service.stream.messages.FatalError`, which ends the process; its supervisor starts another one,
@@ -40,7 +40,7 @@ REFUSALS: Final = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "not authorised",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised",
 }
-"""Errors that retries do not mend: a password, a certificate or a right is wrong."""
+"""Errors that retrying does not repair: a wrong password, certificate or permission."""
 AWAY: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 
 
@@ -90,7 +90,7 @@ class ClientErrors:
         log.warning("Kafka", end=self._end, code=name, reason=reason, times=times)
 
     def note_answer(self) -> None:
-        """Record that a broker answers."""
+        """Record that a broker responded."""
         with self._lock:
             self._unreachable = ""
             self._answered_at = monotonic()
@@ -107,10 +107,10 @@ class ClientErrors:
 
     @property
     def refusal(self) -> str:
-        """Reason for which the brokers refuse this client; empty when they accept it, or none answers.
+        """Reason why the brokers reject this client; empty if they accept it, or none responds.
 
-        A connection that was open before goes on answering while others are refused: a refusal ends when it has not
-        occurred for a while and a broker has answered since.
+        Connections that are already open keep working while new ones are rejected. So a rejection only ends when it has
+        not recurred for a while and a broker has responded since.
         """
         with self._lock:
             quiet = monotonic() - self._refused_at > REFUSED_SECONDS
@@ -118,7 +118,7 @@ class ClientErrors:
 
     @property
     def unreachable(self) -> bool:
-        """True if all brokers were unreachable, and none has answered since."""
+        """True if all brokers were unreachable, and none has responded since."""
         return bool(self._unreachable)
 
     def __str__(self) -> str:
@@ -132,14 +132,14 @@ GROUP: Final = "nightjar"
 COMMON_PROPERTIES: Final[Mapping[str, Any]] = {
     "client.id": "nightjar",
     "log_level": 0,  # errors come by a callback
-    "reconnect.backoff.max.ms": 2000,  # how much later than a broker's return it is noticed
+    "reconnect.backoff.max.ms": 2000,  # longest time after a broker's return until it is noticed
 }
 MEMBER_PROPERTIES: Final = ("group.instance.id", "partition.assignment.strategy", "transactional.id")
 """Properties of members of a group, and of transactional producers; other clients of the same address have none."""
 
 
 def properties(address: Address, extra: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties for librdkafka: ours, those of the file, those of the address, each over those before."""
+    """Return properties for librdkafka. The file overrides the defaults, and the address overrides both."""
     from_address = {name: value for name, value in address.options.items() if "." in name}
     return {**COMMON_PROPERTIES, **own, **extra, **from_address, "bootstrap.servers": address.hosts}
 
@@ -162,7 +162,7 @@ REACHABLE_SECONDS: Final = 3.0
 
 
 def is_reachable(config: Mapping[str, Any], topic: str, client_errors: ClientErrors) -> bool:
-    """Return whether a broker answers a new client, which knows the brokers of the address alone."""
+    """Return whether a broker responds to a new client, which knows only the brokers of the address."""
     try:
         client = make_client(AdminClient, query_properties(config, client_errors))
         client.list_topics(topic, REACHABLE_SECONDS)

@@ -1,7 +1,9 @@
 """Commits of offsets and crash markers, in one of two ways: by the consumer, or in transactions alone.
 
-Both send one commit at a time and wait for none; the answer comes while the consumer is polled, or from the
-transactions' thread. A later commit says what is true then, so that a broker that was away gets everything at once.
+Both send one commit at a time and wait for none. The broker's response arrives while the consumer is polled, or on the
+transactions' thread. A commit holds the latest positions, so that after an outage one commit is enough.
+
+In this module, a message is *processed* once its results or dead letter have been published.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -22,20 +24,20 @@ from nightjar_alerts.service.stream.messages import PART_MESSAGES, FatalError, T
 log = structlog.get_logger(__name__)
 
 COMMIT_SECONDS: Final = 0.05
-"""Seconds between two commits, unless one is waited for: what was answered since the last is repeated after a kill."""
+"""Seconds between two commits, unless one is waited for. What is processed in between is repeated after a kill."""
 MAX_UNCOMMITTED: Final = 256
-"""Most messages that may be answered and not committed: as many may be answered twice after a kill.
+"""Maximum number of messages that are processed and not committed: as many may be published twice after a kill.
 
-At half of the window a commit is sent at once, so that the other half may be answered while the broker takes it.
+Once half of the window is used a commit is sent at once, so that work goes on in the other half until it is confirmed.
 """
 LATE_SECONDS: Final = 0.25
-"""Duration of a commit from which on it is late.
+"""Duration from which a commit counts as late.
 
-A broker answers no commit of a member that has rejoined its group until the group is complete: it serves one request
-of a connection at a time. Where a member was killed, that takes until its session is over.
+A broker serves one request of a connection at a time. It confirms no commit of a member that has rejoined its group
+until the group is complete, which takes a session timeout if a member was killed.
 """
 UNANSWERED_SECONDS: Final = 75.0
-"""Seconds without an answer to a commit, although the brokers answer other clients, after which the process ends."""
+"""Seconds without a response to a commit, while brokers respond to other clients, after which the process ends."""
 RETRY_SECONDS: Final = 0.25
 
 
@@ -44,11 +46,11 @@ class Commits(Protocol):
 
     @property
     def in_flight(self) -> bool:
-        """True while a commit has been sent and not been answered."""
+        """True while a commit has been sent and not been confirmed."""
 
     @property
     def window(self) -> int | None:
-        """Number of messages that may be answered before anything is committed; None without a bound."""
+        """Number of messages that may be processed before anything is committed; None without a bound."""
 
     def send(self, awaited: Collection[Partition]) -> None:
         """Send a commit where one is due and none is in flight.
@@ -59,16 +61,22 @@ class Commits(Protocol):
         """
 
     def send_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
-        """Commit partitions that leave this member for the last time.
+        """Commit partitions that this member gives up.
 
         Parameters
         ----------
-        clean : whether what is not done cannot be what made the worker end: then no crash marker remains.
-        timeout : seconds to wait for a transaction that runs.
+        clean : True for an orderly stop: no crash marker remains. False if an unfinished message may have ended the
+            worker.
+        timeout : seconds to wait for the running transaction.
         """
 
     def check(self, answering_seconds: float) -> None:
-        """Raise FatalError where only a new process helps; the brokers have answered other clients for so long."""
+        """Raise FatalError where only a new process helps.
+
+        Parameters
+        ----------
+        answering_seconds : time for which the brokers have responded to other clients.
+        """
 
 
 def _final(assignment: Assignment, partitions: Iterable[Partition], clean: bool) -> list[Position]:
@@ -79,8 +87,9 @@ def _final(assignment: Assignment, partitions: Iterable[Partition], clean: bool)
 class ConsumerCommits:
     """Commits of the consumer itself, many times a second.
 
-    The window begins with :data:`PART_MESSAGES`, doubles with each commit that was sent at half of it and answered in
-    time, and begins anew after any other: what is answered while no commit succeeds is repeated after a kill.
+    The window starts at :data:`PART_MESSAGES`. It doubles with each commit that was sent when half of it was used and
+    was confirmed in time, and is reset by any other: messages processed while no commit succeeds are repeated after a
+    kill.
 
     Attributes
     ----------
@@ -97,12 +106,12 @@ class ConsumerCommits:
 
     @property
     def in_flight(self) -> bool:
-        """True while a commit has been sent and not been answered."""
+        """True while a commit has been sent and not been confirmed."""
         return bool(self._sent)
 
     @property
     def window(self) -> int:
-        """Number of messages that may be answered before anything is committed. For any thread."""
+        """Number of messages that may be processed before anything is committed. For any thread."""
         late = bool(self._sent) and self._waited >= LATE_SECONDS
         window = PART_MESSAGES if late else self._window
         # Messages that are done before an earlier one, which waits for something outside, cannot be committed.
@@ -143,19 +152,19 @@ class ConsumerCommits:
         self._sent = {}
 
     def send_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
-        """Commit partitions that leave this member for the last time; does not wait."""
+        """Commit partitions that this member gives up; does not wait."""
         self._send(_final(self._assignment, partitions, clean))
 
     def check(self, answering_seconds: float) -> None:
-        """Raise FatalError where the broker does not answer a commit."""
+        """Raise FatalError if the broker does not respond to a commit."""
         if self._sent and min(answering_seconds, self._waited) > UNANSWERED_SECONDS:
             raise FatalError(f"Kafka source: no answer to a commit for {self._waited:.0f} s")
 
 
 class TransactionCommits:
-    """Commits in transactions without records, beside those of the batches, which commit their own offsets.
+    """Commits in transactions without records, in addition to those of the batches, which commit their own offsets.
 
-    They are due only for messages that wait for their crash marker, and for messages that were skipped.
+    They are needed only for messages that wait for their crash marker, and for messages that were skipped.
 
     Parameters
     ----------
@@ -178,7 +187,7 @@ class TransactionCommits:
 
     @property
     def in_flight(self) -> bool:
-        """True while a commit has been sent, has not been answered, and may still be."""
+        """True while a commit has been sent whose response may still arrive."""
         return self._unanswered and not self._transactions.failed
 
     def send(self, awaited: Collection[Partition]) -> None:
@@ -204,7 +213,7 @@ class TransactionCommits:
         return self._transactions.run(prepare)
 
     def send_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
-        """Commit partitions that leave this member for the last time; waits for a transaction that runs."""
+        """Commit partitions that this member gives up; waits for the running transaction."""
         done = self._run(lambda: _final(self._assignment, partitions, clean))
         try:
             done.result(timeout)

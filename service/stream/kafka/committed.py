@@ -35,7 +35,7 @@ RESETS: Final[Mapping[str, int]] = {
 
 
 class CommittedOffsets:
-    """Query for the stable committed offsets of assigned partitions. Never waits; for the consumer's thread alone.
+    """Query for the stable committed offsets of assigned partitions. Never waits; used on the consumer's thread only.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class CommittedOffsets:
         self._config, self._group, self._reset = dict(config), group, RESETS[reset]
         self._client_errors = client_errors
         self._client: AdminClient | None = None
-        # The query that runs, and the partitions that it was sent for: its answer is stale for later assignments.
+        # The running query, and the partitions that it was sent for: its response is stale for later assignments.
         self._query: tuple[Future[Any], Mapping[Partition, AssignedPartition]] | None = None
         self._next_query = 0.0
 
@@ -58,19 +58,21 @@ class CommittedOffsets:
         self._next_query = 0.0
 
     def poll(self, assignment: Assignment) -> list[TopicPartition]:
-        """Record offsets that were answered, query those that are missing, and return where to start which partitions.
+        """Record received offsets, query the missing ones, and return the partitions to start, each with its offset.
 
         Partitions whose offsets are pending in a transaction are queried again until they are stable.
         """
         starts: list[TopicPartition] = []
         if self._query is not None and self._query[0].done():
-            (query, asked), self._query = self._query, None
+            (query, queried), self._query = self._query, None
             try:
                 answers: list[TopicPartition] = query.result().topic_partitions
             except KafkaException as error:
                 self._client_errors.note(error.args[0])
             else:
-                starts = [start for answer in answers if (start := self._start(assignment, asked, answer)) is not None]
+                starts = [
+                    start for answer in answers if (start := self._start(assignment, queried, answer)) is not None
+                ]
         missing = assignment.not_started
         if missing and self._query is None and monotonic() >= self._next_query:
             self._send(assignment, missing)
@@ -79,20 +81,20 @@ class CommittedOffsets:
     def _send(self, assignment: Assignment, partitions: tuple[Partition, ...]) -> None:
         self._next_query = monotonic() + RETRY_SECONDS
         request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*partition) for partition in partitions])
-        # A new client for each query: it knows the brokers of the address, whatever became of those before.
+        # A new client for each query knows the brokers of the address; an old one may have forgotten its brokers.
         self._client = make_client(AdminClient, dict(self._config))
         queries = self._client.list_consumer_group_offsets(
             [request], require_stable=True, request_timeout=QUERY_SECONDS
         )
-        asked = {partition: one for partition in partitions if (one := assignment.get(partition)) is not None}
-        self._query = queries[self._group], asked
+        queried = {partition: one for partition in partitions if (one := assignment.get(partition)) is not None}
+        self._query = queries[self._group], queried
 
     def _start(
-        self, assignment: Assignment, asked: Mapping[Partition, AssignedPartition], answer: TopicPartition
+        self, assignment: Assignment, queried: Mapping[Partition, AssignedPartition], answer: TopicPartition
     ) -> TopicPartition | None:
         partition = (str(answer.topic), answer.partition)
         assigned = assignment.get(partition)
-        if assigned is None or assigned is not asked.get(partition) or assigned.guard is not None:
+        if assigned is None or assigned is not queried.get(partition) or assigned.guard is not None:
             return None
         if answer.error is not None:
             if answer.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:

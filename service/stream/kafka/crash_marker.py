@@ -1,6 +1,6 @@
 """Crash markers: metadata of committed offsets that tell the next owner of a partition whether its predecessor crashed.
 
-Kafka does not count deliveries. So each commit records beside the offset how far messages have been in flight
+Kafka does not count deliveries. So the metadata of each commit records how far messages have been in flight
 (:attr:`CrashMarker.in_flight_end`), and the final commit of an owner that gives up a partition has no marker. An owner
 that finds a marker knows that its predecessor crashed, and that any of the messages between the offset and
 ``in_flight_end`` may be a poison message, which kills its worker. The marker also counts crashes in a row:
@@ -27,7 +27,7 @@ _FORMAT: Final = "nightjar/1"
 
 @dataclass(frozen=True, slots=True)
 class CrashMarker:
-    """Marker of an owner beside the offset that it commits.
+    """Marker in the metadata of a committed offset.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class CrashGuard:
 
     Parameters
     ----------
-    predecessor : the marker beside the committed offset, None after a final commit.
+    predecessor : the marker in the metadata of the committed offset, None after a final commit.
     max_deliveries : deliveries that a message may have had.
 
     Attributes
@@ -140,7 +140,7 @@ class CrashGuard:
 
         Parameters
         ----------
-        caught_up : whether nothing more waits at the broker, nor here.
+        caught_up : whether no message waits at the broker or in the buffer.
         """
         if self._marker.isolated is not None and offset > self._marker.isolated:
             self._marker = replace(self._marker, isolated=None, tries=0)

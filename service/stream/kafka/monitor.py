@@ -1,7 +1,7 @@
-"""Monitor of the cluster: asks the brokers about topics, lag and ends of partitions on a thread of its own.
+"""Monitor of the cluster: queries the brokers for topics, lag and ends of partitions on a separate thread.
 
-A question may take seconds when a broker is silent. The consumer that takes alerts therefore asks none: it reads the
-answers of the last round (:attr:`ClusterMonitor.view`), so that alerts never wait for an answer.
+A query may take seconds if a broker does not respond. The consumer therefore sends none: it reads the responses of the
+last round (:attr:`ClusterMonitor.view`), so that alerts never wait for a query.
 """
 
 import re
@@ -26,12 +26,12 @@ from nightjar_alerts.service.stream.kafka.client import ClientErrors, make_clien
 
 log = structlog.get_logger(__name__)
 
-ASK_SECONDS: Final = 5.0
-"""Seconds that a broker may take to answer, and those between two rounds of questions."""
-TROUBLED_SECONDS: Final = 1.0
-"""Seconds between two rounds while no broker answers, and that a leader has to report where its partitions end."""
+QUERY_SECONDS: Final = 5.0
+"""Timeout of a query, and the interval between two rounds of queries."""
+FAILING_SECONDS: Final = 1.0
+"""Seconds between two rounds while no broker responds, and timeout for the end offsets of a leader's partitions."""
 NEW_CLIENTS_AFTER: Final = 2
-"""Failed rounds in a row after which new clients ask: the old ones may have lost their brokers."""
+"""Failed rounds in a row after which new clients are made: the old ones may have lost their brokers."""
 EARLIEST: Final = OffsetSpec.earliest()
 LATEST: Final = OffsetSpec.latest()
 
@@ -40,11 +40,11 @@ OffsetAnswers = Mapping[TopicPartition, Future[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Answers of the brokers in the last round that they answered.
+    """Responses of the brokers in the last successful round.
 
     Attributes
     ----------
-    error : what is wrong with brokers or topics; empty when nothing is.
+    error : error of brokers or topics; empty if there is none.
     lag : messages between the committed offset and the end, by partition.
     end_offsets : the offset after the last message of those partitions.
     """
@@ -55,7 +55,7 @@ class ClusterView:
 
 
 class ClusterMonitor:
-    """Thread with clients of its own that asks the brokers every few seconds.
+    """Thread with its own clients that queries the brokers every few seconds.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class ClusterMonitor:
 
     Attributes
     ----------
-    view : the answers of the brokers.
+    view : the latest responses of the brokers.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ClusterMonitor:
     ) -> None:
         self._on_topic_recreated = on_topic_recreated
         self._config = dict(config)
-        # Ids of our topics since their partitions were assigned, the newest first: a recreated topic has another id.
+        # Ids of assigned topics since their assignment, the newest first: a recreated topic has another id.
         self._ids: dict[str, list[str]] = {}
         self._epochs: Counter[str] = Counter()
         names = list(topics)
@@ -103,12 +103,12 @@ class ClusterMonitor:
 
     @property
     def answering_seconds(self) -> float:
-        """Seconds for which the brokers have answered every round; 0 while they do not."""
+        """Seconds for which the brokers have responded in every round; 0 while they do not."""
         since = self._answering_since
         return 0.0 if since is None else monotonic() - since
 
     def wait_for_first_round(self, timeout: float) -> None:
-        """Wait until the brokers have answered or refused us, or ``timeout`` seconds have passed."""
+        """Wait until the brokers have responded or rejected this client, for at most ``timeout`` seconds."""
         self._first_round_done.wait(timeout)
 
     def set_partitions(self, partitions: Iterable[Partition]) -> None:
@@ -128,9 +128,9 @@ class ClusterMonitor:
         self._jobs.put(note)
 
     def _ask_ids(self, topics: set[str]) -> None:
-        """Ask for the ids of topics without waiting for the answers."""
+        """Query the ids of topics without waiting for the responses."""
         for topic in topics:
-            (answer,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_SECONDS).values()
+            (answer,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=QUERY_SECONDS).values()
             answer.add_done_callback(partial(self._on_topic_id, topic, self._epochs[topic]))
 
     def _on_topic_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
@@ -140,7 +140,7 @@ class ClusterMonitor:
     def _note_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
         """Record the id of a topic; a recreated topic has another. Brokers that lag behind report the former id."""
         if answer.exception() is not None or epoch != self._epochs[topic]:
-            return  # asked before the partitions were assigned anew: the id may be the former topic's
+            return  # queried before the partitions were assigned again: the id may be the former topic's
         topic_id, ids = str(answer.result().topic_id), self._ids.setdefault(topic, [])
         if topic_id not in ids:
             ids.insert(0, topic_id)
@@ -163,13 +163,13 @@ class ClusterMonitor:
             try:
                 self._ask()
             finally:
-                self._due = monotonic() + (TROUBLED_SECONDS if self._failures else ASK_SECONDS)
+                self._due = monotonic() + (FAILING_SECONDS if self._failures else QUERY_SECONDS)
         else:
             if job is not None:
                 job()
 
     def _ask(self) -> None:
-        """Ask one round of questions; answers that do not come stay as they were."""
+        """Run one round of queries; values whose query fails stay as they were."""
         try:
             missing = self._missing_topics()
         except KafkaException as error:
@@ -203,7 +203,7 @@ class ClusterMonitor:
     def _missing_topics(self) -> str:
         missing = []
         for topic in self._topics:
-            metadata = self._client.list_topics(topic, ASK_SECONDS).topics[topic]
+            metadata = self._client.list_topics(topic, QUERY_SECONDS).topics[topic]
             if metadata.error is None:
                 continue
             if metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -211,12 +211,12 @@ class ClusterMonitor:
             else:
                 self._client_errors.note(metadata.error)
         if self._patterns:
-            topics = self._client.list_topics(timeout=ASK_SECONDS).topics
+            topics = self._client.list_topics(timeout=QUERY_SECONDS).topics
             missing += [one for one in self._patterns if not any(re.match(one, topic) for topic in topics)]
         return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
 
     def _end_offsets(self) -> dict[Partition, int]:
-        """Return the end of each partition, asked of all leaders at once; what a silent one leads is left out."""
+        """Return the end of each partition, from all leaders at once; those of unresponsive leaders are left out."""
         rounds = [self._offsets(spec) for spec in (EARLIEST, LATEST)]
         lows, highs = (dict(_answered_offsets(answers)) for answers in rounds)
         self._lows |= lows
@@ -228,7 +228,7 @@ class ClusterMonitor:
             return {}
         # As Kafka's own tools report them: with what open transactions wrote.
         answers: OffsetAnswers = self._admin.list_offsets(
-            specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TROUBLED_SECONDS
+            specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=FAILING_SECONDS
         )
         return answers
 
@@ -237,7 +237,7 @@ class ClusterMonitor:
         if not end_offsets:
             return {}
         try:
-            positions = self._client.committed([TopicPartition(*partition) for partition in end_offsets], ASK_SECONDS)
+            positions = self._client.committed([TopicPartition(*partition) for partition in end_offsets], QUERY_SECONDS)
         except KafkaException:
             return dict(self.view.lag)
         lag = {}
@@ -251,12 +251,12 @@ class ClusterMonitor:
         """End the thread."""
         self._closing.set()
         self._jobs.put(None)
-        self._thread.join(2 * ASK_SECONDS)
+        self._thread.join(2 * QUERY_SECONDS)
 
 
 def _answered_offsets(answers: OffsetAnswers) -> Iterator[tuple[Partition, int]]:
-    """Yield the offset of each partition whose leader has answered."""
-    wait(answers.values(), ASK_SECONDS)
+    """Yield the offset of each partition whose leader has responded."""
+    wait(answers.values(), QUERY_SECONDS)
     for partition, answer in answers.items():
         if answer.done() and answer.exception() is None and answer.result().offset >= 0:
             yield (str(partition.topic), partition.partition), int(answer.result().offset)

@@ -1,16 +1,16 @@
 """Alerts from Kafka, as a member of a consumer group.
 
-One thread owns the consumer, that of ``poll``, ``heartbeat`` and ``close``: it alone takes, pauses and commits, and
-runs the group's callbacks. Other threads hand it jobs (:meth:`KafkaSource.acknowledge`), and the transactions' thread
-asks what it may commit (:meth:`KafkaSource.prepare`).
+One thread owns the consumer: it alone calls ``poll``, ``heartbeat`` and ``close``, consumes, pauses and commits, and
+runs the callbacks of the group. Other threads give it jobs (:meth:`KafkaSource.acknowledge`). The transactions' thread
+calls :meth:`KafkaSource.prepare` to learn what it may commit.
 
 A partition is consumed from the stable committed offset that this member has read itself
-(:mod:`service.stream.kafka.committed`), never from one that the client chooses. Another first message below that offset
-stops the partition.
+(:mod:`service.stream.kafka.committed`), never from an offset that the client chooses. If the first message has an
+offset below the committed one, the partition is stopped.
 
-Offsets are committed in one way (:mod:`service.stream.kafka.commits`): by the consumer, or, exactly once, in
-transactions alone. What is not done when a partition is revoked, after :data:`REVOKE_SECONDS` at most, belongs to its
-next owner, and nothing of it is published later (:meth:`KafkaSource.owns`).
+Offsets are committed by the consumer or, for exactly-once delivery, in transactions only
+(:mod:`service.stream.kafka.commits`). When a partition is revoked, messages in flight have :data:`REVOKE_SECONDS` to
+finish. The next owner processes the others, and this member publishes nothing more of them (:meth:`KafkaSource.owns`).
 
 Partitions are paused while the buffer between the client's queue and the worker is full.
 """
@@ -41,7 +41,7 @@ from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, mak
 from nightjar_alerts.service.stream.kafka.commits import Commits, ConsumerCommits, TransactionCommits
 from nightjar_alerts.service.stream.kafka.committed import CommittedOffsets
 from nightjar_alerts.service.stream.kafka.monitor import ClusterMonitor
-from nightjar_alerts.service.stream.kafka.recent_answers import RecentAnswers
+from nightjar_alerts.service.stream.kafka.processed_messages import ProcessedMessages
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from nightjar_alerts.service.stream.messages import PART_MESSAGES, FatalError, Message, SourceStatus, TransientError
 
@@ -49,16 +49,16 @@ log = structlog.get_logger(__name__)
 REVOKE_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 5.0
 REFUSAL_SECONDS: Final = 5.0
-CONSUME_SECONDS: Final = 0.05  # before other work is looked at; commits are sent at this rate
-SHORT_CONSUME_SECONDS: Final = 0.005  # while messages in the buffer wait for an answer of the broker
+CONSUME_SECONDS: Final = 0.05  # between two runs of the other work of this thread, such as commits
+SHORT_CONSUME_SECONDS: Final = 0.005  # while messages in the buffer wait for a response of the broker
 PAUSE_AFTER_SECONDS: Final = 0.5  # of a full buffer; until then it grows by a message for each call
 LOST_SECONDS: Final = 30.0
-"""Seconds without an answer to the consumer, although the brokers answer other clients, until the process ends."""
+"""Seconds without a response to the consumer, while brokers respond to other clients, after which the process ends."""
 QUERY_SECONDS: Final = 5.0
 CHECK_SECONDS: Final = 5.0  # between two checks whether a broker answers the consumer of a member without partitions
 CHECK_TIMEOUT_SECONDS: Final = 2.0
 MAX_DELIVERIES: Final = 5
-# The promise to lose nothing rests on the fixed ones.
+# No alert is lost only if these have these values.
 FIXED_PROPERTIES: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",
     "enable.auto.commit": False,
@@ -123,8 +123,8 @@ class KafkaSource:
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._assignment = Assignment(max_deliveries, self._exactly_once)
         self._buffer = DeliveryBuffer(self._assignment)
-        self._recent_answers = RecentAnswers() if self._exactly_once else None
-        self._skipped: set[Partition] = set()  # partitions with messages that were answered before they came again
+        self._processed = ProcessedMessages() if self._exactly_once else None
+        self._skipped: set[Partition] = set()  # partitions with messages that were skipped: processed before
         self._consumed: set[Partition] = set()  # partitions that the client fetches
         self._client_is_empty = False  # whether the client's queue was when it was polled last
         self._paused: set[Partition] = set()
@@ -169,14 +169,15 @@ class KafkaSource:
             )
 
     def heartbeat(self, seconds: float) -> None:
-        """Deliver nothing, but stay a member of the group: one that does not poll for minutes is expelled.
+        """Deliver nothing, but stay a member of the group, which expels a consumer that does not poll for minutes.
 
-        What has been done meanwhile is committed at once, and ends the wait: there may be room for more.
+        Returns early once messages are acknowledged, which are committed at once: there may be capacity for more.
         """
         end = monotonic() + seconds
         self._serve_and_poll()
         while (remaining := end - monotonic()) > 0:
-            # The answer to a commit comes only when the client is polled, and the buffer may grow by one each time.
+            # The response to a commit arrives only while the client is polled, and each poll may add a message to the
+            # buffer.
             hurry = self._commits.in_flight and not self._buffer.full
             try:
                 job = self._jobs.get(timeout=min(remaining, SHORT_CONSUME_SECONDS) if hurry else remaining)
@@ -253,13 +254,13 @@ class KafkaSource:
             raise TransientError(str(error)) from error
         self._client_is_empty = not messages
         for message in messages:
-            fault = message.error()
-            if fault is None:
+            message_error = message.error()
+            if message_error is None:
                 self._buffer_message(message)
-            elif fault.code() == KafkaError._AUTO_OFFSET_RESET:
+            elif message_error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._skip_gap(partition_of(message))
             else:
-                self.client_errors.note(fault)
+                self.client_errors.note(message_error)
 
     def _buffer_message(self, message: Any) -> None:
         """Put a message into the buffer, unless its partition was revoked, stopped or begins at a wrong offset."""
@@ -273,7 +274,7 @@ class KafkaSource:
                 self._stop(assigned, f"offset {offset} came first, below the committed {assigned.committed_start}")
                 return
             assigned.first_offset = offset
-        recent = self._recent_answers
+        recent = self._processed
         if recent is not None and (partition, offset) in recent and recent.has(partition, offset, message_of(message)):
             self._assignment.finish([self._assignment.deliver(partition, offset)])
             self._skipped.add(partition)  # no batch commits the offset behind it
@@ -281,7 +282,7 @@ class KafkaSource:
             self._buffer.add(message)
 
     def _stop(self, assigned: AssignedPartition, reason: str) -> None:
-        """Consume nothing more of a partition: its messages may have been answered before."""
+        """Consume nothing more of a partition: its messages may have been processed before."""
         topic, number = assigned.partition
         assigned.error = f"{topic}/{number} was stopped: {reason}"
         self._metrics.stream_stopped.inc()
@@ -327,7 +328,7 @@ class KafkaSource:
         self._restart([partition])
 
     def _on_topic_recreated(self, topic: str) -> None:
-        """Have the owner restart a topic that was deleted and created again; called by the monitor's thread."""
+        """Schedule the restart of a topic that was deleted and created again; called on the monitor's thread."""
         self._jobs.put(partial(self._restart_topic, topic))
 
     def _restart_topic(self, topic: str) -> None:
@@ -373,11 +374,12 @@ class KafkaSource:
             self._commits.send_final(partitions, clean, REVOKE_SECONDS)
             self._drop(partitions)
             while self._commits.in_flight and monotonic() < end:
-                self._consumer.consume(1, CONSUME_SECONDS)  # the answer to a commit comes only when it is polled
+                # The response to a commit arrives only while the client is polled.
+                self._consumer.consume(1, CONSUME_SECONDS)
                 self._run_jobs()
         self._closing = True
         self._monitor.close()
-        # It waits for a coordinator, which may be out of reach; a process that ends does not.
+        # Closing waits for the group coordinator, which may be unreachable; the process does not wait for it.
         closing = Thread(target=self._consumer.close, name="close", daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
@@ -387,8 +389,9 @@ class KafkaSource:
     def _pause_or_resume(self) -> None:
         """Pause everything once the buffer has been full for a while, nothing otherwise.
 
-        A pause makes the client throw away what it has fetched ahead and ask for it again. So a buffer that is emptied
-        at once, as it is after each full batch, must not pause anything: a backlog would be fetched many times over.
+        A pause makes the client discard the messages that it has fetched ahead, and fetch them again later. So a buffer
+        that is full for a moment only, as after each full batch, must not pause anything: a backlog would be fetched
+        many times over.
         """
         if not self._buffer.full:
             self._full_since = None
@@ -420,19 +423,19 @@ class KafkaSource:
     def _on_revoke(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         began = monotonic()
         partitions = [(str(p.topic), p.partition) for p in topic_partitions]
-        self._buffer.discard(partitions)  # nothing more of these is begun
-        # The group has a new generation by now: in the name of the former one no transaction would end while we wait.
+        self._buffer.discard(partitions)  # deliver nothing more of these
+        # The group has a new generation by now: transactions of the former one would be refused during the wait below.
         self._note_membership()
         self._finish_in_flight(partitions, began + REVOKE_SECONDS)
         unfinished = self._assignment.unfinished(partitions)
-        # While they are still assigned: the broker refuses what comes later.
+        # While they are still assigned: the broker refuses later commits.
         self._commits.send_final(partitions, clean=True, timeout=REVOKE_SECONDS)
         self._drop(partitions)
         self._unassign(consumer, partitions)
         self._report_rebalance("partitions revoked", partitions, began, given_back=unfinished)
 
     def _unassign(self, consumer: Consumer, partitions: Sequence[Partition]) -> None:
-        """Answer the group that partitions are given back; the client knows those alone that it has consumed."""
+        """Confirm to the group that partitions are given back; the client only knows those that it has consumed."""
         consumed = self._consumed & set(partitions)
         self._consumed -= consumed
         with suppress(KafkaException):
@@ -457,11 +460,11 @@ class KafkaSource:
         return window is None or window >= PART_MESSAGES
 
     def _on_lost(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
-        """Forget partitions that other members may have read already: nothing of theirs counts any more."""
+        """Forget partitions that other members may have read already."""
         began = monotonic()
         partitions = [(str(p.topic), p.partition) for p in topic_partitions]
         self._membership, self._joined = None, False
-        # No final commit: it would come after those of the new owner, and set the group back if it were taken.
+        # No final commit: it would come after those of the new owner and, if accepted, set the group back.
         self._drop(partitions)
         self._unassign(consumer, partitions)
         self._report_rebalance("partitions lost", partitions, began)
@@ -486,11 +489,11 @@ class KafkaSource:
         self._jobs.put(_wake)
 
     def commit_window(self) -> int | None:
-        """Return how many messages may be answered before anything is committed; None in transactions."""
+        """Return how many messages may be processed before anything is committed; None in transactions."""
         return self._commits.window
 
     def owns(self, message: Message) -> bool:
-        """Return whether a message's partition has been assigned ever since the message was taken."""
+        """Return whether the partition of a message has been assigned ever since the message was delivered."""
         return not isinstance(message.token, Token) or self._assignment.owns(message.token)
 
     def prepare(self, messages: Sequence[Message]) -> PreparedBatch:
@@ -505,17 +508,17 @@ class KafkaSource:
         The offsets of the next transaction begin where this one has ended.
         """
         self._assignment.finish(_tokens(messages))
-        if self._recent_answers is not None:
-            self._recent_answers.add(messages)
+        if self._processed is not None:
+            self._processed.add(messages)
         self._jobs.put(partial(self._assignment.note_acknowledged, positions))
 
     def check_access(self) -> str:
-        """Return the reason for which the cluster refuses this client; empty when it accepts it, or none answers."""
+        """Return why the cluster rejects this client; empty if it accepts it, or does not respond."""
         self._monitor.wait_for_first_round(REFUSAL_SECONDS)
         return self.client_errors.refusal
 
     def status(self) -> SourceStatus:
-        """Return the status with the brokers, from their last answers."""
+        """Return the status with the brokers, as of their last responses."""
         view, partitions = self._monitor.view, self._assignment.partitions
         lag = {partition: count for partition, count in view.lag.items() if partition in partitions}
         stopped = "; ".join(self._assignment.errors)
@@ -533,12 +536,12 @@ def _tokens(messages: Iterable[Message]) -> Iterator[Token]:
 
 
 def _wake() -> None:
-    """Do nothing: a job that only wakes the owner."""
+    """Do nothing: the job only wakes the owner."""
 
 
 def _generation_of(membership: object) -> int:
     """Return the generation in the client's group metadata: a sign, then a number of 32 bits."""
     sign, _, rest = bytes(cast(bytes, membership)).partition(b":")
     if not sign.startswith(b"CGMD") or len(rest) < 4:
-        return 0  # another form of a later client; the broker judges
+        return 0  # an unknown format, of a later client: the broker decides
     return int(struct.unpack_from("=i", rest)[0])

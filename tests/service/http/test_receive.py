@@ -88,26 +88,26 @@ def test_memory_budget_client_with_many_bodies_has_half() -> None:
     budget = MemoryBudget(100)
     with ExitStack() as stack:
         first, second = (stack.enter_context(budget.reserve("many")) for _ in range(2))
-        first.hold(30)
-        second.hold(20)
+        first.resize(30)
+        second.resize(20)
         for share in (first, second):
             with pytest.raises(ProblemError) as caught:
-                share.hold(31)
+                share.resize(31)
             assert caught.value.kind.status == 429
         other = stack.enter_context(budget.reserve("other"))
-        other.hold(50)
+        other.resize(50)
         with pytest.raises(ProblemError):
-            other.hold(51)
+            other.resize(51)
     assert budget.held == 0
 
 
 def test_memory_budget_single_body_may_fill_it() -> None:
     budget = MemoryBudget(100)
     with budget.reserve("one") as share:
-        share.hold(100)
+        share.resize(100)
     with budget.reserve("one") as share:
-        share.hold(100)
-        share.hold(40)
+        share.resize(100)
+        share.resize(40)
         assert budget.held == 40
 
 

@@ -213,13 +213,13 @@ def test_ndjson_too_many_lines_end_the_stream(edge: Live) -> None:
 
 def test_ndjson_client_that_does_not_read_is_disconnected(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    budget, take = edge.service.budget, edge.service.budget.take
+    budget, take = edge.service.budget, edge.service.budget.change
 
     def taken(size: int, client: str) -> None:
         take(size, client)
         held.append(budget.held)
 
-    monkeypatch.setattr(budget, "take", taken)
+    monkeypatch.setattr(budget, "change", taken)
     with edge.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(HEAD.encode())

@@ -21,8 +21,8 @@ from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import redis_streams
 from nightjar_alerts.service.stream.batches import Batch, FailedAlert
 from nightjar_alerts.service.stream.exactly_once import ExactlyOnce
-from nightjar_alerts.service.stream.ledger import OTHER, TOPICS, DeliveryLedger, LostAlertError
-from nightjar_alerts.service.stream.messages import DeadLetterCause, Message, Result
+from nightjar_alerts.service.stream.ledger import MAX_TOPICS, OTHER, DeliveryLedger, LostAlertError
+from nightjar_alerts.service.stream.messages import AlertResult, DeadLetterCause, Message
 from nightjar_alerts.service.stream.pipeline import DecodeStage, InferStage
 from nightjar_alerts.service.stream.publishing import PublishStage
 from support.kafka_cluster import kafka_cluster
@@ -155,10 +155,10 @@ def opened(*messages: Message) -> DeliveryLedger:
     return ledger
 
 
-def result(message: Message, number: int) -> Result:
+def result(message: Message, number: int) -> AlertResult:
     outcome: Any = SimpleNamespace(status="classified", reason="")
     unused: Any = None
-    return Result(message, number, unused, outcome, unused, 0)
+    return AlertResult(message, number, unused, outcome, unused, 0)
 
 
 def test_ledger_alert_resolved_twice_raises() -> None:
@@ -201,12 +201,12 @@ def test_ledger_message_read_again_counts_its_alerts_once() -> None:
 
 def test_ledger_many_topics_are_counted_as_other() -> None:
     """Dead letters name topics, and dead letters may come from anywhere."""
-    messages = [Message(f"topic {number}", "0:1", b"") for number in range(TOPICS + 500)]
+    messages = [Message(f"topic {number}", "0:1", b"") for number in range(MAX_TOPICS + 500)]
     ledger = opened(*messages)
     ledger.resolve_tombstones(messages)
     ledger.check()
     summary = ledger.summary()
-    assert len(summary) == TOPICS + 1
+    assert len(summary) == MAX_TOPICS + 1
     assert summary[OTHER]["in"] == 500
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar_alerts.service.stream.kafka.assignment import Assignment, Partition, Position, Token
-from nightjar_alerts.service.stream.kafka.recent_answers import RECENT_ANSWERS, RecentAnswers
+from nightjar_alerts.service.stream.kafka.processed_messages import MAX_PROCESSED, ProcessedMessages
 from nightjar_alerts.service.stream.messages import Message
 
 HERE, THERE = ("alerts", 0), ("alerts", 1)
@@ -123,11 +123,11 @@ def test_partitions_progress_independently() -> None:
 
 def test_recent_answers_has_answered_messages_until_enough_others_came() -> None:
     progress = assigned(HERE).deliver(HERE, 0).progress
-    recent, token = RecentAnswers(), Token(HERE, 7, progress)
+    recent, token = ProcessedMessages(), Token(HERE, 7, progress)
     message = Message("alerts", "0:7", b"an alert", timestamp_ms=5, token=token)
     recent.add([message])
     assert recent.has(HERE, 7, message)
     assert not recent.has(HERE, 8, message)
     assert not recent.has(HERE, 7, replace(message, timestamp_ms=6))  # of the former topic
-    recent.add([Message("alerts", str(n), b"", token=Token(HERE, n, progress)) for n in range(8, 8 + RECENT_ANSWERS)])
+    recent.add([Message("alerts", str(n), b"", token=Token(HERE, n, progress)) for n in range(8, 8 + MAX_PROCESSED)])
     assert not recent.has(HERE, 7, message)

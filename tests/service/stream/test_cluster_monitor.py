@@ -44,7 +44,7 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
     list_offsets = AdminClient.list_offsets
     monkeypatch.setattr(AdminClient, "describe_topics", describe)
     monkeypatch.setattr(AdminClient, "list_offsets", ends)
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.ASK_SECONDS", 1.0)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 1.0)
     partitions = [("alerts", number) for number in range(4)]
     with kafka_cluster() as cluster:
         cluster.create("alerts", len(partitions))
@@ -64,8 +64,8 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
 @pytest.mark.slow
 def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the leaders are silent for longer than a round may take, were they asked one after the other."""
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.ASK_SECONDS", 2.0)
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.TROUBLED_SECONDS", 0.5)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 2.0)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.FAILING_SECONDS", 0.5)
     with kafka_cluster(2) as cluster:
         cluster.create("many", 48)
         partitions = [("many", number) for number in range(48)]
@@ -83,8 +83,8 @@ def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatc
 
 
 def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.TROUBLED_SECONDS", 0.05)
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.ASK_SECONDS", 0.5)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.FAILING_SECONDS", 0.05)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 0.5)
     with kafka_cluster(1) as cluster:
         cluster.create("alerts", 1)
         monitor = ClusterMonitor(
@@ -103,8 +103,8 @@ def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: 
 
 def test_a_watch_that_cannot_make_other_clients_goes_on_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of certificates may be missing for a moment; the thread that asks must outlive that."""
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.TROUBLED_SECONDS", 0.05)
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.ASK_SECONDS", 0.3)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.FAILING_SECONDS", 0.05)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 0.3)
     tries = list[object]()
 
     def missing(*arguments: object) -> None:

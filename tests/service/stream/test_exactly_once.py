@@ -34,11 +34,11 @@ from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions,
 from nightjar_alerts.service.stream.ledger import DeliveryLedger
 from nightjar_alerts.service.stream.messages import (
     ActiveErrors,
+    AlertResult,
     FatalError,
     Message,
     PermanentError,
     Record,
-    Result,
     TransientError,
 )
 from nightjar_alerts.service.stream.worker import RESTART_STATUS
@@ -358,7 +358,7 @@ def classified(messages: Sequence[Message]) -> Batch:
     outcome: Any = SimpleNamespace(status="classified", reason="")
     unused: Any = None
     results = [
-        Result(one, 0, unused, outcome, unused, 0, record=Record(one.message_id.encode(), b"")) for one in messages
+        AlertResult(one, 0, unused, outcome, unused, 0, record=Record(one.message_id.encode(), b"")) for one in messages
     ]
     return Batch(messages, 0, results=tuple(results))
 

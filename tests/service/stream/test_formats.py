@@ -33,7 +33,7 @@ from nightjar_alerts.service.stream.formats import (
     STREAM_RESULT,
     encode_record,
 )
-from nightjar_alerts.service.stream.messages import Message, PermanentError, Record, Result
+from nightjar_alerts.service.stream.messages import AlertResult, Message, PermanentError, Record
 from support import alerts
 from support.graphs import EchoGraph, echo_manifest
 from support.shared import needs_shared, shared
@@ -58,26 +58,26 @@ def prediction(probabilities: NDArray[np.float32]) -> Prediction:
     return Prediction(outputs, 1, 0.0, 0.0, 0.0)
 
 
-def classified(probabilities: NDArray[np.float32] | None = None, taxonomy: Any = ELASTICC) -> Result:
+def classified(probabilities: NDArray[np.float32] | None = None, taxonomy: Any = ELASTICC) -> AlertResult:
     shares = np.linspace(0.01, 0.09, 20, dtype=np.float32) if probabilities is None else probabilities
     outcome = Outcome("classified", prediction=prediction(shares), points_per_band=(1,) * 6)
     message = Message("alerts-wfd", "3:14", b"...", timestamp_ms=1_690_000_000_123)
-    return Result(message, 0, packet(), outcome, handle(taxonomy), 1_690_000_001_456)
+    return AlertResult(message, 0, packet(), outcome, handle(taxonomy), 1_690_000_001_456)
 
 
-def abstained() -> Result:
+def abstained() -> AlertResult:
     outcome = Outcome("abstained", AbstainReason.NO_USABLE_POINTS, "none", points_per_band=(0,) * 6)
     return replace(classified(), outcome=outcome)
 
 
-def written(result: Result, form: SinkFormat) -> bytes:
+def written(result: AlertResult, form: SinkFormat) -> bytes:
     record = encode_record(result, form)
     assert isinstance(record, Record)
     assert record.key == b"alerts-wfd/%d/echo-0.0.1" % BIG
     return record.value
 
 
-def reply(result: Result) -> dict[str, Any]:
+def reply(result: AlertResult) -> dict[str, Any]:
     stream = io.BytesIO(written(result, "elasticc"))
     record = cast("dict[str, Any]", fastavro.schemaless_reader(stream, ELASTICC_REPLY, None))
     assert not stream.read()
@@ -202,7 +202,7 @@ def test_class_shares_of_the_settings_hold_in_every_format(form: SinkFormat) -> 
     assert written(replace(classified(), prior="of-another-model"), form) == written(plain, form)
 
 
-def probability(result: Result, form: SinkFormat, place: int) -> float:
+def probability(result: AlertResult, form: SinkFormat, place: int) -> float:
     name = ELASTICC.names[place]
     if form == "elasticc":
         return float(reply(result)["classifications"][place]["probability"])

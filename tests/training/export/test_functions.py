@@ -18,7 +18,7 @@ from nightjar_alerts.models.bundle import (
     verify_golden,
     write_manifest,
 )
-from nightjar_alerts.models.native import held_by
+from nightjar_alerts.models.native import native_operators
 from nightjar_alerts.models.runtime import open_session, run, session_options
 from nightjar_alerts.training.export.cuda import cuda_graph, without_kernel
 from nightjar_alerts.training.export.functions import STATISTICS, add_statistics, inlined
@@ -65,7 +65,7 @@ def test_a_function_means_the_nodes_that_it_was_made_of(graph: Path) -> None:
     told = run(after, inputs)
     for name, value in run(before, inputs).items():
         np.testing.assert_array_equal(told[name], value)
-    assert held_by(after) == (STATISTICS,)
+    assert native_operators(after) == (STATISTICS,)
 
 
 def test_nodes_come_back_as_they_were(graph: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_network_without_statistics_has_no_function(tiny_bundle: Path) -> None
     model = onnx.load(tiny_bundle / "model.onnx")
     assert not model.functions
     assert not add_statistics(model, MODULE, ATTRIBUTES)
-    assert not held_by(open_session(tiny_bundle / "model.onnx"))
+    assert not native_operators(open_session(tiny_bundle / "model.onnx"))
 
 
 def test_more_bands_than_a_kernel_knows_stay_nodes() -> None:
