@@ -1,9 +1,9 @@
-"""Many light curves at once: built by steps over all their points together.
+"""Building of many light curves at once, in vectorised steps over all of their points.
 
-A step over sixty numbers costs numpy as much as one over six thousand, so a request of many light curves is gone
-through once. Only a curve that this finds something about is looked at alone, by ``LightCurve.from_columns``, which
-names its fault. Tests hold the two ways to each other. (Featurising gains nothing: sorting all points together costs
-more than looking at each light curve, most of which are sorted.)
+A numpy operation on sixty numbers costs as much as one on six thousand, so the light curves of a request are checked
+together. Only a light curve that may be invalid is built alone, by ``LightCurve.from_columns``, which names the error.
+Tests require both ways to give the same results. (Featurising would gain nothing: sorting all points together costs
+more than checking each light curve, most of which are sorted.)
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -38,26 +38,26 @@ class _Points:
     detected: Bool
 
 
-MOST_TOGETHER: Final = 16_384
-"""Points that are worked on together: more gain nothing, and a step over all of a large body keeps others waiting."""
+MAX_STEP_POINTS: Final = 16_384
+"""Maximum number of points in one step: more gain nothing, and a step over a large body would delay other requests."""
 
 ItemT = TypeVar("ItemT")
 
 
 def _portions(items: Sequence[ItemT], sizes: Iterable[int]) -> Iterator[Sequence[ItemT]]:
-    """Divide items, in order, into portions of about :data:`MOST_TOGETHER` points."""
+    """Divide items, in order, into portions of about :data:`MAX_STEP_POINTS` points."""
     first = points = 0
-    for place, size in enumerate(sizes):
-        if points and points + size > MOST_TOGETHER:
-            yield items[first:place]
-            first, points = place, 0
+    for index, size in enumerate(sizes):
+        if points and points + size > MAX_STEP_POINTS:
+            yield items[first:index]
+            first, points = index, 0
         points += size
     if first < len(items):
         yield items[first:]
 
 
 def light_curves(many: Sequence[Columns]) -> list[LightCurve | LightCurveError]:
-    """Build records, each alone: a curve that breaks a rule has its error in its place."""
+    """Build the record of each light curve; an invalid one has its error in place of a record."""
     sizes = (len(columns.mjd) if isinstance(columns.mjd, Sized) else 1 for columns in many)
     return [curve for portion in _portions(many, sizes) for curve in _light_curves(portion)]
 
@@ -66,11 +66,11 @@ def _light_curves(many: Sequence[Columns]) -> list[LightCurve | LightCurveError]
     arrays_of_each = [_arrays(columns) for columns in many]
     regular = [(arrays, columns) for arrays, columns in zip(arrays_of_each, many, strict=True) if arrays is not None]
     if not regular:
-        return [_alone(columns) for columns in many]
+        return [_build_alone(columns) for columns in many]
     regular_columns = [columns for _, columns in regular]
     records = iter(_records(_concatenate([arrays for arrays, _ in regular], regular_columns), regular_columns))
     return [
-        (next(records) if arrays is not None else None) or _alone(columns)
+        (next(records) if arrays is not None else None) or _build_alone(columns)
         for arrays, columns in zip(arrays_of_each, many, strict=True)
     ]
 
@@ -80,9 +80,9 @@ _Arrays = tuple[_Numbers, _Numbers, _Numbers, NDArray[np.integer[Any]], Bool | N
 
 
 def _arrays(columns: Columns) -> _Arrays | None:
-    """Columns as arrays of shape (n,), unchecked; None where they do not even have one common length above zero.
+    """Return columns as unchecked arrays of shape (n,); None unless they have the same length above zero.
 
-    Arrays of numbers stay as they are: together they are converted in one step.
+    Arrays of numbers are not converted here: all of them are converted in one step.
     """
     mjd, flux, flux_err = _numbers(columns.mjd), _numbers(columns.flux), _numbers(columns.flux_err)
     try:
@@ -102,9 +102,7 @@ def _numbers(column: ArrayLike) -> _Numbers:
 
 def _band(band: Sequence[str] | NDArray[Any]) -> NDArray[np.integer[Any]]:
     if isinstance(band, np.ndarray) and band.dtype.kind in "iu":
-        return (
-            band if band.dtype == np.uint8 else band.astype(np.int64)
-        )  # their range is checked later, with all others
+        return band if band.dtype == np.uint8 else band.astype(np.int64)  # the range is checked in _valid
     return band_column(band)
 
 
@@ -126,20 +124,20 @@ def _float64(columns: Sequence[_Numbers]) -> Float64:
     return np.concatenate(columns).astype(np.float64, copy=False)
 
 
-def _sound(points: _Points) -> list[bool]:
-    """Return which curves are beyond doubt; times that do not rise may be in order, but not for this quick look."""
+def _valid(points: _Points) -> list[bool]:
+    """Return which light curves are certainly valid; unsorted ones, which may be valid too, are not."""
     holds = np.isfinite(points.flux) & np.isfinite(points.flux_err) & (points.flux_err > 0)
     holds &= np.abs(points.mjd) < MAX_ABS_MJD  # which NaN is not
     holds &= (points.band >= 0) & (points.band < len(BANDS))
     rising = np.empty_like(holds)
     np.greater(points.mjd[1:], points.mjd[:-1], out=rising[1:])
     rising[points.offsets[:-1]] = True
-    sound: list[bool] = np.logical_and.reduceat(holds & rising, points.offsets[:-1]).tolist()
-    return sound
+    valid: list[bool] = np.logical_and.reduceat(holds & rising, points.offsets[:-1]).tolist()
+    return valid
 
 
 def _records(points: _Points, many: Sequence[Columns]) -> list[LightCurve | None]:
-    """Slices of the points as records, None for a curve that has to be looked at alone."""
+    """Return slices of the points as records; None for a light curve that must be built alone."""
     ends = points.offsets.tolist()
     return [
         LightCurve(
@@ -152,13 +150,13 @@ def _records(points: _Points, many: Sequence[Columns]) -> list[LightCurve | None
             columns.object_id,
             columns.survey,
         )
-        if sound
+        if valid
         else None
-        for columns, sound, start, end in zip(many, _sound(points), ends, ends[1:], strict=False)
+        for columns, valid, start, end in zip(many, _valid(points), ends, ends[1:], strict=False)
     ]
 
 
-def _alone(columns: Columns) -> LightCurve | LightCurveError:
+def _build_alone(columns: Columns) -> LightCurve | LightCurveError:
     try:
         return columns.light_curve()
     except LightCurveError as error:

@@ -160,11 +160,11 @@ class FetchSize:
         size = sum(len(name) + len(value) for _, fields in entries if fields for name, value in fields.items())
         if size > REPLY_BYTES:
             self._count = max(1, requested // 2)
-        elif len(entries) >= requested and 2 * size <= REPLY_BYTES:  # one that is not full says nothing about more
+        elif len(entries) >= requested and 2 * size <= REPLY_BYTES:  # fewer entries say nothing about larger replies
             self._count = max(self._count, 2 * requested)
 
     def reset(self) -> None:
-        """Begin again with few: a reply did not arrive, and may have been too large to."""
+        """Start again with few entries: a reply did not arrive, perhaps because it was too large."""
         self._count = min(self._count, FIRST_ENTRIES)
 
 
@@ -181,9 +181,8 @@ class RedisSource:
     def __init__(self, address: Address, max_deliveries: int = 5) -> None:
         options = address.only("group", "idle", "delete", "consumer", *CONNECTION_OPTIONS).options
         self._connect, self._streams = connect(address), [name.encode() for name in address.names]
-        self._one_call = len(self._streams) == 1 or not address.flag(
-            "cluster"
-        )  # streams of a cluster may be in different hash slots
+        # Streams of a cluster may be in different hash slots.
+        self._one_call = len(self._streams) == 1 or not address.flag("cluster")
         self._group = options.get("group", GROUP)
         self._consumer = options.get("consumer", f"{socket.gethostname()}-{os.getpid()}")
         self._unread_from = max_deliveries + READ_FOR_DEAD_LETTER
@@ -192,7 +191,7 @@ class RedisSource:
         self._delete = address.flag("delete")
         self._in_flight: dict[tuple[bytes, bytes], int] = {}  # deliveries by stream and id
         self._ready, self._claimed_at = False, 0.0
-        self._alone = False  # whether what comes next, or is in flight, is to be alone
+        self._isolating = False  # whether the next message, or the one in flight, is isolated
         self._scan_starts: dict[bytes, str] = {}
 
     @cached_property
@@ -205,14 +204,15 @@ class RedisSource:
         """Claim entries of consumers that died or stopped, else read new ones."""
         try:
             self._create_groups()
-            # A message that may have killed workers is to be alone in the process: if it dies, this one was it.
-            if self._alone and self._in_flight:
+            # While a possible poison message is isolated, nothing else is in flight: if the process dies, that message
+            # is the cause.
+            if self._isolating and self._in_flight:
                 sleep(WAIT_SECONDS)
                 return []
-            self._alone = False
+            self._isolating = False
             if messages := self._claim(self._fetch_size.at_most(limit)):
                 return self._note_in_flight(messages)
-            if self._alone:  # once what is in flight has ended
+            if self._isolating:  # delivered once nothing else is in flight
                 return []
             return self._note_in_flight(self._read(self._fetch_size.at_most(limit), timeout))
         except ResponseError as error:
@@ -254,14 +254,14 @@ class RedisSource:
         ]
 
     def _note_in_flight(self, messages: list[Message]) -> list[Message]:
-        """Remember what is delivered, so that this source does not claim it from itself."""
+        """Record delivered messages, so that this source does not claim them from itself."""
         # An unread entry was claimed without counting a delivery, so that there is none to subtract.
         self._in_flight |= {cast("tuple[bytes, bytes]", one.token): one.deliveries + one.unread for one in messages}
         return messages
 
     def _claim(self, limit: int) -> list[Message]:
         """Claim entries that their owner has not finished for ``idle`` seconds, with the number of their deliveries."""
-        if monotonic() - self._claimed_at < self._idle_ms / 2000:  # twice in the time that an entry may lie idle
+        if monotonic() - self._claimed_at < self._idle_ms / 2000:  # two scans in each idle time
             return []
         messages: list[Message] = []
         for stream in self._streams:
@@ -269,26 +269,26 @@ class RedisSource:
             pending = self._idle_entries(stream, limit)
             unread = {entry: pending.pop(entry) for entry in list(pending) if pending[entry] >= self._unread_from}
             messages += self._claim_unread(stream, unread)
-            suspects = [entry for entry, deliveries in pending.items() if deliveries >= ISOLATE_AFTER_DELIVERIES]
-            if suspects:  # the next look sees the others of these
+            candidates = [entry for entry, deliveries in pending.items() if deliveries >= ISOLATE_AFTER_DELIVERIES]
+            if candidates:  # the next scan finds the others
                 self._scan_starts[stream] = start
-            if suspects and not messages:
-                self._alone = True
-                return [] if self._in_flight else self._claim_entries(stream, {suspects[0]: pending[suspects[0]]})
-            messages += self._claim_entries(stream, pending if not suspects else {})
+            if candidates and not messages:
+                self._isolating = True
+                return [] if self._in_flight else self._claim_entries(stream, {candidates[0]: pending[candidates[0]]})
+            messages += self._claim_entries(stream, pending if not candidates else {})
         if not messages and not self._scan_starts:
             self._claimed_at = monotonic()
         return messages
 
     def _idle_entries(self, stream: bytes, limit: int) -> dict[bytes, int]:
-        """Return entries that nobody has touched for long, with their numbers of deliveries; some at each call."""
+        """Return idle entries with their numbers of deliveries, up to ``limit`` of them at each call."""
         start = self._scan_starts.pop(stream, "-")
         pending = cast(
             "list[dict[str, Any]]",
             self._client.xpending_range(stream, self._group, start, "+", limit, idle=self._idle_ms),
         )
         if len(pending) == limit:
-            # There may be more: the next look begins behind the last one ("(" excludes it).
+            # There may be more: the next scan begins after the last one ("(" excludes it).
             self._scan_starts[stream] = f"({pending[-1]['message_id'].decode()}"
         return {
             one["message_id"]: int(one["times_delivered"])
@@ -297,16 +297,16 @@ class RedisSource:
         }
 
     def _claim_entries(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
-        """Claim entries, those of them that nobody has claimed meanwhile."""
+        """Claim the entries that no other consumer has claimed meanwhile."""
         if not pending:
             return []
-        # With the idle time once more: of several consumers that have seen an entry the first one to claim it gets it.
+        # With the idle time again, so that the first of several consumers that have seen an entry gets it.
         entries = cast(Entries, self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending)))
         self._fetch_size.learn(len(pending), entries)
         return [to_message(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
     def _claim_unread(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
-        """Claim entries without their bytes, which were fetched for a dead letter before, which was never written."""
+        """Claim entries without their bytes: fetching them for a dead letter has failed before."""
         if not pending:
             return []
         ids = cast(
@@ -329,7 +329,7 @@ class RedisSource:
                     self._client.xdel(stream, *read_by_stream[stream])
         except ERRORS as error:
             raise self._transient(error) from error
-        # Only now: an entry whose acknowledgement failed is not to be claimed by this source again.
+        # Last, so that this source does not claim an entry again whose acknowledgement failed.
         for stream, entries in by_stream.items():
             for entry in entries:
                 self._in_flight.pop((stream, entry), None)
@@ -337,10 +337,10 @@ class RedisSource:
     # Give back.
 
     def close(self, clean: bool = True) -> None:
-        """Give back what is unfinished, and leave.
+        """Give back unfinished entries, and disconnect.
 
-        After an orderly stop it can be claimed at once, and its delivery does not count. Otherwise it stays pending, is
-        claimed after ``idle`` seconds, and counts.
+        After an orderly stop they can be claimed at once, and this delivery does not count. Otherwise they stay
+        pending, are claimed after ``idle`` seconds, and the delivery counts.
         """
         with suppress(*ERRORS):
             if clean:
@@ -359,7 +359,7 @@ class RedisSource:
             )
 
     def _remove_consumer(self) -> None:
-        """Remove this consumer from the groups where nothing is pending for it: Redis would drop what is."""
+        """Remove this consumer from groups without pending entries of it; Redis would drop pending ones."""
         for stream in self._streams:
             if not self._client.xpending_range(stream, self._group, "-", "+", 1, consumername=self._consumer):
                 self._client.xgroup_delconsumer(stream, self._group, self._consumer)
@@ -367,14 +367,14 @@ class RedisSource:
     # State.
 
     def heartbeat(self, seconds: float) -> None:
-        """Sleep: Redis expects nothing of a consumer that is busy."""
+        """Sleep: Redis needs no heartbeat."""
         sleep(seconds)
 
     def commit_window(self) -> None:
-        """Return no bound: what is done is acknowledged at once."""
+        """Return no bound: finished messages are acknowledged at once."""
 
     def check_access(self) -> str:
-        """Return a command that this source needs and may not send, or the reason for which it cannot connect."""
+        """Return a command that this source needs and may not send, or why it cannot connect."""
         commands: list[tuple[Any, ...]] = []
         for stream in self._streams:
             commands += [

@@ -104,7 +104,7 @@ def test_names_of_bands_are_indices() -> None:
 
 
 def test_portions_are_in_order_and_of_a_bounded_number_of_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "MOST_TOGETHER", 10)
+    monkeypatch.setattr(bulk, "MAX_STEP_POINTS", 10)
     sizes = [4, 4, 4, 30, 1, 9, 1, 0]
     portions = [list(portion) for portion in bulk._portions(list(range(len(sizes))), sizes)]
     assert portions == [[0, 1], [2], [3], [4, 5], [6, 7]]

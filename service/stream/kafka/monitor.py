@@ -112,7 +112,7 @@ class ClusterMonitor:
         self._first_round_done.wait(timeout)
 
     def set_partitions(self, partitions: Iterable[Partition]) -> None:
-        """Ask about these partitions from now on."""
+        """Set the partitions to query."""
         self._assigned = tuple(partitions)
 
     def note_assigned(self, partitions: Iterable[Partition]) -> None:
@@ -123,11 +123,11 @@ class ClusterMonitor:
             for topic in topics:
                 self._ids.pop(topic, None)
                 self._epochs[topic] += 1
-            self._ask_ids(topics)
+            self._query_ids(topics)
 
         self._jobs.put(note)
 
-    def _ask_ids(self, topics: set[str]) -> None:
+    def _query_ids(self, topics: set[str]) -> None:
         """Query the ids of topics without waiting for the responses."""
         for topic in topics:
             (answer,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=QUERY_SECONDS).values()
@@ -156,19 +156,19 @@ class ClusterMonitor:
         self._client.close()
 
     def _do_next(self) -> None:
-        """Run the next job, or ask a round of questions when one is due."""
+        """Run the next job, or a round of queries if one is due."""
         try:
             job = self._jobs.get(timeout=max(0.0, self._due - monotonic()))
         except Empty:
             try:
-                self._ask()
+                self._query_round()
             finally:
                 self._due = monotonic() + (FAILING_SECONDS if self._failures else QUERY_SECONDS)
         else:
             if job is not None:
                 job()
 
-    def _ask(self) -> None:
+    def _query_round(self) -> None:
         """Run one round of queries; values whose query fails stay as they were."""
         try:
             missing = self._missing_topics()
@@ -181,7 +181,7 @@ class ClusterMonitor:
         self._client.poll(0)  # a client calls its error callback only when it is polled
         end_offsets = self._end_offsets()
         self.view = ClusterView(missing, self._lag(end_offsets), end_offsets)
-        self._ask_ids({topic for topic, _ in self._assigned})
+        self._query_ids({topic for topic, _ in self._assigned})
         self._first_round_done.set()
 
     def _on_failed_round(self, error: KafkaError) -> None:

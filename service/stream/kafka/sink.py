@@ -56,7 +56,7 @@ RECHECK_SECONDS: Final = 1.0
 """Seconds after which topics that do not exist are checked again."""
 UNKNOWN_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
 LOST_SECONDS: Final = 75.0
-"""Seconds without a delivered record, although the brokers answer other clients, after which the process ends."""
+"""Seconds without a delivered record, while brokers respond to other clients, after which the process ends."""
 
 
 class KafkaSink:
@@ -92,7 +92,7 @@ class KafkaSink:
         if waited > LOST_SECONDS and not self.client_errors.refusal:
             if is_reachable(self._config, self._topic, self.client_errors):
                 raise FatalError(f"the producer has delivered nothing for {waited:.0f} s although the brokers answer")
-            self._undelivered_since = None  # an outage: what comes after it is measured anew
+            self._undelivered_since = None  # an outage: the time is measured again after it
 
     def check_access(self) -> str:
         """Return the reason for which the cluster refuses this client."""
@@ -100,12 +100,12 @@ class KafkaSink:
 
     @property
     def error(self) -> str:
-        """Errors of the client since a broker answered last; a topic that does not exist."""
+        """Errors of the client since the last response of a broker; topics that do not exist."""
         self._topic_probe.start()
         return str(self.client_errors) or self._topic_probe.missing
 
     def close(self) -> None:
-        """Give up what was not delivered yet: its batch was given back, and it will be published again."""
+        """Discard undelivered records: their batches were given back, and will be published again."""
         self._closing.set()
         self._producer.purge()
         self._producer.flush(CLOSE_SECONDS)
@@ -155,7 +155,7 @@ def _unknown_topics(client: AdminClient, topics: Sequence[str]) -> list[str]:
 
 
 def access_error(producer: Producer, topic: str, client_errors: ClientErrors) -> str:
-    """Return the reason for which a cluster refuses a client; empty when it accepts it, or no broker answers."""
+    """Return why a cluster rejects a client; empty if it accepts it, or no broker responds."""
     end = monotonic() + REFUSAL_SECONDS
     while not client_errors.refusal and monotonic() < end:
         try:

@@ -1,20 +1,20 @@
 """Transactions: results, dead letters and offsets of a batch are committed together or not at all.
 
-Readers see only what was committed if they ask for it: ``isolation.level=read_committed``, librdkafka's default.
+Consumers see only committed records if they use ``isolation.level=read_committed``, the default of librdkafka.
 
-One thread owns the transactional producer and runs one transaction after another (:meth:`KafkaTransactions.run`). All
-offsets of the group are committed this way, those that record a crash marker as well, so no commit can overtake
+One thread owns the transactional producer and runs one transaction at a time (:meth:`KafkaTransactions.run`). All
+offsets of the group are committed this way, including those that record a crash marker, so no commit can overtake
 another and set a partition back.
 
-The transactional id belongs to the place of the worker, not to its process. A worker that is started again takes the
-same id, which aborts at once what its killed predecessor left open. The timeout of a transaction can therefore be
-longer than an outage of a minute; it matters only where no worker takes the id again.
+The transactional id identifies the slot of the worker (:func:`worker_slot`), not its process. A restarted worker uses
+the same id, which immediately aborts the open transaction of its killed predecessor. The timeout of a transaction can
+therefore be longer than an outage of a minute; it only matters if no worker uses the id again.
 
-The outcome of a transaction is always known, or the process ends: a commit that timed out is repeated by the same
+Either the outcome of a transaction is known, or the process ends: a commit that timed out is repeated by the same
 producer, and after a fatal error the next process starts from the stable committed offsets.
 
-After all brokers were unreachable a new producer goes on, before offsets are sent: the old one may wait for ever for a
-group coordinator that it has forgotten. Its open transaction is aborted by the start of the new one.
+After all brokers were unreachable, a new producer is made before offsets are sent: the old one may wait forever for a
+group coordinator that it has forgotten. The start of the new one aborts the open transaction.
 """
 
 import os
@@ -41,7 +41,6 @@ from nightjar_alerts.service.stream.kafka.sink import (
 from nightjar_alerts.service.stream.messages import (
     DeliveryReport,
     FatalError,
-    PermanentError,
     Record,
     TransientError,
 )
@@ -56,22 +55,22 @@ SHORTER_TIMEOUTS: Final[Mapping[str, int]] = {"message.timeout.ms": 75_000, "soc
 CALL_SECONDS: Final = 10.0
 """Timeout of one call of the client; a call that reports a timeout is repeated."""
 HUNG_SECONDS: Final = 20.0
-"""Seconds without a return of one call, although the brokers answer, after which the process ends.
+"""Seconds after which the process ends if a call does not return although brokers respond.
 
-``send_offsets_to_transaction`` ignores its timeout, and waits for ever for a group coordinator that the client has
+``send_offsets_to_transaction`` ignores its timeout, and waits forever for a group coordinator that the client has
 forgotten (librdkafka issues 5456 and 5511).
 """
 LOST_SECONDS: Final = 75.0
-"""Seconds of repeated timeouts of one call, although the brokers answer, after which the process ends."""
+"""Seconds of repeated timeouts of a call after which the process ends although brokers respond."""
 CLOSE_SECONDS: Final = 5.0
 
 
 def worker_slot(port: int, instance: str | None = None) -> str:
-    """Return a name of the place of a worker, the same for every process that is started there.
+    """Return the name of a worker's slot, the same for every process that is started with the same host and port.
 
     Parameters
     ----------
-    port : TCP port of the worker's probes; 0 for any, which is no place: the name is then new for each process.
+    port : TCP port of the worker's probes; 0 for any free port: each process then gets a new name.
     instance : ``group.instance.id`` of a static member.
     """
     return instance or f"{socket.gethostname()}-{port or f'{os.getpid()}-{os.urandom(4).hex()}'}"
@@ -103,7 +102,7 @@ class KafkaTransactions:
     Parameters
     ----------
     group : consumer group whose offsets are committed.
-    slot : name of the worker's place: two workers of a group never have the same.
+    slot : name of the worker's slot, unique in the group.
     """
 
     def __init__(
@@ -120,8 +119,8 @@ class KafkaTransactions:
         topics = [topic for topic in (self.topic, dead_letters) if topic]
         self._topic_probe = TopicProbe(self._config, topics, self.client_errors)
         self._initialised, self._outages = False, 0
-        # Written by the owner, read by `check` on another thread: the name of the call that runs, since when it has
-        # been repeated, and when the last repetition began.
+        # Written by the owner, read by `check` on another thread: the name of the running call, the time of its first
+        # attempt, and that of its latest.
         self._call: tuple[str, float, float] | None = None
         self._call_error, self._failure = "", ""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -129,14 +128,14 @@ class KafkaTransactions:
         self._thread.start()
 
     def run(self, prepare: Callable[[], Transaction | None]) -> "Future[list[DeliveryReport]]":
-        """Run a transaction after those before it; returns the report on each record.
+        """Schedule a transaction; its future returns the report on each record.
 
-        If a record is refused, nothing was committed. The future raises TransientError when the transaction was aborted
-        and may be tried again, and FatalError when the process must end.
+        If a record is refused, nothing was committed. The future raises TransientError if the transaction was aborted
+        and may be retried, and FatalError if the process must end.
 
         Parameters
         ----------
-        prepare : called on the owner's thread; returns None where nothing is to be committed.
+        prepare : called on the owner's thread; returns None if there is nothing to commit.
         """
         future: Future[list[DeliveryReport]] = Future()
         if self._failure:
@@ -147,11 +146,11 @@ class KafkaTransactions:
 
     @property
     def failed(self) -> bool:
-        """True if the process must end: no transaction runs any more, and the one that runs may never end."""
+        """True if the process must end: no further transaction starts, and the running one may never end."""
         return bool(self._failure)
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
-        """Write records to the results' topic in a transaction without offsets."""
+        """Write records to the topic of results in a transaction without offsets."""
         numbered = [(self.topic, record) for record in records]
         return self.run(lambda: Transaction(numbered, (), None, lambda: None)).result()
 
@@ -160,7 +159,7 @@ class KafkaTransactions:
 
         Parameters
         ----------
-        answering_seconds : time for which the brokers have answered other clients; an outage is waited for.
+        answering_seconds : time for which the brokers have responded to other clients; an outage is not an error.
         """
         if not self._failure:
             self._failure = self.client_errors.fatal or self._stuck_call(answering_seconds)
@@ -168,7 +167,7 @@ class KafkaTransactions:
             raise FatalError(self._failure)
 
     def _stuck_call(self, answering_seconds: float) -> str:
-        """Describe the call that runs, if it takes too long although the brokers answer; empty if none does."""
+        """Describe the running call if it takes too long although brokers respond; empty otherwise."""
         if (call := self._call) is None:
             return ""
         name, since, repeated_at = call
@@ -183,7 +182,7 @@ class KafkaTransactions:
 
     def _work(self) -> None:
         try:
-            self._initialise()  # at once: it aborts what a killed predecessor has left open
+            self._initialise()  # at once: it aborts the open transaction of a killed predecessor
         except FatalError as error:
             self._failure = str(error)
         while (job := self._jobs.get()) is not None:
@@ -238,7 +237,7 @@ class KafkaTransactions:
         return reports
 
     def _abort(self, reason: str) -> None:
-        """Abort the transaction that runs. Raises FatalError where the producer cannot: its successor's start does."""
+        """Abort the running transaction. Raises FatalError if it cannot be aborted: the next producer aborts it."""
         try:
             self._repeat("abort_transaction", CALL_SECONDS)
         except FatalError as error:
@@ -252,7 +251,7 @@ class KafkaTransactions:
         TransientError
             The transaction was aborted.
         FatalError
-            The producer can do nothing more, or the outcome of the transaction is not known.
+            The producer cannot recover, or the outcome of the transaction is unknown.
         """
         since, self._call_error = monotonic(), ""
         try:
@@ -283,7 +282,7 @@ class KafkaTransactions:
 
     @property
     def error(self) -> str:
-        """Errors of the client since a broker answered last."""
+        """Errors of the client since the last response of a broker."""
         self._topic_probe.start()
         call, now = self._call, monotonic()
         repeated = call is not None and now - call[1] > CALL_SECONDS
@@ -291,12 +290,7 @@ class KafkaTransactions:
         return str(self.client_errors) or self._topic_probe.missing or stuck
 
     def close(self) -> None:
-        """End the thread after the transactions that were handed over, and wait a few seconds for that."""
+        """End the thread after the scheduled transactions, and wait a few seconds for it."""
         self._jobs.put(None)
         if not self.failed:
             self._thread.join(CLOSE_SECONDS)
-
-
-def refusals(reports: Sequence[DeliveryReport]) -> dict[int, PermanentError]:
-    """Return the refusals among reports, by index."""
-    return {index: report for index, report in enumerate(reports) if isinstance(report, PermanentError)}
