@@ -404,7 +404,7 @@ class _Guesser:
             self._guess("band", hints.band, f"all points are in filter {hints.band}")
             return
         raise TableQuestion(
-            "Which filter are the observations in? The table has no column of filters.",
+            f"Which filter are the observations in? The table has {self._listed()}.",
             "band",
             [Choice(name, "") for name in FILTERS],
         )
@@ -767,6 +767,8 @@ class _Guesser:
         finite = self._finite(name)
         middle = float(np.median(finite)) if finite.size else 0.0
         key = plain(last_part(name)) + plain(self.units.get(name, ""))
+        minus = re.search(r"(24\d{5})(5?)", key)  # plain() drops the point of 2400000.5
+        zero = 0.0 if minus is None else float(minus[1]) + (0.5 if minus[2] else 0.0)
         if hints.time_offset is not None and 0 < middle < 10_000:
             result.time_offset = hints.time_offset
             self._guess("time_offset", hints.time_offset, f"times in {name!r} count from MJD {hints.time_offset:g}")
@@ -784,8 +786,10 @@ class _Guesser:
         elif 19_000_101 <= middle <= 21_001_231:
             result.time_format = "iso"
             self._guess("time_format", "iso", f"times in {name!r} are dates as YYYYMMDD")
-        elif -2_000 <= middle < 15_000 and (match := re.search(r"24(\d{5})", key)):
-            self._offset(name, float(match[0]) * 10 ** (7 - len(match[0])) - JD_MINUS_MJD)
+        elif -2_000 <= middle < 15_000 and minus:
+            self._offset(name, zero - JD_MINUS_MJD)
+        elif 15_000 <= middle < 100_000 and (zero == 2_400_000 or key == "rjd") and "mjd" not in key:
+            self._offset(name, -0.5)
         elif 0 <= middle < 15_000 and "jd" in key and "mjd" not in key:
             self._offset(name, {"btjd": 57_000.0 - 0.5, "bkjd": 54_833.0 - 0.5}.get(key, 50_000.0 - 0.5))
         elif middle < 15_000 and self.positional:

@@ -65,7 +65,9 @@ class TableQuestion(TableError):
         self.question = question
         self.option = option
         self.choices = tuple(choices)
-        listed = "; ".join(f"{choice.value!r}: {choice.meaning}" for choice in self.choices)
+        listed = "; ".join(
+            f"{choice.value!r}: {choice.meaning}" if choice.meaning else repr(choice.value) for choice in self.choices
+        )
         super().__init__(f"{question} Set {option}" + (f" ({listed})." if listed else "."))
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
@@ -43,6 +43,9 @@ MAX_LINE: Final = 64 << 20
 MOST_EXAMPLES: Final = 5
 SPOOLED_BYTES: Final = 64 << 20
 _SEPARATORS: Final = (",", "\t", ";", "|", "")
+_DECIMAL_COMMA: Final = re.compile(r"(?<![^;\"\s])([<>]?\s*[-+]?\d*),(?=\d+(?:[eE][-+]?\d+)?\"?\s*(?:;|$))")
+"""Decimal comma of a number between semicolons, as spreadsheets write it in many countries."""
+_DECIMAL_POINT: Final = re.compile(r"(?:^|;)\s*[-+]?\d*\.\d+\s*(?=;|$)")
 
 
 class Problems:
@@ -172,6 +175,7 @@ class _Form:
     units: Mapping[str, str] | None = None
     constants: Mapping[str, str] | None = None
     has_header: bool = True
+    decimal_comma: bool = False
 
 
 class TextSource:
@@ -223,6 +227,8 @@ class TextSource:
     def _portions(self, lines: Iterator[str]) -> Iterator[list[list[str]]]:
         """Yield rows of the right width, about :data:`BATCH_ROWS` at a time."""
         form = self._form
+        if form.decimal_comma:
+            lines = map(_with_decimal_points, lines)
         if form.separator and not form.edges:
             yield from self._portions_of_csv(csv.reader(lines, delimiter=form.separator, skipinitialspace=True))
             return
@@ -339,14 +345,32 @@ def _form_of(lines: Sequence[str], name: str) -> _Form:
     ]
     if not content:
         raise TableError(f"{name} is empty: it has no rows")
-    separator, width = _separator([line for _, line in content[-60:]], name)
-    return _with_names(lines, content, separator, width)
+    sample = [line for _, line in content[-60:]]
+    if decimal_comma := _has_decimal_commas(sample):
+        content = [(place, _with_decimal_points(line)) for place, line in content]
+        sample = list(map(_with_decimal_points, sample))
+    separator, width = _separator(sample, name, (";",) if decimal_comma else _SEPARATORS)
+    return replace(_with_names(lines, content, separator, width), decimal_comma=decimal_comma)
 
 
-def _separator(lines: Sequence[str], name: str) -> tuple[str, int]:
+def _has_decimal_commas(lines: Sequence[str]) -> bool:
+    """Return True if semicolons separate the fields, and numbers have a comma instead of a point."""
+    rows = [line for line in lines if _DECIMAL_COMMA.search(line)]
+    return (
+        2 * len(rows) >= len(lines)
+        and all(";" in line for line in lines)
+        and not any(_DECIMAL_POINT.search(line) for line in lines)
+    )
+
+
+def _with_decimal_points(line: str) -> str:
+    return _DECIMAL_COMMA.sub(r"\1.", line)
+
+
+def _separator(lines: Sequence[str], name: str, separators: Sequence[str]) -> tuple[str, int]:
     """Return the separator of the rows and the number of their fields."""
     best: tuple[float, str, int] = (0.0, "", 0)
-    for separator in _SEPARATORS:
+    for separator in separators:
         widths = Counter(len(_split(line, separator)) for line in lines)
         width, count = max(widths.items(), key=lambda item: (item[1], item[0]))
         share = count / len(lines)

@@ -15,7 +15,7 @@ def plain(name: str) -> str:
 
 def last_part(name: str) -> str:
     """Return the field of a dotted name, and the name itself without a prefix such as ``i:`` or ``lc_``."""
-    field = name.rpartition(".")[2].rpartition(":")[2]
+    field = re.split(r"(?<!\d)\.|\.(?!\d)|:", name)[-1]  # the point of JD-2450000.5 separates nothing
     return re.sub(r"^(?:lc|lightcurve|phot|photometry|obs|det)_(?=.)", "", field)
 
 
@@ -123,6 +123,8 @@ TIME: Final = (
     "hjd2400000",
     "jd2450000",
     "jd2400000",
+    "jd24500005",
+    "jd24000005",
     "bjd2450000",
     "bjd2457000",
     "rjd",
@@ -630,6 +632,8 @@ def filter_of(name: str) -> str | None:
     rest = [token for token in tokens if token.lower() not in surveys]
     if len(rest) > 1 and rest[-1].isdigit():
         rest = rest[:-1]
+    if len(rest) == 2 and rest[0] in ("R", "I") and rest[1] in ("c", "C"):  # R_c
+        return rest[0]
     if len(set(rest)) != 1:  # nothing, or words that contradict each other
         return None
     letter = rest[0]

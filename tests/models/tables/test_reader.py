@@ -108,6 +108,7 @@ def test_table_from_standard_input_is_read_once() -> None:
         lambda text: "\ufeff" + text,
         lambda text: text.replace("\n", "\r\n"),
         lambda text: text.replace(",", ";"),
+        lambda text: text.replace(",", ";").replace(".", ","),
         lambda text: text.replace(",", "\t"),
         lambda text: text.replace(",", " "),
         lambda text: text.replace(",", "  |  "),
@@ -264,6 +265,10 @@ def test_json_of_alerce_joins_detections_and_limits() -> None:
         ("time", [2_460_000.5, 2_460_002.5]),
         ("HJD-2450000", [10_000.5, 10_002.5]),
         ("hjd", [10_000.5, 10_002.5]),
+        ("HJD-2400000", [60_000.5, 60_002.5]),
+        ("RJD", [60_000.5, 60_002.5]),
+        ("JD-2400000.5", [60_000.0, 60_002.0]),
+        ("JD-2450000.5", [10_000.0, 10_002.0]),
         ("date", ["2023-02-25", "2023-02-27"]),
         ("obsdate", ["2023-02-25 00:00:00.0", "2023-02-27 00:00:00.0"]),
         ("ut", ["2023-02-25T00:00:00Z", "2023-02-27T00:00:00+00:00"]),
@@ -333,12 +338,18 @@ def test_rows_in_unknown_filters_are_counted_by_name() -> None:
     assert (len(curve), dict(curve.unknown_filters)) == (2, {"UVW1": 2})
 
 
+def test_filters_of_cousins_with_an_underscore_are_known() -> None:
+    assert filters_of(["R_c", "I_C"]) == ["R", "I"]
+
+
 def test_table_without_filters_is_a_question() -> None:
     rows = [("a", 60_000.0 + n, 18.0, 0.05) for n in range(3)]
     names = ("object_id", "mjd", "mag", "mag_err")
     with pytest.raises(TableQuestion) as caught:
         read(csv_of(rows, names))
     assert caught.value.option == "band"
+    assert "The table has object_id, mjd, mag, mag_err." in str(caught.value)
+    assert "Set band ('u'; 'g'; " in str(caught.value)
     assert list(only(csv_of(rows, names), band="V").band) == ["V"] * 3
 
 
