@@ -186,6 +186,12 @@ def test_classify_options_that_fit_nothing_raise(classifier: Classifier) -> None
         Classifier("no-such-model")
 
 
+@pytest.mark.parametrize("coverage", [0, 1, 2, -0.5, float("nan")])
+def test_classify_with_a_coverage_that_is_no_probability_raises(classifier: Classifier, coverage: float) -> None:
+    with pytest.raises(ValueError, match=r"coverage is .*; it must be above 0 and below 1"):
+        classifier.classify([supernovae(1)[0]], coverage=coverage)
+
+
 def test_classify_nothing_gives_no_results(classifier: Classifier) -> None:
     assert list(classifier.classify([])) == []
     assert list(classifier.stream([])) == []

@@ -187,7 +187,7 @@ class Classifier:
             pandas, pyarrow or astropy, a path, or a list of these. None: the keyword arguments are the light curve.
         embedding : add the network's embedding to each result.
         prior : class shares that the results assume: a name, or weights by class; default: those of the model.
-        coverage : of prediction sets, as in the options of a request.
+        coverage : of prediction sets, above 0 and below 1.
         fields : of the light curve (``mjd``, ``flux``, ``flux_err``, ``band``, ...), or options of the reader of
             tables (:class:`nightjar_alerts.TableOptions`).
 
@@ -379,6 +379,11 @@ class _Options:
     embedding: bool = False
     prior: RequestedPrior = None
     coverage: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a coverage that is no probability, as ``/v1/classify`` does."""
+        if self.coverage is not None and not 0 < self.coverage < 1:
+            raise ValueError(f"coverage is {self.coverage}; it must be above 0 and below 1")
 
     @classmethod
     def of(cls, named: Mapping[str, Any], **default: Any) -> "_Options":
