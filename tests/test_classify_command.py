@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -246,11 +247,11 @@ def test_classify_standard_input_is_recognised_by_its_content(
         (["{folder}/ztf.avro", "--url", "ftp://x"], 1, "not an http"),
         (["{folder}/ztf.avro", "--model", "nothing"], 1, "no readable manifest"),
         (["{folder}/ztf.avro", "--prior", "nothing"], 1, "nothing"),
-        (["{folder}/ztf.avro", "-o", "x.xlsx"], 1, "the name must end in one of .csv"),
-        (["{folder}/ztf.avro", "-o", "{folder}/none/x.csv"], 1, "does not exist"),
+        (["{folder}/ztf.avro", "-o", "x.xlsx"], 2, "the name must end in one of .csv"),
+        (["{folder}/ztf.avro", "-o", "{folder}/none/x.csv"], 2, "does not exist"),
         (["{folder}/ztf.avro", "--resume"], 2, "need --output"),
         (["{folder}/table.csv", "--columns", "time"], 2, "--columns time: must be NAME=VALUE"),
-        (["{folder}/table.csv", "--flux-unit", "Jansky?"], 1, "flux_unit"),
+        (["{folder}/table.csv", "--flux-unit", "Jansky?"], 2, "flux_unit"),
         ([], 2, "usage"),
     ],
 )
@@ -286,6 +287,59 @@ def test_classify_table_that_can_be_read_in_two_ways_names_the_option(
     (folder / "odd.csv").write_text("a,b,c,d\n1,2,3,4\n2,3,4,5\n")
     assert run(folder / "odd.csv") == 1
     assert "--columns" in capsys.readouterr().out
+
+
+def test_classify_table_without_filters_lists_the_values_of_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.csv").write_text("mjd,mag,mag_err\n60000.1,18.1,0.1\n60001.1,18.0,0.1\n")
+    assert run(tmp_path / "one.csv") == 1
+    assert "Use --band VALUE, where VALUE is u, g, r" in capsys.readouterr().out
+
+
+def test_classify_prints_options_that_a_shell_and_the_command_take(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"SN1,{60000 + n}.5,{('Johnson B', 'SDSS-r')[n % 2]},{18 + n / 10},0.1" for n in range(6)]
+    (tmp_path / "one.csv").write_text("\n".join(["name,Obs date (MJD),Filt,mag,mag_err", *rows]))
+    assert run(tmp_path / "one.csv", "--url", url) == 0
+    noted = capsys.readouterr().err
+    hints = [line[line.index("(--") + 1 : -1] for line in noted.splitlines() if "(--" in line]
+    assert "--columns 'time=Obs date (MJD)'" in hints
+    assert "--filters 'Johnson B=B' --filters SDSS-r=r" in hints
+    assert run(tmp_path / "one.csv", "--url", url, *(word for hint in hints for word in shlex.split(hint))) == 0
+
+
+def test_classify_tables_alike_prints_the_guesses_once(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(4):
+        (tmp_path / f"object{number}.csv").write_text(csv_text(supernovae(1, seed=number)))
+    assert run(tmp_path, "--url", url, *CSV_OPTIONS) == 0
+    noted = capsys.readouterr().err.splitlines()
+    assert sum("the time is column" in line for line in noted) == 1
+    assert noted[-1] == "3 more tables were understood in the same way as one of these"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--columns", "nothing=a"),
+        ("--signed-magnitudes", "perhaps"),
+        ("--coverage", "2"),
+    ],
+)
+def test_classify_wrong_value_of_an_option_is_wrong_usage(folder: Path, options: tuple[str, ...]) -> None:
+    assert run(folder / "ztf.avro", *options) == 2
+
+
+def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ["name,mjd,band,mag,mag_err"]
+    rows += [f"SN1,{60000 + 3 * n},{'gr'[n % 2]},{18 + n / 10},0.05" for n in range(8)]
+    rows += [f"Star A,{60000 + 3 * n},{'gr'[n % 2]},{17 + 0.3 * (n % 5)},0.02" for n in range(60)]
+    (tmp_path / "two.csv").write_text("\n".join(rows))
+    assert run(tmp_path / "two.csv", "--quiet") == 0
+    assert "warning: 1 of 2 (Star A): " in capsys.readouterr().out
 
 
 def test_classify_reads_address_key_and_timeout_from_the_environment(

@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
     parser.add_argument("--prior", help="name of the class shares that the results assume, such as lsst-alerts")
-    parser.add_argument("--coverage", type=float, help="coverage of the prediction sets, such as 0.95")
+    parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=f"write a table: {', '.join(SUFFIXES)}")
     parser.add_argument("--probabilities", action="store_true", help="add a column per class to the output")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write a picture (SVG) per object into this folder")
@@ -121,10 +121,23 @@ def _add_table_options(group: Any) -> None:
         kind = str(each.type)
         if "Mapping" in kind:
             group.add_argument(flag, action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
-        elif each.type is bool or kind == "bool":
-            group.add_argument(flag, action="store_true", default=None)
+        elif "bool" in kind:
+            group.add_argument(flag, type=_boolean, metavar="true|false", default=None)
         else:
             group.add_argument(flag, type=float if "float" in kind else str, default=None)
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+def _coverage(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and below 1")
+    return value
 
 
 def _table_options(options: argparse.Namespace) -> TableOptions:
@@ -137,7 +150,10 @@ def _table_options(options: argparse.Namespace) -> TableOptions:
             value = dict(text.split("=", 1) for text in value)
         if value not in (None, {}):
             values[each.name] = value
-    return TableOptions(**values)
+    try:
+        return TableOptions(**values)
+    except TableError as error:
+        raise UsageError(str(error)) from error
 
 
 def _environment(name: str, default: str) -> str:
@@ -185,7 +201,12 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace) -> "PartialRun 
         if options.resume or options.overwrite:
             raise UsageError("--resume and --overwrite need --output")
         return None
-    check_path(options.output)
+    try:
+        check_path(options.output)
+    except OutputError as error:
+        if isinstance(error.__cause__, ImportError):
+            raise
+        raise UsageError(str(error)) from error
     arguments = {"paths": [str(Path(path).absolute()) if path != "-" else path for path in options.paths]}
     partial = PartialRun(options.output, arguments, Report())
     if options.resume:
@@ -240,7 +261,7 @@ class Report:
     unread : number of files, or parts of one, that could not be read; ``shown`` has the first of them with the reason.
     others : number of files of another kind; ``other_names`` has the first of them.
     empty : folders without a file.
-    warnings : number of light curves with a warning, and the text of the first, by reason.
+    warnings : number of light curves with a warning, the text and the name of the first, by reason.
     """
 
     inputs: int = 0
@@ -250,15 +271,16 @@ class Report:
     others: int = 0
     other_names: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
-    warnings: dict[str, tuple[int, str]] = field(default_factory=dict)
+    warnings: dict[str, tuple[int, str, str]] = field(default_factory=dict)
 
-    def add_results(self, results: Sequence[Result]) -> None:
-        """Count the results of an input."""
+    def add_results(self, name: str, results: Sequence[Result]) -> None:
+        """Count the results of an input; ``name`` stands for objects without a name."""
         self.counts.update((result.status, result.reason) for result in results)
         for result in results:
             for warning in result.warnings:
-                count, detail = self.warnings.get(warning["reason"], (0, warning["detail"]))
-                self.warnings[warning["reason"]] = (count + 1, detail)
+                first = (0, warning["detail"], result.object_id or name)
+                count, detail, first_name = self.warnings.get(warning["reason"], first)
+                self.warnings[warning["reason"]] = (count + 1, detail, first_name)
 
     def add_unread(self, item: Unread) -> None:
         """Count a file that was not read."""
@@ -283,7 +305,8 @@ class Report:
         """Return the closing lines: results by status and reason, and what was not read and why."""
         total = self.counts.total()
         lines = [f"{total:,} light curve{'' if total == 1 else 's'}: {summary_of(self.counts)}"]
-        lines += [f"warning: {count:,} of {total:,}: {detail}" for count, detail in self.warnings.values()]
+        for count, detail, name in self.warnings.values():
+            lines.append(f"warning: {count:,} of {total:,} ({name}{', ...' if count > 1 else ''}): {detail}")
         lines += [f"not read: {name}: {detail}" for name, detail in self.shown]
         if self.unread > len(self.shown):
             lines.append(f"not read: {self.unread - len(self.shown):,} more")
@@ -304,7 +327,7 @@ class Report:
             setattr(self, name, value)
         self.counts = Counter({(status, reason): count for status, reason, count in values["counts"]})
         self.shown = [(name, detail) for name, detail in values["shown"]]
-        self.warnings = {reason: (count, detail) for reason, (count, detail) in values["warnings"].items()}
+        self.warnings = {reason: (count, text, name) for reason, (count, text, name) in values["warnings"].items()}
 
 
 class Output(Protocol):
@@ -331,7 +354,7 @@ def _classify(
         named = [item for item in chunk if isinstance(item, Named)]
         results = engine.classify_each([item.input for item in named], wanted)
         for item, found in zip(named, results, strict=True):
-            report.add_results(found)
+            report.add_results(item.name, found)
             for output in outputs:
                 output.add(item, found)
         for each in chunk:
@@ -348,6 +371,8 @@ class _Reader:
 
     def __init__(self, files: Sequence[File], options: TableOptions, progress: "_Progress", quiet: bool) -> None:
         self._files, self._options, self._quiet = files, options, quiet
+        self._guesses: set[tuple[str, ...]] = set()
+        self._alike = 0
         self.progress = progress
 
     def chunks(self, skip: int) -> Iterator[list[Named | Unread]]:
@@ -360,7 +385,7 @@ class _Reader:
         chunk: list[Named | Unread] = []
         read = 0
         for file in self._files:
-            for item in inputs_of_file(file, self._options, self._on_note):
+            for item in inputs_of_file(file, self._options, self._on_notes):
                 read += 1
                 if isinstance(item, Named):
                     self.progress.advance(file.path, item.share)
@@ -373,10 +398,20 @@ class _Reader:
             self.progress.finish(file.path)
         if chunk:
             yield chunk
+        if self._alike and not self._quiet:
+            tables = "1 more table was" if self._alike == 1 else f"{self._alike:,} more tables were"
+            self.progress.note(f"{tables} understood in the same way as one of these")
 
-    def _on_note(self, line: str) -> None:
-        if not self._quiet:
-            self.progress.note(line)
+    def _on_notes(self, name: str, lines: Sequence[str], are_guesses: bool) -> None:
+        if self._quiet:
+            return
+        if are_guesses and tuple(lines) in self._guesses:
+            self._alike += 1
+            return
+        if are_guesses:
+            self._guesses.add(tuple(lines))
+        for line in lines:
+            self.progress.note(f"{name}: {line}")
 
 
 class _Progress:

@@ -9,6 +9,7 @@
 """
 
 import json
+import shlex
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -276,8 +277,8 @@ class Named(NamedTuple):
     share: float = 0.0
 
 
-OnNote = Callable[[str], None]
-"""Called with sentences about a table: what was guessed, and what was left out."""
+OnNotes = Callable[[str, Sequence[str], bool], None]
+"""Called with the name of a table, sentences, and True if they say how it was read, False for what was left out."""
 
 
 def read_files(path: Path, options: TableOptions) -> Iterator[Input]:
@@ -325,16 +326,16 @@ def _is_catalogue(path: Path) -> bool:
     return (path / "hats.properties").is_file() or (path / "properties").is_file()
 
 
-def inputs_of_file(file: File, options: TableOptions, on_note: OnNote = lambda line: None) -> Iterator[Named | Unread]:
+def inputs_of_file(file: File, options: TableOptions, on_notes: OnNotes = lambda *_: None) -> Iterator[Named | Unread]:
     """Yield what a file holds: objects of a table, light curves as JSON, alert packets, or the packets of an archive.
 
     What cannot be read is an :class:`Unread`, and ends nothing.
     """
     if is_table_file(file.path, options):
-        yield from _inputs_of_table(file.path, file.name, options, on_note)
+        yield from _inputs_of_table(file.path, file.name, options, on_notes)
         return
     for item in read_file(file.path, file.name, file.named):
-        yield from _inputs_of_item(item, options, on_note)
+        yield from _inputs_of_item(item, options, on_notes)
 
 
 def is_table_file(path: Path, options: TableOptions) -> bool:
@@ -374,16 +375,20 @@ def _is_table_in_json(path: Path) -> bool:
 
 
 def _inputs_of_table(
-    source: Path | bytes, name: str, options: TableOptions, on_note: OnNote
+    source: Path | bytes, name: str, options: TableOptions, on_notes: OnNotes
 ) -> Iterator[Named | Unread]:
     try:
         table = read_table(source, options, name="" if isinstance(source, Path) else name)
-        for guess in table.guesses:
-            on_note(f"{name}: {guess.text}" + (f" ({_flag(guess.option)}{guess.value})" if guess.value else ""))
+        guesses = [
+            guess.text + (f" ({_argument(guess.option, guess.value)})" if guess.value else "")
+            for guess in table.guesses
+        ]
+        if guesses:
+            on_notes(name, guesses, True)
         for item, share in _with_share(table):
             yield Named(f"{name}: {item.object_id}" if item.object_id else name, _light_curve(item), share)
-        for line in table.report.lines():
-            on_note(f"{name}: {line}")
+        if lines := table.report.lines():
+            on_notes(name, lines, False)
     except TableQuestion as question:
         yield Unread(name, _on_command_line(question))
     except (TableError, OSError) as error:
@@ -392,16 +397,21 @@ def _inputs_of_table(
 
 def _on_command_line(question: TableQuestion) -> str:
     """Return a question with the options of ``nightjar classify`` that answer it."""
-    flag = _flag(question.option)
-    if not question.choices:
-        return f"{question.question} Use {flag}{'COLUMN' if question.option.startswith('columns') else 'VALUE'}"
-    return f"{question.question} Use {' or '.join(f'{flag}{each.value} ({each.meaning})' for each in question.choices)}"
+    option, choices = question.option, question.choices
+    if not any(choice.meaning for choice in choices):
+        value = "COLUMN" if option.startswith("columns") else "VALUE"
+        listed = f", where {value} is {', '.join(choice.value for choice in choices)}" if choices else ""
+        return f"{question.question} Use {_argument(option, value)}{listed}"
+    answers = [f"{_argument(option, choice.value)} ({choice.meaning})" for choice in choices]
+    return f"{question.question} Use {' or '.join(answers)}"
 
 
-def _flag(option: str) -> str:
-    """Return an option of the reader of tables as one of the command line: ``--columns time=``, ``--flux-unit ``."""
+def _argument(option: str, value: str) -> str:
+    """Return an option of the reader of tables as a shell would take it: ``--columns 'time=Obs date'``."""
     name, _, key = option.partition(".")
-    return f"--{name.replace('_', '-')} {f'{key}=' if key else ''}"
+    flag = f"--{name.replace('_', '-')}"
+    values = value.split(",") if name == "filters" and not key else [f"{key}={value}" if key else value]
+    return " ".join(f"{flag} {shlex.quote(each)}" for each in values)
 
 
 def _with_share(table: Table) -> Iterator[tuple[TableObject, float]]:
@@ -418,11 +428,11 @@ def _with_share(table: Table) -> Iterator[tuple[TableObject, float]]:
         read = table.progress
 
 
-def _inputs_of_item(item: FileItem, options: TableOptions, on_note: OnNote) -> Iterator[Named | Unread]:
+def _inputs_of_item(item: FileItem, options: TableOptions, on_notes: OnNotes) -> Iterator[Named | Unread]:
     if item.kind == "unreadable":
         yield Unread(item.name, item.detail)
     elif item.kind == "other" and item.name.lower().endswith(TABLE_SUFFIXES):  # in an archive
-        yield from _inputs_of_table(item.data, item.name, options, on_note)
+        yield from _inputs_of_table(item.data, item.name, options, on_notes)
     elif bodies := _bodies_in(item.data):
         for index, body in enumerate(bodies):
             name = item.name if len(bodies) == 1 else f"{item.name}[{index}]"
