@@ -333,6 +333,28 @@ def test_classify_wrong_value_of_an_option_is_wrong_usage(folder: Path, options:
     assert run(folder / "ztf.avro", *options) == 2
 
 
+def test_classify_help_describes_every_option_of_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--flux-kind VALUE difference (from a template image) or total" in shown
+    assert "--survey VALUE survey of the photometry" in shown
+
+
+def test_command_interrupted_during_its_imports_exits_without_a_traceback() -> None:
+    program = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'nightjar_alerts.classify_command':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from nightjar_alerts.cli import main\n"
+        "main(['classify', 'any.csv'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (130, "nightjar: interrupted\n")
+
+
 def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = ["name,mjd,band,mag,mag_err"]
     rows += [f"SN1,{60000 + 3 * n},{'gr'[n % 2]},{18 + n / 10},0.05" for n in range(8)]

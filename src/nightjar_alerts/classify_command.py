@@ -114,17 +114,44 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_HELP: Final = {
+    "format": "csv, jsonl, json, ecsv, fits, votable, parquet or hats",
+    "columns": "column of the table, such as time=t, band=f, mag=m, mag_err=e, flux=f, flux_err=df, object_id=name",
+    "object_id": "name of the one object of a table",
+    "band": "the one filter of a table",
+    "filters": "filter of a name in the table: a known filter or a wavelength in nm, such as F606W=590/230",
+    "filter_numbers": "survey whose numbers of filters the table has: ztf, lsst or ps1",
+    "time_format": "mjd, jd, iso, unix or year",
+    "time_offset": "days to add to the times",
+    "flux_unit": "nJy, uJy, mJy, Jy, FLUXCAL or mag",
+    "zero_point": "AB zero point of the flux in mag",
+    "flux_kind": "difference (from a template image) or total (of the whole source)",
+    "mag_system": "AB, Vega or mixed: Vega for U B V R I, G BP RP and unfiltered, AB for the others",
+    "mag_err": "error of every magnitude in mag, if the table has no errors",
+    "signed_magnitudes": "true if a negative magnitude stands for a negative flux",
+    "upper_limits": "drop, or use as flux 0 with the error of the limit",
+    "limit_sigma": "significance of upper limits, default 5",
+    "bad_flags": "column of flags and the bits that make a row unusable, such as catflags=32768",
+    "minimum": "column and its smallest value in usable rows",
+    "metadata": "metadata and its column, such as zspec=z",
+    "survey": "survey of the photometry, such as ztf",
+}
+"""Description of each option of the reader of tables."""
+
+
 def _add_table_options(group: Any) -> None:
     """Add an option for each field of :class:`TableOptions`."""
     for each in fields(TableOptions):
         flag = f"--{each.name.replace('_', '-')}"
         kind = str(each.type)
         if "Mapping" in kind:
-            group.add_argument(flag, action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+            text = f"{_HELP[each.name]}; may be repeated"
+            group.add_argument(flag, action="append", default=[], metavar="NAME=VALUE", help=text)
         elif "bool" in kind:
-            group.add_argument(flag, type=_boolean, metavar="true|false", default=None)
+            group.add_argument(flag, type=_boolean, metavar="true|false", default=None, help=_HELP[each.name])
         else:
-            group.add_argument(flag, type=float if "float" in kind else str, default=None)
+            value = float if "float" in kind else str
+            group.add_argument(flag, type=value, metavar="VALUE", default=None, help=_HELP[each.name])
 
 
 def _boolean(text: str) -> bool:

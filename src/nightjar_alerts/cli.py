@@ -26,7 +26,11 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         print(f"nightjar {_version()}")
     elif arguments[:1] == ["classify"]:
-        from nightjar_alerts.classify_command import main as classify
+        try:
+            from nightjar_alerts.classify_command import main as classify
+        except KeyboardInterrupt:  # imports take a second
+            print("nightjar: interrupted", file=sys.stderr)
+            sys.exit(130)
 
         sys.exit(classify(arguments[1:]))
     elif missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
