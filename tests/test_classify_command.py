@@ -327,6 +327,8 @@ def test_classify_tables_alike_prints_the_guesses_once(
         ("--columns", "nothing=a"),
         ("--signed-magnitudes", "perhaps"),
         ("--coverage", "2"),
+        ("--minimum", "mjd=a"),
+        ("--bad-flags", "flags=1.5"),
     ],
 )
 def test_classify_wrong_value_of_an_option_is_wrong_usage(folder: Path, options: tuple[str, ...]) -> None:
@@ -353,6 +355,16 @@ def test_command_interrupted_during_its_imports_exits_without_a_traceback() -> N
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (130, "nightjar: interrupted\n")
+
+
+@pytest.mark.parametrize("option", [("--minimum", "quality=0.9"), ("--bad-flags", "flags=4")])
+def test_classify_leaves_out_rows_by_quality_and_flags(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+) -> None:
+    rows = [f"SN1,{60000 + n},{'gr'[n % 2]},{18 + n / 10},0.1,{n % 3 / 2},{(n % 3 < 2) * 5}" for n in range(9)]
+    (tmp_path / "one.csv").write_text("\n".join(["name,mjd,band,mag,mag_err,quality,flags", *rows]))
+    assert run(tmp_path / "one.csv", "--url", url, *option) == 0
+    assert "points left out: 6" in capsys.readouterr().err
 
 
 def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

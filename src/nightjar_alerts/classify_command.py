@@ -154,6 +154,18 @@ def _add_table_options(group: Any) -> None:
             group.add_argument(flag, type=value, metavar="VALUE", default=None, help=_HELP[each.name])
 
 
+_NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {"bad_flags": int, "minimum": float}
+"""Type of the values of options that are no text."""
+
+
+def _number(option: str, name: str, text: str, kind: type[int] | type[float]) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        what = "an integer" if kind is int else "a number"
+        raise UsageError(f"--{option.replace('_', '-')} {name}={text}: {text!r} is not {what}") from None
+
+
 def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
@@ -175,6 +187,8 @@ def _table_options(options: argparse.Namespace) -> TableOptions:
             if wrong := [text for text in value if "=" not in text]:
                 raise UsageError(f"--{each.name.replace('_', '-')} {wrong[0]}: must be NAME=VALUE")
             value = dict(text.split("=", 1) for text in value)
+            if (number := _NUMBERS.get(each.name)) is not None:
+                value = {name: _number(each.name, name, text, number) for name, text in value.items()}
         if value not in (None, {}):
             values[each.name] = value
     try:
