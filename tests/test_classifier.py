@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,7 @@ def test_evolution_classifies_each_prefix(classifier: Classifier) -> None:
     assert list(evolution.to_pandas()["mjd"]) == [step["mjd"] for step in evolution.steps]
     axes = evolution.plot()
     assert axes.get_title() == "SN0002"
+    import_module("matplotlib.pyplot").close("all")
 
 
 @pytest.mark.parametrize(

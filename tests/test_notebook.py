@@ -12,15 +12,16 @@ def test_notebook_cells_run_and_plot_the_most_unusual_objects(monkeypatch: pytes
     pytest.importorskip("pandas")
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     monkeypatch.chdir(NOTEBOOK.parent)
+    pyplot.close("all")
     names: dict[str, object] = {}
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     for cell in cells:
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"{NOTEBOOK.name}:{cell['id']}", "exec"), names)
             assert cell["outputs"] == [], "committed without outputs"
-    from matplotlib import pyplot
-
     try:
         ranked = names["ranked"]
         assert isinstance(ranked, list)
