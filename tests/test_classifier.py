@@ -354,3 +354,23 @@ def test_evolution_classifies_each_prefix(classifier: Classifier) -> None:
 def test_evolution_of_wrong_input_raises(classifier: Classifier, data: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         classifier.evolution(data)
+
+
+def test_results_of_a_table_say_how_it_was_read(classifier: Classifier, tmp_path: Path) -> None:
+    path = tmp_path / "curves.csv"
+    path.write_text(csv_text(supernovae(3)) + "SN9,60001.0,,5.0,g\n")
+    results = classifier.classify(path)
+    assert any("columns.time=mjd" in note for note in results.notes)
+    assert any("points left out: 1 no brightness" in note for note in results.notes)
+    assert results[:2].notes == results.notes
+    assert "columns.time=mjd" in results._repr_html_()
+    assert classifier.classify(supernovae(2)).notes == []
+
+
+def test_results_of_a_table_without_names_say_that_it_is_one_object(classifier: Classifier) -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = rows(supernovae(2))
+    del columns["object_id"]
+    results = classifier.classify(pandas.DataFrame(columns), flux_unit="nJy")
+    assert len(results) == 1
+    assert any("one object" in note for note in results.notes)

@@ -208,7 +208,7 @@ class Classifier:
         request = read_request(data, fields)
         options = _Options.of(request.options, embedding=embedding, prior=prior, coverage=coverage)
         results = self._classify(list(request.inputs), options, request.single, request.indexed)
-        return results[0][0] if request.single else Results(chain.from_iterable(results))
+        return results[0][0] if request.single else Results(chain.from_iterable(results), request.notes)
 
     def stream(
         self,

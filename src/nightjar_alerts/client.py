@@ -502,7 +502,8 @@ class Client(_Base):
         options = _options(embedding, prior, coverage, deadline, request.options)
         if request.single:
             return self._run(self._exchanges.batch(list(request.inputs), options, single=True))[0][0]
-        return Results(self._stream(iter(request.inputs), options, request.indexed))
+        results = list(self._stream(iter(request.inputs), options, request.indexed))
+        return Results(results, request.notes)
 
     def evolution(
         self,
@@ -609,7 +610,8 @@ class AsyncClient(_Base):
         options = _options(embedding, prior, coverage, deadline, request.options)
         if request.single:
             return (await self._run(self._exchanges.batch(list(request.inputs), options, single=True)))[0][0]
-        return Results([each async for each in self._stream(_aiter(request.inputs), options, request.indexed)])
+        results = [each async for each in self._stream(_aiter(request.inputs), options, request.indexed)]
+        return Results(results, request.notes)
 
     async def evolution(
         self,

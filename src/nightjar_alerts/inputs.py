@@ -62,12 +62,14 @@ class Request(NamedTuple):
     single : whether the caller gave one light curve and gets one result.
     indexed : whether it is a list, so that errors point to ``/light_curves/INDEX`` as in a body of several.
     options : those that a body named.
+    notes : how tables were read and what was left out of them, in sentences; complete when the inputs have been read.
     """
 
     inputs: Iterable[Input]
     single: bool = False
     indexed: bool = False
     options: Mapping[str, Any] = {}
+    notes: Sequence[str] = ()
 
 
 def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
@@ -87,10 +89,11 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
     """
     if data is None:
         return _request_of_body(fields)
+    notes: list[str] = []
     if isinstance(data, str | PathLike):
-        return Request(read_files(Path(data), TableOptions(**fields)))
+        return Request(read_files(Path(data), TableOptions(**fields), notes), notes=notes)
     if is_table(data):
-        return Request(table_inputs(data, TableOptions(**fields)))
+        return Request(table_inputs(data, TableOptions(**fields), notes), notes=notes)
     if fields:
         raise TypeError(f"unexpected keyword arguments: {', '.join(fields)}")
     if isinstance(data, Mapping):
@@ -129,10 +132,18 @@ def is_table(data: Any) -> bool:
     return bool(modules & {"pandas", "nested_pandas", "pyarrow", "astropy", "polars"}) and hasattr(data, "columns")
 
 
-def table_inputs(source: Any, options: TableOptions) -> Iterator[LightCurve | InvalidLightCurve]:
-    """Yield the objects of a table, or of the file of one. Raises TableError."""
-    for item in read_table(source, options):
+def table_inputs(source: Any, options: TableOptions, notes: list[str]) -> Iterator[LightCurve | InvalidLightCurve]:
+    """Yield the objects of a table, or of the file of one. Raises TableError.
+
+    Parameters
+    ----------
+    notes : gets how the table was read, and what was left out of it.
+    """
+    table = read_table(source, options)
+    notes += map(str, table.guesses)
+    for item in table:
         yield _light_curve(item)
+    notes += table.report.lines()
 
 
 def _light_curve(item: TableObject) -> LightCurve | InvalidLightCurve:
@@ -281,13 +292,22 @@ OnNotes = Callable[[str, Sequence[str], bool], None]
 """Called with the name of a table, sentences, and True if they say how it was read, False for what was left out."""
 
 
-def read_files(path: Path, options: TableOptions) -> Iterator[Input]:
-    """Yield the inputs of a file or folder. Raises TableError for a file that cannot be read."""
+def read_files(path: Path, options: TableOptions, notes: list[str]) -> Iterator[Input]:
+    """Yield the inputs of a file or folder. Raises TableError for a file that cannot be read.
+
+    Parameters
+    ----------
+    notes : gets how tables were read, and what was left out of them.
+    """
+
+    def add_notes(name: str, lines: Sequence[str], are_guesses: bool) -> None:
+        notes.extend(f"{name}: {line}" for line in lines)
+
     for file in files_in(path):
         if file.named and is_table_file(file.path, options):  # its own error says more
-            yield from table_inputs(file.path, options)
+            yield from table_inputs(file.path, options, notes)
             continue
-        for item in inputs_of_file(file, options):
+        for item in inputs_of_file(file, options, add_notes):
             if isinstance(item, Named):
                 yield item.input
             elif not item.is_other:

@@ -263,4 +263,6 @@ def html_table(results: "Results", rows: int) -> str:
         cells = (texts.get(head, str(row[head] or "")) for head in heads)
         lines.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     shown = f"the first {rows} of {len(results):,}: " if len(results) > rows else ""
-    return "".join([*lines, f"</tbody></table><p>{shown}{escape(results.summary())}</p>"])
+    notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes)
+    listed = f"<ul>{notes}</ul>" if notes else ""
+    return "".join([*lines, f"</tbody></table><p>{shown}{escape(results.summary())}</p>{listed}"])

@@ -283,10 +283,16 @@ class Evolution:
 
 
 class Results(Sequence[Result]):
-    """Results of several light curves, in the order of the input."""
+    """Results of several light curves, in the order of the input.
 
-    def __init__(self, results: Iterable[Result] = ()) -> None:
+    Attributes
+    ----------
+    notes : how tables were read (which column is what, units, filters), and what was left out of them, in sentences.
+    """
+
+    def __init__(self, results: Iterable[Result] = (), notes: Iterable[str] = ()) -> None:
         self._results = list(results)
+        self.notes = list(notes)
 
     def __len__(self) -> int:
         """Return the number of results."""
@@ -298,7 +304,7 @@ class Results(Sequence[Result]):
     def __getitem__(self, index: slice) -> "Results": ...
     def __getitem__(self, index: int | slice) -> "Result | Results":
         """Return a result, or the results of a slice."""
-        return Results(self._results[index]) if isinstance(index, slice) else self._results[index]
+        return Results(self._results[index], self.notes) if isinstance(index, slice) else self._results[index]
 
     def __iter__(self) -> Iterator[Result]:
         """Iterate over the results."""
