@@ -294,7 +294,8 @@ def _handler(answer: Callable[[str], tuple[int, str, bytes]], live: LiveView | N
         def _send_head(self) -> bytes:
             """Send status and headers; return the body."""
             status, kind, body = answer(self.path.partition("?")[0])
-            self._send_headers(status, kind, {"Content-Length": str(len(body)), "Content-Security-Policy": POLICY})
+            policy = {"Content-Security-Policy": POLICY} if kind.startswith("text/html") else {}
+            self._send_headers(status, kind, {"Content-Length": str(len(body)), **policy})
             return body
 
         def log_message(self, format: str, *args: object) -> None:

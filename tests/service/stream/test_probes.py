@@ -105,7 +105,7 @@ def test_live_page_of_a_worker_with_a_key_is_served_with_its_files(feed_and_prob
         connection.request("GET", path)
         response = connection.getresponse()
         assert (response.status, response.getheader("Content-Type", "").partition(";")[0]) == (200, kind)
-        assert "script-src 'self'" in response.getheader("Content-Security-Policy", "")
+        assert ("script-src 'self'" in response.getheader("Content-Security-Policy", "")) == (kind == "text/html")
         assert response.read()
         connection.close()
     assert ask(feed_and_probes[1], "/page/../probes.py")[0] == 404

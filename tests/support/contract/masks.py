@@ -40,7 +40,7 @@ _REMOVED_HEADERS = {
     "date", "content-length", "x-request-id", "traceresponse", "server", "connection", "keep-alive", "cache-status",
 }  # fmt: skip
 _MASKED_HEADERS = {
-    "server-timing", "retry-after", "inference-header-content-length", "content-security-policy",
+    "server-timing", "retry-after", "inference-header-content-length", "content-security-policy", "etag",
 }  # fmt: skip
 _REMOVED_METRICS = {"nightjar_cache_errors_total"}
 _NUMPY = {name: code for code, name in TYPES.items() if code != "O"}
