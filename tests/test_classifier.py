@@ -374,3 +374,23 @@ def test_results_of_a_table_without_names_say_that_it_is_one_object(classifier: 
     results = classifier.classify(pandas.DataFrame(columns), flux_unit="nJy")
     assert len(results) == 1
     assert any("one object" in note for note in results.notes)
+
+
+def test_warnings_of_a_result_are_a_column_of_every_table(classifier: Classifier, tmp_path: Path) -> None:
+    curve = supernovae(1)[0]
+    faint = {
+        **curve,
+        "survey": "ztf",
+        "flux": [value / 1e4 for value in curve["flux"]],
+        "flux_err": [0.01] * len(curve["mjd"]),
+    }
+    results = classifier.classify([curve, faint])
+    assert [row["warnings"] for row in results.rows()] == [[], ["implausible_depth"]]
+    results.write(tmp_path / "classes.csv")
+    assert [line.rpartition(",")[2] for line in (tmp_path / "classes.csv").read_text().splitlines()] == [
+        "warnings",
+        "",
+        "implausible_depth",
+    ]
+    assert results.to_arrow().column("warnings").to_pylist() == [[], ["implausible_depth"]]
+    assert list(results.to_astropy()["warnings"]) == ["", "implausible_depth"]

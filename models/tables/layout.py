@@ -943,6 +943,8 @@ class _Guesser:
         return np.array([self.result.filter(text) or "" for text in texts(self._values(column))], np.object_)
 
     def _unit_by_depth(self, flux: str) -> None:
+        if plain(last_part(flux)) in vocabulary.COUNTS:
+            raise TableQuestion(f"Which AB zero point do the counts in {flux!r} have, in mag?", "zero_point")
         error = self.result.columns.get("flux_err") or next(
             (band.columns["flux_err"] for band in self.result.wide if "flux_err" in band.columns), ""
         )

@@ -267,6 +267,8 @@ FLUX: Final = (
     "counts",
     "gtransitflux",
 )
+COUNTS: Final = frozenset({"counts", "rate", "sapflux", "pdcsapflux"})
+"""Names of fluxes in units of an instrument, which only a zero point turns into a physical unit."""
 MAG: Final = (
     "magpsf",
     "mag",

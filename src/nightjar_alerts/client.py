@@ -17,6 +17,7 @@ import random
 import time
 from collections import deque
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Callable,
@@ -640,7 +641,7 @@ class AsyncClient(_Base):
         return self._stream(_aiter(items), _options(embedding, prior, coverage, deadline))
 
     async def _stream(
-        self, inputs: AsyncIterator[Any], options: _Options, indexed: bool = False
+        self, inputs: AsyncGenerator[Any, None], options: _Options, indexed: bool = False
     ) -> AsyncIterator[Result]:
         waiting: deque[asyncio.Task[list[list[Result]]]] = deque()
         start = 0
@@ -658,6 +659,7 @@ class AsyncClient(_Base):
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+            await inputs.aclose()
 
     async def _run(self, steps: Exchange[T]) -> T:
         """Carry out the steps of an exchange."""
@@ -678,7 +680,7 @@ class AsyncClient(_Base):
             return result
 
 
-async def _aiter(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+async def _aiter(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item

@@ -19,7 +19,7 @@ from nightjar_alerts.results import COLUMNS, Result
 
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet", ".vot")
 SEPARATOR: Final = ";"
-"""Between the classes of a prediction set, in formats that have no lists."""
+"""Between the classes of a prediction set, and between warnings, in formats that have no lists."""
 _EXTRA: Final = "pip install 'nightjar-alerts[tables]'"
 
 
@@ -143,9 +143,10 @@ def encode_line(result: Result) -> bytes:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose prediction set is one text."""
+    """Return a row whose lists are texts."""
     members = row["prediction_set"]
-    return row | {"prediction_set": None if members is None else SEPARATOR.join(members)}
+    joined = None if members is None else SEPARATOR.join(members)
+    return row | {"prediction_set": joined, "warnings": SEPARATOR.join(row["warnings"])}
 
 
 def _schema(classes: Sequence[str]) -> Any:
@@ -153,6 +154,7 @@ def _schema(classes: Sequence[str]) -> Any:
     types = {
         "confidence": arrow.float64(),
         "prediction_set": arrow.list_(arrow.string()),
+        "warnings": arrow.list_(arrow.string()),
         "unusual": arrow.bool_(),
     }
     fields = [(name, types.get(name, arrow.string())) for name in COLUMNS]

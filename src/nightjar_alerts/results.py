@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.lightcurve import LightCurve
 
-COLUMNS = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason")
+COLUMNS = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason", "warnings")
 """Columns of a table of results, named as the fields of the JSON."""
 
 SHOWN_ROWS = 20
@@ -181,6 +181,7 @@ class Result:
             "unusual": document.get("unusual"),
             "status": document["status"],
             "reason": document.get("reason", ""),
+            "warnings": [warning["reason"] for warning in document.get("warnings", ())],
         }
         return row | document.get("probabilities", {}) if probabilities else row
 

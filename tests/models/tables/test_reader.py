@@ -497,3 +497,14 @@ def test_reader_of_text_imports_no_table_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["counts", "PDCSAP_FLUX"])
+def test_counts_of_an_instrument_need_their_zero_point(name: str) -> None:
+    rows = [(object_id, mjd, band, 1000.0 + step, 50.0) for step, (object_id, mjd, band, _, _) in enumerate(ROWS)]
+    data = csv_of(rows, ("object_id", "mjd", "band", name, f"{name}_err"))
+    with pytest.raises(TableQuestion, match="zero point") as question:
+        read(data)
+    assert question.value.option == "zero_point"
+    _, objects = read(data, zero_point=23.9)
+    assert objects[0].flux[0] == pytest.approx(1e6)
