@@ -283,8 +283,9 @@ def class_id(name: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_variable_star_among_the_samples_is_called_unusual(service: ServiceProcess) -> None:
+def test_the_variable_star_among_the_samples_is_called_a_periodic_variable(service: ServiceProcess) -> None:
     packet = (SAMPLES / "ztf_ZTF26ixrptgi.avro").read_bytes()
     (result,) = post(f"{service.url}/v1/alerts", packet, "application/octet-stream")["results"]
-    assert result["unusual"] is True
-    assert "prediction_set" not in result
+    assert result["hierarchy"]["Periodic"] > 0.9
+    assert set(result["prediction_set"]) <= {"RR Lyrae", "Cepheid", "EB", "Delta Scuti"}
+    assert "subtype" not in result

@@ -111,7 +111,7 @@ def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixt
         ("API_KEYS", "secret", "NIGHTJAR_API_KEYS: not JSON"),
         ("API_KEYS", '["secret"]', "NIGHTJAR_API_KEYS: 0: "),
         ("KEY_LIMITS", '{"*": {"curves": 1}}', "NIGHTJAR_KEY_LIMITS: *.curves: Extra inputs are not permitted"),
-        ("ADMIN_HOST", "0.0.0.0", "an admin interface on an address other than loopback needs admin_keys"),
+        ("ADMIN_HOST", "0.0.0.0", "an admin API on an address other than loopback requires admin_keys"),
     ],
 )
 def test_a_wrong_setting_is_a_sentence(

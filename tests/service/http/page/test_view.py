@@ -177,7 +177,7 @@ def test_page_hostile_names_are_shown_as_text(open_page: OpenPage) -> None:
 @pytest.mark.parametrize(
     ("text", "title", "marked"),
     [
-        (json.dumps(light_curve(survey="ABC")), "Invalid request", '"ABC"'),
+        (json.dumps(light_curve(survey="A B")), "Invalid request", '"A B"'),
         (json.dumps(light_curve(), indent=1).replace("60.0", '"sixty"', 1), "Invalid request", '"sixty"'),
         (json.dumps(light_curve(comment="x")), "Invalid request", "comment"),
         ('{"mjd": [1, 2,], "flux": [1]}', "Malformed request", "]"),
