@@ -201,7 +201,7 @@ def test_client_stream_holds_few_inputs(client: Client) -> None:
 
     stream = client.stream(endless())
     names = [next(stream).object_id for _ in range(200)]
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()  # type: ignore[attr-defined]  # a generator
     assert names == [str(number + 1) for number in range(200)]
     assert read <= 200 + 9 * BATCH_ITEMS
 
@@ -228,7 +228,7 @@ async def test_async_client_cancelled_leaves_no_task(service: Live) -> None:
     async with AsyncClient(f"http://{HOST}:{service.port}") as client:
         stream = client.stream(supernovae(1000))
         assert (await anext(stream)).classified
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()  # type: ignore[attr-defined]  # a generator
     assert len(asyncio.all_tasks()) == 1
 
 

@@ -173,7 +173,7 @@ class _Archive(tarfile.TarFile):
 
 class _Member(tarfile.TarInfo):
     @classmethod
-    def fromtarfile(cls, tarfile: _Archive) -> Self:  # type: ignore[override]
+    def fromtarfile(cls, tarfile: _Archive) -> Self:  # type: ignore[override]  # called only with our subclass
         """Read the next header. Raises HeaderError, which an archive with ``ignore_zeros`` skips."""
         try:
             member = super().fromtarfile(tarfile)
@@ -260,7 +260,7 @@ def _container_parts(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the containers that a container is read as: of at most some hundred records each.
 
     It is read piece by piece, as it may be larger than memory. The rest of a damaged one is the last part, so that
-    whoever reads that sees the damage. Raises OSError where a block is too large.
+    its reader reports the damage. Raises OSError if a block is too large.
     """
     pending = file.read(READ_BYTES)
     try:

@@ -855,7 +855,7 @@ class _Brightness:
             return njy_of_magnitude(numbers(zero_points)[0])
         units = values("flux_unit")
         if units is not None:
-            known = {name: NJY_PER_UNIT.get(unit_of(name), np.nan) for name in set(texts(units))}  # type: ignore[call-overload]
+            known = {name: NJY_PER_UNIT.get(unit_of(name), np.nan) for name in set(texts(units))}  # type: ignore[call-overload]  # any text
             return np.array([known[name] for name in texts(units)], np.float64)
         if layout.scales:
             scale = np.array([layout.scales.get(name, layout.scale) for name in self._filters], np.float64)

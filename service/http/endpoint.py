@@ -136,7 +136,7 @@ async def charge_quota(request: Request, service: Service, curves: int) -> None:
     """Charge light curves that are about to be classified to the API key of a request."""
     key = get_key_name(request)
     service.metrics.key_curves.labels(key).inc(curves)
-    request.scope["state"]["charged"] = curves  # refunded if the engine has no room for them
+    request.scope["state"]["charged"] = curves  # refunded if the engine rejects them because its queue is full
     if service.quotas is not None:
         await service.quotas.charge(key, curves)
 

@@ -120,7 +120,7 @@ def embedding_to_bytes(embedding: NDArray[np.float32], options: Options) -> byte
 
 
 def embedding_to_json(embedding: NDArray[np.float32], options: Options) -> NDArray[Any] | str:
-    """Return an embedding for JSON: numbers, or base64 if the options say so."""
+    """Return an embedding for JSON: numbers, or base64 text with the option ``embedding_encoding``."""
     if options.embedding_encoding == "base64":
         return b64encode(embedding_to_bytes(embedding, options)).decode()
     return _convert_embedding(embedding, options)

@@ -1,6 +1,6 @@
 """Recent results for the live view: counts by class, the most unusual objects of the last hour, the newest results.
 
-A :class:`LiveFeed` holds the results of all clients, so whoever reads it needs a key of its own (the setting
+A :class:`LiveFeed` holds the results of all clients. Reading it therefore requires a separate key (the setting
 ``live_key``). It is off without that key.
 """
 

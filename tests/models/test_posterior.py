@@ -205,10 +205,10 @@ def test_beyond_the_threshold_no_set_is_stated(manifest: Manifest) -> None:
     p_C = np.full(C, 0.1 / (C - 1), dtype=np.float32)
     p_C[3] = 0.9
     posterior = Posterior(manifest)
-    told = posterior.apply_prior(p_C, detections=30, novelty=0.999)
-    assert told.unusual
-    assert told.classes is None
-    assert told.coverage is None
+    unusual = posterior.apply_prior(p_C, detections=30, novelty=0.999)
+    assert unusual.unusual
+    assert unusual.classes is None
+    assert unusual.coverage is None
     usual = posterior.apply_prior(p_C, detections=30, novelty=0.5)
     assert usual.unusual is False
     assert usual.classes == (3,)

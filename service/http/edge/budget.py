@@ -6,7 +6,7 @@ from typing import Final, Self
 from nightjar_alerts.service.http.edge.errors import OVERLOADED, ProblemError
 
 RETRY_AFTER_FULL: Final = 1.0
-"""Seconds after which a request that found no room may be sent again."""
+"""Seconds after which a client may retry a request that exceeded the memory budget."""
 
 
 class MemoryBudget:

@@ -312,7 +312,7 @@ def _split_light_curves(
         if "metadata" in tensors:
             fields["metadata"] = dict(zip(manifest.metadata_columns, tensors["metadata"][index].tolist(), strict=True))
         object_id = object_ids[index].decode("utf-8", "replace")
-        curves.append(LightCurveIn(object_id=object_id, flux_unit=flux_unit, **fields))  # type: ignore[arg-type]
+        curves.append(LightCurveIn(object_id=object_id, flux_unit=flux_unit, **fields))  # type: ignore[arg-type]  # by name
     return curves
 
 

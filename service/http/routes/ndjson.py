@@ -6,8 +6,8 @@ Results are sent in the order of the lines, so a stream may be larger than memor
   request bodies. Beyond the bound nothing more is read, and TCP makes the client wait. A client that does not read its
   results is disconnected (``stall_timeout``).
 - A line that is no JSON, or an invalid light curve, gets the status ``rejected``.
-- While the engine is full the stream waits, each light curve until its deadline. Only if there is no room for the first
-  light curves is the request rejected (429).
+- While the queue of the engine is full, the light curves of the stream wait, at most until their deadlines. The request
+  is rejected (429) only if the queue is full when its first light curves arrive.
 - If the client disconnects, its queued light curves are withdrawn.
 
 What ends a stream early (a line too long, no line for ``body_timeout`` seconds, a service that stops) is a problem like
@@ -256,7 +256,7 @@ class _Group:
 
 
 class _StreamLoop:
-    """Reads lines while there is room, classifies them in groups, and sends the results in order.
+    """Reads lines until ``max_held`` bytes are held, classifies them in groups, and sends the results in order.
 
     Parameters
     ----------

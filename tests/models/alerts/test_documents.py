@@ -351,7 +351,7 @@ LSST, ZTF = (json.dumps(plain(made, lambda _: None)) for made in (alerts.lsst_al
 def test_list_of_alerts_gives_each_of_them(rule: TopicRule) -> None:
     outcomes = READER.read(f"\ufeff [{LSST},\n{ZTF} , {LSST}] ".encode(), rule=rule)
     assert [outcome.survey for outcome in outcomes] == ["lsst", "ztf", "lsst"]
-    assert_same(outcomes[1], read(ZTF.encode()))  # type: ignore[arg-type]  # which says so if it is no packet
+    assert_same(outcomes[1], read(ZTF.encode()))  # type: ignore[arg-type]  # assert_same fails for an error
 
 
 @pytest.mark.parametrize(

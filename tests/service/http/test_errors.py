@@ -84,7 +84,7 @@ def test_to_problem_every_exception_has_a_kind(error: BaseException, status: int
 
 
 def test_to_problem_overload_has_retry_after() -> None:
-    assert to_problem(Overloaded(7.4)).retry_after == 8  # not before there is room
+    assert to_problem(Overloaded(7.4)).retry_after == 8  # rounded up, so that a client does not retry too early
     assert to_problem(EngineClosed()).retry_after
 
 

@@ -51,6 +51,7 @@ def test_write_sky_card_without_a_report_says_so(bundle: Path, tmp_path: Path) -
 def test_readme_shows_the_measured_scores(figures: Figures) -> None:
     columns = (
         (f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}", "seen"),
+        ("boosted trees", "seen"),
         ("the whole network", "adapted"),
     )
     rows = (
