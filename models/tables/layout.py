@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from nightjar_alerts.models.filters import known_filter
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import (
     FILTERS,
@@ -24,7 +25,7 @@ from nightjar_alerts.models.photometry import (
 from nightjar_alerts.models.tables import vocabulary
 from nightjar_alerts.models.tables.columns import Array, Batch, Lists, is_text, iso_times, numbers, texts
 from nightjar_alerts.models.tables.options import Choice, Guess, TableError, TableOptions, TableQuestion
-from nightjar_alerts.models.tables.vocabulary import filter_of, last_part, plain
+from nightjar_alerts.models.tables.vocabulary import last_part, plain
 
 NO_FILTER: Final = ""
 """Filter of rows that are left out on purpose."""
@@ -142,7 +143,7 @@ class Layout:
             return self.numbering[name]
         if self.uppercase and name in vocabulary.UPPERCASE_SLOAN:
             name = name.lower()
-        return filter_of(name)
+        return known_filter(name)
 
 
 def described_filter(meaning: str) -> str:
@@ -420,13 +421,15 @@ class _Guesser:
         if not found or len(found) > 200:
             return False
         given = self.options.filters
-        known = [text for text in found if text in given or filter_of(text) or re.fullmatch(r"[0-9]{1,2}", text)]
+        known = [text for text in found if text in given or known_filter(text) or re.fullmatch(r"[0-9]{1,2}", text)]
         return bool(known)
 
     def _all_filters(self, name: str) -> bool:
         found = self._names_in(name) if is_text(self._values(name)) else []
         return (
-            bool(found) and len(found) < 60 and all(text in self.options.filters or filter_of(text) for text in found)
+            bool(found)
+            and len(found) < 60
+            and all(text in self.options.filters or known_filter(text) for text in found)
         )
 
     def _role_of_wide(self, name: str) -> str:
@@ -1219,13 +1222,13 @@ def _band_in(name: str) -> tuple[str, str] | None:
     for place in (len(parts) - 1, 0, *range(1, len(parts) - 1)):
         if not parts or not 0 <= place < len(parts):
             continue
-        band = filter_of(parts[place])
+        band = known_filter(parts[place])
         rest = [part for index, part in enumerate(parts) if index != place]
         role = _WIDE_PARTS.get("_".join(rest).lower())
         if band and role is not None:
             return band, role
     if match := re.fullmatch(r"([ugrizyUBVRIG]|BP|RP)_?((?i:mag|err|magerr|flux|fluxerr|mjd))", field_name):
-        return filter_of(match[1]) or match[1], _WIDE_PARTS[match[2].lower()]
+        return known_filter(match[1]) or match[1], _WIDE_PARTS[match[2].lower()]
     if match := re.fullmatch(r"((?i:mag|err|magerr|emag|flux|fluxerr|mjd|e))_?([ugrizyUBVRIG]|BP|RP)", field_name):
-        return filter_of(match[2]) or match[2], _WIDE_PARTS[match[1].lower()]
+        return known_filter(match[2]) or match[2], _WIDE_PARTS[match[1].lower()]
     return None
