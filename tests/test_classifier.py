@@ -394,3 +394,26 @@ def test_warnings_of_a_result_are_a_column_of_every_table(classifier: Classifier
     ]
     assert results.to_arrow().column("warnings").to_pylist() == [[], ["implausible_depth"]]
     assert list(results.to_astropy()["warnings"]) == ["", "implausible_depth"]
+
+
+def test_result_picture_names_filters_not_used_and_warnings_and_draws_symbols(classifier: Classifier) -> None:
+    mjd = [60310.1, 60312.2, 60315.3, 60318.1, 60319.0]
+    result = classifier.classify(
+        mjd=mjd, band=["g", "r", "g", "r", "BP"], flux=[310.0, 1250.5, 2980.0, 3105.2, 3000.0], flux_err=[55.0] * 5
+    )
+    assert result.other_filters == {"BP": 1}
+    picture = result.to_svg()
+    assert "not used: BP" in picture
+    assert "#2b5fd9" in picture
+    warned = Result(result.to_dict() | {"warnings": [{"reason": "total_flux", "detail": "looks like total flux"}]}, {})
+    assert "warnings=['total_flux']" in repr(warned)
+    assert "looks like total flux" in warned._repr_html_()
+    assert "total_flux" in Results([warned])._repr_html_()
+
+
+def test_evolution_in_a_notebook_lists_its_steps(classifier: Classifier) -> None:
+    evolution = classifier.evolution(
+        mjd=[60310.1, 60312.2, 60315.3], band=["g", "r", "g"], flux=[1310.0, 1250.5, 2980.0], flux_err=[55.0] * 3
+    )
+    html = evolution._repr_html_()
+    assert html.count("<tr>") == 1 + len(evolution.steps)

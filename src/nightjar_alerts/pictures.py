@@ -1,12 +1,14 @@
 """Pictures of results: SVG without any library, and axes of matplotlib.
 
-A picture shows the light curve (difference flux against time, one colour per band; open circles are not detected) and
-the most probable classes, those of the prediction set in a strong colour.
+A picture shows the light curve (difference flux against time, a colour and a symbol per filter; open symbols are not
+detected) and the most probable classes, those of the prediction set in a strong colour.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import import_module
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,17 +19,34 @@ if TYPE_CHECKING:
     from nightjar_alerts.models.lightcurve import LightCurve
     from nightjar_alerts.results import Evolution, Result, Results
 
-COLOURS: Final = {"u": "#0c71ff", "g": "#2f9e44", "r": "#c61c00", "i": "#e8a500", "z": "#d6338a", "Y": "#5d0000"}
-"""Colours of the Rubin bands; other filters are grey."""
-OTHER: Final = "#666666"
+LOOKS: Final = {
+    "u": ("#0c71ff", "o"), "g": ("#2f9e44", "^"), "r": ("#c61c00", "v"), "i": ("#e8a500", "s"), "z": ("#d6338a", "*"),
+    "Y": ("#5d0000", "p"), "c": ("#00a3b8", "D"), "o": ("#e8730c", "h"), "BP": ("#2b5fd9", "o"), "G": ("#2e9a47", "^"),
+    "RP": ("#c61c00", "v"), "U": ("#7a3fd1", "o"), "B": ("#2b5fd9", "D"), "V": ("#2e9a47", "s"), "R": ("#c61c00", "h"),
+    "I": ("#7b4a21", "s"), "w": ("#66707f", "o"), "C": ("#66707f", "D"),
+}  # fmt: skip
+"""Colour and symbol (as in matplotlib) of every filter, those of Rubin as in RTN-045; the web page has the same."""
+_CORNERS: Final = {
+    "^": (3, 0.0),
+    "v": (3, 0.5),
+    "s": (4, 0.125),
+    "D": (4, 0.0),
+    "*": (5, 0.0),
+    "p": (5, 0.0),
+    "h": (6, 0.0),
+}
+"""Corners of the symbols but the circle, and the turn of the first."""
+PALE_TEXT: Final = "#666666"
 INSIDE, OUTSIDE = "#2b6cb0", "#b8c7d9"
 """Colours of the classes inside and outside of the prediction set."""
 SHOWN_CLASSES: Final = 8
-WIDTH, HEIGHT = 900, 320
-_LEFT, _TOP, _RIGHT, _BOTTOM = 78, 52, 560, 272
+WIDTH, HEIGHT = 900, 338
+_LEFT, _TOP, _RIGHT, _BOTTOM = 78, 70, 560, 290
 _BARS, _LABEL = 585, 118
 _INK, _PALE = "#1a202c", "#d5dbe3"
 _TICKS: Final = 5
+_LINE: Final = 130
+"""Characters of a line of the heading."""
 _MAX_POINTS: Final = 2000
 """Points of a light curve that a picture shows; of a longer one evenly chosen points."""
 
@@ -41,8 +60,9 @@ def svg(result: "Result") -> str:
         f"<title>{escape(f'{heading}: {lines}')}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         f'<text x="{_LEFT}" y="22" font-size="16" font-weight="bold">{escape(heading)}</text>',
-        f'<text x="{_LEFT}" y="41">{escape(lines)}</text>',
     ]
+    for row, line in enumerate(wrap(lines, _LINE, max_lines=2, placeholder=" ...")):
+        parts.append(f'<text x="{_LEFT}" y="{41 + 16 * row}">{escape(line)}</text>')
     curve = result.light_curve
     parts += _panel(curve) if curve is not None and len(curve) else [_note("no light curve")]
     parts += _bars(result)
@@ -52,17 +72,20 @@ def svg(result: "Result") -> str:
 def _heading(result: "Result") -> tuple[str, str]:
     name = result.object_id or "light curve"
     if not result.classified:
-        return name, f"{result.status}: {result.detail or result.reason}"[:120]
+        return name, f"{result.status}: {result.detail or result.reason}"
+    warned = "".join(f"; warning: {warning['detail']}" for warning in result.warnings)
+    if result.other_filters:
+        warned = f"; not used: {', '.join(result.other_filters)}{warned}"
     if result.unusual:
-        return name, f"{result.class_name} {result.confidence:.2f}, but unusual: unlike what the model was trained on"
-    members = result.prediction_set
-    shown = "" if members is None else f"; {len(members)} class{'es' if len(members) > 1 else ''} in the set"
-    stated = "" if members is None or result.coverage is None else f" of {result.coverage:.0%}"
-    return name, f"{result.class_name} {result.confidence:.2f}{shown}{stated}"
+        unlike = "but unusual: unlike what the model was trained on"
+        return name, f"{result.class_name} {result.confidence:.2f}, {unlike}{warned}"
+    members, coverage = result.prediction_set, result.coverage
+    shown = "" if members is None or coverage is None else f"; {coverage:.0%} prediction set: {', '.join(members)}"
+    return name, f"{result.class_name} {result.confidence:.2f}{shown}{warned}"
 
 
 def _note(text: str) -> str:
-    return f'<text x="{(_LEFT + _RIGHT) / 2}" y="160" text-anchor="middle" fill="{OTHER}">{escape(text)}</text>'
+    return f'<text x="{(_LEFT + _RIGHT) / 2}" y="178" text-anchor="middle" fill="{PALE_TEXT}">{escape(text)}</text>'
 
 
 class _Axis:
@@ -110,9 +133,9 @@ class _Points:
 
     def limits(self) -> tuple[float, float]:
         """Return the range of fluxes: every point, and error bars unless they are far longer than the points."""
-        low, high = float(self.flux.min()), float(self.flux.max())
         longest = float(np.quantile(self.flux_err, 0.9))
-        return min(0.0, low - longest), max(0.0, high + longest)
+        low, high = min(0.0, float(self.flux.min()) - longest), max(0.0, float(self.flux.max()) + longest)
+        return low, high
 
 
 def _panel(curve: "LightCurve") -> list[str]:
@@ -141,22 +164,42 @@ def _panel(curve: "LightCurve") -> list[str]:
     )
     parts.append('<g clip-path="url(#panel)">')
     for name, rows in points.bands:
-        colour = COLOURS.get(name, OTHER)
+        colour, symbol = LOOKS[name]
         columns = (days[rows], points.flux[rows], points.flux_err[rows], points.detected[rows])
         for day, flux, error, detected in zip(*(column.tolist() for column in columns), strict=True):
             parts.append(
                 f'<path d="M{x(day)} {y(flux - error)}V{y(flux + error)}" stroke="{colour}" stroke-opacity=".5"/>'
-                f'<circle cx="{x(day)}" cy="{y(flux)}" r="3" stroke="{colour}" '
+                f'<path d="{_symbol(symbol, x(day), y(flux), 3)}" stroke="{colour}" '
                 f'fill="{colour if detected else "#fff"}"/>'
             )
     parts.append("</g>")
-    for index, (name, _) in enumerate(points.bands):
-        left = _RIGHT - 34 * (len(points.bands) - index)
-        colour = COLOURS.get(name, OTHER)
+    legend = [(name, *LOOKS[name], True) for name, _ in points.bands]
+    if not points.detected.all():
+        legend.append(("not detected", _INK, "o", False))
+    left = _RIGHT + 8.0 - sum(22 + 7 * len(name) for name, *_ in legend)
+    for name, colour, symbol, filled in legend:
         parts.append(
-            f'<circle cx="{left}" cy="18" r="4" fill="{colour}"/><text x="{left + 8}" y="22">{escape(name)}</text>'
+            f'<path d="{_symbol(symbol, left, 18, 4)}" stroke="{colour}" fill="{colour if filled else "#fff"}"/>'
+            f'<text x="{left + 8}" y="22">{escape(name)}</text>'
         )
+        left += 22 + 7 * len(name)
     return parts
+
+
+def _symbol(symbol: str, x: float, y: float, radius: float) -> str:
+    """Return the path of a symbol."""
+    if symbol == "o":
+        return (
+            f"M{x - radius:.1f} {y:.1f}a{radius} {radius} 0 1 0 {2 * radius} 0a{radius} {radius} 0 1 0 {-2 * radius} 0Z"
+        )
+    corners, turn = _CORNERS[symbol]
+    steps = 2 * corners if symbol == "*" else corners
+    path = []
+    for step in range(steps):
+        angle = 2 * math.pi * (turn + step / steps)
+        length = radius * (0.6 if symbol == "*" and step % 2 else 1.4 if symbol == "*" else 1.25)
+        path.append(f"{x + length * math.sin(angle):.1f} {y - length * math.cos(angle):.1f}")
+    return f"M{'L'.join(path)}Z"
 
 
 def _number(value: float, step: float) -> str:
@@ -201,7 +244,7 @@ def draw(result: "Result", ax: Any = None) -> Any:
         raise ImportError("matplotlib is not installed: pip install matplotlib; to_svg() needs no library") from error
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), width_ratios=(3, 1.6), layout="constrained")
     heading, lines = _heading(result)
-    figure.suptitle(f"{heading}: {lines}", fontsize=10)
+    figure.suptitle("\n".join(wrap(f"{heading}: {lines}", _LINE, max_lines=3, placeholder=" ...")), fontsize=10)
     _draw_light_curve(result, axes[0])
     classes = ranked(result)[::-1]
     colours = [INSIDE if inside else OUTSIDE for *_, inside in classes]
@@ -217,13 +260,14 @@ def _draw_light_curve(result: "Result", ax: Any) -> None:
         return
     points = _Points(curve)
     for name, rows in points.bands:
-        colour, detected = COLOURS.get(name, OTHER), points.detected
-        style = {"fmt": "o", "color": colour, "markersize": 4, "elinewidth": 0.8}
+        (colour, symbol), detected = LOOKS[name], points.detected
+        style = {"fmt": symbol, "color": colour, "markersize": 4, "elinewidth": 0.8}
         days = points.mjd - points.zero
         for chosen, look in ((rows & detected, {}), (rows & ~detected, {"markerfacecolor": "none"})):
             label = name if look == {} else None
             ax.errorbar(days[chosen], points.flux[chosen], points.flux_err[chosen], label=label, **style, **look)
-    ax.set(xlabel=f"MJD - {points.zero} (days)", ylabel=f"difference flux ({points.unit})", ylim=points.limits())
+    y = _Axis(*points.limits(), 0, 1)
+    ax.set(xlabel=f"MJD - {points.zero} (days)", ylabel=f"difference flux ({points.unit})", ylim=(y.low, y.high))
     ax.legend(fontsize="small")
 
 
@@ -251,18 +295,34 @@ def draw_evolution(evolution: "Evolution", ax: Any = None) -> Any:
 
 def html_table(results: "Results", rows: int) -> str:
     """Return the first results as an HTML table, and their number by status."""
-    heads = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason")
-    lines = ["<table><thead><tr>", *(f"<th>{head}</th>" for head in heads), "</tr></thead><tbody>"]
-    for result in results[:rows]:
-        row = result.row()
-        texts = {
-            "confidence": "" if row["confidence"] is None else f"{row['confidence']:.3f}",
-            "prediction_set": ", ".join(row["prediction_set"] or ()),
-            "unusual": "" if row["unusual"] is None else str(row["unusual"]),
-        }
-        cells = (texts.get(head, str(row[head] or "")) for head in heads)
-        lines.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+    heads = ["object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason"]
+    if any(result.warnings for result in results):
+        heads.append("warnings")
     shown = f"the first {rows} of {len(results):,}: " if len(results) > rows else ""
     notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes)
     listed = f"<ul>{notes}</ul>" if notes else ""
-    return "".join([*lines, f"</tbody></table><p>{shown}{escape(results.summary())}</p>{listed}"])
+    table = _html(heads, [result.row() for result in results[:rows]])
+    return f"{table}<p>{shown}{escape(results.summary())}</p>{listed}"
+
+
+def html_steps(evolution: "Evolution", rows: int) -> str:
+    """Return the last steps of an evolution as an HTML table, below one line about all of them."""
+    heads = ("mjd", "detections", "class", "confidence", "prediction_set", "unusual")
+    steps = evolution.steps
+    shown = f"the last {rows} of {len(steps)} steps" if len(steps) > rows else f"{len(steps)} steps"
+    changes = f"{evolution.class_changes} changes of the class"
+    return f"<p>{escape(evolution.object_id)} {shown}, {changes}</p>{_html(heads, steps[-rows:])}"
+
+
+def _html(heads: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return some columns of rows as an HTML table; numbers get three decimals, lists commas."""
+
+    def text(value: object) -> str:
+        if isinstance(value, list):
+            return ", ".join(value)
+        return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+    lines = ["<table><thead><tr>", *(f"<th>{head}</th>" for head in heads), "</tr></thead><tbody>"]
+    for row in rows:
+        lines.append(f"<tr>{''.join(f'<td>{escape(text(row.get(head)))}</td>' for head in heads)}</tr>")
+    return "".join([*lines, "</tbody></table>"])

@@ -48,9 +48,10 @@ class Result:
         if not self.classified:
             return f"Result({self.object_id!r}, {self.status!r}, reason={self.reason!r}, detail={self.detail!r})"
         novel = "" if self.unusual is None else f", unusual={self.unusual}"
+        warned = f", warnings={[warning['reason'] for warning in self.warnings]}" if self.warnings else ""
         return (
             f"Result({self.object_id!r}, {self.class_name!r}, confidence={self.confidence:.3f}, "
-            f"prediction_set={self.prediction_set}{novel})"
+            f"prediction_set={self.prediction_set}{novel}{warned})"
         )
 
     def __eq__(self, other: object) -> bool:
@@ -155,6 +156,11 @@ class Result:
     def points_per_band(self) -> dict[str, int]:
         """Number of observations that the network saw, by band."""
         return dict(self._document.get("points_per_band", {}))
+
+    @property
+    def other_filters(self) -> dict[str, int]:
+        """Number of observations that the network could not use because it has no band for their filter, by filter."""
+        return dict(self._document.get("other_filters", {}))
 
     @property
     def light_curve(self) -> LightCurve | None:
@@ -281,6 +287,12 @@ class Evolution:
         from nightjar_alerts.pictures import draw_evolution
 
         return draw_evolution(self, ax)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the last steps for a notebook."""
+        from nightjar_alerts.pictures import html_steps
+
+        return html_steps(self, SHOWN_ROWS)
 
 
 class Results(Sequence[Result]):
