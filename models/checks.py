@@ -1,4 +1,4 @@
-"""Warnings about a light curve whose values fit no survey: wrong unit, magnitudes sent as flux, total flux, odd times.
+"""Warnings about a light curve whose values fit no survey: units, magnitudes as flux, total flux, times, constancy.
 
 Notable:
 
@@ -50,12 +50,22 @@ MAGNITUDES: Final = (5.0, 32.0)
 MIN_POINTS: Final = 20
 MIN_SPAN_DAYS: Final = 100.0
 FRACTION_ABOVE_ZERO: Final = 0.9
+MIN_DEGREES: Final = 10
+"""Degrees of freedom from which on a light curve can be called constant."""
+CLEARLY_VARIABLE: Final = 12.0
+"""Range of the fluxes, in units of the largest error, above which chi squared need not be computed."""
 _CCD_MJD: Final = (15_000.0, 100_000.0)
 _DAYS_OF_MONTH: Final = 30.0
 
 
 def photometry_warnings(
-    mjd: NDArray[np.float64], flux: Floats, flux_err: Floats, survey: str = "", *, check_total: bool = True
+    mjd: NDArray[np.float64],
+    flux: Floats,
+    flux_err: Floats,
+    survey: str = "",
+    *,
+    band: NDArray[np.integer[Any]] | None = None,
+    check_total: bool = True,
 ) -> tuple[PhotometryWarning, ...]:
     """Return the warnings that apply to a light curve.
 
@@ -63,6 +73,7 @@ def photometry_warnings(
     ----------
     mjd : shape (n,), days. flux, flux_err: shape (n,), nJy; errors are positive.
     survey : survey of the photometry, empty when unknown.
+    band : shape (n,), filter of each point; without it nothing is said about constant sources.
     check_total : whether to check that the flux is a difference.
     """
     found = []
@@ -76,6 +87,8 @@ def photometry_warnings(
         found.append(PhotometryWarning("total_flux", detail))
     if not (_CCD_MJD[0] < float(mjd[0]) < _CCD_MJD[1]) and (time := _time_warning(mjd)) is not None:
         found.append(time)
+    if band is not None and (constant := _constant_warning(flux, flux_err, band)) is not None:
+        found.append(constant)
     return tuple(found)
 
 
@@ -104,6 +117,29 @@ def _depth_warning(flux: Floats, flux_err: Floats, survey: str) -> PhotometryWar
     which = f"not that of {survey}" if survey in SURVEY_DEPTHS else "that of no survey"
     detail = f"the median error is that of a 5 sigma depth of {depth:.1f} mag, {which}: check flux_unit"
     return PhotometryWarning("implausible_depth", detail)
+
+
+def _constant_warning(flux: Floats, flux_err: Floats, band: NDArray[np.integer[Any]]) -> PhotometryWarning | None:
+    """Return a warning where the flux of every filter agrees with a constant one.
+
+    Chi squared about the weighted mean of each filter is at most two standard deviations above its expectation, which
+    is the number of degrees of freedom, nu; its variance is 2 nu. Difference flux is near zero in all filters of a
+    constant source, so a wide range needs no chi squared.
+    """
+    if float(flux.max() - flux.min()) > CLEARLY_VARIABLE * float(flux_err.max()):
+        return None
+    weight = np.square(flux_err, dtype=np.float64) ** -1
+    total = np.bincount(band, weight)
+    used = total > 0
+    degrees = len(flux) - np.count_nonzero(used)
+    if degrees < MIN_DEGREES:
+        return None
+    mean = np.bincount(band, weight * flux)[used] / total[used]
+    chi2 = float(np.dot(weight, np.square(flux, dtype=np.float64)) - np.dot(total[used], np.square(mean)))
+    if chi2 > degrees + 2.0 * (2.0 * degrees) ** 0.5:
+        return None
+    detail = f"the flux does not vary within its errors (chi squared {chi2:.0f} for {degrees} degrees of freedom)"
+    return PhotometryWarning("constant_flux", detail)
 
 
 def _time_warning(mjd: NDArray[np.float64]) -> PhotometryWarning | None:

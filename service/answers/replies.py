@@ -183,8 +183,8 @@ class PhotometryWarning(Reply):
     """Something that is probably wrong with the values of a light curve."""
 
     reason: str = Field(
-        description="machine-readable code: `implausible_depth`, `magnitudes_as_flux`, `times_look_like_jd` or "
-        "`total_flux`"
+        description="machine-readable code: `constant_flux`, `implausible_depth`, `magnitudes_as_flux`, "
+        "`times_look_like_jd` or `total_flux`"
     )
     detail: str = Field(description="description, and what to do")
 

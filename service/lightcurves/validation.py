@@ -81,7 +81,9 @@ def _with_notes(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
     if sent.upper_limit is not None and (limits := _count_limits(sent.upper_limit)):
         notes["dropped"] = {"upper_limit": limits}
     check_total = sent.flux_kind is UNSET
-    if warnings := photometry_warnings(curve.mjd, curve.flux, curve.flux_err, curve.survey, check_total=check_total):
+    if warnings := photometry_warnings(
+        curve.mjd, curve.flux, curve.flux_err, curve.survey, band=curve.band, check_total=check_total
+    ):
         notes["warnings"] = warnings
     return replace(curve, **notes) if notes else curve
 

@@ -176,7 +176,7 @@ def decode_bodies(bodies: Sequence[Body], parents: Sequence[str] = ()) -> list[L
 def _with_warnings(curve: LightCurve | LightCurveError) -> LightCurve | LightCurveError:
     if isinstance(curve, LightCurveError):
         return curve
-    warnings = photometry_warnings(curve.mjd, curve.flux, curve.flux_err, curve.survey)
+    warnings = photometry_warnings(curve.mjd, curve.flux, curve.flux_err, curve.survey, band=curve.band)
     return replace(curve, warnings=warnings) if warnings else curve
 
 

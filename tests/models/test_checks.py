@@ -94,3 +94,26 @@ def test_total_flux_of_real_variables_is_noticed_and_of_supernovae_is_not() -> N
         ]
     assert np.mean(found["total"]) >= 0.95
     assert np.mean(found["difference"]) <= 0.03
+
+
+@pytest.mark.parametrize("level", [0.0, 300.0])
+def test_constant_sources_are_noticed_and_variable_ones_are_not(level: float) -> None:
+    rng = np.random.default_rng(3)
+    band = np.arange(40) % 3
+    flux_err = rng.uniform(50.0, 200.0, 40)
+    constant = level * (1 + band) + rng.normal(0.0, flux_err)
+    assert "constant_flux" in reasons(DAYS, constant, flux_err, band=band)
+    assert "constant_flux" not in reasons(DAYS, constant + 4 * flux_err * np.sin(DAYS), flux_err, band=band)
+    assert "constant_flux" not in reasons(DAYS[:12], constant[:12], flux_err[:12], band=band[:12])
+
+
+def test_constancy_is_judged_by_chi_squared_about_the_mean_of_each_filter() -> None:
+    band = np.repeat([1, 4], 10)
+    flux_err = np.full(20, 100.0)
+    flux = np.where(np.arange(20) % 2 == 0, 200.0, 0.0) + 300.0 * (band == 4)  # chi squared 20
+    warnings = photometry_warnings(DAYS[:20], flux, flux_err, band=band)
+    assert [warning.detail for warning in warnings] == [
+        "the flux does not vary within its errors (chi squared 20 for 18 degrees of freedom)"
+    ]
+    assert reasons(DAYS[:20], 1.2 * flux, flux_err, band=band) == ["constant_flux"]  # chi squared 28.8
+    assert reasons(DAYS[:20], 1.25 * flux, flux_err, band=band) == []  # 31, above 18 + 2 sqrt(36) = 30
