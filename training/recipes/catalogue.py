@@ -274,6 +274,20 @@ def romae_default() -> Recipe:
     return astro_moe.default().model_copy(update={"name": "romae-default", "network": network})
 
 
+def romae_sky() -> Recipe:
+    """Train ``romae-default`` on with the light curves of ``sky-bands-whole``; the head goes on as well."""
+    sky = astro_moe.sky_bands_whole()
+    return sky.model_copy(
+        update={
+            "name": "romae-sky",
+            "network": romae_default().network,
+            "schedule": ScheduleConfig(steps=1_050, warmup_steps=100, final_fraction=0.0),
+            "optimiser": sky.optimiser.model_copy(update={"lr": 8e-4}),
+            "validation": ValidationConfig(every=400, objects=1_000, keep="last"),
+        }
+    )
+
+
 def debug_romae() -> Recipe:
     """Return a network small enough to run the whole pipeline in under a minute on two cores."""
     return romae_tiny_shallow().model_copy(
@@ -360,6 +374,7 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     romae_tiny_shallow_pretraining,
     romae_tiny_pretraining,
     romae_default,
+    romae_sky,
     debug_romae,
     debug_romae_pretraining,
     astromer,

@@ -118,9 +118,7 @@ def _data(manifest: Manifest) -> str:
     data = manifest.data
     classes = ", ".join(f"{name} {count:,}" for name, count in data.get("classes", {}).items())
     mixture = ", ".join(f"{share:.0%} {name}" for name, share in data.get("mixture", {}).items())
-    counted = fill(
-        f"- light curves sampled for the fit of heads or trees, by class: {classes}", 120, subsequent_indent="  "
-    )
+    counted = fill(f"- light curves sampled from it, by class: {classes}", 120, subsequent_indent="  ")
     return f"""## Training data
 
 Real light curves of many surveys, real objects re-observed with the cadence of other surveys, and simulated ones; half

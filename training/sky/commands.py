@@ -112,6 +112,8 @@ class Featurize(SkyStep):
 
     def cli_cmd(self) -> None:
         """Compute and write."""
+        from nightjar_alerts.models.networks.romae import RoMAE
+        from nightjar_alerts.training.fit.checkpoints import load_network
         from nightjar_alerts.training.recipes.astro_moe import sky_heads
         from nightjar_alerts.training.sky.heads import load_backbone
         from nightjar_alerts.training.sky.tables import write_embeddings, write_statistics
@@ -119,7 +121,9 @@ class Featurize(SkyStep):
         if self.what == "everything":
             write_statistics(sky_heads(), self.tables)
         if self.backbone is not None:
-            write_embeddings(load_backbone(self.backbone)[0], self.tables)
+            network, _ = load_network(self.backbone)
+            backbone = network if isinstance(network, RoMAE) else load_backbone(self.backbone)[0]
+            write_embeddings(backbone, self.tables)
 
 
 class Heads(SkyStep):
@@ -188,7 +192,7 @@ class Boost(SkyStep):
 class Export(SkyStep):
     """Calibrate fitted heads, fit their sets and their novelty, and export all of it as a bundle."""
 
-    run: CliPositionalArg[Path] = Field(description="run folder of `heads`")
+    run: CliPositionalArg[Path] = Field(description="run folder of `heads`, or of `train romae-sky`")
     out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
     tables: Path = Field(description="folder of `sample` and `featurize` that the heads were fitted on")
     more: list[Path] = Field(default=[], description="further folders, for fitting and validation; repeatable")

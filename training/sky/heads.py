@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 from nightjar_alerts.models.common import write_atomic
 from nightjar_alerts.models.lightcurve import Bool, Float32, Int64
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.statistics.points import Statistics
 from nightjar_alerts.models.networks.zoo import build, transfer
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
@@ -156,8 +157,10 @@ def _loss(network: AstroMoE, body_ME: Tensor, statistics: Statistics, target_MC:
 
 
 @torch.inference_mode()
-def answers(network: AstroMoE, inputs: HeadInputs) -> tuple[Float32, Float32]:
-    """Logits [N, C] and whole embeddings [N, E + D] of light curves of which the branches' words are known."""
+def answers(network: AstroMoE | RoMAE, inputs: HeadInputs) -> tuple[Float32, Float32]:
+    """Logits [N, C] and complete embeddings [N, E + D] from the embeddings of the branches; RoMAE has no statistics."""
+    if isinstance(network, RoMAE):
+        return network.head(torch.from_numpy(inputs.embedding)).numpy(), inputs.embedding
     logits, embeddings = [], []
     assert network.statistics is not None
     for start in range(0, len(inputs.embedding), ROWS_AT_ONCE):

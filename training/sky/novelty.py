@@ -27,6 +27,7 @@ from nightjar_alerts.models.lightcurve import Bool, Float32, Int64, RaggedBatch
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.network import INPUTS
+from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.posterior import Novelty
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
@@ -181,8 +182,8 @@ def statistics_of(network: AstroMoE, curve_set: CurveSet) -> tuple[Float32, Bool
 
 
 @torch.inference_mode()
-def embeddings_of(network: AstroMoE, curve_set: CurveSet) -> Float32:
-    """Return the branches' embeddings [N, E]."""
+def embeddings_of(network: AstroMoE | RoMAE, curve_set: CurveSet) -> Float32:
+    """Return the embeddings [N, E] of the branches, or of RoMAE."""
     embedding_NE = _empty(len(curve_set))
     for rows, inputs in curve_set.batches():
         part_BE = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()

@@ -24,8 +24,10 @@ from nightjar_alerts.models.bundle import (
     write_manifest,
 )
 from nightjar_alerts.models.lightcurve import Float64, RaggedBatch, Tokens
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
+from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import PredictionSets
 from nightjar_alerts.models.taxonomy import ELASTICC, LSST_ALERTS, UNIFORM, ZTF_BRIGHT, taxonomy_of
@@ -89,7 +91,7 @@ def ship(
     trees: Path | None = None,
     more: Sequence[Path] = (),
 ) -> Bundle:
-    """Write a bundle of a run of ``sky heads``.
+    """Write a bundle of a run of ``sky heads``, or of ``train romae-sky``, which has no metadata and no trees.
 
     Parameters
     ----------
@@ -108,7 +110,7 @@ def ship(
     if out.exists() and any(out.iterdir()):
         raise RunError(f"{out} is not empty; remove it or name another folder")
     network, config = load_network(run)
-    assert isinstance(network, AstroMoE)
+    assert isinstance(network, AstroMoE | RoMAE)
     folders = (folder, *more)
     curve_set = joined([read_curve_set(each / "validation.npz") for each in folders])
     forest = None if trees is None else read_forest(trees)
@@ -130,7 +132,9 @@ def ship(
     return _complete(out, fitted)
 
 
-def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: Forest | None = None) -> FittedBundle:
+def fit_all(
+    network: AstroMoE | RoMAE, folders: Sequence[Path], recipe: Recipe, forest: Forest | None = None
+) -> FittedBundle:
     """Fit ensemble weights (if there are trees), calibration, novelty and prediction sets, and measure them."""
     (inputs, curve_set), training_part = (read_part(folders, part) for part in ("validation", "train"))
     training = training_part[1]
@@ -162,7 +166,12 @@ def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: 
         dict(zip(classes, share_C.tolist(), strict=True)),
         metrics,
         input_statistics(
-            training.curves, training.label, classes, bands=recipe.data.bands, flux_unit=recipe.data.flux_unit
+            training.curves,
+            training.label,
+            classes,
+            bands=recipe.data.bands,
+            flux_unit=recipe.data.flux_unit,
+            columns=METADATA_COLUMNS if "metadata" in network.input_names else (),
         ),
         ensemble,
     )
@@ -195,7 +204,7 @@ def _measured_on(classes: Sequence[str]) -> str:
     return MEASURED_ON if tuple(classes) == ELASTICC.names else MEASURED_ON_ZTF
 
 
-def served_sample(network: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) -> ServedSample:
+def served_sample(network: AstroMoE | RoMAE, inputs: HeadInputs, curve_set: CurveSet) -> ServedSample:
     """Answers of the network about light curves, as `training.score` reads them."""
     logits_NC, embedding_NE = answers(network, inputs)
     return ServedSample(
@@ -209,7 +218,11 @@ def served_sample(network: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) ->
 
 
 def _novelty(
-    network: AstroMoE, part: tuple[HeadInputs, CurveSet], folders: Sequence[Path], usual: ServedSample, seed: int
+    network: AstroMoE | RoMAE,
+    part: tuple[HeadInputs, CurveSet],
+    folders: Sequence[Path],
+    usual: ServedSample,
+    seed: int,
 ) -> tuple[OutlierModel, dict[str, float]]:
     (inputs, training), (outlier_inputs, outliers) = part, read_part(folders, "outliers")
     rng = np.random.default_rng(seed)
@@ -280,7 +293,7 @@ def counts(folders: Sequence[Path]) -> dict[str, int]:
 
 
 def parity_tokens(
-    network: AstroMoE, curve_set: CurveSet, config: RunConfig, ensemble: Ensembled | None = None
+    network: AstroMoE | RoMAE, curve_set: CurveSet, config: RunConfig, ensemble: Ensembled | None = None
 ) -> list[Tokens]:
     """Light curves of every length, and noise of every brightness that reaches the rarer experts.
 
@@ -291,6 +304,8 @@ def parity_tokens(
     rows = rng.permutation(len(curve_set))[:PARITY_CURVES]
     drawn = (usable_tokens(noise(rng), config.recipe.data) for _ in range(PARITY_NOISE))
     candidates = [_tokens(curve_set, int(row)) for row in rows] + [tokens for tokens in drawn if tokens is not None]
+    if isinstance(network, RoMAE):
+        return candidates
     decided = [tokens for tokens in candidates if _is_decided(network, tokens)]
     if ensemble is None:
         return decided
@@ -376,7 +391,7 @@ def _complete(out: Path, fitted: FittedBundle) -> Bundle:
         },
         "priors": fitted.priors,
         "domain": _domain(contents["bands"]) if everything else None,
-        "context": {"learned": ["redshift"]},
+        "context": {"learned": ["redshift"] if contents["metadata_columns"] else []},
     }
     write_manifest(out, Manifest.model_validate_json(json.dumps(contents)))
     return write_sky_card(out)

@@ -19,6 +19,7 @@ import numpy as np
 
 from nightjar_alerts.models.lightcurve import Bool, Int64
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.augment import AugmentationConfig
 from nightjar_alerts.training.data.mixture import read_mixture, sky_dataset
@@ -125,7 +126,7 @@ def write_statistics(recipe: Recipe, folder: Path) -> None:
         np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=mask_NK)
 
 
-def write_embeddings(backbone: AstroMoE, folder: Path) -> None:
+def write_embeddings(backbone: AstroMoE | RoMAE, folder: Path) -> None:
     """Compute the embeddings of every part."""
     for part in PARTS:
         np.savez(

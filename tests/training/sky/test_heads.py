@@ -10,6 +10,7 @@ import torch
 
 from nightjar_alerts.models.bundle import verify_golden
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
 from nightjar_alerts.models.taxonomy import ELASTICC
@@ -19,9 +20,11 @@ from nightjar_alerts.training.export.served import StrangerScore
 from nightjar_alerts.training.fit.boosting import read_forest
 from nightjar_alerts.training.fit.checkpoints import DataSource, load_network
 from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads, with_network
+from nightjar_alerts.training.recipes.catalogue import debug_romae
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.confidence import fit_reference
 from nightjar_alerts.training.simulate.generate import simulate
+from nightjar_alerts.training.sky.commands import Featurize
 from nightjar_alerts.training.sky.heads import (
     HeadInputs,
     HeadsConfig,
@@ -44,7 +47,7 @@ from nightjar_alerts.training.sky.novelty import (
     statistics_of,
     synthetic_outliers,
 )
-from nightjar_alerts.training.sky.shipping import ship
+from nightjar_alerts.training.sky.shipping import fit_all, ship
 from nightjar_alerts.training.sky.tables import (
     fit_trees,
     read_head_inputs,
@@ -197,6 +200,33 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     assert manifest.ensemble is not None
     assert manifest.ensemble.trees == 20 * 6
     assert any("ensemble.trees" in node.name for node in walk(onnx.load(bundle.model).graph))
+
+
+def test_fit_all_romae_uses_its_embeddings_and_no_metadata(curve_set: CurveSet, tmp_path: Path) -> None:
+    folder, recipe = tmp_path / "tables", debug_romae()
+    folder.mkdir()
+    (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
+    for part in ("train", "validation"):
+        curve_set.save(folder / f"{part}.npz")
+    synthetic_outliers(curve_set, 1).save(folder / "outliers.npz")
+    run = save_run(
+        build(recipe.network), recipe, tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "run"
+    )
+    write_statistics(with_network(debug(), "few", d_statistics=8), folder)
+    Featurize(tables=folder, backbone=run, what="embeddings").cli_cmd()
+    network, _ = load_network(run)
+    assert isinstance(network, RoMAE)
+    rows, batch = next(curve_set.batches(8))
+    with torch.no_grad():
+        whole = network(*(batch[name] for name in network.input_names))
+    logits, embedding = answers(network, read_head_inputs(folder, "train"))
+    np.testing.assert_allclose(whole.logits_BC.numpy(), logits[rows], atol=1e-5)
+    np.testing.assert_allclose(whole.embedding_BE.numpy(), embedding[rows], atol=1e-5)
+    fitted = fit_all(network, [folder], recipe)
+    assert fitted.ensemble is None
+    assert fitted.inputs.missing_metadata == {}
+    assert fitted.novelty.described.method == "fitted"
+    assert fitted.metrics["validation"]["light_curves"] == len(curve_set)
 
 
 def test_heads_go_on_from_those_of_a_run(
