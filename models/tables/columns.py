@@ -7,6 +7,7 @@ nested columns have dotted names (``lightcurve.mjd``).
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,10 @@ class Lists:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice) -> "Lists":
+        offsets = self.offsets[rows.start : rows.stop + 1]
+        return Lists(offsets - offsets[0], self.values[offsets[0] : offsets[-1]])
 
 
 Column = Array | Lists
@@ -79,41 +84,36 @@ def _mjd_of(days: Array) -> Float64:
     return np.asarray(mjd, np.float64)
 
 
-_FRACTION_OF_DAY: Final = re.compile(r"(\d{4})[-/](\d{1,2})[-/](\d{1,2})(\.\d+)?")
-_DATE_AND_TIME: Final = re.compile(
-    r"(?P<moment>\d{4}-\d\d-\d\d(?:[T ]\d\d(?::\d\d(?::\d\d(?:\.\d*)?)?)?)?)"
-    r"(?:\s*(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d))?"
-)
-_ZONE: Final = re.compile(r"(?:Z|\s*UTC?|[+-]00:?00)$", re.IGNORECASE)
+_DATE: Final = re.compile(r"(\d{4})([-/]?)(\d{1,2})\2(\d{1,2})(\.\d+)?")
+_ZONE: Final = re.compile(r"\s*UTC?$|\s+(?=[+-]\d\d:?\d\d$)", re.IGNORECASE)
+"""``UT`` or ``UTC``, or the space in front of an offset."""
+_MJD_ZERO: Final = datetime(1858, 11, 17)
 
 
 def iso_times(column: Array) -> tuple[Float64, Bool]:
     """Convert ISO dates, also ``2024-05-01.25`` and ``2024/05/01 06:00``, to MJD; as :func:`numbers` otherwise."""
     values, bad = np.full(len(column), np.nan), np.zeros(len(column), np.bool_)
     for index, value in enumerate(column):
-        text = _ZONE.sub("", str(value).strip()) if value is not None else ""
+        text = _text(value)
         if text.lower() in MISSING_TEXTS or text == "NaT":
             continue
         try:
-            values[index] = iso_time(text)
+            values[index] = _iso_time(text)
         except ValueError:
             bad[index] = True
     return values, bad
 
 
-def iso_time(text: str) -> float:
+def _iso_time(text: str) -> float:
     """Return the MJD of an ISO date. Raises ValueError."""
-    if match := _FRACTION_OF_DAY.fullmatch(text):
-        year, month, day, fraction = match.groups()
-        date = np.datetime64(f"{year}-{int(month):02}-{int(day):02}", "D")
-        return float((date - np.datetime64("1858-11-17", "D")).astype(int)) + float(fraction or 0.0)
-    if not (match := _DATE_AND_TIME.fullmatch(text.replace("/", "-"))):
-        raise ValueError(f"{text!r} is not an ISO date")
-    days = (np.datetime64(match["moment"], "us") - np.datetime64("1858-11-17", "us")).astype(np.int64) / 86_400e6
-    if match["sign"] is None:
-        return float(days)
-    offset = (int(match["hours"]) * 60 + int(match["minutes"])) / 1440.0
-    return float(days - offset if match["sign"] == "+" else days + offset)
+    fraction = 0.0
+    if match := _DATE.fullmatch(text):
+        year, _, month, day, fraction_text = match.groups()
+        text, fraction = f"{year}-{int(month):02}-{int(day):02}", float(fraction_text or 0.0)
+    time = datetime.fromisoformat(_ZONE.sub("", text).replace("/", "-").rstrip("."))
+    if time.tzinfo:
+        time = time.astimezone(UTC).replace(tzinfo=None)
+    return (time - _MJD_ZERO) / timedelta(days=1) + fraction
 
 
 def texts(column: Array) -> NDArray[np.object_]:
@@ -150,3 +150,45 @@ def object_column(values: Sequence[object]) -> NDArray[np.object_]:
     column = np.empty(len(values), np.object_)
     column[:] = values
     return column
+
+
+def lists_of(rows: Sequence[Any]) -> Lists:
+    """Return rows of lists as one column; None is an empty list."""
+    present = [row for row in rows if row is not None and len(row)]
+    offsets = np.cumsum([0, *(0 if row is None else len(row) for row in rows)], dtype=np.int64)
+    if present and all(isinstance(row, np.ndarray) and row.dtype.kind in "fiub" for row in present):
+        return Lists(offsets, np.concatenate(present))
+    values = column_of([value for row in present for value in row])
+    if isinstance(values, Lists):  # lists in lists, which hold no light curve
+        values = object_column([None] * len(values))
+    return Lists(offsets, values)
+
+
+def column_of(values: Any) -> Column:
+    """Return an array, masked or not, or a sequence of numbers, flags, text or lists as a column."""
+    if not isinstance(values, np.ndarray):
+        values = list(values)
+        kinds = set(map(type, values))
+        if kinds & {list, tuple, np.ndarray}:
+            return lists_of([value if isinstance(value, list | tuple | np.ndarray) else None for value in values])
+        are_numbers = all(issubclass(kind, float | int) and kind is not bool for kind in kinds)
+        if not kinds or not (are_numbers or kinds <= {bool, np.bool_}):
+            return object_column(values)
+        values = np.array(values)
+        if values.dtype.kind == "O" or (values.dtype.kind == "f" and float not in kinds):  # integers of 64 bits or more
+            return object_column(values)
+    mask = np.ma.getmaskarray(values)
+    array: Array = np.ma.getdata(values)
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "replace")
+    if array.dtype.kind == "f" and mask.any():
+        array = np.where(mask, np.nan, array)
+    elif array.dtype.kind in "OU" or mask.any():
+        array = array.astype(np.object_)
+        array[mask] = None
+    if array.ndim > 1:
+        array = array.reshape(len(array), -1)
+        return Lists(np.arange(len(array) + 1, dtype=np.int64) * array.shape[1], array.reshape(-1))
+    if array.dtype.kind == "O":
+        return column_of(list(array))
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -245,7 +245,7 @@ def test_parquet_sorted_by_time_and_in_parts_is_read(tmp_path: Path, monkeypatch
     frame().sort_values("mjd").to_parquet(path, row_group_size=5)
     check(path)
     monkeypatch.setattr("nightjar_alerts.models.tables.reader.HELD_POINTS", 3)
-    monkeypatch.setattr("nightjar_alerts.models.tables.files.BATCH_ROWS", 4)
+    monkeypatch.setattr("nightjar_alerts.models.tables.libraries.BATCH_ROWS", 4)
     check(path)
 
 

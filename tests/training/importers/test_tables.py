@@ -42,7 +42,7 @@ def test_rows_become_objects(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_an_object_may_reach_over_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("nightjar_alerts.models.tables.files.BATCH_ROWS", rows)
+    monkeypatch.setattr("nightjar_alerts.models.tables.libraries.BATCH_ROWS", rows)
     table = {"id": ["a"] * 4 + ["b"], "t": np.arange(5.0), "b": ["g"] * 5, "f": np.ones(5), "e": np.ones(5)}
     pq.write_table(pa.table(table), tmp_path / "x.parquet")
     raws = read(tmp_path / "x.parquet")
