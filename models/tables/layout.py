@@ -16,20 +16,23 @@ from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import (
     FILTERS,
     JD_MINUS_MJD,
-    NAMES,
     NJY_PER_UNIT,
     NJY_ZERO_POINT,
     Float64,
-    nearest_band,
     njy_of_magnitude,
 )
 from nightjar_alerts.models.tables import vocabulary
 from nightjar_alerts.models.tables.columns import Array, Batch, Lists, is_text, iso_times, numbers, texts
-from nightjar_alerts.models.tables.options import Choice, Guess, TableError, TableOptions, TableQuestion
+from nightjar_alerts.models.tables.options import (
+    Choice,
+    Guess,
+    TableError,
+    TableOptions,
+    TableQuestion,
+    described_filter,
+)
 from nightjar_alerts.models.tables.vocabulary import RANKS, filter_and_role, last_part, plain, unit_of
 
-NO_FILTER: Final = ""
-"""Filter of rows that are left out on purpose."""
 SAMPLE_POINTS: Final = 65_536
 USUAL_DEPTH: Final = (14.0, 25.5)
 """AB magnitude at 5 sigma of a flux without a unit that is taken for nJy, the default of the service."""
@@ -117,16 +120,6 @@ class Layout:
     def guess(self, option: str, value: object, text: str) -> None:
         """Add a decision that the options did not make."""
         self.guesses.append(Guess(option, str(value), text))
-
-
-def described_filter(meaning: str) -> str:
-    """Return the filter that an option names: itself, or the band nearest to its wavelength. Raises TableError."""
-    if not meaning or meaning in NAMES:
-        return FILTERS[NAMES[meaning]] if meaning else NO_FILTER
-    try:
-        return nearest_band(float(meaning.partition("/")[0]))
-    except ValueError as error:
-        raise TableError(f"filter {meaning!r}: {error}") from None
 
 
 def guess_layout(
@@ -392,7 +385,7 @@ class _Guesser:
     def _find_band(self) -> None:
         result = self.result
         if self.options.band:
-            result.band = described_filter(self.options.band)
+            result.band = described_filter(self.options.band, "band")
             return
         pool = [*self.points, *self.scalars] if result.nested else self.points
         if self._find("band", pool, self._holds_filters):
@@ -427,7 +420,8 @@ class _Guesser:
             if "err" in own:
                 own.setdefault("flux_err" if "flux" in own else "mag_err", own.pop("err"))
             if ("flux" in own and "flux_err" in own) or ("mag" in own and ("mag_err" in own or options.mag_err)):
-                result.wide.append((described_filter(options.filters.get(band, band)) or band, own))
+                named = described_filter(options.filters.get(band, band), f"filters[{band!r}]")
+                result.wide.append((named or band, own))
         if "time" not in result.columns and not all("time" in own for _, own in result.wide):
             result.wide.clear()
         if result.wide:
@@ -638,7 +632,9 @@ class _Guesser:
 
     def _decide_filters(self) -> None:
         result, options = self.result, self.options
-        result.filters = {name: described_filter(meaning) for name, meaning in options.filters.items()}
+        result.filters = {
+            name: described_filter(meaning, f"filters[{name!r}]") for name, meaning in options.filters.items()
+        }
         if "band" not in result.columns:
             return
         column = result.columns["band"]

@@ -1,10 +1,12 @@
 """Options of the reader, and what it reports: guesses, questions and errors."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, get_args
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from nightjar_alerts.models.photometry import NAMES, MagSystem, SourceUnit
+from nightjar_alerts.models.filters import known_filter
+from nightjar_alerts.models.photometry import FILTERS, MagSystem, SourceUnit, nearest_band
 
 FluxKind = Literal["difference", "total"]
 TimeFormat = Literal["mjd", "jd", "iso", "unix", "year"]
@@ -33,6 +35,9 @@ ROLES: Final = (
 """What a column can be. ``limit`` is the limiting magnitude of an observation, ``upper_limit`` a flag that its
 measurement is a limit, ``sign`` the sign of a difference magnitude (ZTF's ``isdiffpos``), ``zero_point`` the AB zero
 point of the flux, ``parent`` what objects share that must stay on one side of a split."""
+
+NO_FILTER: Final = ""
+"""Filter of rows that are left out on purpose."""
 
 
 class TableError(ValueError):
@@ -72,11 +77,7 @@ class TableQuestion(TableError):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the question as JSON values."""
-        return {
-            "question": self.question,
-            "option": self.option,
-            "choices": [{"value": choice.value, "meaning": choice.meaning} for choice in self.choices],
-        }
+        return {"question": self.question, "option": self.option, "choices": list(map(asdict, self.choices))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Guess:
 
     def to_dict(self) -> dict[str, str]:
         """Return the guess as JSON values."""
-        return {"option": self.option, "value": self.value, "text": self.text}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,8 @@ class TableOptions:
         reaches into a nested column (``lightcurve.mjd``).
     object_id : name of the one object in a table without a column of names.
     band : the one filter of a table without a column of filters.
-    filters : filter of each name in the table: a name of :data:`models.photometry.FILTERS`, an effective wavelength
-        in nm, optionally with a width (``620``, ``620/140``), or empty to leave its rows out.
+    filters : filter of each name in the table: a name that :func:`models.filters.known_filter` knows, an effective
+        wavelength in nm, optionally with a width (``620``, ``620/140``), or empty to leave its rows out.
     filter_numbers : numbering of filters that are given as integers.
     time_format : ``mjd``, ``jd`` (JD, HJD, BJD), ``iso``, ``unix`` (seconds) or ``year`` (decimal).
     time_offset : days to add to the times to get MJD (or JD, with ``time_format="jd"``).
@@ -156,32 +157,14 @@ class TableOptions:
 
     def __post_init__(self) -> None:
         """Check the values. Raises TableError naming the option."""
-        for name, kind in (
-            ("format", TableFormat),
-            ("time_format", TimeFormat),
-            ("flux_kind", FluxKind),
-        ):
-            known = get_args(kind)
-            if (value := getattr(self, name)) and value not in known:
-                raise TableError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
+        for name, known in _CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                raise TableError(f"{name} is {value!r}; it must be one of {', '.join(filter(None, known))}")
         if unknown := sorted(set(self.columns) - set(ROLES)):
             raise TableError(f"columns has {unknown[0]!r}; a column can be {', '.join(ROLES)}")
-        if self.filter_numbers not in ("", "ztf", "lsst", "ps1"):
-            raise TableError(f"filter_numbers is {self.filter_numbers!r}; it must be one of ztf, lsst, ps1")
-        if self.mag_system not in ("", "AB", "Vega", "mixed"):
-            raise TableError(f"mag_system is {self.mag_system!r}; it must be one of AB, Vega, mixed")
-        if self.flux_unit and self.flux_unit not in (units := (*get_args(SourceUnit), "mag")):
-            raise TableError(f"flux_unit is {self.flux_unit!r}; it must be one of {', '.join(units)}")
-        if self.upper_limits not in ("drop", "use"):
-            raise TableError(f"upper_limits is {self.upper_limits!r}; it must be drop or use")
-        if self.band and self.band not in NAMES and not _is_wavelength(self.band):
-            raise TableError(f"band is {self.band!r}; it must be a wavelength in nm or one of {', '.join(NAMES)}")
+        described_filter(self.band, "band")
         for name, meaning in self.filters.items():
-            if meaning and meaning not in NAMES and not _is_wavelength(meaning):
-                known_names = ", ".join(NAMES)
-                raise TableError(
-                    f"filters[{name!r}] is {meaning!r}; it must be a wavelength in nm or one of {known_names}"
-                )
+            described_filter(meaning, f"filters[{name!r}]")
         if self.limit_sigma <= 0:
             raise TableError("limit_sigma must be greater than zero")
 
@@ -191,9 +174,31 @@ class TableOptions:
         return tuple(each.name for each in fields(cls))
 
 
-def _is_wavelength(text: str) -> bool:
-    wavelength, _, width = text.partition("/")
+def _literals(kind: Any) -> list[Any]:
+    """Return the values of a type that is one of some Literals."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [value for part in get_args(kind) for value in _literals(part)]
+
+
+_CHOICES: Final = {name: known for name, kind in get_type_hints(TableOptions).items() if (known := _literals(kind))}
+
+
+def described_filter(meaning: str, option: str) -> str:
+    """Return the filter that an option names: a known one, or the band nearest to a wavelength; empty for none.
+
+    Raises
+    ------
+    TableError
+        When it is neither; the message names the option.
+    """
+    if not meaning:
+        return NO_FILTER
+    if known := known_filter(meaning):
+        return known
+    if not re.fullmatch(r"[0-9.]+(/[0-9.]+)?", meaning):
+        raise TableError(f"{option} is {meaning!r}; it must be a wavelength in nm or one of {', '.join(FILTERS)}")
     try:
-        return float(wavelength) > 0 and (not width or float(width) > 0)
-    except ValueError:
-        return False
+        return nearest_band(float(meaning.partition("/")[0]))
+    except ValueError as error:
+        raise TableError(f"{option} is {meaning!r}: {error}") from None

@@ -40,8 +40,8 @@ from nightjar_alerts.models.tables.columns import (
     texts,
 )
 from nightjar_alerts.models.tables.files import Data, Source, open_source
-from nightjar_alerts.models.tables.layout import NO_FILTER, guess_layout
-from nightjar_alerts.models.tables.options import Guess, TableError, TableOptions, TableQuestion
+from nightjar_alerts.models.tables.layout import guess_layout
+from nightjar_alerts.models.tables.options import NO_FILTER, Guess, TableError, TableOptions, TableQuestion
 
 HELD_POINTS: Final = 1_000_000
 SHARES: Final = 64
