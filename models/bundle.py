@@ -179,15 +179,12 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 Quantiles = Annotated[tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...], Field(min_length=5, max_length=5)]
 
 
-class InputStatistics(_Frozen):
-    """Distribution of the training light curves, as the network sees them, for drift checks.
-
-    Quantiles are over light curves, at the levels :data:`QUANTILES`.
+class _Distribution(_Frozen):
+    """Distribution of light curves. Quantiles are over light curves, at the levels :data:`QUANTILES`.
 
     Attributes
     ----------
     light_curves : how many were counted.
-    largest_flux : largest absolute flux, nJy.
     error_ratio : median flux error over the largest absolute flux.
     points_per_band : number of observations in each band, 0 where there is none.
     missing_bands, missing_metadata : fraction of light curves without an observation in a band, and without a value of
@@ -196,7 +193,6 @@ class InputStatistics(_Frozen):
     """
 
     light_curves: int = Field(ge=1)
-    largest_flux: Quantiles
     error_ratio: Quantiles
     points_per_band: dict[str, Quantiles]
     missing_bands: dict[str, Fraction]
@@ -205,12 +201,40 @@ class InputStatistics(_Frozen):
 
     @model_validator(mode="after")
     def _is_distribution(self) -> Self:
-        for quantiles in (self.largest_flux, self.error_ratio, *self.points_per_band.values()):
+        own = (value for value in vars(self).values() if isinstance(value, tuple))
+        for quantiles in (*own, *self.points_per_band.values()):
             if list(quantiles) != sorted(quantiles):
                 raise ValueError("quantiles must not fall")
         if abs(sum(self.classes.values()) - 1) > 1e-3:
             raise ValueError("the fractions of the classes must sum to 1")
         return self
+
+
+class InputStatistics(_Distribution):
+    """Distribution of the training light curves, as the network sees them.
+
+    Attributes
+    ----------
+    largest_flux : largest absolute flux, nJy.
+    """
+
+    largest_flux: Quantiles
+
+
+class SurveyStatistics(_Distribution):
+    """Distribution of the training light curves of one survey, as the survey sends them (:mod:`models.drift`).
+
+    Metadata columns and classes of no light curve are left out.
+
+    Attributes
+    ----------
+    flux_error : median flux error, nJy.
+    lowest_flux : lowest flux over the largest absolute flux, of light curves with at least
+        :data:`models.drift.MIN_POINTS` points; None where few have so many.
+    """
+
+    flux_error: Quantiles
+    lowest_flux: tuple[float, float, float, float, float] | None = None
 
 
 class Manifest(_Frozen):
@@ -225,6 +249,7 @@ class Manifest(_Frozen):
     ensemble : boosted trees that vote with the network, in the same graph.
     context : what the network learned besides the light curve (:class:`models.metadata.Context`).
     input_statistics : distribution of the training light curves; None where that is not stated.
+    survey_statistics : distribution of the training light curves of each survey, by the name that requests give it.
     """
 
     format_version: Literal[1, 2] = 1
@@ -254,6 +279,7 @@ class Manifest(_Frozen):
     recipe: dict[str, Any]
     data: dict[str, Any]
     input_statistics: InputStatistics | None = None
+    survey_statistics: dict[Annotated[str, Field(pattern=SLUG)], SurveyStatistics] = {}
     metrics: dict[str, Any]
     opset: int
     created: str
@@ -280,17 +306,22 @@ class Manifest(_Frozen):
 
     @model_validator(mode="after")
     def _statistics_fit(self) -> Self:
-        statistics = self.input_statistics
-        if statistics is None:
-            return self
-        for name, found, expected in (
-            ("points_per_band", statistics.points_per_band, self.bands),
-            ("missing_bands", statistics.missing_bands, self.bands),
-            ("missing_metadata", statistics.missing_metadata, self.metadata_columns),
-            ("classes", statistics.classes, self.taxonomy.names),
-        ):
-            if found.keys() != set(expected):
-                raise ValueError(f"input_statistics.{name} must name exactly what the manifest does")
+        given: dict[str, _Distribution] = {
+            f"survey_statistics.{name}": statistics for name, statistics in self.survey_statistics.items()
+        }
+        if self.input_statistics is not None:
+            given["input_statistics"] = self.input_statistics
+        for field, statistics in given.items():
+            for name, found, expected in (
+                ("points_per_band", statistics.points_per_band, self.bands),
+                ("missing_bands", statistics.missing_bands, self.bands),
+                ("missing_metadata", statistics.missing_metadata, self.metadata_columns),
+                ("classes", statistics.classes, self.taxonomy.names),
+            ):
+                is_partial = isinstance(statistics, SurveyStatistics) and expected is not self.bands
+                if found.keys() - set(expected) or (not is_partial and len(found) < len(expected)):
+                    which = "only" if is_partial else "exactly"
+                    raise ValueError(f"{field}.{name} must name {which} what the manifest does")
         return self
 
     @cached_property

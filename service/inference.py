@@ -64,11 +64,15 @@ FAILURE_REASONS: dict[type[EngineError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An item that no network sees: ``abstained`` (valid, but not to be classified) or ``rejected`` (unreadable)."""
+    """An item that no network sees: ``abstained`` (valid, but not to be classified) or ``rejected`` (unreadable).
+
+    ``curve`` is the light curve of one that was read and lies outside the domain of the model.
+    """
 
     status: Literal["abstained", "rejected"]
     reason: str
     detail: str = ""
+    curve: LightCurve | None = field(default=None, compare=False, repr=False)
 
 
 Item = LightCurve | LightCurveError | Skipped
@@ -84,7 +88,7 @@ def outside_domain(curve: LightCurve, manifest: Manifest) -> Skipped | None:
     if not reason:
         return None
     detail = f"{manifest.name}: {reason}; name the model {manifest.name} in the request to classify it anyway"
-    return Skipped("abstained", OUTSIDE_DOMAIN, detail)
+    return Skipped("abstained", OUTSIDE_DOMAIN, detail, curve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +101,13 @@ class InferOptions:
     surveys : label of the items in ``nightjar_outcomes_total``: one for all, or one for each. Only alert packets have
         the name of their survey.
     client : name among which the queue of the engine is fair.
+    is_history : True for the steps of one light curve, which are not compared with the training data.
     """
 
     deadline: float | None = None
     surveys: str | Sequence[str] = "none"
     client: str = ""
+    is_history: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,8 +195,11 @@ class DataPlane:
         outcomes = [next(classified) if isinstance(item, LightCurve) else skipped_outcome(item) for item in items]
         names = [options.surveys] * len(outcomes) if isinstance(options.surveys, str) else options.surveys
         counts = Counter[tuple[str, str, str]]()
-        for name, outcome in zip(names, outcomes, strict=True):
+        for name, item, outcome in zip(names, items, outcomes, strict=True):
             counts[name, outcome.status, outcome.reason] += 1
+            curve = item.curve if isinstance(item, Skipped) else item
+            if isinstance(curve, LightCurve) and not options.is_history:
+                self.recorder.record_input(curve.survey or name, curve, outcome.prediction)
         self.recorder.record_outcomes(counts)
         return outcomes
 

@@ -24,9 +24,11 @@ from prometheus_client import (
 )
 
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.errors import ErrorKind
+from nightjar_alerts.service.observe.drift import InputWindows
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.observe.tracing import Tracing
 
@@ -143,7 +145,7 @@ class Metrics(Recorder):
         )
 
     def _declare_content(self) -> None:
-        counter, _, histogram = self._kinds()
+        counter, gauge, histogram = self._kinds()
         self.expert_load = counter(
             "expert_load_total",
             "Tokens routed to each expert; layer `input` comes before block 0.",
@@ -155,6 +157,14 @@ class Metrics(Recorder):
         self.observations = counter("observations_total", "Points passed to the network, by band.", ["band"])
         self.truncated = counter("truncated_total", "Light curves shortened to the limits of the network.")
         self.missing_metadata = counter("missing_metadata_total", "Metadata values missing from light curves.")
+        self.input_drift = gauge(
+            "input_drift",
+            "Distance of the latest 200 light curves of a survey from the training data, in units of its limit.",
+            ["survey", "kind"],
+        )
+        self.input_windows = counter(
+            "input_windows_total", "Windows of 200 light curves compared with the training data.", ["survey"]
+        )
 
     def _declare_models(self) -> None:
         counter, gauge, histogram = self._kinds()
@@ -274,6 +284,12 @@ class Metrics(Recorder):
         """Return the receiver of one model."""
         return ModelMetrics(self, bundle)
 
+    def record_drift(self, survey: str, drift: Mapping[str, float]) -> None:
+        """Record the comparison of a window of a survey with the training data, by kind."""
+        self.input_windows.labels(survey).inc()
+        for kind, distance in drift.items():
+            self.input_drift.labels(survey, kind).set(distance)
+
     def record_load(self, succeeded: bool) -> None:
         """Record an attempt to load a bundle."""
         self.model_loads.labels("loaded" if succeeded else "failed").inc()
@@ -347,6 +363,9 @@ class ModelMetrics(ModelRecorder):
         classes = () if manifest.taxonomy is None else manifest.taxonomy.names
         self._by_class = [metrics.predicted_class.labels(name) for name in classes]
         self._by_band = [metrics.observations.labels(name) for name in manifest.band_map.labels]
+        self._windows = InputWindows(manifest, metrics.record_drift)
+        for survey in manifest.survey_statistics:  # at zero, so that the first window shows as an increase
+            metrics.input_windows.labels(survey)
         self._experts: dict[str, list[Counter]] = {}
         self._engine: Engine | None = None
         self._labels: tuple[str, ...] = ()
@@ -433,6 +452,10 @@ class ModelMetrics(ModelRecorder):
         """Record numbers of light curves by (survey, status, reason)."""
         for labels, count in counts.items():
             self._metrics.outcomes.labels(*labels).inc(count)
+
+    def record_input(self, survey: str, curve: LightCurve, prediction: Prediction | None) -> None:
+        """Record a light curve of a survey, and its prediction if it was classified."""
+        self._windows.add(survey, curve, prediction)
 
     def record_withdrawn(self, light_curves: int) -> None:
         """Record light curves whose caller went away, or whose deadline passed, before their result."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
 from nightjar_alerts.service.engine.errors import ErrorKind
 
@@ -36,6 +37,9 @@ class ModelRecorder:
 
     def record_outcomes(self, counts: Mapping[tuple[str, str, str], int]) -> None:
         """Record numbers of light curves by (survey, status, reason)."""
+
+    def record_input(self, survey: str, curve: LightCurve, prediction: Prediction | None) -> None:
+        """Record a light curve of a survey, and its prediction if it was classified."""
 
     def record_withdrawn(self, light_curves: int) -> None:
         """Record light curves whose caller went away, or whose deadline passed, before their result."""

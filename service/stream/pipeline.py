@@ -217,9 +217,10 @@ class InferStage:
         if not steps:
             return list(results)
         surveys, handles, curves = (list(column) for column in zip(*steps, strict=True))
+        options = InferOptions(surveys=surveys, is_history=True)
         try:
             with acquired(handles):
-                outcomes = iter(await self._infer_when_there_is_room(surveys, handles, curves, yield_turn))
+                outcomes = iter(await self._infer_when_there_is_room(handles, curves, options, yield_turn))
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise
         except Exception:
@@ -239,8 +240,8 @@ class InferStage:
         try:
             handles, items = self._choose_models(alerts)
             with acquired(handles):
-                surveys = [alert.packet.survey for alert in alerts]
-                outcomes = await self._infer_when_there_is_room(surveys, handles, items, yield_turn)
+                options = InferOptions(surveys=[alert.packet.survey for alert in alerts])
+                outcomes = await self._infer_when_there_is_room(handles, items, options, yield_turn)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise  # halves would fail as well, and no alert is to blame
         except Exception as error:
@@ -253,10 +254,9 @@ class InferStage:
         return list(zip(alerts, zip(handles, outcomes, strict=True), strict=True))
 
     async def _infer_when_there_is_room(
-        self, surveys: Sequence[str], handles: Sequence[ModelHandle], items: Sequence[Item], yield_turn: YieldTurn
+        self, handles: Sequence[ModelHandle], items: Sequence[Item], options: InferOptions, yield_turn: YieldTurn
     ) -> list[Outcome]:
         """Classify, and retry while the engine's queue is full."""
-        options = InferOptions(surveys=surveys)
         for pause in backoff():
             try:
                 return await infer_many(handles, items, options)

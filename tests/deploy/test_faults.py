@@ -57,13 +57,14 @@ SLOWER = {"m": 20, "h": 20, "d": 120}
 """Minutes of NightjarRestarting: four starts must fit into its window, however slow the machine is."""
 
 
-def curve(flux: float, points: int = 8) -> dict[str, Any]:
+def curve(flux: float, points: int = 8, survey: str = "", error: float = 1.0) -> dict[str, Any]:
     """A light curve that a faulty_bundle classifies by the sign of its flux."""
-    column = {"mjd": [60_000.0 + day for day in range(points)], "flux": [flux] * points, "flux_err": [1.0] * points}
-    return {**column, "band": ["r"] * points}
+    column = {"mjd": [60_000.0 + day for day in range(points)], "flux": [flux] * points, "flux_err": [error] * points}
+    return {**column, "band": ["r"] * points, "survey": survey}
 
 
 USUAL, UNUSUAL = classify([curve(-500.0)] * 50), classify([curve(5000.0)] * 50)
+OTHER_UNIT = classify([curve(-500.0, survey="ztf", error=36.0)] * 50)
 ABSTAINED = classify([curve(-500.0, FEWEST_POINTS - 1)] * 50)
 REJECTED = classify([without_band(curve(-500.0))] * 50)
 FAILED, TOO_LARGE = (request("/v1/classify", orjson.dumps(curve(kind["flux"]))) for kind in (FAILING, GREEDY))
@@ -179,6 +180,8 @@ def test_every_rule_fires_at_a_real_fault(watch: Watch) -> None:
     with watch.sending(UNUSUAL):
         watch.wait_for("NightjarUnusualObjects", SERVICE)
         watch.wait_for("NightjarClassMixShifted", SERVICE)
+    with watch.sending(OTHER_UNIT):
+        watch.wait_for("NightjarInputDrift", SERVICE)
     with watch.sending(ABSTAINED):
         watch.wait_for("NightjarAbstainedObjects", SERVICE)
     with watch.sending(REJECTED):

@@ -222,6 +222,36 @@ def test_manifest_with_input_statistics_loads(copy: Path) -> None:
     assert loaded.largest_flux == (100, 200, 300, 400, 500)
 
 
+def survey_statistics(manifest: Manifest) -> dict[str, Any]:
+    """Statistics of a survey that fit a manifest; metadata columns and classes may be left out."""
+    common = {name: value for name, value in statistics(manifest).items() if name != "largest_flux"}
+    partial = {"missing_metadata": {}, "classes": {manifest.taxonomy.names[0]: 1.0}}
+    return common | partial | {"flux_error": [1, 2, 3, 4, 5], "lowest_flux": [-1, -0.5, 0, 0.5, 1]}
+
+
+def test_manifest_with_survey_statistics_loads(copy: Path) -> None:
+    manifest = load_bundle(copy).manifest
+    write_manifest(copy, changed(copy, {"survey_statistics": {"ztf": survey_statistics(manifest)}}))
+    assert load_bundle(copy).manifest.survey_statistics["ztf"].flux_error == (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lowest_flux": [1, 0, 0, 0, 0]}, "quantiles must not fall"),
+        ({"missing_metadata": {"redshift": 0.5}}, r"survey_statistics\.ztf\.missing_metadata must name only"),
+        ({"missing_bands": {}}, r"survey_statistics\.ztf\.missing_bands must name exactly"),
+        ({"flux_error": [1, 2]}, "at least 5 items"),
+    ],
+)
+def test_manifest_with_wrong_survey_statistics_raises(
+    tiny_bundle: Path, changes: dict[str, object], message: str
+) -> None:
+    manifest = load_bundle(tiny_bundle).manifest
+    with pytest.raises(ValueError, match=message):
+        changed(tiny_bundle, {"survey_statistics": {"ztf": survey_statistics(manifest) | changes}})
+
+
 def test_manifest_without_input_statistics_loads(copy: Path) -> None:
     document = json.loads((copy / "manifest.json").read_text())
     document.pop("input_statistics", None)

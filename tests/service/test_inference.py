@@ -2,8 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.drift import LIMITS, WINDOW
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
-from nightjar_alerts.service.inference import DataPlane, InferOptions, Outcome, Skipped
+from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, DataPlane, InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.graphs import EchoGraph, curve, echo_manifest, model_input, poison
+from support.statistics import survey_statistics
 
-BUNDLE = Bundle(Path("echo"), echo_manifest(Limits(max_points_per_band=20)), "0" * 64)
+MANIFEST = echo_manifest(Limits(max_points_per_band=20))
+STATISTICS = {name: survey_statistics(MANIFEST) for name in ("lsst", "ztf")}
+BUNDLE = Bundle(Path("echo"), MANIFEST.model_copy(update={"survey_statistics": STATISTICS}), "0" * 64)
 
 
 @dataclass
@@ -33,6 +37,14 @@ class Service:
     def outcomes(self, survey: str, status: str, reason: str = "") -> float:
         labels = {"survey": survey, "status": status, "reason": reason}
         return self.metrics.registry.get_sample_value("nightjar_outcomes_total", labels) or 0
+
+    def drift(self, survey: str, kind: str) -> float:
+        value = self.metrics.registry.get_sample_value("nightjar_input_drift", {"survey": survey, "kind": kind})
+        assert value is not None
+        return value
+
+    def windows(self, survey: str) -> float | None:
+        return self.metrics.registry.get_sample_value("nightjar_input_windows_total", {"survey": survey})
 
     def total(self, name: str) -> float:
         return self.metrics.registry.get_sample_value(name) or 0
@@ -106,6 +118,31 @@ async def test_long_histories_are_cut_and_say_so(service: Service) -> None:
 async def test_surveys_are_counted_apart(service: Service) -> None:
     await service.plane.infer([curve(1), curve(2)], InferOptions(surveys=["ztf", "lsst"]))
     assert service.outcomes("ztf", "classified") == service.outcomes("lsst", "classified") == 1
+
+
+async def test_window_of_a_survey_is_compared_with_the_training_data(service: Service) -> None:
+    async def send(items: Sequence[Item], times: int, surveys: str, *, is_history: bool = False) -> None:
+        for _ in range(times):  # fewer than the queue takes
+            await service.plane.infer(items, InferOptions(surveys=surveys, is_history=is_history))
+
+    usual, invalid = curve(10.0), LightCurveError("/flux", "empty", "")
+    mixed: list[Item] = [
+        *[usual, Skipped("abstained", OUTSIDE_DOMAIN, curve=usual)] * 5,
+        replace(usual, survey="ztf"),
+        invalid,
+    ]
+    await send(mixed, WINDOW // 10 - 1, "lsst")
+    await send(mixed, WINDOW // 10, "lsst", is_history=True)
+    await send([usual], WINDOW, "none")
+    assert (service.windows("lsst"), service.windows("ztf"), service.windows("none")) == (0, 0, None)
+    await send(mixed, 1, "lsst")
+    assert (service.windows("lsst"), service.windows("ztf")) == (1, 0)
+    found = [service.drift("lsst", kind) for kind in LIMITS if kind != "total_flux"]
+    assert found == pytest.approx([0.0] * len(found), abs=1e-9)
+    assert np.isnan(service.drift("lsst", "total_flux")), "the light curves are too short to show it"
+    await send([replace(usual, flux=usual.flux * 36, flux_err=usual.flux_err * 36)] * 10, WINDOW // 10, "lsst")
+    assert service.drift("lsst", "flux_scale") == pytest.approx(np.log10(36) / LIMITS["flux_scale"])
+    assert service.windows("lsst") == 2
 
 
 async def test_large_requests_are_featurised_off_the_event_loop(service: Service) -> None:

@@ -18,6 +18,7 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from support.graphs import echo_manifest
+from support.statistics import survey_statistics
 
 HISTORY = ("flux", "flux_err", "time", "band", "mask")
 QUERIES = ("query_time", "query_band", "query_mask")
@@ -164,4 +165,5 @@ def sign_bundle(folder: Path, trouble: Nodes | None = None) -> Bundle:
     domain = Domain(bands=("r",), fewest_points=FEWEST_POINTS, measured_on="test light curves")
     changes = {"name": "sign", "embedding_dim": 4, "metadata_columns": (), "novelty": rule, "domain": domain}
     manifest = echo_manifest().model_copy(update=changes)
+    manifest = manifest.model_copy(update={"survey_statistics": {"ztf": survey_statistics(manifest)}})
     return _bundle(folder, nodes, HISTORY, ("probabilities", "embedding", "novelty"), manifest)

@@ -40,9 +40,9 @@ def input_statistics(
     class_C = np.bincount(label_N[label_N >= 0], minlength=len(classes))
     return InputStatistics(
         light_curves=len(curves),
-        largest_flux=_quantiles(largest_N),
-        error_ratio=_quantiles(middle_N / np.maximum(largest_N, np.finfo(np.float32).tiny)),
-        points_per_band={name: _quantiles(points_N) for name, points_N in points_by_band.items()},
+        largest_flux=quantiles(largest_N),
+        error_ratio=quantiles(middle_N / np.maximum(largest_N, np.finfo(np.float32).tiny)),
+        points_per_band={name: quantiles(points_N) for name, points_N in points_by_band.items()},
         missing_bands={name: round(float((points_N == 0).mean()), DIGITS) for name, points_N in points_by_band.items()},
         missing_metadata={
             name: round(float(np.isnan(curves.metadata[:, place]).mean()), DIGITS) for place, name in enumerate(columns)
@@ -51,6 +51,6 @@ def input_statistics(
     )
 
 
-def _quantiles(value_N: Float64) -> tuple[float, ...]:
+def quantiles(value_N: Float64) -> tuple[float, ...]:
     """Return quantiles of finite values to five significant digits."""
     return tuple(float(f"{value:.5g}") for value in np.quantile(value_N, QUANTILES))

@@ -298,6 +298,25 @@ class Partial(SurveyCommand):
             self.page.write_text(partial_page(reports), encoding="utf-8")
 
 
+class Drift(SurveyCommand):
+    """Store statistics of the training light curves of each survey in a bundle, and measure drift checks by them."""
+
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is rewritten")
+    out: Path = Field(description="JSON file to write")
+    part: Literal["valid", "test"] = Field(default="test", description="objects to measure on; valid: for choices")
+
+    def cli_cmd(self) -> None:
+        """Store, measure, and print the tables in Markdown."""
+        from nightjar_alerts.training.sky.drift import add_statistics, drift_page, measure_drift
+        from nightjar_alerts.training.sky.load import load_surveys
+
+        sky = load_surveys(self.data, self.cache)
+        add_statistics(self.bundle, sky)
+        report = measure_drift(self.bundle, sky, self.part)
+        _write(self.out, report)
+        sys.stdout.write(drift_page(report))
+
+
 class TrainTrees(SurveyCommand):
     """Train boosted trees on features of real objects and views: seen, surveys left out in groups, and adapted."""
 
@@ -421,6 +440,7 @@ class RealSky(SkyStep):
     card: CliSubCommand[SkyCard]
     measure: CliSubCommand[Measure]
     partial: CliSubCommand[Partial]
+    drift: CliSubCommand[Drift]
     trees: CliSubCommand[TrainTrees]
     fit_ztf6: CliSubCommand[FitZtf6]
 

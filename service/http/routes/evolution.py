@@ -1,6 +1,7 @@
 """``POST /v1/evolution``: how the classification of one object developed, detection by detection."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -85,7 +86,8 @@ async def evolution(request: Request) -> Response:
         # Acquired first: charging the quota may wait for Redis, and the model could be unloaded meanwhile.
         with acquired([handle]):
             await charge_quota(request, service, len(items))
-            outcomes = await cancel_on_disconnect(request, handle.infer(items, options))
+            inference = handle.infer(items, replace(options, is_history=True))
+            outcomes = await cancel_on_disconnect(request, inference)
     timings.start()
     encode = partial(serializer.evolution, steps, outcomes, query.coverage)
     document = await service.run_in_thread(encode)

@@ -1,0 +1,265 @@
+"""Input statistics of surveys for the manifest of a bundle, and what windows of light curves show by them.
+
+Faults are put into held-out objects of a survey; a fault is caught where the distance of its own kind exceeds the limit
+of :mod:`models.drift`. Single light curves are checked by :func:`models.checks.photometry_warnings`, which knows faults
+of the flux alone.
+
+Legend: N objects, W light curves of a window, K numbers of a light curve (:func:`models.drift.summary`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from nightjar_alerts.models.bundle import Bundle, Manifest, SurveyStatistics, load_bundle, write_manifest
+from nightjar_alerts.models.checks import photometry_warnings
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.drift import LIMITS, MIN_CURVES, WINDOW, InputReference, summary
+from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64, LightCurve
+from nightjar_alerts.training.export.statistics import DIGITS, quantiles
+from nightjar_alerts.training.sky.load import as_observed
+from nightjar_alerts.training.sky.record import PARTS, SurveySample
+from nightjar_alerts.training.sky.scores import ask_bundle, rounded
+
+SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
+    "crts": ("css", "crts_mantra"),
+    "des": ("spcc", "des3yr"),
+    "elasticc": ("elasticc",),
+    "eros": ("eros1",),
+    "gaia": ("gaia_alerts",),
+    "lsst": ("mallorn",),
+    "ogle": ("ogle_dn", "ogle_ews2025", "ogle2_ulens"),
+    "panstarrs": ("ps1md", "foundation_dr1", "yse_dr1", "ps1_rrlyrae"),
+    "ztf": ("ztf_sn", "ztf_dr", "ztf_ia2018"),
+}
+"""Sets of light curves of each survey, by the name that requests give the survey."""
+MIN_OBJECTS: Final = 100
+MAX_REFERENCE, MAX_HELD_OUT = 4_000, 1_500
+WINDOWS: Final = 1_000
+MIN_OF_CLASS: Final = 10
+COMMON: Final = 0.25
+"""Largest fraction of a class whose rise to one half counts as a fault."""
+FACTORS: Final = {"flux × 36": 36.0, "flux × 1000": 1e3, "flux / 36": 1 / 36, "flux / 1000": 1e-3}
+UNIT_KINDS: Final = ("flux_scale", "error_ratio", "total_flux")
+CODES: Final = ("implausible_depth", "total_flux")
+UNITS: Final = ("window", "window of alerts", "window of one class", "light curve")
+"""What raises an alarm: 200 light curves; 200 that end at a random detection; 200 of one class; one light curve."""
+
+
+def survey_statistics(sky: SurveySample, manifest: Manifest, seed: int = 0) -> dict[str, SurveyStatistics]:
+    """Return the statistics of each survey of :data:`SOURCES` with enough training objects, as it sends them."""
+    found = {}
+    for survey in SOURCES:
+        objects = _objects(sky, survey, "train", MAX_REFERENCE, seed)
+        if np.count_nonzero(objects.label >= 0) >= MIN_OBJECTS:
+            found[survey] = _statistics(_rows(objects, manifest), objects.label, manifest)
+    return found
+
+
+def _objects(sky: SurveySample, survey: str, part: str, number: int, seed: int) -> SurveySample:
+    chosen = np.flatnonzero(np.isin(sky.source, SOURCES[survey]) & (sky.part == PARTS.index(part)))
+    return as_observed(sky.take(np.sort(np.random.default_rng(seed).permutation(chosen)[:number])))
+
+
+def _rows(objects: SurveySample, manifest: Manifest) -> Float64:
+    return np.stack([summary(objects.curve(row, "everything"), manifest) for row in range(len(objects))])
+
+
+def _statistics(rows_NK: Float64, label_N: Int64, manifest: Manifest) -> SurveyStatistics:
+    bands, columns, classes = manifest.bands, manifest.metadata_columns, manifest.taxonomy.names
+    points_NB, missing_M = rows_NK[:, 3 : 3 + len(bands)], rows_NK[:, 3 + len(bands) :].mean(0)
+    lowest_N = rows_NK[~np.isnan(rows_NK[:, 2]), 2]
+    count_C = np.bincount(label_N[label_N >= 0], minlength=len(classes))
+    return SurveyStatistics(
+        light_curves=len(rows_NK),
+        flux_error=quantiles(rows_NK[:, 0]),
+        error_ratio=quantiles(rows_NK[:, 1]),
+        lowest_flux=quantiles(lowest_N) if len(lowest_N) >= MIN_CURVES else None,
+        points_per_band={name: quantiles(points_NB[:, index]) for index, name in enumerate(bands)},
+        missing_bands=_fractions(bands, (points_NB == 0).mean(0)),
+        missing_metadata={name: value for name, value in _fractions(columns, missing_M).items() if value < 1},
+        classes={name: value for name, value in _fractions(classes, count_C / count_C.sum()).items() if value > 0},
+    )
+
+
+def _fractions(names: tuple[str, ...], values: Float64) -> dict[str, float]:
+    return dict(zip(names, values.round(DIGITS).tolist(), strict=True))
+
+
+def add_statistics(bundle: Path, sky: SurveySample) -> Bundle:
+    """Write the statistics of surveys into the manifest of a bundle."""
+    manifest = load_bundle(bundle).manifest
+    return write_manifest(bundle, manifest.model_copy(update={"survey_statistics": survey_statistics(sky, manifest)}))
+
+
+def measure_drift(path: Path, sky: SurveySample, part: str, seed: int = 0) -> dict[str, Any]:
+    """Return the false alarms and the caught faults of each survey of a bundle, of windows and of single light curves.
+
+    Parameters
+    ----------
+    path : bundle with the statistics of surveys.
+    part : part of the objects that windows are drawn from, ``valid`` or ``test``.
+    """
+    manifest = load_bundle(path).manifest
+    report = {}
+    for survey in manifest.survey_statistics:
+        objects = _objects(sky, survey, part, MAX_HELD_OUT, seed)
+        if len(objects) < MIN_OBJECTS:
+            continue
+        answers = ask_bundle(path, objects, "everything")
+        class_N = np.full(len(objects), -1)
+        class_N[answers.rows_N] = answers.probabilities_NC.argmax(1)
+        report[survey] = {
+            "light_curves": len(objects),
+            **_HeldOut(objects, class_N, survey, manifest, seed).report(),
+        }
+    return rounded(report)  # type: ignore[no-any-return]
+
+
+class _HeldOut:
+    """Held-out objects of one survey: windows and single light curves, as they are and with faults."""
+
+    def __init__(self, objects: SurveySample, class_N: Int64, survey: str, manifest: Manifest, seed: int) -> None:
+        self._reference = InputReference(manifest, manifest.survey_statistics[survey])
+        self._manifest, self._bands, self._rng = manifest, len(manifest.bands), np.random.default_rng(seed)
+        self._label_N, self._class_N = objects.label, class_N
+        self._curves = [replace(objects.curve(row, "everything"), survey=survey) for row in range(len(objects))]
+        self._rows_NK = self._summaries(self._curves)
+        self._totals = [
+            _total(curve, objects.total_flux[objects.points(row)]) for row, curve in enumerate(self._curves)
+        ]
+
+    def report(self) -> dict[str, Any]:
+        """Return the false alarms and the shares of faults that are caught, by unit."""
+        return {"false alarms": self._false_alarms(), "caught": self._caught_faults()}
+
+    def _false_alarms(self) -> dict[str, dict[str, float]]:
+        histories_NK = self._summaries([_history(curve, self._rng) for curve in self._curves])
+        warned = [_warnings(curve) for curve in self._curves]
+        alarms = {
+            "window": self._windows(self._rows_NK),
+            "window of alerts": {kind: self._windows(histories_NK)[kind] for kind in UNIT_KINDS},
+            "light curve": {code: float(np.mean([code in found for found in warned])) for code in CODES},
+        }
+        counts = np.bincount(self._label_N[self._label_N >= 0])
+        if (counts >= MIN_OF_CLASS).any():
+            of_one = self._windows(self._rows_NK, np.flatnonzero(counts >= MIN_OF_CLASS), fraction=1.0)
+            alarms["window of one class"] = {kind: of_one[kind] for kind in UNIT_KINDS}
+        return alarms
+
+    def _caught_faults(self) -> dict[str, dict[str, float | None]]:
+        faults: dict[str, dict[str, float | None]] = {}
+        for name, factor in FACTORS.items():
+            scaled = [_scaled(curve, factor) for curve in self._curves]
+            faults[name] = {
+                "window": self._windows(self._summaries(scaled))["flux_scale"],
+                "light curve": float(np.mean([bool(_warnings(curve) - {"total_flux"}) for curve in scaled])),
+            }
+        faults["total flux"] = {
+            "window": self._windows(self._summaries(self._totals))["total_flux"],
+            "light curve": float(np.mean(["total_flux" in _warnings(curve) for curve in self._totals])),
+        }
+        thinned = [_thinned(curve, self._rng) for curve in self._curves]
+        faults["half of the points lost"] = {"window": self._windows(self._summaries(thinned))["points_per_band"]}
+        first = 3 + self._bands
+        band = 3 + int((self._rows_NK[:, 3:first] == 0).mean(0).argmin())
+        column = first + int(self._rows_NK[:, first:].mean(0).argmin())
+        faults["a band lost by half of the light curves"] = {"window": self._without(band, 0.0, "missing_bands")}
+        faults["a metadata column lost by half of the light curves"] = {
+            "window": self._without(column, 1.0, "missing_metadata")
+        }
+        counts = np.bincount(self._label_N[self._label_N >= 0])
+        rare = np.flatnonzero((counts >= MIN_OF_CLASS) & (counts <= COMMON * counts.sum()))
+        caught = self._windows(self._rows_NK, rare, fraction=0.5)["class_mix"] if len(rare) else None
+        faults["half of the light curves of one class"] = {"window": caught}
+        return faults
+
+    def _without(self, number: int, value: float, kind: str) -> float | None:
+        """Return the share of windows that show that half of the light curves have a value; None if most have it."""
+        if (self._rows_NK[:, number] == value).mean() > 0.5:
+            return None
+        changed_NK = self._rows_NK.copy()
+        changed_NK[self._rng.permutation(len(changed_NK)) % 2 == 0, number] = value
+        return self._windows(changed_NK)[kind]
+
+    def _summaries(self, curves: list[LightCurve]) -> Float64:
+        return np.stack([summary(curve, self._manifest) for curve in curves])
+
+    def _windows(self, rows_NK: Float64, classes: Int64 | None = None, fraction: float = 0.0) -> dict[str, float]:
+        """Return the share of windows above the limit, by kind. Of fewer than 400 objects, windows repeat some.
+
+        Parameters
+        ----------
+        classes : of one of these, drawn for each window, is the given fraction of the window.
+        """
+        number, above = len(rows_NK), dict.fromkeys(LIMITS, 0)
+        for _ in range(WINDOWS):
+            chosen_W = self._rng.choice(number, WINDOW, replace=number < 2 * WINDOW)
+            if classes is not None:
+                pool = np.flatnonzero(self._label_N == self._rng.choice(classes))
+                chosen_W[: int(fraction * WINDOW)] = self._rng.choice(pool, int(fraction * WINDOW))
+            distances = self._reference.distances(rows_NK[chosen_W], self._class_N[chosen_W])
+            for kind, limit in LIMITS.items():
+                above[kind] += distances[kind] > limit
+        return {kind: count / WINDOWS for kind, count in above.items()}
+
+
+def _warnings(curve: LightCurve) -> set[str]:
+    return {found.reason for found in photometry_warnings(curve.mjd, curve.flux, curve.flux_err, curve.survey)}
+
+
+def _scaled(curve: LightCurve, factor: float) -> LightCurve:
+    numbers = np.float32(factor)
+    return replace(curve, flux=curve.flux * numbers, flux_err=curve.flux_err * numbers)
+
+
+def _total(curve: LightCurve, total_flux: Float32) -> LightCurve:
+    """Return a light curve with its total flux; where that is unknown, on a galaxy as bright as its brightest point."""
+    if np.isfinite(total_flux).all():
+        return replace(curve, flux=total_flux.astype(np.float32))
+    return replace(curve, flux=curve.flux + np.abs(curve.flux).max())
+
+
+def _thinned(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
+    """Return a light curve with about half of its points, at least one."""
+    kept = rng.random(len(curve)) < 0.5
+    kept[rng.integers(len(curve))] = True
+    return _points(curve, kept)
+
+
+def _history(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
+    """Return the points up to a random detection, as an alert has them."""
+    detections = np.flatnonzero(curve.detected)
+    return _points(curve, np.arange(len(curve)) <= rng.choice(detections)) if len(detections) else curve
+
+
+def _points(curve: LightCurve, kept: Bool) -> LightCurve:
+    columns = {name: getattr(curve, name)[kept] for name in ("mjd", "flux", "flux_err", "band", "detected")}
+    return replace(curve, **columns)
+
+
+def drift_page(report: Mapping[str, Any]) -> str:
+    """Return the tables of a report of :func:`measure_drift` in Markdown."""
+    surveys = list(report)
+    alarms, caught = (
+        [
+            [name, unit, *(_percent(report[survey][part].get(first, {}).get(second)) for survey in surveys)]
+            for name, unit, first, second in rows
+        ]
+        for part, rows in (
+            ("false alarms", [(f"`{kind}`", unit, unit, kind) for unit in UNITS for kind in (*LIMITS, *CODES[:1])]),
+            ("caught", [(fault, unit, fault, unit) for fault in report[surveys[0]]["caught"] for unit in UNITS]),
+        )
+    )
+    tables = (
+        markdown_table([title, "unit", *surveys], [row for row in rows if set(row[2:]) != {"-"}])
+        for title, rows in (("false alarms", alarms), ("caught", caught))
+    )
+    return "\n\n".join(tables) + "\n"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
