@@ -45,6 +45,7 @@ COMMON: Final = 0.25
 FACTORS: Final = {"flux × 36": 36.0, "flux × 1000": 1e3, "flux / 36": 1 / 36, "flux / 1000": 1e-3}
 UNIT_KINDS: Final = ("flux_scale", "error_ratio", "total_flux")
 CODES: Final = ("implausible_depth", "total_flux")
+UNIT_CODES: Final = {"implausible_depth", "magnitudes_as_flux"}
 UNITS: Final = ("window", "window of alerts", "window of one class", "light curve")
 """What raises an alarm: 200 light curves; 200 that end at a random detection; 200 of one class; one light curve."""
 
@@ -156,7 +157,7 @@ class _HeldOut:
             scaled = [_scaled(curve, factor) for curve in self._curves]
             faults[name] = {
                 "window": self._windows(self._summaries(scaled))["flux_scale"],
-                "light curve": float(np.mean([bool(_warnings(curve) - {"total_flux"}) for curve in scaled])),
+                "light curve": float(np.mean([bool(_warnings(curve) & UNIT_CODES) for curve in scaled])),
             }
         faults["total flux"] = {
             "window": self._windows(self._summaries(self._totals))["total_flux"],
