@@ -126,11 +126,8 @@ async def test_window_of_a_survey_is_compared_with_the_training_data(service: Se
             await service.plane.infer(items, InferOptions(surveys=surveys, is_history=is_history))
 
     usual, invalid = curve(10.0), LightCurveError("/flux", "empty", "")
-    mixed: list[Item] = [
-        *[usual, Skipped("abstained", OUTSIDE_DOMAIN, curve=usual)] * 5,
-        replace(usual, survey="ztf"),
-        invalid,
-    ]
+    skipped = Skipped("abstained", OUTSIDE_DOMAIN, curve=usual)
+    mixed = 5 * list[Item]([usual, skipped]) + list[Item]([replace(usual, survey="ztf"), invalid])
     await send(mixed, WINDOW // 10 - 1, "lsst")
     await send(mixed, WINDOW // 10, "lsst", is_history=True)
     await send([usual], WINDOW, "none")
@@ -140,7 +137,8 @@ async def test_window_of_a_survey_is_compared_with_the_training_data(service: Se
     found = [service.drift("lsst", kind) for kind in LIMITS if kind != "total_flux"]
     assert found == pytest.approx([0.0] * len(found), abs=1e-9)
     assert np.isnan(service.drift("lsst", "total_flux")), "the light curves are too short to show it"
-    await send([replace(usual, flux=usual.flux * 36, flux_err=usual.flux_err * 36)] * 10, WINDOW // 10, "lsst")
+    scaled = replace(usual, flux=usual.flux * 36, flux_err=usual.flux_err * 36)
+    await send([scaled] * 10, WINDOW // 10, "lsst")
     assert service.drift("lsst", "flux_scale") == pytest.approx(np.log10(36) / LIMITS["flux_scale"])
     assert service.windows("lsst") == 2
 
