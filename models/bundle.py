@@ -359,7 +359,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Bundle:
     """A bundle whose files match their hashes. ``sha256`` is that of the manifest, hence of everything."""
 

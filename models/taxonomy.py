@@ -14,6 +14,7 @@ according to its class. They are relative, and a class that a map leaves out has
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -52,10 +53,17 @@ class Taxonomy(BaseModel):
         """Leaf names in the order of the logits."""
         return tuple(leaf.name for leaf in self.classes)
 
+    @cached_property
+    def supernovae(self) -> list[int]:
+        """Indices of the types of supernovae: those of the group ``SN-like``, and superluminous ones."""
+        return [
+            index for index, leaf in enumerate(self.classes) if not SUPERNOVA_GROUPS.isdisjoint((leaf.name, *leaf.path))
+        ]
+
     @property
-    def supernovae(self) -> tuple[bool, ...]:
-        """For each class, True if it is a type of supernova: of the group ``SN-like``, or superluminous."""
-        return tuple(not SUPERNOVA_GROUPS.isdisjoint((leaf.name, *leaf.path)) for leaf in self.classes)
+    def only_supernovae(self) -> bool:
+        """True if every class is a type of supernova."""
+        return len(self.supernovae) == len(self.classes)
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -30,7 +30,6 @@ from typing import Final, Literal
 
 import numpy as np
 
-from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.cache import ModelCache
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
@@ -78,17 +77,7 @@ class Skipped:
 Item = LightCurve | LightCurveError | Skipped
 
 OUTSIDE_DOMAIN: Final = "outside_domain"
-MIN_SUPERNOVA_PROBABILITY: Final = 0.1
-"""Probability of a supernova, before priors, from which the model of supernova types classifies a light curve too."""
-
-
-def outside_domain(curve: LightCurve, manifest: Manifest) -> Skipped | None:
-    """Return why a light curve lies outside a bundle's domain; None if it does not, or if none is stated."""
-    reason = "" if manifest.domain is None else manifest.domain.outside(curve, manifest.band_map)
-    if not reason:
-        return None
-    detail = f"{manifest.name}: {reason}; name the model {manifest.name} in the request to classify it anyway"
-    return Skipped("abstained", OUTSIDE_DOMAIN, detail, curve)
+"""Reason of a light curve that :func:`models.routing.route` finds outside every domain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.registry.names import Role
 
 if TYPE_CHECKING:  # the model registry needs the settings, which an in-process program does without
-    from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
+    from nightjar_alerts.service.registry.serving import ModelHandle
 
 _STEP_MEMBERS = (
     "status", "class", "confidence", "probabilities", "novelty", "unusual", "prediction_set", "reason", "detail",
@@ -73,7 +73,7 @@ class ResultSerializer:
         self, bundle: Bundle, role: Role = "", prior: RequestedPrior = None, subtypes: Bundle | None = None
     ) -> None:
         taxonomy = bundle.manifest.classes
-        self._is_supernova = taxonomy.supernovae
+        self._supernovae = frozenset(taxonomy.supernovae)
         self._subtypes = None if subtypes is None else ResultSerializer(subtypes)
         self.classes, self._ids = taxonomy.names, taxonomy.ids
         self._members_of_group = _members_of_groups(taxonomy)
@@ -115,7 +115,7 @@ class ResultSerializer:
             self._posteriors([outcome for outcome in outcomes if outcome.prediction is not None], coverage)
         )
         return [
-            _failure(outcome, identity, item_errors)
+            failure_document(outcome, identity, item_errors)
             if outcome.prediction is None
             else self._result(outcome, identity, next(posteriors), embedding)
             for outcome, identity, item_errors in zip(outcomes, identities, errors, strict=True)
@@ -143,7 +143,7 @@ class ResultSerializer:
             **self._confidence(outcome.prediction, posterior),
             **_input_members(outcome, self.bands),
         }
-        if self._subtypes and outcome.subtype and outcome.subtype.prediction and self._is_supernova[top]:
+        if self._subtypes and outcome.subtype and outcome.subtype.prediction and top in self._supernovae:
             result["subtype"] = self._subtypes.subtype(outcome.subtype)
         if embedding:
             result["embedding"] = outcome.prediction.outputs["embedding"]
@@ -332,22 +332,27 @@ def serialize_all(
     return [documents[index] for index in range(len(outcomes))]
 
 
-# One serializer for each model, role, name of a prior and model of types; dropped with the model.
-_SERIALIZERS: "WeakKeyDictionary[ServedModel, dict[tuple[Role, str | None, str], ResultSerializer]]" = (
-    WeakKeyDictionary()
-)
+# One serializer for each bundle, role, name of a prior and model of types; dropped with the bundle.
+_SERIALIZERS: WeakKeyDictionary[Bundle, dict[tuple[Role, str | None, str], ResultSerializer]] = WeakKeyDictionary()
+
+
+def serializer_of(
+    bundle: Bundle, prior: RequestedPrior = None, subtypes: Bundle | None = None, role: Role = ""
+) -> ResultSerializer:
+    """Return the serializer of a model's results under a prior. Raises PriorError as :class:`ResultSerializer`."""
+    if prior is not None and not isinstance(prior, str):
+        return ResultSerializer(bundle, role, prior, subtypes)
+    serializers = _SERIALIZERS.setdefault(bundle, {})
+    key = (role, prior, "" if subtypes is None else subtypes.sha256)
+    if key not in serializers:  # few: a name that the model does not have raises
+        serializers[key] = ResultSerializer(bundle, role, prior, subtypes)
+    return serializers[key]
 
 
 def result_serializer(handle: "ModelHandle", prior: RequestedPrior = None) -> ResultSerializer:
-    """Return the serializer of a model's results under a prior. Raises PriorError as :class:`ResultSerializer`."""
+    """Return the serializer of the results of a handle under a prior. Raises PriorError."""
     subtypes = None if handle.subtypes is None else handle.subtypes.bundle
-    if prior is not None and not isinstance(prior, str):
-        return ResultSerializer(handle.bundle, handle.role, prior, subtypes)
-    serializers = _SERIALIZERS.setdefault(handle.model, {})
-    key = (handle.role, prior, "" if subtypes is None else subtypes.sha256)
-    if key not in serializers:  # few: a name that the model does not have raises
-        serializers[key] = ResultSerializer(handle.bundle, handle.role, prior, subtypes)
-    return serializers[key]
+    return serializer_of(handle.bundle, prior, subtypes, handle.role)
 
 
 def default_serializer(handle: "ModelHandle", prior: str = "") -> ResultSerializer:
@@ -358,7 +363,10 @@ def default_serializer(handle: "ModelHandle", prior: str = "") -> ResultSerializ
         return result_serializer(handle)
 
 
-def _failure(outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None) -> dict[str, Any]:
+def failure_document(
+    outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None
+) -> dict[str, Any]:
+    """Return the document of an outcome without a prediction; parameters as :meth:`ResultSerializer.result`."""
     failure = {"status": outcome.status, **identity, "reason": outcome.reason, "detail": outcome.detail}
     return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
 

@@ -30,6 +30,7 @@ import structlog
 
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.posterior import Posterior
+from nightjar_alerts.models.routing import DEFAULT
 from nightjar_alerts.service.cache import ResultCache
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import LoadedModel
@@ -45,7 +46,7 @@ from nightjar_alerts.service.registry.loader import (
     ModelDirectory,
     load_one,
 )
-from nightjar_alerts.service.registry.names import DEFAULT, NotReady, Reference, UnknownModel, version_key
+from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel, version_key
 from nightjar_alerts.service.registry.pins import FILE_NAME, Pins, read_pins, write_pins
 from nightjar_alerts.service.registry.router import Canary, ModelRouter
 from nightjar_alerts.service.registry.serving import ServedModel

@@ -8,8 +8,6 @@ three numbers, as in the manifest, and are compared as such: 1.10.0 is newer tha
 import re
 from typing import Literal, NamedTuple, Self
 
-from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
-
 MAX_NAME_LENGTH = 100
 _NAME = r"[a-z0-9][a-z0-9-]*"
 _VERSION = r"[0-9]+\.[0-9]+\.[0-9]+"  # ASCII digits only
@@ -40,12 +38,6 @@ def version_key(version: str) -> tuple[int, ...]:
     """Return the sort key of a version."""
     return tuple(map(int, version.split(".")))
 
-
-DEFAULT = "default"
-"""Alias of the classifier for requests that name no model."""
-
-ROUTED_ALIASES = (DEFAULT, *sorted(SURVEY_BY_NAME))
-"""Aliases to which requests that name no model are routed: that of the survey if it exists, else the default."""
 
 Role = Literal["", "canary"]
 

@@ -1,16 +1,8 @@
 """Which model answers a request: by name, version, alias, survey, domain and canary.
 
 A request that names a model (``name``, ``name@1.2.3`` or an alias) gets that model. A request that names none gets, for
-each light curve:
-
-1. the model of the alias of its survey, if there is one, else of the alias ``default``; a model of supernova types
-   alone does not answer for a survey, but adds the type where the default's answer is a supernova;
-2. if the light curve lies outside the domain (bands, brightness, survey) that this model's bundle states, the first
-   model of the other :data:`service.registry.names.ROUTED_ALIASES` aliases whose bundle states a domain that includes
-   it;
-3. if there is none, no answer: the light curve is ``abstained``, with the reason and the model to name.
-
-A bundle without a domain accepts every light curve and is never used as a substitute.
+each light curve, the model that :mod:`models.routing` chooses among the aliases. A light curve outside every domain is
+``abstained``, with the reason and the model to name.
 
 A canary answers a percentage of the requests for a name. The routing key (the object, else the client) alone decides,
 so an object always gets the same version, and an object that the canary answered at 5 % still gets it at 20 %.
@@ -21,8 +13,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.inference import Item, outside_domain
-from nightjar_alerts.service.registry.names import DEFAULT, ROUTED_ALIASES, NotReady, Reference, Role, UnknownModel
+from nightjar_alerts.models.routing import DEFAULT, route
+from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, Item, Skipped
+from nightjar_alerts.service.registry.names import NotReady, Reference, Role, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
 
@@ -89,31 +82,16 @@ class ModelRouter:
         survey : survey of the item, unless the light curve itself states one.
         substitute : if False, no other model answers a light curve outside the domain of the first, or adds types.
         """
-        survey = (item.survey if isinstance(item, LightCurve) else "") or survey
-        handle = self.select(name, survey=survey, routing_key=routing_key)
-        if not name and handle.model.only_supernovae:
-            default = self.select(routing_key=routing_key)
-            if not default.model.only_supernovae:
-                handle = replace(default, subtypes=handle) if substitute else default
-        if name or not isinstance(item, LightCurve):
-            return handle, item
-        skipped = outside_domain(item, handle.bundle.manifest)
-        if skipped is None:
-            return handle, item
-        other = self._substitute(item, handle, routing_key) if substitute else None
-        return (handle, skipped) if other is None else (other, item)
+        curve = item if isinstance(item, LightCurve) else None
+        if name:
+            return self.select(name, routing_key=routing_key), item
 
-    def _substitute(self, curve: LightCurve, first: ModelHandle, routing_key: str) -> ModelHandle | None:
-        for alias in ROUTED_ALIASES:
-            if alias not in self.aliases:
-                continue
-            handle = self.select(alias, routing_key=routing_key)
-            manifest = handle.bundle.manifest
-            if handle.model is first.model or manifest.domain is None:
-                continue
-            if outside_domain(curve, manifest) is None:
-                return handle
-        return None
+        def find(alias: str) -> ModelHandle | None:
+            return self.select(alias, routing_key=routing_key) if alias in self.aliases else None
+
+        chosen = route(curve, survey, find, lambda: self.select(routing_key=routing_key), substitute)
+        handle = replace(chosen.model, subtypes=chosen.subtypes) if chosen.subtypes else chosen.model
+        return handle, Skipped("abstained", OUTSIDE_DOMAIN, chosen.outside, curve) if chosen.outside else item
 
     def resolve(self, name: str, routing_key: str = "") -> tuple[Reference, Role]:
         """Return the version that answers for a name, and its role.

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
 import structlog
 
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.lightcurve import Bool, LightCurve
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.routing import may_be_supernova
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.cache import ModelCache, ResultCache
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options
 from nightjar_alerts.service.engine.errors import MESSAGES, ErrorKind, kind_of
 from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.inference import MIN_SUPERNOVA_PROBABILITY, DataPlane, InferOptions, Item, Outcome
+from nightjar_alerts.service.inference import DataPlane, InferOptions, Item, Outcome
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.registry.names import Reference, Role
 from nightjar_alerts.service.registry.shadow import Shadow
@@ -38,7 +38,6 @@ class ServedModel:
     count : called with the role and the number of light curves of each request.
     requests : requests that hold the model; counted on the event loop alone, so without a lock.
     reference : name and version of the model.
-    only_supernovae : True if every class is a type of supernova.
     """
 
     loaded: LoadedModel
@@ -47,16 +46,12 @@ class ServedModel:
     count: Callable[[Role, int], None] = lambda role, light_curves: None
     requests: int = 0
     reference: Reference = field(init=False)
-    only_supernovae: bool = field(init=False)
-    _is_supernova: Bool = field(init=False, repr=False)
     _unused: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         """Start without a request."""
         self._unused.set()
         self.reference = Reference(self.bundle.manifest.name, self.bundle.manifest.version)
-        self._is_supernova = np.array(self.bundle.manifest.classes.supernovae)
-        self.only_supernovae = bool(self._is_supernova.all())
 
     @classmethod
     async def start(
@@ -118,12 +113,6 @@ class ServedModel:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the probabilities."""
         return tuple(self.bundle.manifest.classes.names)
-
-    def supernova_probability(self, outcome: Outcome) -> float:
-        """Return the summed probability of the types of supernovae, before priors; 0 if it was not classified."""
-        if outcome.prediction is None:
-            return 0.0
-        return float(outcome.prediction.outputs["probabilities"][self._is_supernova].sum())
 
     def acquire(self) -> None:
         """Hold the model for a request."""
@@ -193,7 +182,9 @@ class ModelHandle:
         chosen = {
             index: item
             for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True))
-            if isinstance(item, LightCurve) and self.model.supernova_probability(outcome) >= MIN_SUPERNOVA_PROBABILITY
+            if outcome.prediction is not None
+            and isinstance(item, LightCurve)
+            and may_be_supernova(outcome.prediction.outputs["probabilities"], self.bundle.manifest.classes)
         }
         if not chosen:
             return list(outcomes)

@@ -27,6 +27,7 @@ from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.routing import outside_domain
 from nightjar_alerts.service.answers.serializer import encode_json
 from nightjar_alerts.service.engine.errors import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding
@@ -47,7 +48,7 @@ from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import ClassifyQuery
 from nightjar_alerts.service.http.results import ClassifyResults, build_curve_results, get_serializer, get_surveys
-from nightjar_alerts.service.inference import FAILURE_REASONS, InferOptions, Item, Outcome, outside_domain
+from nightjar_alerts.service.inference import FAILURE_REASONS, OUTSIDE_DOMAIN, InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.lightcurves.decoding import decode_lines
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import validate_light_curves
@@ -197,7 +198,8 @@ class LineClassifier:
         """Skip a light curve outside the model's domain: a stream has one model, and no other is used instead."""
         if self._query.model or not isinstance(curve, LightCurve):
             return curve
-        return outside_domain(curve, self._handle.bundle.manifest) or curve
+        outside = outside_domain(curve, self._handle.bundle.manifest)
+        return Skipped("abstained", OUTSIDE_DOMAIN, outside, curve) if outside else curve
 
     async def _fail(self, items: Sequence[Item], error: DeadlineExceeded) -> list[Outcome]:
         """Return outcomes of items whose deadline has passed; invalid light curves keep their errors."""
