@@ -7,6 +7,9 @@ from typing import Final
 
 from nightjar_alerts.models.photometry import FILTERS, NAMES
 
+MAX_LENGTH: Final = 40
+"""Longest name of which :func:`remedy_for` looks for a meaning; longer ones would fill the cache."""
+
 
 def _by_word(words_by_meaning: Mapping[str, str]) -> dict[str, str]:
     return {word: meaning for meaning, words in words_by_meaning.items() for word in words.split()}
@@ -77,3 +80,9 @@ def known_filter(name: str) -> str | None:
     for letters in surveys & {"ugrizyw", "UBVRI", "co"}:
         written = next((letter for letter in letters if letter.lower() == lower), written)
     return FILTERS[NAMES[written]] if written in NAMES else _ALIASES.get(lower)
+
+
+def remedy_for(name: object) -> str:
+    """Return what to send instead of a name of a filter that light curves cannot have, for an error."""
+    meant = known_filter(name) if isinstance(name, str) and len(name) <= MAX_LENGTH else None
+    return f"send it as {meant}" if meant else f"known bands are {', '.join(FILTERS)}; describe others in filters"

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from nightjar_alerts.models.checks import PhotometryWarning
+from nightjar_alerts.models.filters import remedy_for
 from nightjar_alerts.models.metadata import network_metadata
 from nightjar_alerts.models.photometry import (
     BANDS,
@@ -27,7 +28,6 @@ from nightjar_alerts.models.photometry import (
     FILTERS,
     MAX_ABS_MJD,
     NAMES,
-    UNKNOWN,
     BandMap,
     FluxUnit,
     flux_to_njy,
@@ -206,13 +206,14 @@ def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
     if isinstance(band, np.ndarray) and band.dtype.kind in "iu":
         require((band >= 0) & (band < len(BANDS)), "band", "unknown_band", "band index out of range")
         return band.astype(np.int64)
-    column = [NAMES.get(name, UNKNOWN) for name in band]
-    if UNKNOWN in column:
-        position = column.index(UNKNOWN)
-        known = ", ".join(FILTERS)
-        message = f"unknown band {str(band[position])[:20]!r}; known bands are {known}; describe others in filters"
-        raise LightCurveError(f"/band/{position}", "unknown_band", message)
-    return np.array(column, dtype=np.int64)
+    try:
+        return np.array(list(map(NAMES.__getitem__, band)), dtype=np.int64)
+    except (KeyError, TypeError):
+        position, name = next(
+            (i, name) for i, name in enumerate(band) if not isinstance(name, str) or name not in NAMES
+        )
+        message = f"unknown band {str(name)[:20]!r}; {remedy_for(name)}"
+        raise LightCurveError(f"/band/{position}", "unknown_band", message) from None
 
 
 def check_lengths(mjd: Float64, columns: Mapping[str, NDArray[Any] | None]) -> None:

@@ -70,7 +70,7 @@ def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]
     return {
         name: float(value)
         for name, value in values.items()
-        if name in _KNOWN and value is not None and abs(value) <= LARGEST and float(value) not in SENTINELS
+        if name in _KNOWN and value is not None and -LARGEST <= value <= LARGEST and value not in SENTINELS
     }
 
 

@@ -512,13 +512,13 @@ class _Guesser:
             return {kind: (name, "")}
         if self._find("snr", self.points, self._is_numeric):
             return pairs
-        hint = ""
         if kind == "mag" and "mag_err" not in self.options.columns:
             likely = [other for other in free if self._looks_like_errors(other)]
             if len(likely) == 1:
                 return {kind: (name, likely[0])}
-            hint = " If there is none, set mag_err to an error in mag for all."
-        raise self._question(f"Which column holds the errors of {name!r}?", f"columns.{kind}_err", hint=hint)
+        hint = " Name it by columns.mag_err, or set one error in mag for all." if kind == "mag" else ""
+        option = "mag_err" if kind == "mag" else "columns.flux_err"
+        raise self._question(f"Which column holds the errors of {name!r}?", option, hint=hint)
 
     def _find_object_id(self) -> None:
         if self.options.object_id or self._find("object_id", self.scalars, self._holds_ids):

@@ -211,7 +211,8 @@ def read_with_astropy(stream: Stream, form: str) -> tuple[Batch, dict[str, str]]
         except TableError:
             raise
         except Exception as error:  # libraries raise many kinds for damaged files
-            raise TableError(f"{stream.name} cannot be read: {error}") from error
+            detail = str(error).partition(". ")[0] or type(error).__name__  # advice after that is for programs
+            raise TableError(f"{stream.name} is damaged, or no {form.upper()} file: {detail}") from error
         return _astropy_batch(table)
 
 

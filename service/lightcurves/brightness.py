@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from nightjar_alerts.models.filters import remedy_for
 from nightjar_alerts.models.lightcurve import LightCurveError, require, without_reference
 from nightjar_alerts.models.photometry import BANDS, FILTERS, NAMES, VEGA_AB_OFFSETS, Float64, njy_to, njy_with_error
 from nightjar_alerts.service.answers.replies import pointer
@@ -58,7 +59,7 @@ def _references(sent: LightCurveIn) -> dict[str, float]:
     for name, value in sent.reference_flux.items():
         where = "/reference_flux" + pointer([name])
         if name not in NAMES and (sent.filters is UNSET or name not in sent.filters):
-            raise LightCurveError(where, "unknown_band", f"unknown band; known bands are {', '.join(FILTERS)}")
+            raise LightCurveError(where, "unknown_band", f"unknown band; {remedy_for(name)}")
         if not abs(value) < 1e308:
             raise LightCurveError(where, "not_finite", "must be finite")
     return {name: float(value) for name, value in sent.reference_flux.items()}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nightjar_alerts.models.filters import known_filter
+from nightjar_alerts.models.filters import known_filter, remedy_for
+from nightjar_alerts.models.lightcurve import LightCurveError, band_column
 from nightjar_alerts.models.photometry import FILTERS
 
 
@@ -29,3 +30,22 @@ def test_known_filter_of_a_written_name_returns_the_filter(name: str, known: str
 @pytest.mark.parametrize("name", ["", "F606W", "UVW1", "K", "Gaia V", "g r", "mag", "7", "bprp", "magr"])
 def test_known_filter_of_another_name_returns_none(name: str) -> None:
     assert known_filter(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("Johnson V", "send it as V"),
+        ("ztfg", "send it as g"),
+        ("q", "known bands are u, g,"),
+        (3, "known bands are u, g,"),
+    ],
+)
+def test_band_column_of_an_unknown_name_says_what_to_send(name: object, remedy: str) -> None:
+    with pytest.raises(LightCurveError, match=remedy) as caught:
+        band_column(["g", name])  # type: ignore[list-item]
+    assert caught.value.pointer == "/band/1"
+
+
+def test_remedy_for_a_long_name_looks_for_no_meaning() -> None:
+    assert "known bands are" in remedy_for("johnson " * 10 + "V")

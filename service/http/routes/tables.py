@@ -83,7 +83,7 @@ def _read_options(text: str) -> TableOptions:
             if name not in TableOptions.option_names():
                 known = ", ".join(TableOptions.option_names())
                 raise invalid_field("/query/options", "unknown_field", f"there is no option {name[:40]!r}: {known}")
-        return msgspec.convert(members, TableOptions)
+        return msgspec.convert(members, TableOptions, strict=False)  # numbers may be text, as in a form
     except msgspec.ValidationError as error:
         raise invalid_field("/query/options", "invalid_option", str(error)[:300]) from None
     except msgspec.DecodeError:

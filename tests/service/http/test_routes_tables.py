@@ -80,6 +80,15 @@ def test_tables_that_are_ambiguous_are_answered_with_the_question_and_its_answer
     assert [result["status"] for result in results] == ["classified"] * 2
 
 
+def test_tables_without_errors_ask_for_one_whose_answer_may_be_text(edge: Live) -> None:
+    body = b"\n".join(line.rpartition(b",")[0] for line in table(1).splitlines())
+    status, (problem,) = post(edge, body)
+    assert (status, problem["question"]["option"]) == (422, "mag_err")
+    status, (_, *results, _) = post(edge, body, options={"mag_err": "0.1"})
+    assert status == 200, results
+    assert [result["status"] for result in results] == ["classified"]
+
+
 @pytest.mark.parametrize(
     ("body", "headers", "query", "expected"),
     [
