@@ -1,5 +1,6 @@
 """Classification in process, with the shipped models, against the service and against itself."""
 
+import io
 import multiprocessing
 import pickle
 import subprocess
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts import Classifier, LightCurve, LightCurveError, Result, Results
-from nightjar_alerts.classifier import CHUNK
+from nightjar_alerts.classifier import BLOCK
 from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.posterior import PriorError
@@ -151,6 +152,39 @@ def test_classify_names_of_surveys_and_metadata_are_understood(classifier: Class
         assert meant in result.errors[0]["detail"]
 
 
+def test_classify_quantities_are_converted_and_masked_values_are_missing(classifier: Classifier) -> None:
+    units = pytest.importorskip("astropy.units")
+    body = supernovae(1)[0]
+    flux, count = np.array(body["flux"]), len(body["flux"])
+    expected = classifier.classify(body).to_dict()
+    for same in (flux / 1e3 * units.uJy, np.ma.array(flux), flux * units.nJy):
+        assert close(classifier.classify(body | {"flux": same}).to_dict(), expected)
+    wrong = {"flux": flux * units.m}, {"mjd": np.ma.array(body["mjd"], mask=[False, True] + [False] * (count - 2))}
+    for changes, pointer in zip(wrong, ("/flux", "/mjd/1"), strict=True):
+        with pytest.raises(LightCurveError) as caught:
+            classifier.classify(body | changes)
+        assert caught.value.pointer == pointer
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "sentence"),
+    [
+        ({"light_curves": 5}, {}, "light_curves must be a list"),
+        ({"options": 5}, {}, "options must be a dictionary"),
+        (np.zeros(3), {}, "cannot read light curves from ndarray"),
+        (io.StringIO("mjd,flux"), {}, "cannot read light curves from StringIO"),
+        ("curves.csv", {"flux_units": "nJy"}, "no option of tables: flux_units; they are format, columns"),
+        ({}, {"prior": 5}, "prior must be a name"),
+        ({}, {"coverage": "0.9"}, "coverage must be a number"),
+    ],
+)
+def test_classify_arguments_of_a_wrong_type_are_a_sentence(
+    classifier: Classifier, data: Any, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        classifier.classify(data, **options)
+
+
 def test_classify_integer_object_id_keeps_every_digit(classifier: Classifier) -> None:
     number = 2**63 + 1
     assert classifier.classify(supernovae(1)[0] | {"object_id": number}).object_id == str(number)
@@ -183,7 +217,9 @@ def test_classify_options_that_fit_nothing_raise(classifier: Classifier) -> None
         classifier.classify([], band="g")
     with pytest.raises(ValueError, match="threads"):
         Classifier(threads=0)
-    with pytest.raises(BundleError):
+    with pytest.raises(
+        BundleError, match=r"no model 'no-such-model': .* one of astro-moe-elasticc, astro-moe-ztf, romae"
+    ):
         Classifier("no-such-model")
 
 
@@ -284,9 +320,10 @@ def test_classify_light_curve_that_breaks_the_network_harms_no_other() -> None:
         assert all(close(r.to_dict(), e.to_dict()) for r, e in others)
 
 
-def test_stream_reads_no_further_than_a_chunk(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nightjar_alerts.classifier.CHUNK", 16)
-    assert CHUNK > 16
+def test_stream_reads_no_further_than_two_blocks(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BLOCK > 16
+    for name in ("BLOCK", "FIRST_BLOCK"):
+        monkeypatch.setattr(f"nightjar_alerts.classifier.{name}", 16)
     read = 0
 
     def endless() -> Iterator[dict[str, Any]]:
@@ -297,7 +334,7 @@ def test_stream_reads_no_further_than_a_chunk(classifier: Classifier, monkeypatc
 
     stream = classifier.stream(endless())
     assert [next(stream).object_id for _ in range(40)] == [str(number + 1) for number in range(40)]
-    assert read == 48
+    assert read <= 40 + 2 * 16
 
 
 BLOCKED = (

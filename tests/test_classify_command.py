@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,6 +21,7 @@ from nightjar_alerts.classify_command import main
 from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.results import COLUMNS, Result
 from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.service.settings import ClientSettings
@@ -153,19 +154,20 @@ def test_classify_existing_output_is_kept_unless_told_otherwise(
 
 
 class Interrupting:
-    """An engine that counts inputs, and is interrupted at the chunk of a number."""
+    """An engine that is interrupted after so many inputs."""
 
-    def __init__(self, at: int | None) -> None:
-        self.at, self.chunks = at, 0
+    def __init__(self, after: int | None) -> None:
+        self.after = after
         self.names: list[str] = []
 
-    def classify_each(self, inputs: Sequence[Input], options: Any) -> list[list[Result]]:
-        self.chunks += 1
-        if self.chunks == self.at:
-            raise KeyboardInterrupt
-        names = [each.object_id for each in inputs if hasattr(each, "object_id")]
-        self.names += names
-        return [[Result({"status": "classified", "object_id": n, "class": "Ia", "confidence": 1.0}, {})] for n in names]
+    def classify_each(self, inputs: Iterable[Input], options: Any) -> Iterator[list[Result]]:
+        for each in inputs:
+            if len(self.names) == self.after:
+                raise KeyboardInterrupt
+            assert isinstance(each, LightCurve)
+            self.names.append(each.object_id)
+            document = {"status": "classified", "object_id": each.object_id, "class": "Ia", "confidence": 1.0}
+            yield [Result(document, {})]
 
     def close(self) -> None:
         """Do nothing."""
@@ -179,7 +181,7 @@ def test_classify_interrupted_run_is_resumed_without_loss_or_repetition(
     table, output = tmp_path / "table.csv", tmp_path / "out.csv"
     table.write_text(csv_text(supernovae(45)))
     (tmp_path / "x.tar.gz").write_bytes(b"\x1f\x8b nonsense")
-    engines = [Interrupting(3), Interrupting(None)]
+    engines = [Interrupting(25), Interrupting(None)]
     monkeypatch.setattr("nightjar_alerts.classifier.Classifier", lambda *_, **__: engines[0])
     arguments = (tmp_path / "x.tar.gz", table, "-o", output, *CSV_OPTIONS)
     assert run(*arguments) == 130
@@ -192,8 +194,21 @@ def test_classify_interrupted_run_is_resumed_without_loss_or_repetition(
     assert run(*arguments, "--resume") == 3
     expected = [f"SN{number:04d}" for number in range(45)]
     assert [row["object_id"] for row in rows_of(output)] == expected
-    assert engines[0].names + engines[1].names == expected
+    assert engines[1].names == expected[20:]
     assert not (tmp_path / "out.csv.partial").exists()
+
+
+def test_classify_file_named_twice_is_classified_once(
+    url: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packet = tmp_path / "again" / "ztf.avro"
+    packet.parent.mkdir()
+    packet.write_bytes((folder / "ztf.avro").read_bytes())
+    assert run(packet, packet.parent, packet, "--url", url) == 0
+    captured = capsys.readouterr()
+    assert "named more than once, and classified once: ztf.avro" in captured.err
+    assert "1 light curve: 1 classified" in captured.out
+    assert "no files" not in captured.out
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -245,7 +260,11 @@ def test_classify_standard_input_is_recognised_by_its_content(
         (["nowhere.avro"], 1, "nowhere.avro does not exist"),
         (["{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], 1, "does not answer"),
         (["{folder}/ztf.avro", "--url", "ftp://x"], 1, "not an http"),
-        (["{folder}/ztf.avro", "--model", "nothing"], 1, "no readable manifest"),
+        (
+            ["{folder}/ztf.avro", "--model", "nothing"],
+            1,
+            "no model 'nothing': it is neither a folder nor one of astro-moe-elasticc",
+        ),
         (["{folder}/ztf.avro", "--prior", "nothing"], 1, "nothing"),
         (["{folder}/ztf.avro", "-o", "x.xlsx"], 2, "the name must end in one of .csv"),
         (["{folder}/ztf.avro", "-o", "{folder}/none/x.csv"], 2, "does not exist"),

@@ -6,70 +6,70 @@
     result = classifier.classify(mjd=mjd, flux=flux, flux_err=flux_err, band=band)
     results = classifier.classify("supernovae.csv")
 
-The models, the checks of the input, the batching policy and the fields of a result are those of the service. Several
-threads work on one call: while one of them waits for the network, another prepares light curves.
+The models, the checks of the input, the batching policy and the fields of a result are those of the service. While
+threads run the network, the calling thread prepares further light curves and writes results.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
 from weakref import WeakSet
 
-import numpy as np
-
-from nightjar_alerts.inputs import Input, decode_bodies, read_request
+from nightjar_alerts.inputs import (
+    CallOptions,
+    Input,
+    Read,
+    decode_bodies,
+    errors_of,
+    identity_of,
+    item_of,
+    read_request,
+    to_error,
+)
 from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.packet import Packet, PacketError
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, PRETRAINED, SURVEY_BUNDLES, load_bundle
+from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.models.bundle import (
+    DEFAULT_BUNDLE,
+    MANIFEST,
+    PRETRAINED,
+    SURVEY_BUNDLES,
+    BundleError,
+    load_bundle,
+)
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.routing import DEFAULT, Route, may_be_supernova, route
 from nightjar_alerts.results import Evolution, Result, Results
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import (
     RequestedPrior,
     ResultSerializer,
-    curve_identity,
     evolution_document,
-    packet_identity,
+    serializer_of,
 )
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction, RunResult
 from nightjar_alerts.service.engine.errors import InferenceFailed, error_of
-from nightjar_alerts.service.engine.policy import QueueItem, plan
-from nightjar_alerts.service.inference import (
-    MIN_SUPERNOVA_PROBABILITY,
-    Item,
-    Outcome,
-    Skipped,
-    outcome_of,
-    outside_domain,
-    skipped_outcome,
-)
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.engine.policy import QueueItem, choose
+from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, Item, Outcome, Skipped, outcome_of, skipped_outcome
+from nightjar_alerts.service.registry.names import version_key
 
 if TYPE_CHECKING:
     from nightjar_alerts.models.native import Native
     from nightjar_alerts.models.runtime import Provider
     from nightjar_alerts.service.engine.load import LoadedModel
 
-PORTION: Final = 128
-"""Inputs that a thread prepares, and results that it writes, at a time. Between runs of the network, which leave the
-processor's caches cold, many small portions would take longer."""
-PREPARED: Final = 512
-"""Prepared light curves among which batch mates are looked for."""
-FEW_PREPARED: Final = 64
-"""Prepared light curves below which every thread prepares more."""
-CHUNK: Final = 4096
-"""Inputs of a stream that are in memory at the same time."""
+BLOCK: Final = 512
+"""Inputs that are prepared together, and among which batch mates are looked for."""
+FIRST_BLOCK: Final = 128
+"""Inputs of the first block, so that the network starts soon."""
 WARM_UP_SECONDS: Final = 0.25
-
-DEFAULT: Final = "default"
 
 
 class Classifier:
@@ -206,9 +206,13 @@ class Classifier:
             If a table cannot be read; :class:`TableQuestion` if it can be read in two ways.
         """
         request = read_request(data, fields)
-        options = _Options.of(request.options, embedding=embedding, prior=prior, coverage=coverage)
-        results = self._classify(list(request.inputs), options, request.single, request.indexed)
-        return results[0][0] if request.single else Results(chain.from_iterable(results), request.notes)
+        options = CallOptions.of(request.options, embedding=embedding, prior=prior, coverage=coverage)
+        results = list(chain.from_iterable(_Call(self, options, request.indexed).results(request.inputs)))
+        if not request.single:
+            return Results(results, request.notes)
+        if results[0].status == "rejected":
+            raise _light_curve_error(results[0])
+        return results[0]
 
     def stream(
         self,
@@ -224,10 +228,9 @@ class Classifier:
         ----------
         items : whose elements may be whatever :meth:`classify` accepts.
         """
-        options = _Options(embedding, prior, coverage)
-        inputs = iter(read_request(items, {}).inputs)
-        while chunk := list(islice(inputs, CHUNK)):
-            yield from chain.from_iterable(self._classify(chunk, options))
+        options = CallOptions(embedding, prior, coverage)
+        for results in self.classify_each(read_request(items, {}).inputs, options):
+            yield from results
 
     def evolution(
         self, data: Any = None, /, *, prior: RequestedPrior = None, coverage: float | None = None, **fields: Any
@@ -254,80 +257,39 @@ class Classifier:
             For several light curves or alerts.
         """
         request = read_request(data, fields)
-        options = _Options.of(request.options, prior=prior, coverage=coverage)
+        options = CallOptions.of(request.options, prior=prior, coverage=coverage)
         reads = list(chain.from_iterable(_decode(list(request.inputs), None)))
         if len(reads) != 1:
             raise ValueError(f"evolution takes one light curve or alert, not {len(reads)}")
-        curve, survey = _item(reads[0])
-        if isinstance(curve, LightCurveError):
-            raise curve
-        if isinstance(curve, Skipped):
-            raise LightCurveError("", curve.reason, curve.detail or curve.reason)
-        model, _, item = self._route(curve, survey)
+        curve, survey = item_of(reads[0])
+        if not isinstance(curve, LightCurve):
+            raise to_error(curve)
+        chosen = self._route(curve, survey)
         steps = history(curve)
-        if isinstance(item, Skipped):
-            abstained = {"status": item.status, "reason": item.reason, "detail": item.detail}
+        if chosen.outside:
+            abstained = {"status": "abstained", "reason": OUTSIDE_DOMAIN, "detail": chosen.outside}
             documents: list[dict[str, Any]] = [abstained] * len(steps.curves)
         else:
-            results = self._classify(steps.curves, options, model=model)
+            results = _Call(self, options, model=chosen.model).results(steps.curves)
             documents = [result.to_dict() for (result,) in results]
-        provenance = model.serializer(options.prior).provenance
+        provenance = serializer_of(chosen.model.bundle, options.prior).provenance
         return Evolution(evolution_document(steps, documents), provenance, curve)
 
-    def classify_each(self, inputs: Sequence[Input], options: Mapping[str, Any]) -> list[list[Result]]:
-        """Return the results of each input, several where it is a packet of several alerts."""
-        return self._classify(inputs, _Options.of(options))
+    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+        """Yield the results of each input, in order: several where it is a packet of several alerts."""
+        return _Call(self, options).results(inputs)
 
-    def _classify(
-        self,
-        inputs: Sequence[Input],
-        options: "_Options",
-        raises: bool = False,
-        indexed: bool = False,
-        model: "_Model | None" = None,
-    ) -> list[list[Result]]:
-        """Return the results of each input; ``model`` classifies all of them if it is given."""
-        for each in self._models.values() if model is None else [model]:  # raises before anything is classified
-            each.serializer(options.prior)
-        call = _Call(self, inputs, options, indexed, model)
-        helpers = min(self._threads, len(inputs)) - 1
-        futures = [self._pool().submit(call.work) for _ in range(helpers)]
-        try:
-            call.work()
-        finally:
-            call.stop()
-            for future in futures:
-                if not future.cancel():
-                    future.result()
-        return call.finish(raises)
+    def _route(self, item: Item, survey: str) -> "Route[_Model]":
+        if self._is_named:
+            return Route(self._default)
+        curve = item if isinstance(item, LightCurve) else None
+        return route(curve, survey, self._models.get, lambda: self._default)
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(max(1, self._threads - 1), "nightjar")
+                self._executor = ThreadPoolExecutor(self._threads, "nightjar")
             return self._executor
-
-    def _route(self, item: Item, survey: str) -> "tuple[_Model, _Model | None, Item]":
-        """Return the model for an item, the model of its supernova types if any, and the item or why it is skipped.
-
-        The rules are those of :mod:`service.registry.router`.
-        """
-        if self._is_named:
-            return self._default, None, item
-        survey = (item.survey if isinstance(item, LightCurve) else "") or survey
-        model, subtypes = self._models.get(survey, self._default), None
-        if model.only_supernovae and not self._default.only_supernovae:
-            model, subtypes = self._default, model
-        if not isinstance(item, LightCurve):
-            return model, subtypes, item
-        skipped = outside_domain(item, model.bundle.manifest)
-        if skipped is None:
-            return model, subtypes, item
-        for other in self._models.values():
-            manifest = other.bundle.manifest
-            if other is not model and manifest.domain is not None and outside_domain(item, manifest) is None:
-                return other, None, item
-        return model, subtypes, skipped
 
 
 def _require_onnxruntime() -> None:
@@ -341,17 +303,13 @@ def _bundles(model: str | Path | None) -> dict[str, Path]:
     """Return the folder of each model, by the alias under which the service has it."""
     if model is None:
         return {DEFAULT: DEFAULT_BUNDLE, **SURVEY_BUNDLES}
-    if isinstance(model, str) and (versions := _versions(PRETRAINED / model)):
-        return {DEFAULT: versions[-1]}
+    manifests = sorted(PRETRAINED.glob(f"*/*/{MANIFEST}"), key=lambda path: version_key(path.parent.name))
+    newest = {path.parts[-3]: path.parent for path in manifests}
+    if str(model) in newest:
+        return {DEFAULT: newest[str(model)]}
+    if not Path(model).exists():
+        raise BundleError(f"no model {str(model)!r}: it is neither a folder nor one of {', '.join(sorted(newest))}")
     return {DEFAULT: Path(model)}
-
-
-def _versions(folder: Path) -> list[Path]:
-    found = folder.iterdir() if folder.is_dir() and folder.parent == PRETRAINED else ()
-    return sorted(
-        (path for path in found if (path / "manifest.json").is_file()),
-        key=lambda path: [int(part) for part in path.name.split(".")],
-    )
 
 
 def _classifier(configuration: Mapping[str, Any]) -> Classifier:
@@ -374,25 +332,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    embedding: bool = False
-    prior: RequestedPrior = None
-    coverage: float | None = None
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for a coverage that is no probability, as ``/v1/classify`` does."""
-        if self.coverage is not None and not 0 < self.coverage < 1:
-            raise ValueError(f"coverage is {self.coverage}; it must be above 0 and below 1")
-
-    @classmethod
-    def of(cls, named: Mapping[str, Any], **default: Any) -> "_Options":
-        """Return the options of a body, and those of the call where the body names none."""
-        if unknown := set(named) - {each.name for each in fields(cls)}:
-            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-        return cls(**(default | dict(named)))
-
-
 class _Model:
     """A bundle, opened when a light curve needs it."""
 
@@ -400,9 +339,6 @@ class _Model:
         self._path, self._provider, self._native = path, provider, native
         self.bundle = load_bundle(path)
         self.adapter = TaskAdapter(self.bundle.manifest)
-        self._is_supernova = np.array(self.bundle.manifest.classes.supernovae)
-        self.only_supernovae = bool(self._is_supernova.all())
-        self._serializers: dict[tuple[str | None, _Model | None], ResultSerializer] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -418,22 +354,6 @@ class _Model:
             if self.loaded is None:
                 self.loaded = load_model(self._path, self._provider, self._native, WARM_UP_SECONDS)
             return self.loaded
-
-    def serializer(self, prior: RequestedPrior, subtypes: "_Model | None" = None) -> ResultSerializer:
-        """Return the serializer of results under a prior. Raises PriorError."""
-        bundle = None if subtypes is None else subtypes.bundle
-        if prior is not None and not isinstance(prior, str):
-            return ResultSerializer(self.bundle, prior=prior, subtypes=bundle)
-        if (prior, subtypes) not in self._serializers:
-            self._serializers[prior, subtypes] = ResultSerializer(self.bundle, prior=prior, subtypes=bundle)
-        return self._serializers[prior, subtypes]
-
-    def may_be_supernova(self, outcome: Outcome) -> bool:
-        """Return True if the model of supernova types has to classify the light curve, too."""
-        if outcome.prediction is None:
-            return False
-        probabilities = outcome.prediction.outputs["probabilities"]
-        return float(probabilities[self._is_supernova].sum()) >= MIN_SUPERNOVA_PROBABILITY
 
     def predict(self, inputs: Sequence[ModelInput]) -> list[RunResult]:
         """Run the network. A batch that fails is bisected, so that one light curve never costs its batch mates."""
@@ -454,213 +374,180 @@ class _Slot:
 
     Attributes
     ----------
-    index, number : of the input, and of the alert in it.
-    model, subtypes : that classifies it, and that adds the type of a supernova.
+    route : models of the light curve.
     identity : members of the result that identify it.
     errors : of an invalid light curve; None for an alert, whose result has no such list.
-    outcome : of the model, while the model of types runs.
+    outcome : of the first model.
+    document, provenance : of the result, when it is complete, and of its model.
     """
 
-    index: int
-    number: int
-    model: _Model
-    subtypes: _Model | None
+    route: Route[_Model]
     identity: Mapping[str, object]
-    curve: LightCurve | None = None
-    errors: Sequence[FieldError] | None = None
+    curve: LightCurve | None
+    errors: Sequence[FieldError] | None
     outcome: Outcome | None = None
+    document: dict[str, Any] | None = None
+    provenance: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry(QueueItem):
     """A light curve that waits for its batch."""
 
-    model: _Model
     input: ModelInput
     slot: _Slot
 
 
-class _Call:
-    """One call: threads take portions of the inputs to prepare, and batches of the prepared light curves to run.
+_Waiting = dict[_Model, list[_Entry]]
 
-    Every attribute is guarded by one condition.
+
+class _Batch(NamedTuple):
+    """A batch, and its future results."""
+
+    entries: Sequence[_Entry]
+    future: Future[list[RunResult]]
+
+
+class _Call:
+    """One call: the inputs of a block are prepared while the network runs on those of the block before.
+
+    Parameters
+    ----------
+    indexed : whether errors point to ``/light_curves/INDEX``.
+    model : classifies every light curve; None: the classifier chooses.
     """
 
     def __init__(
-        self,
-        classifier: Classifier,
-        inputs: Sequence[Input],
-        options: _Options,
-        indexed: bool,
-        model: _Model | None = None,
+        self, classifier: Classifier, options: CallOptions, indexed: bool = False, model: _Model | None = None
     ) -> None:
-        self._classifier, self._inputs, self._options, self._indexed = classifier, inputs, options, indexed
-        self._model = model
-        self._documents: list[list[tuple[dict[str, Any], _Slot] | None]] = [[] for _ in inputs]
-        self._next = self._preparing = self._active = 0
-        self._unwritten: list[tuple[_Slot, Outcome]] = []
-        self._waiting: dict[_Model, list[_Entry]] = {}
-        self._condition = threading.Condition()
-        self._stopped = False
+        self._classifier, self._options, self._indexed, self._model = classifier, options, indexed, model
+        self._serializers: dict[tuple[_Model, _Model | None], ResultSerializer] = {}
+        self._running: deque[_Batch] = deque()
+        self._read = 0
+        self._first: Mapping[str, str] | None = None
 
-    def work(self) -> None:
-        """Work until nothing is left; called by several threads."""
+    def results(self, inputs: Iterable[Input]) -> Iterator[list[Result]]:
+        """Yield the results of each input, in order. Raises PriorError before the first."""
+        for model in self._classifier._models.values() if self._model is None else [self._model]:
+            self._serializer(model, None)
+        remaining, blocks = iter(inputs), deque[list[list[_Slot]]]()
         try:
-            while (task := self._next_task()) is not None:
-                task()
-        except BaseException:
-            self.stop()
-            raise
+            while (block := list(islice(remaining, BLOCK if self._read else FIRST_BLOCK))) or self._running:
+                before = len(self._running)
+                if block:
+                    blocks.append(self._prepare(block))
+                self._collect(before)
+                while blocks and all(slot.document is not None for slots in blocks[0] for slot in slots):
+                    for slots in blocks.popleft():
+                        yield [self._result(slot) for slot in slots]
+        finally:
+            for batch in self._running:
+                batch.future.cancel()
 
-    def stop(self) -> None:
-        """Let the other threads end after their current task."""
-        with self._condition:
-            self._stopped = True
-            self._condition.notify_all()
+    def _prepare(self, block: Sequence[Input]) -> list[list[_Slot]]:
+        """Decode, route and featurise inputs, and start their batches."""
+        start = self._read if self._indexed else None
+        self._read += len(block)
+        waiting: _Waiting = {}
+        places = [[self._place(read, waiting) for read in reads] for reads in _decode(block, start)]
+        self._write([slot for slots in places for slot in slots if slot.outcome is not None])
+        self._submit(waiting)
+        return places
 
-    def finish(self, raises: bool) -> list[list[Result]]:
-        """Return the results of each input. If ``raises``, a single invalid light curve raises LightCurveError."""
-        self._write_all(self._unwritten)
-        results: list[list[Result]] = []
-        first: _Model | None = None
-        for written in self._documents:
-            results.append([])
-            for each in written:
-                assert each is not None
-                document, slot = each
-                first = first or slot.model
-                model = slot.model.serializer(self._options.prior).provenance
-                if slot.model is not first:
-                    document["model"] = model
-                results[-1].append(Result(document, model, slot.curve))
-        if raises and results[0] and results[0][0].status == "rejected":
-            raise _light_curve_error(results[0][0])
-        return results
-
-    def _next_task(self) -> Callable[[], None] | None:
-        with self._condition:
-            while not self._stopped:
-                waiting = sum(map(len, self._waiting.values()))
-                is_left = self._next < len(self._inputs)
-                if is_left and (waiting < FEW_PREPARED or (waiting < PREPARED and not self._preparing)):
-                    start, self._next = self._next, min(self._next + PORTION, len(self._inputs))
-                    self._preparing += 1
-                    self._active += 1
-                    return partial(self._prepare, start, self._next)
-                if waiting:
-                    model = max(self._waiting, key=lambda model: len(self._waiting[model]))
-                    self._active += 1
-                    return partial(self._run, model, self._take(model))
-                if not self._active:
-                    return None
-                self._condition.wait()
-            return None
-
-    def _done(self, entries: Sequence[_Entry]) -> None:
-        """End a task that has prepared light curves."""
-        for model in {entry.model for entry in entries}:
-            model.open()  # outside of the lock: it may take a second
-        with self._condition:
-            for entry in entries:
-                self._waiting.setdefault(entry.model, []).append(entry)
-            self._active -= 1
-            self._condition.notify_all()
-
-    def _take(self, model: _Model) -> list[_Entry]:
-        """Remove and return the next batch."""
-        entries = self._waiting[model]
-        window = entries[:PREPARED]
-        limits, workers = self._classifier._limits, self._classifier._threads
-        chosen = plan(window, len(entries), 0.0, model.open().cost, limits, workers).batch
-        batch = [window[index] for index in chosen]
-        taken = set(chosen)
-        self._waiting[model] = [entry for index, entry in enumerate(entries) if index not in taken]
-        return batch
-
-    def _prepare(self, start: int, end: int) -> None:
-        """Decode, route and featurise inputs."""
-        entries: list[_Entry] = []
-        skipped: list[tuple[_Slot, Outcome]] = []
-        decoded = _decode(self._inputs[start:end], start if self._indexed else None)
-        for index, items in zip(range(start, end), decoded, strict=True):
-            self._documents[index] = [None] * len(items)
-            for number, item in enumerate(items):
-                slot, model_input = self._place(index, number, item)
-                if isinstance(model_input, Outcome):
-                    skipped.append((slot, model_input))
-                else:
-                    entries.append(_Entry(len(model_input), 0.0, None, slot.model, model_input, slot))
-        with self._condition:
-            self._preparing -= 1
-            self._unwritten += skipped
-        self._done(entries)
-
-    def _place(self, index: int, number: int, read: "_Read") -> tuple[_Slot, ModelInput | Outcome]:
-        """Choose the model of an input; return its place among the results, and its model input or its outcome."""
-        item, survey = _item(read)
-        model, subtypes, item = (
-            self._classifier._route(item, survey) if self._model is None else (self._model, None, item)
-        )
+    def _place(self, read: Read, waiting: _Waiting) -> _Slot:
+        """Return the place of a result, with the outcome of what no network sees."""
+        item, survey = item_of(read)
+        chosen = self._classifier._route(item, survey) if self._model is None else Route(self._model)
         curve = read.curve if isinstance(read, Packet) else read if isinstance(read, LightCurve) else None
-        errors = None if isinstance(read, Packet | PacketError) else getattr(read, "errors", ())
-        slot = _Slot(index, number, model, subtypes, _identity(read), curve, errors)
-        if not isinstance(item, LightCurve):
-            return slot, skipped_outcome(item)
-        try:
-            return slot, model.adapter.prepare(item)
-        except LightCurveError as error:  # valid, but not for this network
-            return slot, Outcome("abstained", reason=error.reason, detail=str(error))
+        slot = _Slot(chosen, identity_of(read), curve, errors_of(read))
+        if chosen.outside:
+            slot.outcome = skipped_outcome(Skipped("abstained", OUTSIDE_DOMAIN, chosen.outside))
+        elif isinstance(item, LightCurve):
+            slot.outcome = _featurise(slot, item, chosen.model, waiting)
+        else:
+            slot.outcome = skipped_outcome(item)
+        return slot
 
-    def _run(self, model: _Model, batch: Sequence[_Entry]) -> None:
-        """Run the network, and write results or send them on to the model of types."""
-        entries: list[_Entry] = []
-        done: list[tuple[_Slot, Outcome]] = []
-        for entry, result in zip(batch, model.predict([entry.input for entry in batch]), strict=True):
-            slot = entry.slot
-            assert slot.curve is not None
-            outcome = outcome_of(entry.input, slot.curve, result)
-            if slot.outcome is not None:
-                outcome = replace(slot.outcome, subtype=outcome)
-            elif slot.subtypes is not None and slot.model.may_be_supernova(outcome):
-                try:
-                    model_input = slot.subtypes.adapter.prepare(slot.curve)
-                except LightCurveError:  # without a point in the bands of that model
-                    pass
+    def _submit(self, waiting: _Waiting) -> None:
+        """Divide light curves into batches of similar length, and let the threads run them."""
+        pool, threads = self._classifier._pool(), self._classifier._threads
+        for model, entries in waiting.items():
+            cost, limits = model.open().cost, self._classifier._limits.shared(len(entries), threads)
+            entries.sort(key=lambda entry: entry.length, reverse=True)
+            while entries:
+                size = len(choose(entries[: limits.max_items], 0.0, cost, limits))
+                batch, entries = entries[:size], entries[size:]
+                self._running.append(_Batch(batch, pool.submit(model.predict, [entry.input for entry in batch])))
+
+    def _collect(self, count: int) -> None:
+        """Wait for the first ``count`` batches; write results, or send light curves on to the model of types."""
+        waiting: _Waiting = {}
+        done: list[_Slot] = []
+        for _ in range(count):
+            entries, future = self._running.popleft()
+            for entry, result in zip(entries, future.result(), strict=True):
+                slot, subtypes = entry.slot, entry.slot.route.subtypes
+                assert slot.curve is not None
+                outcome = outcome_of(entry.input, slot.curve, result)
+                if slot.outcome is not None:
+                    slot.outcome = replace(slot.outcome, subtype=outcome)
                 else:
                     slot.outcome = outcome
-                    entries.append(_Entry(len(model_input), 0.0, None, slot.subtypes, model_input, slot))
-                    continue
-            done.append((slot, outcome))
-        with self._condition:
-            self._unwritten += done
-            done = []
-            if len(self._unwritten) >= PORTION:
-                done, self._unwritten = self._unwritten, []
-        self._write_all(done)
-        self._done(entries)
+                    probabilities = None if outcome.prediction is None else outcome.prediction.outputs["probabilities"]
+                    if (
+                        subtypes is not None
+                        and probabilities is not None
+                        and may_be_supernova(probabilities, slot.route.model.bundle.manifest.classes)
+                        and _featurise(slot, slot.curve, subtypes, waiting) is None
+                    ):
+                        continue
+                done.append(slot)
+        self._write(done)
+        self._submit(waiting)
 
-    def _write_all(self, done: Sequence[tuple[_Slot, Outcome]]) -> None:
+    def _serializer(self, model: _Model, subtypes: _Model | None) -> ResultSerializer:
+        if (model, subtypes) not in self._serializers:
+            bundle = None if subtypes is None else subtypes.bundle
+            self._serializers[model, subtypes] = serializer_of(model.bundle, self._options.prior, bundle)
+        return self._serializers[model, subtypes]
+
+    def _write(self, slots: Sequence[_Slot]) -> None:
         """Write results, those of the same models together."""
-        groups: dict[tuple[_Model, _Model | None], list[tuple[_Slot, Outcome]]] = {}
-        for slot, outcome in done:
-            groups.setdefault((slot.model, slot.subtypes), []).append((slot, outcome))
-        for pairs in groups.values():
-            self._write([slot for slot, _ in pairs], [outcome for _, outcome in pairs])
+        groups: dict[tuple[_Model, _Model | None], list[_Slot]] = {}
+        for slot in slots:
+            groups.setdefault((slot.route.model, slot.route.subtypes), []).append(slot)
+        for models, group in groups.items():
+            serializer = self._serializer(*models)
+            documents = serializer.results(
+                [slot.outcome for slot in group if slot.outcome is not None],
+                [slot.identity for slot in group],
+                [slot.errors for slot in group],
+                self._options.embedding,
+                self._options.coverage,
+            )
+            for slot, document in zip(group, documents, strict=True):
+                slot.document, slot.provenance = document, serializer.provenance
 
-    def _write(self, slots: Sequence[_Slot], outcomes: Sequence[Outcome]) -> None:
-        """Write the results of light curves with the same models."""
-        options = self._options
-        identities, errors = [slot.identity for slot in slots], [slot.errors for slot in slots]
-        serializer = slots[0].model.serializer(options.prior, slots[0].subtypes)
-        documents = serializer.results(outcomes, identities, errors, options.embedding, options.coverage)
-        for slot, document in zip(slots, documents, strict=True):
-            self._documents[slot.index][slot.number] = (document, slot)
+    def _result(self, slot: _Slot) -> Result:
+        assert slot.document is not None
+        assert slot.provenance is not None
+        self._first = self._first or slot.provenance
+        if slot.provenance != self._first:
+            slot.document["model"] = slot.provenance
+        return Result(slot.document, slot.provenance, slot.curve)
 
 
-_Read = LightCurve | InvalidLightCurve | Packet | PacketError
+def _featurise(slot: _Slot, curve: LightCurve, model: _Model, waiting: _Waiting) -> Outcome | None:
+    """Let a light curve wait for its batch; return the outcome of one that the network cannot see."""
+    try:
+        model_input = model.adapter.prepare(curve)
+    except LightCurveError as error:  # valid, but not for this network
+        return Outcome("abstained", reason=error.reason, detail=str(error))
+    waiting.setdefault(model, []).append(_Entry(len(model_input), 0.0, None, model_input, slot))
+    return None
 
 
-def _decode(inputs: Sequence[Input], start: int | None) -> list[Sequence[_Read]]:
+def _decode(inputs: Sequence[Input], start: int | None) -> list[Sequence[Read]]:
     """Decode inputs: every light curve, or every alert of a packet, or the errors of either.
 
     Parameters
@@ -679,24 +566,6 @@ def _decode(inputs: Sequence[Input], start: int | None) -> list[Sequence[_Read]]
         else [next(bodies) if isinstance(each, Mapping) else each]
         for each in inputs
     ]
-
-
-def _item(read: _Read) -> tuple[Item, str]:
-    """Return what the data plane takes, and the survey that chooses the model."""
-    if isinstance(read, PacketError):
-        return Skipped("rejected", read.reason, read.detail), read.survey or "unknown"
-    if isinstance(read, Packet):
-        return read.curve or Skipped("abstained", read.reason or "", read.detail), read.survey or "unknown"
-    return read, ""
-
-
-def _identity(read: _Read) -> dict[str, Any]:
-    """Return the members of a result that identify its light curve or alert, as the service writes them."""
-    if isinstance(read, PacketError):
-        return {"survey": read.survey or "unknown", "schema_version": "unknown", "alert_id": "", "object_id": ""}
-    if isinstance(read, Packet):
-        return dict(packet_identity(read))
-    return curve_identity(read)
 
 
 def _light_curve_error(result: Result) -> LightCurveError:

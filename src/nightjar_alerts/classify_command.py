@@ -1,23 +1,23 @@
 """``nightjar classify FILE...``: files of light curves and alerts to a table, a file or pictures.
 
-Files are read one after the other, and inputs are classified in chunks, in this process or by a service (``--url``). A
-file that cannot be read is reported and ends nothing. With ``--output``, results are collected in ``OUTPUT.partial``
-until the run is complete, so that an interrupted run can be resumed.
+Files are read one after the other, and their light curves and alerts are classified in this process or by a service
+(``--url``). A file that cannot be read is reported and ends nothing. With ``--output``, results are collected in
+``OUTPUT.partial`` until the run is complete, so that an interrupted run can be resumed.
 """
 
 import argparse
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
-from nightjar_alerts.inputs import File, Input, Named, Unread, files_in, inputs_of_file
+from nightjar_alerts.inputs import CallOptions, File, Input, Named, Unread, files_in, inputs_of_file
 from nightjar_alerts.models.alerts.files import exit_status
 from nightjar_alerts.models.tables import TableError, TableOptions
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
@@ -25,7 +25,7 @@ from nightjar_alerts.partial import PartialRun
 from nightjar_alerts.results import Result, summary_of
 
 CHUNK: Final = 256
-"""Inputs that are classified together."""
+"""Results after which outputs are written and progress is shown."""
 SHOWN: Final = 10
 """Files that the closing lines name."""
 USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
@@ -40,8 +40,8 @@ class UsageError(Exception):
 class Engine(Protocol):
     """What classifies: a :class:`nightjar_alerts.Classifier` or a :class:`nightjar_alerts.Client`."""
 
-    def classify_each(self, inputs: Sequence[Input], options: Mapping[str, Any]) -> list[list[Result]]:
-        """Return the results of each input."""
+    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+        """Yield the results of each input."""
 
     def close(self) -> None:
         """Free its threads or connections."""
@@ -208,21 +208,23 @@ def run(options: argparse.Namespace) -> int:
     """Classify the files of the options; return the exit status."""
     table_options = _table_options(options)
     with ExitStack() as stack:
-        paths = [stack.enter_context(_standard_input(table_options)) if path == "-" else Path(path)
-                 for path in options.paths]  # fmt: skip
-        files = [
-            file._replace(name="-") if given == "-" else file
-            for given, path in zip(options.paths, paths, strict=True)
-            for file in files_in(path)
-        ]
+        stdin = stack.enter_context(_standard_input()) if "-" in options.paths else Path()
+        paths = [stdin if path == "-" else Path(path) for path in options.paths]
+        found = [file._replace(name="-") if file.path == stdin else file for path in paths for file in files_in(path)]
+        by_path: dict[Path, list[File]] = {}
+        for file in found:
+            by_path.setdefault(file.path.resolve(), []).append(file)
+        files = [max(same, key=lambda file: file.named) for same in by_path.values()]
         if options.plot is not None:
             options.plot.mkdir(parents=True, exist_ok=True)
         partial = _open_partial(stack, options)
         report = Report() if partial is None else partial.report
         engine = stack.enter_context(_engine(options))
         progress = stack.enter_context(_Progress(files, options.quiet))
+        if (repeated := [same[0].name for same in by_path.values() if len(same) > 1]) and not options.quiet:
+            progress.note(f"named more than once, and classified once: {', '.join(repeated[:SHOWN])}")
         for path in paths:
-            if path.is_dir() and not any(file.path.is_relative_to(path) for file in files):
+            if path.is_dir() and not any(file.path.is_relative_to(path) for file in found):
                 report.empty.append(str(path))
         reader = _Reader(files, table_options, progress, options.quiet)
         printer = None if options.output else _Printer()
@@ -261,7 +263,7 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace) -> "PartialRun 
 
 
 @contextmanager
-def _standard_input(options: TableOptions) -> Iterator[Path]:
+def _standard_input() -> Iterator[Path]:
     """Return a file with what standard input holds."""
     data = sys.stdin.buffer.read()
     suffix = next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), "")
@@ -388,23 +390,39 @@ def _classify(
     report: Report,
     outputs: Sequence[Output],
 ) -> None:
-    wanted = {"prior": options.prior, "coverage": options.coverage}
-    wanted = {name: value for name, value in wanted.items() if value is not None}
-    done = report.inputs
-    for chunk in reader.chunks(skip=done):
-        named = [item for item in chunk if isinstance(item, Named)]
-        results = engine.classify_each([item.input for item in named], wanted)
-        for item, found in zip(named, results, strict=True):
-            report.add_results(item.name, found)
-            for output in outputs:
-                output.add(item, found)
-        for each in chunk:
-            if isinstance(each, Unread):
-                report.add_unread(each)
-        report.inputs += len(chunk)
+    read: deque[Named | Unread] = deque()
+
+    def inputs() -> Iterator[Input]:
+        for item in reader.items(skip=report.inputs):
+            read.append(item)
+            if isinstance(item, Named):
+                yield item.input
+
+    def flush() -> None:
         for output in outputs:
             output.flush()
-        reader.progress.update(report.counts.total(), report.counts.total() - report.read + report.unread)
+        skipped = report.counts.total() - report.read + report.unread
+        reader.progress.update(report.counts.total(), skipped)
+
+    def add_unread() -> None:
+        while read and isinstance(item := read[0], Unread):
+            report.add_unread(item)
+            report.inputs += 1
+            read.popleft()
+
+    wanted = CallOptions(prior=options.prior, coverage=options.coverage)
+    for number, results in enumerate(engine.classify_each(inputs(), wanted), start=1):
+        add_unread()
+        named = read.popleft()
+        assert isinstance(named, Named)
+        report.add_results(named.name, results)
+        report.inputs += 1
+        for output in outputs:
+            output.add(named, results)
+        if number % CHUNK == 0:
+            flush()
+    add_unread()
+    flush()
 
 
 class _Reader:
@@ -416,29 +434,22 @@ class _Reader:
         self._alike = 0
         self.progress = progress
 
-    def chunks(self, skip: int) -> Iterator[list[Named | Unread]]:
-        """Yield chunks of inputs.
+    def items(self, skip: int) -> Iterator[Named | Unread]:
+        """Yield the inputs.
 
         Parameters
         ----------
         skip : inputs at the beginning that an interrupted run has classified.
         """
-        chunk: list[Named | Unread] = []
         read = 0
         for file in self._files:
             for item in inputs_of_file(file, self._options, self._on_notes):
                 read += 1
                 if isinstance(item, Named):
                     self.progress.advance(file.path, item.share)
-                if read <= skip:
-                    continue
-                chunk.append(item)
-                if len(chunk) == CHUNK:
-                    yield chunk
-                    chunk = []
+                if read > skip:
+                    yield item
             self.progress.finish(file.path)
-        if chunk:
-            yield chunk
         if self._alike and not self._quiet:
             tables = "1 more table was" if self._alike == 1 else f"{self._alike:,} more tables were"
             self.progress.note(f"{tables} understood in the same way as one of these")

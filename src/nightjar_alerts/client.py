@@ -20,6 +20,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
+    Awaitable,
     Callable,
     Generator,
     Iterable,
@@ -33,7 +34,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,14 +46,27 @@ try:
 except ImportError as error:
     raise ImportError("httpx is not installed: pip install 'nightjar-alerts[client]'") from error
 
-from nightjar_alerts.inputs import Body, Input, decode_bodies, flatten, read_request
+from nightjar_alerts.inputs import (
+    Body,
+    CallOptions,
+    Input,
+    Request,
+    decode_bodies,
+    errors_of,
+    flatten,
+    identity_of,
+    item_of,
+    read_request,
+    to_error,
+)
 from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.packet import Packet, PacketError
+from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
-from nightjar_alerts.results import Evolution, Result, Results
-from nightjar_alerts.service.answers.serializer import RequestedPrior, packet_identity
+from nightjar_alerts.results import Evolution, Result, Results, Source
+from nightjar_alerts.service.answers.serializer import RequestedPrior, failure_document, packet_identity
+from nightjar_alerts.service.inference import skipped_outcome
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 
 BATCH_ITEMS: Final = 64
@@ -81,13 +95,11 @@ class DeadlineExceeded(ClientError, TimeoutError):
     """The deadline passed before there was a result."""
 
 
-class _Options(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Options(CallOptions):
     """Options of a call; ``end`` is in ``time.monotonic()`` seconds."""
 
-    embedding: bool
-    prior: RequestedPrior
-    coverage: float | None
-    end: float | None
+    end: float | None = None
 
     def remaining(self) -> float | None:
         """Return the seconds until the deadline. Raises DeadlineExceeded."""
@@ -98,7 +110,7 @@ class _Options(NamedTuple):
         return seconds
 
     def members(self) -> dict[str, Any]:
-        """Return the options that are not the defaults."""
+        """Return the options that are not the defaults, as the service takes them."""
         remaining = self.remaining()
         members = {
             "embedding": self.embedding or None,
@@ -109,42 +121,32 @@ class _Options(NamedTuple):
         return {name: value for name, value in members.items() if value is not None}
 
 
-class _Pause(NamedTuple):
-    """A step of an exchange: wait."""
-
-    seconds: float
-
-
-class _Send(NamedTuple):
-    """A step of an exchange: send a request and return the response, or the error of the connection."""
-
-    path: str
-    content: bytes
-    media_type: str
-    params: Mapping[str, str]
-    timeout: float
-
-
 T = TypeVar("T")
-Exchange = Generator["_Send | _Pause", Any, T]
-"""Steps of an exchange, which the synchronous and the asynchronous client carry out, and what they return."""
-Steps = Exchange[list[list[Result]]]
-"""Steps that return the results of each input."""
+Exchange = Generator[httpx.Request | float, Any, T]
+"""Requests to send, each answered by the response or the error of the connection, and seconds to wait; returns T."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchanges:
     """Batches of inputs to requests, and responses to results; carries out no request itself."""
 
+    http: httpx.Client | httpx.AsyncClient
     url: str
     timeout: float
     retries: int
     model: str
 
+    def single(self, each: Input, options: _Options) -> Exchange[Result]:
+        """Classify one light curve. Raises LightCurveError if it is invalid."""
+        if isinstance(each, InvalidLightCurve):
+            raise each
+        ((result,),) = yield from self._group([each], options, single=True)
+        return result
+
     def batch(
-        self, inputs: Sequence[Input], options: _Options, single: bool = False, start: int | None = None
-    ) -> Steps:
-        """Classify inputs; the steps return the results of each.
+        self, inputs: Sequence[Input], options: _Options, start: int | None = None
+    ) -> Exchange[list[list[Result]]]:
+        """Classify inputs; return the results of each.
 
         Parameters
         ----------
@@ -152,21 +154,17 @@ class _Exchanges:
         """
         results: list[list[Result]] = []
         for group in _groups(inputs):
-            results += yield from self._group(group, options, single)
+            results += yield from self._group(group, options)
         if start is not None:
             for index, (each, found) in enumerate(zip(inputs, results, strict=True), start):
                 if isinstance(each, Mapping):
                     found[0].prefix_errors(f"/light_curves/{index}")
         return results
 
-    def _group(self, group: Sequence[Input], options: _Options, single: bool) -> Steps:
+    def _group(self, group: Sequence[Input], options: _Options, single: bool = False) -> Exchange[list[list[Result]]]:
         first = group[0]
-        if isinstance(first, InvalidLightCurve):
-            return [[_rejected(each)] for each in group if isinstance(each, InvalidLightCurve)]
-        if isinstance(first, PacketError):
-            return [[_unreadable(each)] for each in group if isinstance(each, PacketError)]
-        if isinstance(first, Packet) and first.curve is None:
-            return [[_abstained(each)] for each in group if isinstance(each, Packet)]
+        if (skipped := _skipped(first)) is not None:
+            return [[skipped]]
         try:
             if isinstance(first, bytes):
                 return (yield from self._packet(first, options))
@@ -178,16 +176,15 @@ class _Exchanges:
         first_half = yield from self._group(group[:middle], options, single)
         return first_half + (yield from self._group(group[middle:], options, single))
 
-    def _light_curves(self, group: Sequence[Any], options: _Options, single: bool) -> Steps:
+    def _light_curves(self, group: Sequence[Any], options: _Options, single: bool) -> Exchange[list[list[Result]]]:
         bodies = [_body(each) for each in group]
-        params = {"model": self.model} if self.model else {}
         form: Callable[[], Any] = lambda: (  # noqa: E731  # anew for each try: the deadline comes closer
             {**bodies[0], "options": options.members()}
             if single
             else {"light_curves": bodies, "options": options.members()}
         )
         reply = yield from self._exchange(
-            "/v1/classify", lambda: (msgspec.msgpack.encode(form()), "application/msgpack"), params, options, single
+            "/v1/classify", lambda: (msgspec.msgpack.encode(form()), _MSGPACK), options, single
         )
         results = []
         for index, (each, body, document) in enumerate(zip(group, bodies, reply["results"], strict=True)):
@@ -195,43 +192,30 @@ class _Exchanges:
                 error["pointer"] = error["pointer"].removeprefix(f"/light_curves/{index}")
             if isinstance(each, Packet):
                 document = {"status": document["status"], **packet_identity(each), **document}
-            source = each if isinstance(each, LightCurve) else partial(_decoded, body)
-            results.append([_result(document, reply, each.curve if isinstance(each, Packet) else source)])
+            results.append([_result(document, reply, _source(each, body))])
         return results
 
-    def _packet(self, packet: bytes, options: _Options) -> Steps:
+    def _packet(self, packet: bytes, options: _Options) -> Exchange[list[list[Result]]]:
         if options.coverage is not None:
             raise TypeError("the service has no option `coverage` for alert packets")
-        params = {"model": self.model} if self.model else {}
-        body = (packet, "application/octet-stream")
-        reply = yield from self._exchange("/v1/alerts", lambda: body, params, options, in_query=True)
+        reply = yield from self._exchange("/v1/alerts", lambda: (packet, _BINARY), options, in_query=True)
         curves = _PacketCurves(packet)
         return [[_result(document, reply, partial(curves.get, i)) for i, document in enumerate(reply["results"])]]
 
     def evolution(self, each: Input, options: _Options) -> Exchange[Evolution]:
         """Classify one light curve or alert after each of its detections."""
-        params = {"model": self.model} if self.model else {}
-        if isinstance(each, InvalidLightCurve):
-            raise each
-        if isinstance(each, PacketError) or (isinstance(each, Packet) and each.curve is None):
-            raise LightCurveError("", str(each.reason or ""), each.detail or str(each.reason))
-        if isinstance(each, bytes):
-            content, source = (each, "application/octet-stream"), _PacketCurves(each).get(0)
-        else:
-            body = _body(each)
-            content = msgspec.msgpack.encode(body), "application/msgpack"
-            source = (
-                each.curve if isinstance(each, Packet) else each if isinstance(each, LightCurve) else _decoded(body)
-            )
-        document = yield from self._exchange("/v1/evolution", lambda: content, params, options, True, in_query=True)
-        model = document.pop("model")
-        return Evolution(document, model, source)
+        if not isinstance(each, bytes | Mapping) and not isinstance(item := item_of(each)[0], LightCurve):
+            raise to_error(item)
+        body = {} if isinstance(each, bytes) else _body(each)  # type: ignore[arg-type]
+        content = (each, _BINARY) if isinstance(each, bytes) else (msgspec.msgpack.encode(body), _MSGPACK)
+        source = _PacketCurves(each).get(0) if isinstance(each, bytes) else _source(each, body)
+        document = yield from self._exchange("/v1/evolution", lambda: content, options, True, in_query=True)
+        return Evolution(document, document.pop("model"), source() if callable(source) else source)
 
     def _exchange(
         self,
         path: str,
         content: Callable[[], tuple[bytes, str]],
-        params: Mapping[str, str],
         options: _Options,
         single: bool = False,
         in_query: bool = False,
@@ -239,11 +223,14 @@ class _Exchanges:
         """Send a request until there is a reply that is worth no other try; return its JSON."""
         for attempt in range(self.retries + 1):
             remaining = options.remaining()
-            query = dict(params)
+            query = {"model": self.model} if self.model else {}
             if in_query:
                 query |= {name: _text(value) for name, value in options.members().items()}
             timeout = self.timeout if remaining is None else min(self.timeout, remaining)
-            response = yield _Send(path, *content(), query, timeout)
+            data, media_type = content()
+            response = yield self.http.build_request(
+                "POST", path, content=data, params=query, headers={"Content-Type": media_type}, timeout=timeout
+            )
             if isinstance(response, httpx.Response) and response.status_code not in RETRIED_STATUSES:
                 return _reply(response, self.url, single)
             if attempt == self.retries or isinstance(response, httpx.ReadTimeout):
@@ -251,13 +238,16 @@ class _Exchanges:
             pause = _pause(response, attempt)
             if options.end is not None and time.monotonic() + pause >= options.end:
                 break
-            yield _Pause(pause)
+            yield pause
         if isinstance(response, httpx.Response):
             return _reply(response, self.url, single)
         if isinstance(response, httpx.TimeoutException):
             options.remaining()
             raise ClientError(f"{self.url} did not answer within {timeout:g} s") from response
         raise ClientError(f"{self.url} does not answer: {response or type(response).__name__}") from response
+
+
+_MSGPACK, _BINARY = "application/msgpack", "application/octet-stream"
 
 
 def _text(value: object) -> str:
@@ -308,21 +298,20 @@ def _result(document: dict[str, Any], reply: Mapping[str, Any], source: Any) -> 
     return Result(document, document.get("model") or reply["model"], source)
 
 
-def _rejected(error: InvalidLightCurve) -> Result:
-    """Return the result of a light curve that is known to be invalid before it is sent."""
-    errors = [each.model_dump() for each in error.errors]
-    document = {"status": "rejected", "object_id": error.object_id, "reason": error.reason, "detail": str(error)}
-    return Result(document | {"errors": errors}, {})
+def _skipped(each: Input) -> Result | None:
+    """Return the result of what is known to be unfit before it is sent; None for what is sent."""
+    if isinstance(each, bytes | Mapping):
+        return None
+    item, _ = item_of(each)
+    if isinstance(item, LightCurve):
+        return None
+    return Result(failure_document(skipped_outcome(item), identity_of(each), errors_of(each)), {})
 
 
-def _unreadable(error: PacketError) -> Result:
-    identity = {"survey": error.survey or "unknown", "schema_version": "unknown", "alert_id": "", "object_id": ""}
-    return Result({"status": "rejected", **identity, "reason": str(error.reason), "detail": error.detail}, {})
-
-
-def _abstained(packet: Packet) -> Result:
-    reason = {"reason": str(packet.reason or ""), "detail": packet.detail}
-    return Result({"status": "abstained", **packet_identity(packet), **reason}, {})
+def _source(each: Input, body: Body) -> Source:
+    if isinstance(each, Packet):
+        return each.curve
+    return each if isinstance(each, LightCurve) else partial(_decoded, body)
 
 
 def _decoded(body: Body) -> LightCurve | None:
@@ -344,12 +333,6 @@ class _PacketCurves:
         return self._curves[index] if index < len(self._curves) else None
 
 
-def _kind(each: Input) -> object:
-    if isinstance(each, Packet):
-        return Packet, each.curve is None
-    return "light curve" if isinstance(each, LightCurve | Mapping) else type(each)
-
-
 def _size(each: Input) -> int:
     if isinstance(each, Mapping):
         mjd = each.get("mjd")
@@ -362,10 +345,13 @@ def _groups(inputs: Sequence[Input]) -> Iterator[list[Input]]:
     group: list[Input] = []
     size = 0
     for each in inputs:
-        full = len(group) == BATCH_ITEMS or isinstance(each, bytes) or size + _size(each) > BATCH_BYTES
-        if group and (full or _kind(each) != _kind(group[0])):
+        alone = isinstance(each, bytes) or _skipped(each) is not None
+        if group and (alone or len(group) == BATCH_ITEMS or size + _size(each) > BATCH_BYTES):
             yield group
             group, size = [], 0
+        if alone:
+            yield [each]
+            continue
         group.append(each)
         size += _size(each)
     if group:
@@ -409,7 +395,13 @@ def _base_url(url: str) -> str:
     return url.rstrip("/")
 
 
-class _Base:
+EvolutionT = TypeVar("EvolutionT")
+StreamT = TypeVar("StreamT")
+
+
+class _Base(Generic[EvolutionT, StreamT]):
+    """What the clients share: everything but waiting."""
+
     def __init__(
         self,
         url: str = "http://127.0.0.1:8080",
@@ -424,56 +416,28 @@ class _Base:
             raise ValueError("connections must be at least 1")
         self._connections = connections
         self.url = _base_url(url)
-        self._exchanges = _Exchanges(self.url, timeout, retries, model)
-        self._settings: dict[str, Any] = {
-            "base_url": self.url,
-            "headers": {"Accept": "application/json"} | ({"X-API-Key": api_key} if api_key else {}),
-            "limits": httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-        }
+        http = self._open(
+            base_url=self.url,
+            headers={"Accept": "application/json"} | ({"X-API-Key": api_key} if api_key else {}),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        )
+        self._exchanges = _Exchanges(http, self.url, timeout, retries, model)
+
+    def _open(self, **settings: Any) -> httpx.Client | httpx.AsyncClient:
+        raise NotImplementedError
+
+    def _run(self, exchange: Exchange[Any]) -> Any:
+        raise NotImplementedError
+
+    def _classify(self, request: Request, options: _Options) -> Any:
+        raise NotImplementedError
+
+    def _stream(self, items: Any, options: _Options, indexed: bool = False) -> StreamT:
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         """Return the address of the service."""
         return f"{type(self).__name__}({self.url!r})"
-
-
-def _request_arguments(step: _Send) -> dict[str, Any]:
-    return {
-        "url": step.path,
-        "content": step.content,
-        "params": dict(step.params),
-        "headers": {"Content-Type": step.media_type},
-        "timeout": step.timeout,
-    }
-
-
-class Client(_Base):
-    """Client of a running service. Thread-safe.
-
-    Parameters
-    ----------
-    url : address of the service, with its path prefix if it has one.
-    api_key : sent as ``X-API-Key``.
-    model : name of the model that classifies everything; by default the service chooses.
-    timeout : seconds to wait for a reply.
-    retries : tries after the first one that fails.
-    connections : requests at the same time.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._http = httpx.Client(**self._settings)
-
-    def __enter__(self) -> Self:
-        """Return the client."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the connections."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
 
     def classify(
         self,
@@ -500,11 +464,8 @@ class Client(_Base):
             As the classifier does.
         """
         request = read_request(data, fields)
-        options = _options(embedding, prior, coverage, deadline, request.options)
-        if request.single:
-            return self._run(self._exchanges.batch(list(request.inputs), options, single=True))[0][0]
-        results = list(self._stream(iter(request.inputs), options, request.indexed))
-        return Results(results, request.notes)
+        options = _options(deadline, request.options, embedding=embedding, prior=prior, coverage=coverage)
+        return self._classify(request, options)
 
     def evolution(
         self,
@@ -515,73 +476,115 @@ class Client(_Base):
         coverage: float | None = None,
         deadline: float | None = None,
         **fields: Any,
-    ) -> Evolution:
+    ) -> EvolutionT:
         """Classify an object after each of its detections, as :meth:`nightjar_alerts.Classifier.evolution` does."""
-        each, options = _single(data, fields, prior, coverage, deadline)
-        return self._run(self._exchanges.evolution(each, options))
+        request = read_request(data, fields)
+        inputs = list(request.inputs)
+        if len(inputs) != 1:
+            raise ValueError(f"evolution takes one light curve or alert, not {len(inputs)}")
+        options = _options(deadline, request.options, prior=prior, coverage=coverage)
+        evolution: EvolutionT = self._run(self._exchanges.evolution(inputs[0], options))
+        return evolution
 
     def stream(
         self,
-        items: Iterable[Any],
+        items: Iterable[Any] | AsyncIterable[Any],
         *,
         embedding: bool = False,
         prior: RequestedPrior = None,
         coverage: float | None = None,
         deadline: float | None = None,
-    ) -> Iterator[Result]:
+    ) -> StreamT:
         """Yield the results of any number of light curves or alerts, in order, in bounded memory."""
-        return self._stream(flatten(items), _options(embedding, prior, coverage, deadline))
+        return self._stream(items, _options(deadline, {}, embedding=embedding, prior=prior, coverage=coverage))
 
-    def classify_each(self, inputs: Sequence[Input], options: Mapping[str, Any]) -> list[list[Result]]:
-        """Return the results of each input, several where it is a packet of several alerts."""
-        named = _options(False, None, None, None, options)
-        groups = [inputs[first : first + BATCH_ITEMS] for first in range(0, len(inputs), BATCH_ITEMS)]
-        with ThreadPoolExecutor(self._connections, "nightjar-client") as pool:
-            runs = pool.map(lambda group: self._run(self._exchanges.batch(group, named)), groups)
-            return list(chain.from_iterable(runs))
 
-    def _stream(self, inputs: Iterator[Input], options: _Options, indexed: bool = False) -> Iterator[Result]:
+def _options(deadline: float | None, named: Mapping[str, Any], **default: Any) -> _Options:
+    given = CallOptions.of(named, **default)
+    end = None if deadline is None else time.monotonic() + deadline
+    return _Options(given.embedding, given.prior, given.coverage, end)
+
+
+class Client(_Base[Evolution, Iterator[Result]]):
+    """Client of a running service. Thread-safe.
+
+    Parameters
+    ----------
+    url : address of the service, with its path prefix if it has one.
+    api_key : sent as ``X-API-Key``.
+    model : name of the model that classifies everything; by default the service chooses.
+    timeout : seconds to wait for a reply.
+    retries : tries after the first one that fails.
+    connections : requests at the same time.
+    """
+
+    def _open(self, **settings: Any) -> httpx.Client:
+        self._http = httpx.Client(**settings)
+        return self._http
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+        """Yield the results of each input, in order: several where it is a packet of several alerts."""
+        return self._each(inputs, _Options(options.embedding, options.prior, options.coverage))
+
+    def _each(self, inputs: Iterable[Input], options: _Options, indexed: bool = False) -> Iterator[list[Result]]:
+        remaining, start = iter(inputs), 0
         waiting: deque[Future[list[list[Result]]]] = deque()
-        start = 0
         with ThreadPoolExecutor(self._connections, "nightjar-client") as pool:
             try:
                 while True:
-                    while len(waiting) < 2 * self._connections and (batch := list(islice(inputs, BATCH_ITEMS))):
-                        steps = self._exchanges.batch(batch, options, start=start if indexed else None)
-                        waiting.append(pool.submit(self._run, steps))
+                    while len(waiting) < 2 * self._connections and (batch := list(islice(remaining, BATCH_ITEMS))):
+                        exchange = self._exchanges.batch(batch, options, start if indexed else None)
+                        waiting.append(pool.submit(self._run, exchange))
                         start += len(batch)
                     if not waiting:
                         return
-                    yield from chain.from_iterable(waiting.popleft().result())
+                    yield from waiting.popleft().result()
             finally:
                 for future in waiting:
                     future.cancel()
 
-    def _run(self, steps: Exchange[T]) -> T:
-        """Carry out the steps of an exchange."""
-        answer: object = None
-        try:
-            while True:
-                step = steps.send(answer)
-                if isinstance(step, _Pause):
-                    time.sleep(step.seconds)
-                    answer = None
-                    continue
-                try:
-                    answer = self._http.post(**_request_arguments(step))
-                except httpx.TransportError as error:
-                    answer = error
-        except StopIteration as end:
-            result: T = end.value
+    def _classify(self, request: Request, options: _Options) -> Result | Results:
+        if request.single:
+            result: Result = self._run(self._exchanges.single(next(iter(request.inputs)), options))
             return result
+        return Results(self._stream(request.inputs, options, request.indexed), request.notes)
+
+    def _stream(self, items: Iterable[Any], options: _Options, indexed: bool = False) -> Iterator[Result]:
+        for results in self._each(flatten(items), options, indexed):
+            yield from results
+
+    def _run(self, exchange: Exchange[Any]) -> Any:
+        """Carry out an exchange."""
+        answer: object = None
+        while True:
+            try:
+                step = exchange.send(answer)
+            except StopIteration as end:
+                return end.value
+            try:
+                answer = time.sleep(step) if isinstance(step, float) else self._http.send(step)  # type: ignore[func-returns-value]
+            except httpx.TransportError as error:
+                answer = error
 
 
-class AsyncClient(_Base):
-    """Client of a running service for asyncio; see :class:`Client` for the parameters."""
+class AsyncClient(_Base[Awaitable[Evolution], AsyncIterator[Result]]):
+    """Client of a running service for asyncio; see :class:`Client`, whose methods are coroutines here."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._http = httpx.AsyncClient(**self._settings)
+    def _open(self, **settings: Any) -> httpx.AsyncClient:
+        self._http = httpx.AsyncClient(**settings)
+        return self._http
 
     async def __aenter__(self) -> Self:
         """Return the client."""
@@ -595,61 +598,23 @@ class AsyncClient(_Base):
         """Close the connections."""
         await self._http.aclose()
 
-    async def classify(
-        self,
-        data: Any = None,
-        /,
-        *,
-        embedding: bool = False,
-        prior: RequestedPrior = None,
-        coverage: float | None = None,
-        deadline: float | None = None,
-        **fields: Any,
-    ) -> Any:
-        """Classify light curves or alerts; see :meth:`Client.classify`."""
-        request = read_request(data, fields)
-        options = _options(embedding, prior, coverage, deadline, request.options)
+    async def _classify(self, request: Request, options: _Options) -> Result | Results:
         if request.single:
-            return (await self._run(self._exchanges.batch(list(request.inputs), options, single=True)))[0][0]
-        results = [each async for each in self._stream(_aiter(request.inputs), options, request.indexed)]
+            result: Result = await self._run(self._exchanges.single(next(iter(request.inputs)), options))
+            return result
+        results = [each async for each in self._stream(request.inputs, options, request.indexed)]
         return Results(results, request.notes)
 
-    async def evolution(
-        self,
-        data: Any = None,
-        /,
-        *,
-        prior: RequestedPrior = None,
-        coverage: float | None = None,
-        deadline: float | None = None,
-        **fields: Any,
-    ) -> Evolution:
-        """Classify an object after each of its detections; see :meth:`Client.evolution`."""
-        each, options = _single(data, fields, prior, coverage, deadline)
-        return await self._run(self._exchanges.evolution(each, options))
-
-    def stream(
-        self,
-        items: Iterable[Any] | AsyncIterable[Any],
-        *,
-        embedding: bool = False,
-        prior: RequestedPrior = None,
-        coverage: float | None = None,
-        deadline: float | None = None,
-    ) -> AsyncIterator[Result]:
-        """Yield the results of any number of light curves or alerts, in order, in bounded memory."""
-        return self._stream(_aiter(items), _options(embedding, prior, coverage, deadline))
-
     async def _stream(
-        self, inputs: AsyncGenerator[Any, None], options: _Options, indexed: bool = False
+        self, items: Iterable[Any] | AsyncIterable[Any], options: _Options, indexed: bool = False
     ) -> AsyncIterator[Result]:
+        inputs, start = _aiter(items), 0
         waiting: deque[asyncio.Task[list[list[Result]]]] = deque()
-        start = 0
         try:
             while True:
                 while len(waiting) < self._connections and (batch := await _take(inputs, BATCH_ITEMS)):
-                    steps = self._exchanges.batch(batch, options, start=start if indexed else None)
-                    waiting.append(asyncio.create_task(self._run(steps)))
+                    exchange = self._exchanges.batch(batch, options, start if indexed else None)
+                    waiting.append(asyncio.create_task(self._run(exchange)))
                     start += len(batch)
                 if not waiting:
                     return
@@ -661,23 +626,18 @@ class AsyncClient(_Base):
             await asyncio.gather(*waiting, return_exceptions=True)
             await inputs.aclose()
 
-    async def _run(self, steps: Exchange[T]) -> T:
-        """Carry out the steps of an exchange."""
+    async def _run(self, exchange: Exchange[Any]) -> Any:
+        """Carry out an exchange."""
         answer: object = None
-        try:
-            while True:
-                step = steps.send(answer)
-                if isinstance(step, _Pause):
-                    await asyncio.sleep(step.seconds)
-                    answer = None
-                    continue
-                try:
-                    answer = await self._http.post(**_request_arguments(step))
-                except httpx.TransportError as error:
-                    answer = error
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        while True:
+            try:
+                step = exchange.send(answer)
+            except StopIteration as end:
+                return end.value
+            try:
+                answer = await (asyncio.sleep(step) if isinstance(step, float) else self._http.send(step))
+            except httpx.TransportError as error:
+                answer = error
 
 
 async def _aiter(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
@@ -697,27 +657,3 @@ async def _take(items: AsyncIterator[Any], count: int) -> list[Input]:
         if len(taken) >= count:
             break
     return taken
-
-
-def _single(
-    data: Any, fields: Mapping[str, Any], prior: RequestedPrior, coverage: float | None, deadline: float | None
-) -> tuple[Input, _Options]:
-    """Return the only input of a call, and its options. Raises ValueError for several."""
-    request = read_request(data, fields)
-    inputs = list(request.inputs)
-    if len(inputs) != 1:
-        raise ValueError(f"evolution takes one light curve or alert, not {len(inputs)}")
-    return inputs[0], _options(False, prior, coverage, deadline, request.options)
-
-
-def _options(
-    embedding: bool,
-    prior: RequestedPrior,
-    coverage: float | None,
-    deadline: float | None,
-    named: Mapping[str, Any] | None = None,
-) -> _Options:
-    values = {"embedding": embedding, "prior": prior, "coverage": coverage}
-    if unknown := set(named or {}) - set(values):
-        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-    return _Options(**(values | dict(named or {})), end=None if deadline is None else time.monotonic() + deadline)

@@ -9,10 +9,11 @@
 """
 
 import json
+import re
 import shlex
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -28,6 +29,8 @@ from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveErr
 from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
 from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.answers.serializer import RequestedPrior, curve_identity, packet_identity
+from nightjar_alerts.service.inference import Item, Skipped
 from nightjar_alerts.service.lightcurves.decoding import OBJECT_READER, diagnose_light_curve
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
@@ -50,6 +53,8 @@ _TABLE_NAMES: Final = frozenset(
 _ARRAYS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
 
 Body = Mapping[str, Any]
+Read = LightCurve | InvalidLightCurve | Packet | PacketError
+"""A light curve or its errors, an alert or its error."""
 Input = LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Body
 """A light curve or its errors, an alert or its error, a packet that is not read yet, or a body not yet decoded."""
 
@@ -91,9 +96,9 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
         return _request_of_body(fields)
     notes: list[str] = []
     if isinstance(data, str | PathLike):
-        return Request(read_files(Path(data), TableOptions(**fields), notes), notes=notes)
+        return Request(read_files(Path(data), _table_options(fields), notes), notes=notes)
     if is_table(data):
-        return Request(table_inputs(data, TableOptions(**fields), notes), notes=notes)
+        return Request(table_inputs(data, _table_options(fields), notes), notes=notes)
     if fields:
         raise TypeError(f"unexpected keyword arguments: {', '.join(fields)}")
     if isinstance(data, Mapping):
@@ -102,25 +107,127 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
         return Request([data], single=True)
     if isinstance(data, bytes | bytearray | memoryview):
         return Request([bytes(data)])
-    if isinstance(data, Iterable):
+    if isinstance(data, Iterable) and not isinstance(data, np.ndarray) and not hasattr(data, "read"):
         return Request(flatten(data), indexed=True)
-    raise TypeError(f"cannot read light curves from {type(data).__name__}")
+    raise TypeError(
+        f"cannot read light curves from {type(data).__name__}; give a dictionary of columns, a table, packets as "
+        "bytes, a path, or a list of these"
+    )
+
+
+def _table_options(named: Mapping[str, Any]) -> TableOptions:
+    if unknown := sorted(set(named) - set(TableOptions.option_names())):
+        raise TypeError(f"no option of tables: {', '.join(unknown)}; they are {', '.join(TableOptions.option_names())}")
+    return TableOptions(**named)
 
 
 def _request_of_body(body: Body) -> Request:
     options = body.get("options") or {}
     rest = {name: value for name, value in body.items() if name != "options"}
+    if not isinstance(options, Mapping):
+        raise TypeError("options must be a dictionary")
     if "light_curves" in rest:
         if len(rest) > 1:
             raise TypeError("a body with light_curves has no other field than options")
+        if isinstance(rest["light_curves"], str | bytes) or not isinstance(rest["light_curves"], Iterable):
+            raise TypeError("light_curves must be a list")
         return Request(flatten(rest["light_curves"]), indexed=True, options=options)
-    return Request([rest], single=True, options=options)
+    return Request([_without_units(rest)], single=True, options=options)
+
+
+_UNITS: Final = {"mjd": "d", "flux": "nJy", "flux_err": "nJy", "mag": "mag", "mag_err": "mag"}
+_PLAIN: Final = frozenset({list, tuple, np.ndarray, type(None)})
+
+
+def _without_units(body: Body) -> Body | InvalidLightCurve:
+    """Return a body whose quantities are numbers in the units of the fields, and whose masked values are missing."""
+    changed: dict[str, Any] = {}
+    for name in (*_UNITS, "band"):
+        value = body.get(name)
+        if type(value) in _PLAIN:
+            continue
+        mask = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
+        if name in _UNITS and getattr(value, "unit", None) is not None:
+            unit = body.get("flux_unit", "nJy") if name.startswith("flux") else _UNITS[name]
+            quantity: Any = getattr(value, "quantity", value)  # a column of a table has one
+            try:
+                changed[name] = np.asarray(quantity.to_value(unit))
+            except Exception:  # of astropy, which is not imported here
+                detail = f"the unit is {quantity.unit}, which is not converted to {unit}"
+                error = FieldError(pointer=f"/{name}", reason="wrong_unit", detail=detail)
+                return InvalidLightCurve([error], str(body.get("object_id", ""))[:MAX_ID_LENGTH])
+        if mask is not None and mask.any():
+            values = np.asarray(changed.get(name, value)).tolist()
+            changed[name] = [None if missing else each for each, missing in zip(values, mask.tolist(), strict=True)]
+    return {**body, **changed} if changed else body
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """Options of a call.
+
+    Attributes
+    ----------
+    embedding : whether results have the network's embedding.
+    prior : class shares that the results assume, a name or weights by class.
+    coverage : of the prediction sets, above 0 and below 1.
+    """
+
+    embedding: bool = False
+    prior: RequestedPrior = None
+    coverage: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise TypeError or ValueError for values that ``/v1/classify`` rejects."""
+        if self.prior is not None and not isinstance(self.prior, str | Mapping):
+            raise TypeError("prior must be a name, or weights by class")
+        if self.coverage is not None and not isinstance(self.coverage, int | float):
+            raise TypeError("coverage must be a number")
+        if self.coverage is not None and not 0 < self.coverage < 1:
+            raise ValueError(f"coverage is {self.coverage}; it must be above 0 and below 1")
+
+    @classmethod
+    def of(cls, named: Mapping[str, Any], **default: Any) -> "CallOptions":
+        """Return the options of a body, and those of the call where the body names none."""
+        if unknown := set(named) - {each.name for each in fields(cls)}:
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+        return cls(**(default | dict(named)))
+
+
+def item_of(read: Read) -> tuple[Item, str]:
+    """Return what a model takes, or why none does, and the survey that chooses the model."""
+    if isinstance(read, PacketError):
+        return Skipped("rejected", read.reason, read.detail), read.survey or "unknown"
+    if isinstance(read, Packet):
+        return read.curve or Skipped("abstained", read.reason or "", read.detail), read.survey or "unknown"
+    return read, ""
+
+
+def to_error(item: LightCurveError | Skipped) -> LightCurveError:
+    """Return the error to raise for a light curve or alert that no model takes."""
+    return item if isinstance(item, LightCurveError) else LightCurveError("", item.reason, item.detail or item.reason)
+
+
+def identity_of(read: Read) -> dict[str, Any]:
+    """Return the members of a result that identify its light curve or alert, as the service writes them."""
+    if isinstance(read, PacketError):
+        return {"survey": read.survey or "unknown", "schema_version": "unknown", "alert_id": "", "object_id": ""}
+    if isinstance(read, Packet):
+        return dict(packet_identity(read))
+    return curve_identity(read)
+
+
+def errors_of(read: Read) -> Sequence[FieldError] | None:
+    """Return the errors of an invalid light curve; None for an alert, whose result has no such list."""
+    return None if isinstance(read, Packet | PacketError) else getattr(read, "errors", ())
 
 
 def flatten(items: Iterable[Any]) -> Iterator[Input]:
     """Yield the inputs of a list or an iterator, whose elements may be anything that one call accepts."""
     for item in items:
-        if isinstance(item, dict | LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Mapping):
+        if isinstance(item, dict | Mapping):
+            yield _without_units(item)
+        elif isinstance(item, LightCurve | InvalidLightCurve | Packet | PacketError | bytes):
             yield item
         else:
             yield from read_request(item, {}).inputs
@@ -191,7 +298,7 @@ def _usual_columns(body: Body) -> Columns | None:
     band, object_id, metadata = body["band"], body.get("object_id", ""), body.get("metadata") or {}
     if any(type(column) is not np.ndarray or column.dtype.kind not in "fiu" for column in columns):
         return None
-    if type(band) is not list or set(map(type, band)) != {str} or len(band) > MAX_POINTS:
+    if type(band) is not list or len(band) > MAX_POINTS:
         return None
     if type(object_id) is not str or len(object_id) > MAX_ID_LENGTH or type(metadata) is not dict:
         return None
@@ -239,10 +346,10 @@ def _column(values: Any) -> Any:
         except ValueError:  # lists of different lengths
             return values
     else:
-        array = np.asarray(getattr(values, "value", values) if hasattr(values, "unit") else values)
+        array = np.asarray(values)
     if array.ndim == 1 and array.dtype.kind in "fiub" and array.size:
         return array
-    return values if isinstance(values, list) or not array.ndim else array.tolist()
+    return values if isinstance(values, list) else array.tolist()
 
 
 def _listed(values: Any) -> Any:
@@ -418,12 +525,13 @@ def _inputs_of_table(
 def _on_command_line(question: TableQuestion) -> str:
     """Return a question with the options of ``nightjar classify`` that answer it."""
     option, choices = question.option, question.choices
+    text = re.sub(r"\bcolumns\.(\w+)", r"--columns \1=COLUMN", question.question)
     if not any(choice.meaning for choice in choices):
         value = "COLUMN" if option.startswith("columns") else "VALUE"
         listed = f", where {value} is {', '.join(choice.value for choice in choices)}" if choices else ""
-        return f"{question.question} Use {_argument(option, value)}{listed}"
+        return f"{text} Use {_argument(option, value)}{listed}"
     answers = [f"{_argument(option, choice.value)} ({choice.meaning})" for choice in choices]
-    return f"{question.question} Use {' or '.join(answers)}"
+    return f"{text} Use {' or '.join(answers)}"
 
 
 def _argument(option: str, value: str) -> str:
