@@ -161,17 +161,18 @@ def _errors(values: Values, role: str, size: Float64) -> tuple[Float64, Bool]:
 def _ab_offset(systems: Array | None, filters: NDArray[np.object_], usual: str) -> Float64:
     """Return what is added to a magnitude to get AB, for each row."""
 
-    def offset(name: str, system: str) -> float:
-        lower = system.lower()
-        if "vega" in lower or lower in ("johnson", "bessell", "landolt"):
-            return VEGA_AB_OFFSETS.get(name, 0.0)
-        if "ab" in lower or lower in ("sdss", "natural sdss"):
-            return 0.0
-        return VEGA_AB_OFFSETS.get(name, 0.0) if usual == "mixed" and name in VEGA_BY_CUSTOM else 0.0
+    def offset(name: str, stated: str) -> float:
+        for system in (stated.lower(), usual.lower()):
+            if "vega" in system or system in ("johnson", "bessell", "landolt"):
+                return VEGA_AB_OFFSETS.get(name, 0.0)
+            if "ab" in system or system in ("sdss", "natural sdss"):
+                return 0.0
+        return VEGA_AB_OFFSETS.get(name, 0.0) if name in VEGA_BY_CUSTOM else 0.0
 
-    stated = [usual] * len(filters) if systems is None else [text or usual for text in texts(systems)]
-    offsets = {pair: offset(*pair) for pair in set(zip(filters, stated, strict=True))}
-    return np.array([offsets[pair] for pair in zip(filters, stated, strict=True)], np.float64)
+    if systems is None:
+        offsets = {name: offset(name, "") for name in set(filters)}
+        return np.fromiter(map(offsets.__getitem__, filters), np.float64, len(filters))
+    return np.fromiter(map(offset, filters, texts(systems)), np.float64, len(filters))
 
 
 def _scale(values: Values, filters: NDArray[np.object_], offset: Float64, layout: Layout) -> Float64:

@@ -501,15 +501,16 @@ class Table:
     def _filters(self, column: Array | None, band: str, points: Points) -> NDArray[np.object_]:
         """Set the filter of each point; returns their names, empty where they are not known."""
         stated = object_column([band] * len(points)) if column is None else texts(column)
-        known: dict[str, tuple[str, int, int]] = {}
-        for name in dict.fromkeys(stated):
-            found = band if column is None else self._layout.filter(name)
-            reason = "" if found else "filter left out" if found == NO_FILTER else "unknown filter"
-            number = self._bands.setdefault(found or name, len(self._bands))
-            known[name] = found or "", number, CODES[reason if name else "no filter"]
-        for place, column_name in enumerate(("band", "code"), 1):
-            points[column_name] = np.fromiter((known[name][place] for name in stated), np.int32, len(points))
-        return object_column([known[name][0] for name in stated])
+        index_of = {name: index for index, name in enumerate(dict.fromkeys(stated))}
+        index = np.fromiter(map(index_of.__getitem__, stated), np.int64, len(points))
+        found = [band if column is None else self._layout.filter(name) for name in index_of]
+        for (name, here), known in zip(index_of.items(), found, strict=True):
+            reason = "" if known else "filter left out" if known == NO_FILTER else "unknown filter"
+            rows = index == here
+            points["band"][rows] = self._bands.setdefault(known or name, len(self._bands))
+            points["code"][rows] = CODES[reason if name else "no filter"]
+        names: NDArray[np.object_] = object_column([known or "" for known in found])[index]
+        return names
 
     def _detected(self, column: Array | None, name: str) -> NDArray[np.int8] | int:
         if column is None:
