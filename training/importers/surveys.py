@@ -37,10 +37,9 @@ Pan-STARRS1 (Chambers+ 2016, arXiv:1612.05560; Detection table of Flewelling+ 20
   left out, as are those with less than 0.9 of the PSF on good pixels; -999 is how the archive says "missing".
 """
 
-import csv
-import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -188,10 +187,6 @@ def panstarrs(source: Path, options: TableOptions, *, bad_flags: int, min_qualit
 MALLORN_CLASSES = MALLORN.names
 
 
-class MallornError(ValueError):
-    """The folder does not hold the MALLORN tables."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Mallorn:
     """Light curves with metadata ``z_final`` and ``mwebv``, and class indices into :data:`CLASSES`.
@@ -211,7 +206,7 @@ def mallorn_class(spectral_type: str) -> int:
 
     Raises
     ------
-    MallornError
+    TableError
         For a type of none of the five classes.
     """
     if spectral_type in ("AGN", "TDE"):
@@ -222,26 +217,24 @@ def mallorn_class(spectral_type: str) -> int:
         return MALLORN_CLASSES.index("Ia")
     if spectral_type.startswith(("SN II", "SN Ib", "SN Ic")):
         return MALLORN_CLASSES.index("core-collapse")
-    raise MallornError(f"unknown spectroscopic type {spectral_type!r}")
+    raise TableError(f"unknown spectroscopic type {spectral_type!r}")
 
 
 def read_mallorn(folder: Path) -> Mallorn:
-    """Read the labelled objects, in the order of their log."""
-    rows = {row["object_id"]: row for row in _mallorn_log(folder / "train_log.csv")}
-    curves = {curve.object_id: curve for curve in _mallorn_curves(folder, "train", _mallorn_metadata(rows))}
-    names = [name for name in rows if name in curves]
-    labels = np.array([mallorn_class(rows[name]["SpecType"]) for name in names], dtype=np.int64)
+    """Read the labelled objects, in the order of their log. Raises TableError."""
+    about, objects = mallorn(folder, "train", TableOptions())
+    curves = {item.object_id: item.light_curve() for item in objects if item.usable().any()}
+    names = [name for name in about if name in curves]
+    labels = np.array([mallorn_class(about[name].label) for name in names], dtype=np.int64)
     return Mallorn(tuple(curves[name] for name in names), labels)
 
 
 def read_unlabelled_mallorn(folder: Path, limit: int | None = None) -> Mallorn:
     """Read the photometry of the unlabelled objects, of the first ``limit`` of them where given."""
-    curves: list[LightCurve] = []
-    for curve in _mallorn_curves(folder, "test", {}):
-        if limit is not None and len(curves) >= limit:
-            break
-        curves.append(curve)
-    return Mallorn(tuple(curves), np.full(len(curves), -1, dtype=np.int64))
+    _, objects = mallorn(folder, "test", TableOptions())
+    usable = (replace(item, metadata={}).light_curve() for item in objects if item.usable().any())
+    curves = tuple(islice(usable, limit))
+    return Mallorn(curves, np.full(len(curves), -1, dtype=np.int64))
 
 
 def to_dataset(objects: Mallorn) -> Dataset:
@@ -259,46 +252,4 @@ def to_dataset(objects: Mallorn) -> Dataset:
         object_id=[curve.object_id for curve in curves],
         trigger_mjd=np.array([curve.mjd[curve.detected].min(initial=np.inf) for curve in curves]),
         classes=MALLORN_CLASSES,
-    )
-
-
-def _mallorn_log(path: Path) -> Iterator[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            yield from csv.DictReader(file)
-    except FileNotFoundError:
-        raise MallornError(f"{path} is missing") from None
-
-
-def _mallorn_metadata(rows: dict[str, dict[str, str]]) -> dict[str, dict[str, float]]:
-    columns = {"Z": "z_final", "EBV": "mwebv"}
-    return {
-        name: {name: float(row[column]) for column, name in columns.items() if row[column]}
-        for name, row in rows.items()
-    }
-
-
-def _mallorn_curves(folder: Path, part: str, metadata: dict[str, dict[str, float]]) -> Iterator[LightCurve]:
-    """Light curves of one part, split by split; an object's rows are consecutive in its file."""
-    for path in sorted(folder.glob(f"split_*/{part}_full_lightcurves.csv.gz")):
-        columns: dict[str, list[tuple[float, float, float, str]]] = {}
-        with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
-            for name, mjd, flux, flux_err, band in _mallorn_rows(path, file):
-                if flux and flux_err:
-                    columns.setdefault(name, []).append((float(mjd), float(flux), float(flux_err), band))
-        for name, points in columns.items():
-            yield _mallorn_curve(name, points, metadata.get(name, {}))
-
-
-def _mallorn_rows(path: Path, file: Iterator[str]) -> Iterator[list[str]]:
-    rows = csv.reader(file)
-    if next(rows, None) != ["object_id", "Time (MJD)", "Flux", "Flux_err", "Filter"]:
-        raise MallornError(f"{path} has other columns than the challenge's")
-    yield from rows
-
-
-def _mallorn_curve(name: str, points: list[tuple[float, float, float, str]], metadata: dict[str, float]) -> LightCurve:
-    mjd, flux, flux_err, band = zip(*points, strict=True)
-    return LightCurve.from_columns(
-        mjd=mjd, flux=flux, flux_err=flux_err, band=band, metadata=metadata, object_id=name, flux_unit="uJy"
     )
