@@ -10,6 +10,10 @@
 
 CSV, text and JSON need numpy only. The other formats need pandas, pyarrow or astropy (the ``tables`` extra), which are
 imported when such a table is opened.
+
+``files`` finds the format and opens a source of columns: ``text``, ``documents`` (JSON) or ``libraries``. ``layout``
+decides what the columns mean, with the names in ``vocabulary``. ``reader`` groups rows into objects, whose fluxes
+``brightness`` computes.
 """
 
 from nightjar_alerts.models.tables.options import (

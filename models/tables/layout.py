@@ -83,8 +83,6 @@ class Layout:
     nested: bool = False
     band: str = ""
     filters: dict[str, str | None] = field(default_factory=dict)
-    numbering: Mapping[str, str] = field(default_factory=dict)
-    uppercase: bool = False
     time_format: str = "mjd"
     time_offset: float = 0.0
     scale: float = 1.0
@@ -113,8 +111,7 @@ class Layout:
     def filter(self, name: str) -> str | None:
         """Return the filter of a name: :data:`NO_FILTER` to leave its rows out, None where it is unknown."""
         if name not in self.filters:
-            small = name.lower() if self.uppercase and name in SLOAN_CAPITALS else name
-            self.filters[name] = self.numbering.get(name) or known_filter(small)
+            self.filters[name] = known_filter(name)
         return self.filters[name]
 
     def guess(self, option: str, value: object, text: str) -> None:
@@ -641,8 +638,9 @@ class _Guesser:
         names = self._distinct(column)
         unset = [name for name in names if name not in options.filters]
         if any(map(_NUMBERS.fullmatch, unset)):
-            self._decide_numbers(column, unset)
-        result.uppercase = self._are_sloan_capitals(column, unset)
+            result.filters = {**self._decide_numbers(column, unset), **result.filters}
+        if self._are_sloan_capitals(column, unset):
+            result.filters = {**{name: known_filter(name.lower()) for name in SLOAN_CAPITALS}, **result.filters}
         known = {name: found for name in names if (found := result.filter(name))}
         unknown = [name for name in names if result.filter(name) is None]
         if unknown and len(unknown) == len(names):
@@ -679,7 +677,7 @@ class _Guesser:
             ],
         )
 
-    def _decide_numbers(self, column: str, names: Sequence[str]) -> None:
+    def _decide_numbers(self, column: str, names: Sequence[str]) -> Mapping[str, str]:
         scheme = self.options.filter_numbers or self.hints.numbers
         found = {int(name) for name in names if _NUMBERS.fullmatch(name)}
         key = plain(last_part(column))
@@ -698,10 +696,10 @@ class _Guesser:
             listed = ", ".join(map(str, sorted(found)))
             choices = [Choice(name, text) for name, text in described.items()]
             raise TableQuestion(f"Which filters are the numbers {listed} in {column!r}?", "filter_numbers", choices)
-        self.result.numbering = vocabulary.NUMBERINGS[scheme]
         if not self.options.filter_numbers:
             text = f"numbers in {column!r} are filters of {scheme} ({described[scheme]})"
             self.result.guess("filter_numbers", scheme, text)
+        return vocabulary.NUMBERINGS[scheme]
 
     def _decide_mag_system(self) -> None:
         result, hinted = self.result, self.hints.mag_system

@@ -18,6 +18,7 @@ from nightjar_alerts.models.checks import photometry_warnings
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata
 from nightjar_alerts.models.photometry import NAMES, nearest_band
+from nightjar_alerts.models.tables import TableObject
 from nightjar_alerts.service.answers.replies import FieldError, pointer
 from nightjar_alerts.service.lightcurves.brightness import to_fluxes
 from nightjar_alerts.service.lightcurves.decoding import NEVER_EMPTY, find_column_error, short_id
@@ -101,7 +102,15 @@ def _build(columns: Sequence[Columns]) -> Sequence[LightCurve | LightCurveError]
         return [error]
 
 
-def _to_field_error(error: LightCurveError, parent: str) -> FieldError:
+def table_light_curve(item: TableObject) -> LightCurve | InvalidLightCurve:
+    """Return the light curve of an object of a table, or its error."""
+    try:
+        return item.light_curve()
+    except LightCurveError as error:
+        return InvalidLightCurve([_to_field_error(error)], item.object_id)
+
+
+def _to_field_error(error: LightCurveError, parent: str = "") -> FieldError:
     return FieldError(pointer=parent + error.pointer, reason=error.reason, detail=str(error))
 
 

@@ -34,7 +34,7 @@ from nightjar_alerts.service.inference import Item, Skipped
 from nightjar_alerts.service.lightcurves.decoding import OBJECT_READER, diagnose_light_curve
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
-from nightjar_alerts.service.lightcurves.validation import validate_light_curves
+from nightjar_alerts.service.lightcurves.validation import table_light_curve, validate_light_curves
 
 MAX_POINTS: Final = 1_000_000
 """Observations in one light curve; the network sees the newest of them (``truncated``)."""
@@ -249,17 +249,8 @@ def table_inputs(source: Any, options: TableOptions, notes: list[str]) -> Iterat
     table = read_table(source, options)
     notes += map(str, table.guesses)
     for item in table:
-        yield _light_curve(item)
+        yield table_light_curve(item)
     notes += table.report.lines()
-
-
-def _light_curve(item: TableObject) -> LightCurve | InvalidLightCurve:
-    """Return the light curve of an object of a table, or its error."""
-    try:
-        return item.light_curve()
-    except LightCurveError as error:
-        wrong = FieldError(pointer=error.pointer, reason=error.reason, detail=str(error))
-        return InvalidLightCurve([wrong], item.object_id)
 
 
 def decode_bodies(bodies: Sequence[Body], parents: Sequence[str] = ()) -> list[LightCurve | InvalidLightCurve]:
@@ -513,7 +504,7 @@ def _inputs_of_table(
         if guesses:
             on_notes(name, guesses, True)
         for item, share in _with_share(table):
-            yield Named(f"{name}: {item.object_id}" if item.object_id else name, _light_curve(item), share)
+            yield Named(f"{name}: {item.object_id}" if item.object_id else name, table_light_curve(item), share)
         if lines := table.report.lines():
             on_notes(name, lines, False)
     except TableQuestion as question:

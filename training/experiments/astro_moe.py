@@ -54,7 +54,6 @@ from nightjar_alerts.training.experiments.runner import (
     ExperimentOptions,
     RunIdentity,
     RunRecord,
-    machine,
     minutes,
     write_record,
 )
@@ -145,19 +144,9 @@ def run_arm(options: AstroMoEArm) -> RunRecord | None:
     if outcome is None:
         sys.stdout.write("stopped: run the same command again to resume\n")
         return None
-    record = RunRecord(
-        experiment=options.experiment,
-        variant=f"{options.dataset}-{options.arm}",
-        seed=options.seed,
-        metrics=outcome.metrics,
-        settings=options.settings(),
-        command=options.command(),
-        steps=outcome.steps,
-        published_steps=0 if options.arm == "trees" else ARM_PUBLISHED_STEPS,
-        minutes=outcome.minutes,
-        machine=machine(options.device),
-        threads=options.threads,
-    )
+    published = 0 if options.arm == "trees" else ARM_PUBLISHED_STEPS
+    variant = f"{options.dataset}-{options.arm}"
+    record = options.record(variant, outcome.metrics, outcome.steps, outcome.minutes, published_steps=published)
     sys.stdout.write(f"{write_record(record, options.records)}: {record.metrics}\n")
     return record
 

@@ -64,7 +64,6 @@ from nightjar_alerts.training.experiments.runner import (
     RunIdentity,
     RunRecord,
     epochs,
-    machine,
     minutes,
     write_record,
 )
@@ -399,24 +398,13 @@ def _pretraining_record(
         scores = reconstruction_scores(network, task.held_out(task.parts.test))
     budget = options.steps or ENCODING_STEPS  # the record's steps: patience ends encodings at different ones
     passes = options.batch / len(task.parts.train)
-    return RunRecord(
-        experiment=options.experiment,
-        variant=f"{options.encoding}-reconstruction",
-        seed=options.seed,
-        metrics={
-            "RMSE (mag)": scores["rmse"],
-            "R2": scores["r2"],
-            "epochs to converge": converged(read_log(folder)) * passes,
-            "epochs done": steps * passes,
-        },
-        settings=options.settings(),
-        command=options.command(),
-        steps=budget,
-        published_steps=budget,
-        minutes=minutes(folder, steps),
-        machine=machine(options.device),
-        threads=options.threads,
-    )
+    metrics = {
+        "RMSE (mag)": scores["rmse"],
+        "R2": scores["r2"],
+        "epochs to converge": converged(read_log(folder)) * passes,
+        "epochs done": steps * passes,
+    }
+    return options.record(f"{options.encoding}-reconstruction", metrics, budget, minutes(folder, steps))
 
 
 BATCH = 64
@@ -516,7 +504,10 @@ def classify(options: Encodings, pretrained: PretrainedNetwork) -> None:
                 scores.setdefault((head, number), {})[f"macro-F1, {name}"] = f1
                 spent[head, number] = spent.get((head, number), 0.0) + took
     for (head, number), metrics in scores.items():
-        write_record(_head_record(options, head, number, metrics, spent[head, number]), options.records)
+        steps = _head_fit_config(options, head).schedule.steps
+        # The spread of a classifier is that over folds, so a fold takes the place of the seed.
+        record = options.record(f"{options.encoding}-{head}", metrics, steps, spent[head, number], seed=number)
+        write_record(record, options.records)
 
 
 def make_fold(ends: Int64, number: int) -> Fold:
@@ -553,23 +544,4 @@ def _head_fit_config(options: Encodings, head: EncodingHead) -> FitConfig:
         seed=options.seed,
         threads=options.threads,
         device=options.device,
-    )
-
-
-def _head_record(
-    options: Encodings, head: EncodingHead, number: int, metrics: dict[str, float], spent: float
-) -> RunRecord:
-    steps = _head_fit_config(options, head).schedule.steps
-    return RunRecord(
-        experiment=options.experiment,
-        variant=f"{options.encoding}-{head}",
-        seed=number,  # the spread of a classifier is that over folds
-        metrics=metrics,
-        settings=options.settings(),
-        command=options.command(),
-        steps=steps,
-        published_steps=steps,
-        minutes=spent,
-        machine=machine(options.device),
-        threads=options.threads,
     )

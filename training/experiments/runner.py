@@ -172,6 +172,23 @@ class ExperimentOptions(BaseModel):
             words += [f"--{name.replace('_', '-')}", str(value).lower() if isinstance(value, bool) else str(value)]
         return shlex.join(words)
 
+    def record(self, variant: str, metrics: dict[str, float], steps: int, minutes: float, **more: Any) -> RunRecord:
+        """Return the record of a run; ``more`` are its other fields, of which ``published_steps`` is ``steps``."""
+        fields: dict[str, Any] = {
+            "experiment": self.experiment,
+            "variant": variant,
+            "seed": self.seed,
+            "metrics": metrics,
+            "settings": self.settings(),
+            "command": self.command(),
+            "steps": steps,
+            "published_steps": steps,
+            "minutes": minutes,
+            "machine": machine(self.device),
+            "threads": self.threads,
+        }
+        return RunRecord(**(fields | more))
+
     def plan(self) -> "ExperimentPlan":
         """Build what :func:`run` trains and measures."""
         # Not abstract: Astro-MoE and encodings train by recipes, override `cli_cmd` and have no plan.
@@ -240,20 +257,15 @@ def run(options: ExperimentOptions, plan: ExperimentPlan) -> RunRecord | None:
         return None
     with torch.inference_mode():
         metrics = plan.measure(plan.network.eval())
-    record = RunRecord(
-        experiment=options.experiment,
-        variant=plan.variant,
-        seed=options.seed,
-        metrics=metrics,
+    record = options.record(
+        plan.variant,
+        metrics,
+        result.step,
+        minutes(folder, steps),
         paper=plan.paper,
         floor=plan.floor,
         settings=options.settings() | {"fit": plan.fit.model_dump(mode="json")},
-        command=options.command(),
-        steps=result.step,
         published_steps=plan.published_steps,
-        minutes=minutes(folder, steps),
-        machine=machine(options.device),
-        threads=options.threads,
     )
     sys.stdout.write(f"{write_record(record, options.records)}: {record.metrics}\n")
     return record

@@ -15,7 +15,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import encode_json, light_curve_members
@@ -36,6 +36,7 @@ from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import TableQuery, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.validation import table_light_curve
 from nightjar_alerts.service.registry.serving import acquired
 
 GROUP_OBJECTS: Final = 64
@@ -186,15 +187,6 @@ def _table_problem(error: TableError) -> ProblemError:
 def _next_group(objects: Iterator[TableObject]) -> list[LightCurve | InvalidLightCurve]:
     """Return the light curves of the next objects, empty after the last. Raises ProblemError (422)."""
     try:
-        return [_to_light_curve(item) for item in islice(objects, GROUP_OBJECTS)]
+        return [table_light_curve(item) for item in islice(objects, GROUP_OBJECTS)]
     except TableError as error:
         raise _table_problem(error) from None
-
-
-def _to_light_curve(item: TableObject) -> LightCurve | InvalidLightCurve:
-    try:
-        return item.light_curve()
-    except LightCurveError as error:
-        return InvalidLightCurve(
-            [FieldError(pointer=error.pointer, reason=error.reason, detail=str(error))], item.object_id
-        )
