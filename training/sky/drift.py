@@ -138,11 +138,11 @@ class _HeldOut:
         return {"false alarms": self._false_alarms(), "caught": self._caught_faults()}
 
     def _false_alarms(self) -> dict[str, dict[str, float]]:
-        histories_NK = self._summaries([_history(curve, self._rng) for curve in self._curves])
+        histories = self._windows(self._summaries([_history(curve, self._rng) for curve in self._curves]))
         warned = [_warnings(curve) for curve in self._curves]
         alarms = {
             "window": self._windows(self._rows_NK),
-            "window of alerts": {kind: self._windows(histories_NK)[kind] for kind in UNIT_KINDS},
+            "window of alerts": {kind: histories[kind] for kind in UNIT_KINDS},
             "light curve": {code: float(np.mean([code in found for found in warned])) for code in CODES},
         }
         counts = np.bincount(self._label_N[self._label_N >= 0])
