@@ -87,7 +87,8 @@ def measure(values: Values, filters: NDArray[np.object_], layout: Layout, option
         errors = _errors(values, "flux_err", measured)[0]
         # A measured flux is better than the magnitude, and than the limit, of the same row.
         present = np.isfinite(measured) & np.isfinite(errors) if mags is not None else np.True_
-        flux, flux_err = np.where(present, measured * scale, flux), np.where(present, errors * scale, flux_err)
+        with np.errstate(over="ignore"):  # which is not finite, and left out
+            flux, flux_err = np.where(present, measured * scale, flux), np.where(present, errors * scale, flux_err)
         if mags is not None:
             is_limit, code = is_limit & ~present, np.where(present, 0, code).astype(np.int8)
         else:

@@ -509,3 +509,16 @@ def test_counts_of_an_instrument_need_their_zero_point(name: str) -> None:
     assert question.value.option == "zero_point"
     _, objects = read(data, zero_point=23.9)
     assert objects[0].flux[0] == pytest.approx(1e6)
+
+
+def test_flux_that_overflows_in_njy_is_left_out() -> None:
+    rows = [("a", 60_000.0 + n, "g", flux, 1.0) for n, flux in enumerate((5.0, 1e305, 6.0))]
+    table, objects = read(csv_of(rows, ("object_id", "mjd", "band", "flux", "flux_err")), flux_unit="Jy")
+    assert int(objects[0].usable().sum()) == 2
+    assert dict(table.report.unused) == {"no brightness": 1}
+
+
+def test_json_with_lists_in_lists_has_missing_values() -> None:
+    body = {"object_id": "a", "mjd": [1.0, 2.0], "band": ["g", "r"], "mag": [18.0, 19.0], "mag_err": [0.1, 0.1]}
+    item = only(json.dumps({**body, "mwebv": [[1.0], [2.0]]}).encode(), "t.json")
+    assert (len(item.light_curve()), item.metadata) == (2, {})
