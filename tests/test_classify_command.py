@@ -1,6 +1,7 @@
 """``nightjar classify``: files of every kind, in process and by a service, to a table, files and pictures."""
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -233,8 +234,9 @@ def test_classify_ctrl_c_ends_without_a_traceback_and_keeps_results(tmp_path: Pa
 
 
 def test_classify_plot_writes_a_picture_per_object(url: str, folder: Path, tmp_path: Path) -> None:
-    pictures = tmp_path / "pictures"
-    assert run(folder / "several.json", folder / "several.json", "--url", url, "--plot", pictures) == 0
+    pictures, again = tmp_path / "pictures", tmp_path / "again.json"
+    again.write_bytes((folder / "several.json").read_bytes())
+    assert run(folder / "several.json", again, "--url", url, "--plot", pictures) == 0
     assert sorted(path.name for path in pictures.iterdir()) == [
         "SN0001.svg", "SN0001_2.svg", "SN0002.svg", "SN0002_2.svg",
     ]  # fmt: skip
@@ -242,10 +244,11 @@ def test_classify_plot_writes_a_picture_per_object(url: str, folder: Path, tmp_p
         assert ElementTree.fromstring(path.read_text()).tag.endswith("svg")
 
 
-@pytest.mark.parametrize("name", ["ztf.avro", "one.json", "several.json", "table.csv", "night.tar.gz"])
+@pytest.mark.parametrize("name", ["ztf.avro", "one.json", "several.json", "table.csv", "table.csv.gz", "night.tar.gz"])
 def test_classify_standard_input_is_recognised_by_its_content(
     url: str, folder: Path, tmp_path: Path, name: str
 ) -> None:
+    (folder / "table.csv.gz").write_bytes(gzip.compress((folder / "table.csv").read_bytes()))
     command = [sys.executable, "-m", "nightjar_alerts.service", "classify", "-", "--url", url, *CSV_OPTIONS]
     with (folder / name).open("rb") as data:
         done = subprocess.run(command, stdin=data, capture_output=True, text=True, timeout=120, check=False)

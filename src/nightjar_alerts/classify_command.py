@@ -6,12 +6,14 @@ Files are read one after the other, and their light curves and alerts are classi
 """
 
 import argparse
+import gzip
 import os
 import re
 import sys
+import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -266,6 +268,8 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace) -> "PartialRun 
 def _standard_input() -> Iterator[Path]:
     """Return a file with what standard input holds."""
     data = sys.stdin.buffer.read()
+    with suppress(EOFError, OSError, zlib.error):  # what is damaged is reported when it is read
+        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
     suffix = next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), "")
     with TemporaryDirectory() as folder:
         path = Path(folder, f"stdin{suffix}")
