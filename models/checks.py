@@ -12,8 +12,9 @@ Notable:
 - the cost is some ten microseconds for a light curve that nothing is wrong with.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,3 +170,74 @@ def looks_like_total_flux(mjd: NDArray[np.float64], flux: Floats, flux_err: Floa
 def _is_steady(flux: Floats) -> bool:
     faint, bright = np.percentile(flux, (5, 95))
     return bool(faint >= 0.25 * bright)
+
+
+SIGNIFICANT_CHANGE: Final = 4.0
+"""Standard errors by which a flux has to differ from the last extreme, besides 3 % of calibration scatter."""
+SCATTER: Final = 0.03
+MIN_REVERSALS: Final = 3
+"""Reversals of a variable star in one filter: a transient rises and falls, and has a second maximum at most."""
+TRANSIENT_RATIO: Final = 4.0
+"""Ratio of the fluxes of a source that rises or falls as a transient does."""
+OUTBURST_RATIO: Final = 10.0
+STEADY_RATIO: Final = 1.5
+"""Ratio of the fluxes, over :data:`STEADY_DAYS`, of a source that no transient is as constant as."""
+STEADY_DAYS: Final = 80.0
+STEADY_POINTS: Final = 10
+NEAR_ZERO: Final = 0.2
+"""Fraction of the fluxes within 3 sigma of zero or below it, of a source that is absent at times."""
+CLEAR_PEAK: Final = 10.0
+
+
+def kind_of_source(
+    mjd: NDArray[np.float64], flux: Floats, flux_err: Floats, band: NDArray[Any]
+) -> Literal["total", "difference", ""]:
+    """Return whether a light curve is clearly that of a whole source, or clearly a difference flux; empty if neither.
+
+    A flux that comes near zero, or that changes by a large factor in one rise and fall, is that of a transient. One
+    that stays above zero and reverses again and again, or hardly changes for months, is that of a variable or constant
+    star.
+
+    Parameters
+    ----------
+    mjd, flux, flux_err : shape (n,), in any order. band : shape (n,), filter of each point.
+    """
+    above = np.count_nonzero(flux > 3.0 * flux_err)
+    if above < FRACTION_ABOVE_ZERO * len(flux):
+        is_clear = len(flux) - above >= NEAR_ZERO * len(flux) and np.sort(flux / flux_err)[-2:].min() > CLEAR_PEAK
+        return "difference" if is_clear else ""
+    reversals, ratio, most = 0, 1.0, 0
+    for name in dict.fromkeys(band):
+        places = np.flatnonzero(band == name)
+        if len(places) < 3:
+            continue
+        places = places[np.argsort(mjd[places], kind="stable")]
+        reversals = max(reversals, _reversals(flux[places].tolist(), flux_err[places].tolist()))
+        ordered = np.sort(flux[places])
+        end = int(len(places) >= 8)  # one bad point is no extreme
+        faint, bright = float(ordered[end]), float(ordered[-1 - end])
+        ratio = max(ratio, bright / max(faint, 1e-6 * bright) if bright > 0 else 1.0)
+        most = max(most, len(places))
+    if reversals >= MIN_REVERSALS and ratio < OUTBURST_RATIO:
+        return "total"
+    if reversals <= 1 and ratio >= TRANSIENT_RATIO:
+        return "difference"
+    is_steady = most >= STEADY_POINTS and ratio < STEADY_RATIO and float(np.ptp(mjd)) >= STEADY_DAYS
+    return "total" if is_steady or looks_like_total_flux(mjd, flux, flux_err) else ""
+
+
+def _reversals(flux: Sequence[float], flux_err: Sequence[float]) -> int:
+    """Count the significant maxima and minima of a series between its ends."""
+    count, direction = 0, 0
+    low = high = (flux[0], flux_err[0])
+    for value, error in zip(flux[1:], flux_err[1:], strict=True):
+        fall, rise = high[0] - value, value - low[0]
+        if direction >= 0 and fall > SIGNIFICANT_CHANGE * math.hypot(error, high[1], SCATTER * high[0]):
+            count += direction > 0
+            direction, low = -1, (value, error)
+        elif direction <= 0 and rise > SIGNIFICANT_CHANGE * math.hypot(error, low[1], SCATTER * value):
+            count += direction < 0
+            direction, high = 1, (value, error)
+        high = max(high, (value, error)) if direction >= 0 else high
+        low = min(low, (value, error)) if direction <= 0 else low
+    return count

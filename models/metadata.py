@@ -59,18 +59,26 @@ known Solar System object at the time of the alert."""
 
 KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
 
-_KNOWN = frozenset(KNOWN_COLUMNS)
-
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Largest absolute value of a metadata column: networks see metadata in single precision, which ends here."""
 
 
+REDSHIFTS: Final = ("zspec", "zphot", "z_final")
+"""Ends of the names of redshifts."""
+MAX_REDSHIFT: Final = 20.0
+"""Largest redshift; larger numbers are velocities."""
+_LARGEST: Final = {name: MAX_REDSHIFT if name.endswith(REDSHIFTS) else LARGEST for name in KNOWN_COLUMNS}
+
+
 def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]:
-    """Keep the known columns that hold a value; sentinels, nulls, NaN and what is infinite to a network are missing."""
+    """Keep the known columns that hold a value.
+
+    Sentinels, nulls, NaN, what is infinite to a network and redshifts above :data:`MAX_REDSHIFT` are missing.
+    """
     return {
         name: float(value)
         for name, value in values.items()
-        if name in _KNOWN and value is not None and -LARGEST <= value <= LARGEST and value not in SENTINELS
+        if value is not None and -(limit := _LARGEST.get(name, -1.0)) <= value <= limit and value not in SENTINELS
     }
 
 

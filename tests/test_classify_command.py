@@ -391,11 +391,11 @@ def test_classify_leaves_out_rows_by_quality_and_flags(
 
 def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = ["name,mjd,band,mag,mag_err"]
-    rows += [f"SN1,{60000 + 3 * n},{'gr'[n % 2]},{18 + n / 10},0.05" for n in range(8)]
+    rows += [f"SN{k},{60000 + 3 * n},{'gr'[n % 2]},{18 + 0.3 * n},0.05" for k in range(10) for n in range(8)]
     rows += [f"Star A,{60000 + 3 * n},{'gr'[n % 2]},{17 + 0.3 * (n % 5)},0.02" for n in range(60)]
     (tmp_path / "two.csv").write_text("\n".join(rows))
     assert run(tmp_path / "two.csv", "--quiet") == 0
-    assert "warning: 1 of 2 (Star A): " in capsys.readouterr().out
+    assert "warning: 1 of 11 (Star A): " in capsys.readouterr().out
 
 
 def test_classify_reads_address_key_and_timeout_from_the_environment(

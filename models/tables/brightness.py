@@ -1,6 +1,6 @@
 """Brightness of the rows of a table in nJy, from magnitudes, fluxes and upper limits, and why a row has none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -65,11 +65,18 @@ def mark(code: NDArray[np.int8], bad: Bool, reason: str) -> None:
     code[bad & (code == 0)] = CODES[reason]
 
 
-def measure(values: Values, filters: NDArray[np.object_], layout: Layout, options: TableOptions) -> Measured:
+def measure(
+    values: Values,
+    columns: Mapping[str, str],
+    filters: NDArray[np.object_],
+    layout: Layout,
+    options: TableOptions,
+) -> Measured:
     """Return the brightness of n rows.
 
     Parameters
     ----------
+    columns : names of the columns by role.
     filters : shape (n,), names of :data:`models.photometry.FILTERS`, empty where unknown.
     """
     offset = _ab_offset(values("mag_system"), filters, layout.mag_system)
@@ -80,15 +87,20 @@ def measure(values: Values, filters: NDArray[np.object_], layout: Layout, option
         if is_text(flagged):
             is_limit |= np.array([text.lower() in LIMIT_TEXTS for text in texts(flagged)], np.bool_)
     if (mags := values("mag")) is not None:
-        flux, flux_err, is_limit, code = _from_magnitudes(mags, values, is_limit, offset, layout, options)
+        mag_scale = layout.error_scales.get(columns.get("mag_err", ""), 1.0)
+        if (detected := values("detected")) is not None and flagged is None and values("flux") is None:
+            is_limit = ~flags(detected) & (texts(detected) != "")
+        flux, flux_err, is_limit, code = _from_magnitudes(mags, values, is_limit, offset, mag_scale, layout, options)
     if (fluxes := values("flux")) is not None:
         scale = _scale(values, filters, offset, layout)
         measured, unreadable = numbers(fluxes)
         errors = _errors(values, "flux_err", measured)[0]
+        own = layout.error_scales.get(columns.get("flux_err", ""))
         # A measured flux is better than the magnitude, and than the limit, of the same row.
         present = np.isfinite(measured) & np.isfinite(errors) if mags is not None else np.True_
         with np.errstate(over="ignore"):  # which is not finite, and left out
-            flux, flux_err = np.where(present, measured * scale, flux), np.where(present, errors * scale, flux_err)
+            flux = np.where(present, measured * scale, flux)
+            flux_err = np.where(present, errors * (own or scale), flux_err)
         if mags is not None:
             is_limit, code = is_limit & ~present, np.where(present, 0, code).astype(np.int8)
         else:
@@ -112,7 +124,13 @@ def measure(values: Values, filters: NDArray[np.object_], layout: Layout, option
 
 
 def _from_magnitudes(
-    column: Array, values: Values, is_limit: Bool, offset: Float64, layout: Layout, options: TableOptions
+    column: Array,
+    values: Values,
+    is_limit: Bool,
+    offset: Float64,
+    error_scale: float,
+    layout: Layout,
+    options: TableOptions,
 ) -> Measured:
     mag, unreadable, beyond = _without_marks(column)
     is_limit = is_limit | beyond
@@ -121,6 +139,7 @@ def _from_magnitudes(
         error, bad_error = np.full(len(mag), options.mag_err), np.zeros(len(mag), np.bool_)
     else:
         error, bad_error = _errors(values, "mag_err", np.full(len(mag), MAGNITUDE_PER_FRACTION))
+        error = error * error_scale
     mark(code, unreadable | (bad_error & ~is_limit), "brightness is not readable")
     size = np.abs(mag) if layout.signed else mag
     implausible = (size <= 0) | (size > FAINTEST_MAGNITUDE)

@@ -7,24 +7,37 @@ change the answer (the unit of the flux, which filter a number means), it is a :
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NoReturn, get_args
 
 import numpy as np
 
+from nightjar_alerts.models.checks import DEEPEST, SHALLOWEST
 from nightjar_alerts.models.filters import known_filter
-from nightjar_alerts.models.metadata import KNOWN_COLUMNS
+from nightjar_alerts.models.metadata import KNOWN_COLUMNS, MAX_REDSHIFT, REDSHIFTS
 from nightjar_alerts.models.photometry import (
     FILTERS,
     JD_MINUS_MJD,
     NJY_PER_UNIT,
     NJY_ZERO_POINT,
     Float64,
+    SourceUnit,
     njy_of_magnitude,
 )
 from nightjar_alerts.models.tables import vocabulary
-from nightjar_alerts.models.tables.columns import Array, Batch, Lists, is_text, iso_times, numbers, texts
+from nightjar_alerts.models.tables.columns import (
+    MISSING_TEXTS,
+    Array,
+    Batch,
+    Lists,
+    is_text,
+    iso_times,
+    numbers,
+    object_column,
+    texts,
+)
 from nightjar_alerts.models.tables.options import (
     Choice,
+    FluxKind,
     Guess,
     TableError,
     TableOptions,
@@ -40,6 +53,16 @@ POSSIBLE_DEPTH: Final = (12.0, 28.0)
 SLOAN_CAPITALS: Final = frozenset("UGRIZY")
 VEGA_BY_CUSTOM: Final = frozenset({"U", "B", "V", "R", "I", "G", "BP", "RP", "C"})
 """Filters whose magnitudes are usually published in the Vega system."""
+MAGNITUDE_SLOPE: Final = 2.0
+"""Power of the value with which errors grow: more than 3 for magnitudes, 1 or less for fluxes."""
+LARGEST_ERROR: Final = 9.0
+MAX_SPREAD_DEGREES: Final = 0.01
+"""Distance in declination, or right ascension, of rows that are of different objects."""
+SPREADSHEET_DAYS: Final = (36_526, 47_500)
+"""Days of a spreadsheet between 2000 and 2030, which as MJD are before 1989."""
+SPREADSHEET_ZERO: Final = 15_018
+"""MJD of day 0 of a spreadsheet."""
+LISTED_COLUMNS: Final = 12
 _ROLE_TEXTS: Final = {
     "object_id": "the object",
     "time": "the time",
@@ -56,11 +79,17 @@ _ROLE_TEXTS: Final = {
     "mag_system": "the magnitude system",
 }
 _SYSTEM_TEXTS: Final = {"AB": "AB", "Vega": "Vega", "mixed": "Vega in U B V R I G BP RP and unfiltered, AB in others"}
-_KIND_TEXTS: Final = {
+KIND_TEXTS: Final = {
     "difference": "the brightness is that of difference images",
     "total": "the brightness is that of the whole source: the median of each filter is subtracted",
 }
 _NUMBERS: Final = re.compile(r"[0-9]+")
+_ZERO_BEHIND: Final = re.compile(r"(jd(?:_?(?:tdb|tcb|utc))?)[\s_+-]*(\d{4,}(?:\.\d+)?)\s*$", re.IGNORECASE)
+"""Date from which times count, in a name such as ``MJD-60000``."""
+_VALUES: Final = frozenset({"value", "mag", "flux"})
+_ONE_NUMBER: Final = "a value must be one number, and its error another column"
+_CLOCK: Final = re.compile(r"\d{1,2}:\d{2}")
+_FLAGS: Final = re.compile(r"flag|qual|valid|reject|bad|status")
 
 
 @dataclass(slots=True)
@@ -75,6 +104,8 @@ class Layout:
     band : filter of all points, in a table without a column of filters.
     filters : meaning of the names in the column of filters; :meth:`filter` adds to it.
     scale : nJy of one unit of flux; of a filter in ``scales`` that one instead.
+    error_scales : nJy, or mag, of one unit of a column of errors that has a unit of its own.
+    usual_kind : kind of flux where neither names nor values show it.
     signed : whether a negative magnitude stands for a negative flux.
     """
 
@@ -87,7 +118,9 @@ class Layout:
     time_offset: float = 0.0
     scale: float = 1.0
     scales: dict[str, float] = field(default_factory=dict)
+    error_scales: dict[str, float] = field(default_factory=dict)
     flux_kind: str = ""
+    usual_kind: FluxKind = "difference"
     mag_system: str = "AB"
     survey: str = ""
     signed: bool = False
@@ -147,7 +180,10 @@ class _Guesser:
     def __init__(self, header: Sequence[str], units: Mapping[str, str], sample: Batch, options: TableOptions) -> None:
         self.options, self.units, self.sample = options, units, sample
         self.header = [name for name in header if name in sample]
-        self.keys: dict[str, set[str]] = {name: {plain(name), plain(last_part(name))} for name in self.header}
+        self.keys: dict[str, set[str]] = {
+            name: {plain(part) for part in (name, last_part(name), _ZERO_BEHIND.sub(r"\1", name))}
+            for name in self.header
+        }
         self.positional = all(re.fullmatch(r"(?i)(column|col|field|var)[ _]?\d+", name) for name in self.header)
         self.scalars = [name for name in self.header if not isinstance(sample[name], Lists)]
         self.reference_mag = ""
@@ -185,9 +221,11 @@ class _Guesser:
         self._decide_mag_system()
         self._decide_signs()
         self._decide_unit()
+        self._decide_error_units()
         self._decide_kind()
         self._find_metadata()
         self._check_columns()
+        self._list_unused()
 
     def _check_columns(self) -> None:
         """Raise TableError where the columns do not fit each other or do not hold numbers."""
@@ -220,6 +258,19 @@ class _Guesser:
     def _finite(self, name: str) -> Float64:
         values = numbers(self._values(name))[0]
         return values[np.isfinite(values)]
+
+    def _same(self, name: str, other: str) -> bool:
+        return list(texts(self._values(name))) == list(texts(self._values(other)))
+
+    def _not_read(self, names: Iterable[str], remedy: str) -> str:
+        """Return a sentence on the first of some columns, whose values cannot be read."""
+        for name in names:
+            values = [text for text in texts(self._values(name)) if text.lower() not in MISSING_TEXTS]
+            bad = numbers(object_column(values))[1]
+            if bad.any():
+                return f" Values of {name!r}, such as {values[int(np.argmax(bad))]!r}, cannot be read: {remedy}."
+            return f" Values of {name!r} are not plausible." if values else f" Column {name!r} has no values."
+        return ""
 
     def _distinct(self, name: str) -> list[str]:
         return sorted({text for text in texts(self._values(name)) if text})
@@ -316,6 +367,10 @@ class _Guesser:
         return [name for name in named if test is None or test(name)]
 
     def _take(self, role: str, name: str) -> None:
+        for other in (f"{name} (2)", f"{name}.1"):  # as this reader and pandas name the second one
+            if self.options.columns.get(role) is None and other in self.sample and not self._same(name, other):
+                choices = [Choice(name, "the first"), Choice(other, "the second")]
+                raise TableQuestion(f"Which of the columns named {name!r} is to be read?", f"columns.{role}", choices)
         self.result.columns[role] = name
         if self.options.columns.get(role) != name and plain(name) != role.replace("_", ""):
             self.result.guess(f"columns.{role}", name, f"{_ROLE_TEXTS.get(role, role)} is column {name!r}")
@@ -377,7 +432,14 @@ class _Guesser:
         own = {split[0] for name in self.points if (split := filter_and_role(name)) and split[1] == "time"}
         if likely or len(own) < 2:
             choices = [Choice(name, "looks like dates") for name in likely]
-            raise self._question("Which column holds the time of the observations?", "columns.time", choices)
+            if not choices and self._metadata_columns() and not self._candidates("mag") + self._candidates("flux"):
+                raise TableError(
+                    "the table has metadata of objects and no light curves: merge it with the table of light curves, "
+                    "for example by photometry.merge(metadata, on='object_id') of pandas"
+                )
+            hint = "" if choices else self._not_read(self._candidates("time"), "write MJD, or dates as YYYY-MM-DD")
+            text = f"Which column holds the time of the observations?{hint}"
+            raise self._question(text, "columns.time", choices)
 
     def _find_band(self) -> None:
         result = self.result
@@ -400,9 +462,12 @@ class _Guesser:
             result.band = self.hints.band
             result.guess("band", result.band, f"all points are in filter {result.band}")
         else:
-            raise self._question(
-                "Which filter are the observations in?", "band", [Choice(name, "") for name in FILTERS]
-            )
+            hint = ""
+            if own := [name for name in self._free() if (split := filter_and_role(name)) and split[1] in _VALUES]:
+                hint = self._not_read([name for name in own if not self._is_numeric(name)], _ONE_NUMBER)
+                hint = hint or f" Columns by filter ({', '.join(own)}) need errors: set mag_err to one in mag for all."
+            text = f"Which filter are the observations in?{hint}"
+            raise self._question(text, "band", [Choice(name, "") for name in FILTERS])
 
     def _find_wide(self) -> bool:
         """Look for a set of columns for each filter."""
@@ -443,6 +508,10 @@ class _Guesser:
         # Fluxes keep what magnitudes lose (negative values), but only with a known unit. Both are read where they have
         # errors, so that one can fill the gaps of the other.
         for kind, (name, error) in self._with_errors(pairs).items():
+            if kind == "mag" and error and not self._are_surely_mags(name, error):
+                choices = [Choice("mag", "magnitudes"), *(Choice(unit, "fluxes") for unit in NJY_PER_UNIT)]
+                text = f"Are the values of {name!r} magnitudes, or fluxes? Their errors fit both."
+                raise TableQuestion(text, "flux_unit", choices)
             self._take(kind, name)
             if error:
                 self._take(f"{kind}_err", error)
@@ -464,9 +533,16 @@ class _Guesser:
         are_mags = self.options.flux_unit == "mag" or (stated and all("mag" in text.lower() for text in stated))
         if fluxes and (are_mags or self._has_unit_mag(fluxes[0])):
             mags, fluxes = [fluxes[0], *mags], fluxes[1:]
-        elif mags and not fluxes and stated and all(map(unit_of, stated)):
+        elif mags and not fluxes and ((stated and all(map(unit_of, stated))) or self._is_unsure_flux(mags[0])):
             mags, fluxes = [], mags
         return (mags, fluxes) if mags or fluxes else self._brightness_by_value()
+
+    def _is_unsure_flux(self, name: str) -> bool:
+        """Return True for a column such as ``brightness`` that holds a flux, by the options or by its values."""
+        if self.options.columns.get("mag") or self.keys[name] & vocabulary.SURE_MAGNITUDES:
+            return False
+        given = self.options.flux_unit not in ("", "mag") or self.options.zero_point is not None
+        return given or not self._looks_like_mags(name)
 
     def _has_unit_mag(self, name: str) -> bool:
         unit = self.units.get(name, "").lower()
@@ -484,7 +560,36 @@ class _Guesser:
         if mags or fluxes or len(bright) == 1:
             return (mags, fluxes) if mags or fluxes else (bright, [])
         choices = [Choice(name, "looks like magnitudes") for name in bright]
-        raise self._question("Which column holds the brightness?", "columns.mag" if bright else "columns.flux", choices)
+        named = [*self._candidates("mag"), *self._candidates("flux")]
+        hint = self._not_read(named, _ONE_NUMBER)
+        text = f"Which column holds the brightness?{hint}"
+        raise self._question(text, "columns.mag" if bright else "columns.flux", choices)
+
+    def _are_surely_mags(self, name: str, error: str) -> bool:
+        """Return False for values without the name or unit of magnitudes whose errors do not show what they are.
+
+        The errors of magnitudes grow towards faint ones by a factor of 1.2 to 2.5 per magnitude, which is a power of
+        four or more of the magnitude. Those of fluxes are constant, or grow like the flux at most.
+        """
+        is_named = "mag" in plain(name) or self.keys[name] & vocabulary.SURE_MAGNITUDES
+        if (
+            is_named
+            or self.positional
+            or self._has_unit_mag(name)
+            or self.options.columns.get("mag")
+            or self.options.flux_unit == "mag"
+        ):
+            return True
+        if self.hints.mag_system or self.options.mag_system:
+            return True
+        values, errors = numbers(self._values(name))[0], numbers(self._values(error))[0]
+        if len(values) != len(errors):
+            return False
+        good = (values > 0) & (values < 32) & (errors > 0) & (errors < LARGEST_ERROR)
+        if good.sum() < 3 or np.ptp(values[good]) == 0:
+            return False
+        slope = np.polyfit(np.log(values[good]), np.log(errors[good]), 1)[0]
+        return bool(slope > MAGNITUDE_SLOPE)
 
     def _error_of(self, kind: str, name: str, used: Sequence[str], *, bare: bool) -> str:
         """Return the column of the errors of another one, empty where there is none."""
@@ -533,6 +638,13 @@ class _Guesser:
                 "columns.object_id",
                 [Choice(name, "the objects"), Choice("", "the table is one object")],
             )
+        for name in self._free(self._is_numeric, self.scalars) if "object_id" not in self.options.columns else ():
+            if self._is_position(name) and np.ptp(self._finite(name)) > MAX_SPREAD_DEGREES:
+                text = (
+                    f"The rows have no name of an object, and {name!r} differs by {np.ptp(self._finite(name)):.3g} "
+                    "degrees. Add a column of names."
+                )
+                raise TableQuestion(text, "columns.object_id", [Choice("", "the table is one object")])
         self.result.guess("object_id", "", "the table holds one object, because it has no column of object names")
 
     def _is_named_like_objects(self, name: str) -> bool:
@@ -569,14 +681,20 @@ class _Guesser:
         if self.options.metadata is not None:
             self.result.metadata = dict(self.options.metadata)
             return
+        self.result.metadata = self._metadata_columns()
+        if found := sorted(self.result.metadata.values()):
+            listed = ", ".join(found[:8]) + (" ..." if len(found) > 8 else "")
+            self.result.guess("metadata", "", f"metadata for the model: {listed}")
+
+    def _metadata_columns(self) -> dict[str, str]:
+        found: dict[str, str] = {}
         for name in self._free(self._is_numeric, self.scalars):
             known = last_part(name)
             wanted = known if known in KNOWN_COLUMNS else vocabulary.METADATA.get(known.lower(), "")
-            if wanted:
-                self.result.metadata.setdefault(wanted, name)
-        if found := sorted(self.result.metadata.values()):
-            listed = ", ".join(found[:8]) + (" ..." if len(found) > 8 else "")
-            self.result.guess("metadata", "", f"metadata: {listed}")
+            is_velocity = wanted.endswith(REDSHIFTS) and (self._finite(name) > MAX_REDSHIFT).any()
+            if wanted and not is_velocity:
+                found.setdefault(wanted, name)
+        return found
 
     # Deciding what values mean
 
@@ -590,8 +708,9 @@ class _Guesser:
         finite = self._finite(name) if self._is_numeric(name) else np.zeros(0)
         middle = float(np.median(finite)) if finite.size else 0.0
         key = plain(last_part(name)) + plain(self.units.get(name, ""))
-        minus = re.search(r"(24\d{5})(5?)", key)  # plain() drops the point of 2400000.5
-        zero = float(minus[1]) + (0.5 if minus[2] else 0.0) if minus else 0.0
+        zero = _zero_in(last_part(name)) or _zero_in(f"JD {self.units.get(name, '')}")
+        if zero and "mjd" in key:
+            zero += JD_MINUS_MJD
         is_jd = "jd" in key and "mjd" not in key
         if self._values(name).dtype.kind == "M" or not self._is_numeric(name):
             self._set_time("iso", f"times in {name!r} are dates")
@@ -608,7 +727,7 @@ class _Guesser:
             self._set_time("year", f"times in {name!r} are decimal years")
         elif 19_000_101 <= middle <= 21_001_231:
             self._set_time("iso", f"times in {name!r} are dates as YYYYMMDD")
-        elif -2_000 <= middle < 15_000 and minus:
+        elif -2_000 <= middle < 15_000 and zero:
             self._set_zero(name, zero)
         elif 15_000 <= middle < 100_000 and (zero == 2_400_000 or key == "rjd") and "mjd" not in key:
             self._set_zero(name, 2_400_000)
@@ -618,6 +737,7 @@ class _Guesser:
             self._set_zero(name, 2_450_000.0)
         elif middle < 15_000 and not key.startswith("mjd"):
             result.guess("time_offset", "0", f"times in {name!r} are days from an unknown date")
+        self._check_days(name, middle)
 
     def _set_time(self, time_format: str, text: str) -> None:
         self.result.time_format = time_format
@@ -626,6 +746,20 @@ class _Guesser:
     def _set_zero(self, name: str, zero: float) -> None:
         self.result.time_offset = zero - JD_MINUS_MJD
         self.result.guess("time_offset", f"{zero - JD_MINUS_MJD:g}", f"times in {name!r} are JD - {zero:.1f}")
+
+    def _check_days(self, name: str, middle: float) -> None:
+        """Raise TableQuestion for days of a spreadsheet, and for dates whose time of day is in another column."""
+        if SPREADSHEET_DAYS[0] < middle < SPREADSHEET_DAYS[1] and "jd" not in plain(name):
+            years = [Choice("0", f"MJD, of {1858.9 + middle / 365.25:.0f}")]
+            years += [Choice(f"{SPREADSHEET_ZERO}", f"days of a spreadsheet, of {1900 + middle / 365.25:.0f}")]
+            raise TableQuestion(f"From which day do the times in {name!r} count?", "time_offset", years)
+        if self.result.time_format != "iso" or "time" in self.options.columns or self.options.time_format:
+            return
+        days = iso_times(texts(self._values(name)))[0]
+        clocks = self._free(lambda other: all(map(_CLOCK.match, self._distinct(other)[:64] or [""])))
+        if clocks and (days[np.isfinite(days)] % 1 == 0).all():
+            text = f"Column {name!r} holds dates, and {clocks[0]!r} the time of day. Join them, or read dates only."
+            raise TableQuestion(text, "columns.time", [Choice(name, "dates only")])
 
     def _decide_filters(self) -> None:
         result, options = self.result, self.options
@@ -733,6 +867,13 @@ class _Guesser:
             return
         values = self._finite(result.columns["mag"])
         negative = values[(values < -8) & (values > -30)]
+        if len(negative) > 2 and not (values > 0).any() and len(np.unique(negative)) > 2:
+            raise TableQuestion(
+                f"All magnitudes in {result.columns['mag']!r} are negative. Do they stand for negative fluxes? To "
+                "absolute or instrumental ones the distance modulus or the zero point has to be added.",
+                "signed_magnitudes",
+                [Choice("true", "negative fluxes"), Choice("false", "they are left out")],
+            )
         filters = {found for found in result.filters.values() if found}
         least = 1 if filters and filters <= {"c", "o"} else 3
         if len(negative) >= least and len(np.unique(negative)) > len(negative) / 2:
@@ -755,8 +896,12 @@ class _Guesser:
             if all(map(unit_of, self._distinct(result.columns["flux_unit"]))):
                 return
             del result.columns["flux_unit"]
-        unit = unit_of(self.units.get(flux, "")) or vocabulary.unit_in_name(flux) or self.hints.unit
-        if unit:
+        stated = self.units.get(flux, "")
+        named = self._unit(flux) or self._unit(result.columns.get("flux_err", ""))
+        if unit := named or self.hints.unit:
+            depths = self._depths()
+            if not named and depths and not SHALLOWEST <= depths[unit] <= DEEPEST:
+                self._ask_unit(flux, depths)
             result.scale = NJY_PER_UNIT[unit]
             if flux.lower() != "fluxcal":
                 result.guess("flux_unit", unit, f"fluxes in {flux!r} are in {unit}")
@@ -766,6 +911,8 @@ class _Guesser:
             del result.columns["flux"]
             result.columns.pop("flux_err", None)
             result.guess("columns.flux", "", f"column {flux!r} is not used, because its unit is not known")
+        elif vocabulary.OTHER_UNIT.search(stated) and not vocabulary.COUNTS_UNIT.search(stated):
+            raise _unsupported(flux, stated)
         else:
             self._unit_by_depth(flux)
 
@@ -800,41 +947,102 @@ class _Guesser:
 
     def _unit_by_depth(self, flux: str) -> None:
         """Decide by the depth that the errors mean in each unit."""
-        if plain(last_part(flux)) in vocabulary.COUNTS:
+        if plain(last_part(flux)) in vocabulary.COUNTS or vocabulary.COUNTS_UNIT.search(self.units.get(flux, "")):
             raise TableQuestion(f"Which AB zero point do the counts in {flux!r} have, in mag?", "zero_point")
+        depths = self._depths()
+        if not depths:
+            self.result.guess("flux_unit", "nJy", f"fluxes in {flux!r} are in nJy, the default")
+        elif USUAL_DEPTH[0] <= depths["nJy"] <= USUAL_DEPTH[1]:
+            text = f"fluxes in {flux!r} are in nJy: their errors fit a depth of {depths['nJy']:.1f} mag"
+            self.result.guess("flux_unit", "nJy", text)
+        elif set(_possible(depths)) == {"nJy"}:
+            self.result.guess("flux_unit", "nJy", f"fluxes in {flux!r} are in nJy: no other unit fits their errors")
+        else:
+            self._ask_unit(flux, depths)
+
+    def _ask_unit(self, flux: str, depths: Mapping[str, float]) -> NoReturn:
+        choices = [
+            Choice(unit, f"a depth of {depth:.1f} mag at 5 sigma")
+            for unit, depth in (_possible(depths) or depths).items()
+        ]
+        if self._looks_like_mags(flux):
+            choices.append(Choice("mag", "they are AB magnitudes"))
+        raise TableQuestion(f"In which unit are the fluxes in {flux!r}?", "flux_unit", choices)
+
+    def _depths(self) -> dict[str, float]:
+        """Return the 5 sigma depth (AB mag) of the median error in each unit, empty without errors."""
         errors = np.abs(self._finite(self.result.all("flux_err")[0])) if self.result.all("flux_err") else np.zeros(0)
         errors = errors[errors > 0]
         if not errors.size:
-            self.result.guess("flux_unit", "nJy", f"fluxes in {flux!r} are in nJy, the default")
-            return
+            return {}
         middle = float(np.median(errors))
-        depths = {unit: NJY_ZERO_POINT - 2.5 * np.log10(5 * middle * scale) for unit, scale in NJY_PER_UNIT.items()}
-        possible = {unit: depth for unit, depth in depths.items() if POSSIBLE_DEPTH[0] <= depth <= POSSIBLE_DEPTH[1]}
-        if USUAL_DEPTH[0] <= depths["nJy"] <= USUAL_DEPTH[1]:
-            text = f"fluxes in {flux!r} are in nJy: their errors fit a depth of {depths['nJy']:.1f} mag"
-            self.result.guess("flux_unit", "nJy", text)
-            return
-        if set(possible) == {"nJy"}:
-            self.result.guess("flux_unit", "nJy", f"fluxes in {flux!r} are in nJy: no other unit fits their errors")
-            return
-        choices = [
-            Choice(unit, f"a depth of {depth:.1f} mag at 5 sigma") for unit, depth in (possible or depths).items()
-        ]
-        if self._looks_like_mags(flux) and middle < 1:
-            choices.append(Choice("mag", "they are AB magnitudes"))
-        text = f"In which unit are the fluxes in {flux!r}? Their median error is {middle:.3g}."
-        raise TableQuestion(text, "flux_unit", choices)
+        return {unit: NJY_ZERO_POINT - 2.5 * np.log10(5 * middle * scale) for unit, scale in NJY_PER_UNIT.items()}
+
+    def _unit(self, name: str) -> SourceUnit | None:
+        """Return the unit of a flux or its error that the table or the name of the column states."""
+        return unit_of(self.units.get(name, "")) or vocabulary.unit_in_name(name)
+
+    def _decide_error_units(self) -> None:
+        """Find columns of errors that have a unit of their own."""
+        result = self.result
+        for name in result.all("flux_err") if not self.options.flux_unit and self.options.zero_point is None else ():
+            stated = self.units.get(name, "")
+            if unit := self._unit(name):
+                result.error_scales[name] = NJY_PER_UNIT[unit]
+                if NJY_PER_UNIT[unit] != result.scale:
+                    result.guess("", "", f"errors in {name!r} are in {unit}")
+            elif vocabulary.OTHER_UNIT.search(stated):
+                raise _unsupported(name, stated)
+        for name in result.all("mag_err"):
+            stated = self.units.get(name, "")
+            if vocabulary.MILLIMAGNITUDES.search(f"{name} {stated}"):
+                result.error_scales[name] = 1e-3
+                result.guess("", "", f"errors in {name!r} are in mmag")
+            elif vocabulary.OTHER_UNIT.search(stated):
+                raise _unsupported(name, stated)
 
     def _decide_kind(self) -> None:
+        """Decide by options, the name of the column, or the survey; otherwise the values of the objects decide."""
         result = self.result
         name = plain(last_part(result.columns.get("flux") or result.columns.get("mag") or ""))
+        result.usual_kind = self.hints.usual_kind or "difference"
         if self.options.flux_kind:
             result.flux_kind = self.options.flux_kind
             return
         named = "total" if name in vocabulary.TOTAL else "difference" if name in vocabulary.DIFFERENCE else ""
         result.flux_kind = named or self.hints.kind
         if result.flux_kind:
-            result.guess("flux_kind", result.flux_kind, _KIND_TEXTS[result.flux_kind])
+            result.guess("flux_kind", result.flux_kind, KIND_TEXTS[result.flux_kind])
+
+    def _list_unused(self) -> None:
+        """State which columns are not read, flags and qualities first."""
+        used = {*self.result.names(), *self.options.minimum}
+        unused = [name for name in self.header if name not in used and not self._is_position(name)]
+        unused.sort(key=lambda name: not _FLAGS.search(plain(name)))
+        if unused:
+            more = len(unused) - LISTED_COLUMNS
+            listed = ", ".join(unused[:LISTED_COLUMNS]) + (f" and {more} more" if more > 0 else "")
+            self.result.guess("", "", f"columns not used: {listed}")
+
+    def _is_position(self, name: str) -> bool:
+        return bool(self.keys[name] & vocabulary.POSITIONS)
+
+
+def _zero_in(text: str) -> float:
+    """Return the date from which times count by a text such as ``HJD-2450000`` or ``JD (2450000+)``, 0 without one."""
+    found = _ZERO_BEHIND.search(re.sub(r"[()\[\]+]", " ", text))
+    return float(found[2]) if found else 0.0
+
+
+def _possible(depths: Mapping[str, float]) -> dict[str, float]:
+    return {unit: depth for unit, depth in depths.items() if POSSIBLE_DEPTH[0] <= depth <= POSSIBLE_DEPTH[1]}
+
+
+def _unsupported(name: str, unit: str) -> TableError:
+    known = ", ".join(get_args(SourceUnit))
+    return TableError(
+        f"the unit {unit!r} of column {name!r} is not supported: convert it to one of {known}, or to magnitudes"
+    )
 
 
 def _is_error_name(key: str) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.checks import looks_like_total_flux, photometry_warnings
+from nightjar_alerts.models.checks import kind_of_source, photometry_warnings
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
 from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
@@ -40,8 +40,8 @@ from nightjar_alerts.models.tables.columns import (
     texts,
 )
 from nightjar_alerts.models.tables.files import Data, Source, open_source
-from nightjar_alerts.models.tables.layout import guess_layout
-from nightjar_alerts.models.tables.options import NO_FILTER, Guess, TableError, TableOptions, TableQuestion
+from nightjar_alerts.models.tables.layout import KIND_TEXTS, guess_layout
+from nightjar_alerts.models.tables.options import NO_FILTER, Choice, Guess, TableError, TableOptions, TableQuestion
 
 HELD_POINTS: Final = 1_000_000
 SHARES: Final = 64
@@ -50,8 +50,12 @@ DETECTION_BIT: Final = 4096
 UNIX_EPOCH_MJD: Final = 40_587.0
 DAYS_PER_YEAR: Final = 365.25
 MJD_OF_2000: Final = 51_544.0
+CHECKED_OBJECTS: Final = 500
+"""Number of objects, spread over the table, that are checked to find out whether it has total flux."""
 MIN_CHECKED_POINTS: Final = 5
-"""Minimum number of points of an object that is checked to find out whether a table has total flux."""
+"""Minimum number of points of such an object."""
+MAX_MINORITY: Final = 0.1
+"""Largest fraction of objects that may look like the other kind without a question."""
 NAMELESS: Final = -1
 NOT_STATED: Final = -1
 ALERT_LISTS: Final = {
@@ -248,7 +252,9 @@ class Table:
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
         self.columns = dict(self._layout.columns)
-        self._decide_kind(sample)
+        self._held: tuple[Points, Counter[str]] | None = None
+        if not self._layout.flux_kind:
+            self._decide_kind()
 
     @property
     def guesses(self) -> tuple[Guess, ...]:
@@ -261,7 +267,6 @@ class Table:
         return self._source.progress
 
     def __iter__(self) -> Iterator[TableObject]:
-        self._restart()
         seen: set[str] = set()
         for item in self._grouped():
             seen.add(item.object_id)
@@ -277,19 +282,39 @@ class Table:
         self._numbers: dict[str, int] = {}
         self._objects_read: list[tuple[str, About]] = []
 
-    def _decide_kind(self, sample: Batch) -> None:
-        """Find out from the values whether the flux is total, if neither names nor options define it."""
-        if self._layout.flux_kind:
-            return
-        checked = [
-            looks_like_total_flux(item.mjd[keep], item.flux[keep], item.flux_err[keep])
-            for item in self._objects(self._points_of(sample))
+    def _decide_kind(self) -> None:
+        """Find out from the values of up to :data:`CHECKED_OBJECTS` objects whether the flux is total.
+
+        Raises
+        ------
+        TableQuestion
+            When some are clearly whole sources and others clearly transients.
+        """
+        layout = self._layout
+        points, is_whole = self._first_points()
+        if is_whole:  # the first iteration yields them
+            self._held = points, self.report.unused.copy()
+        keys = np.unique(points["key"])
+        checked = points[np.isin(points["key"], keys[:: len(keys) // CHECKED_OBJECTS + 1])]
+        kinds = Counter(
+            kind_of_source(item.mjd[keep], item.flux[keep], item.flux_err[keep], item.band[keep])
+            for item in self._objects(checked)
             if (keep := item.usable()).sum() >= MIN_CHECKED_POINTS
-        ]
-        if checked and sum(checked) > len(checked) / 2:
-            self._layout.flux_kind = "total"
-            text = "the brightness is that of the whole source, as it stays far above zero for months"
-            self._layout.guess("flux_kind", "total", text)
+        )
+        total, difference = kinds["total"], kinds["difference"]
+        meanings = (total, "whole sources, such as variable stars"), (difference, "difference fluxes of transients")
+        found = " and ".join(
+            f"{count} of {kinds.total()} objects look like {text}" for count, text in meanings if count
+        )
+        if min(total, difference) > MAX_MINORITY * (total + difference):
+            raise TableQuestion(
+                f"Is the brightness that of the whole source or of difference images? {found}.",
+                "flux_kind",
+                [Choice("difference", KIND_TEXTS["difference"]), Choice("total", KIND_TEXTS["total"])],
+            )
+        kind = layout.usual_kind if total == difference else "total" if total > difference else "difference"
+        layout.flux_kind = "total" if kind == "total" else ""  # otherwise each light curve is checked
+        layout.guess("flux_kind", kind, KIND_TEXTS[kind] + (f": {found}" if found else ""))
 
     def _read(self, names: Sequence[str] | None) -> Iterator[Batch]:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
@@ -304,20 +329,32 @@ class Table:
 
     def _grouped(self) -> Iterator[TableObject]:
         """Yield the objects that have points."""
-        names = [*dict.fromkeys([*self._layout.names(), *self.options.minimum])]
+        if self._held is not None:
+            points, unused = self._held
+            self._held, self.report = None, Report(unused=unused)
+            yield from self._objects(points)
+            return
+        points, is_whole = self._first_points()
+        if is_whole:
+            yield from self._objects(points)
+            return
+        self._restart()
+        batches = map(self._points_of, self._read(self._names()))
+        yield from self._streamed(batches) if self._is_together() else self._distributed(batches)
+
+    def _names(self) -> list[str]:
+        return [*dict.fromkeys([*self._layout.names(), *self.options.minimum])]
+
+    def _first_points(self) -> tuple[Points, bool]:
+        """Return the first points, about :data:`HELD_POINTS` at most, and whether these are all."""
+        self._restart()
         held, count = [_NO_POINTS], 0
-        for points in map(self._points_of, self._read(names)):
+        for points in map(self._points_of, self._read(self._names())):
             held.append(points)
             count += len(points)
             if count > HELD_POINTS:
-                break
-        else:
-            yield from self._objects(np.concatenate(held))
-            return
-        held.clear()
-        self._restart()
-        batches = map(self._points_of, self._read(names))
-        yield from self._streamed(batches) if self._is_together() else self._distributed(batches)
+                return np.concatenate(held), False
+        return np.concatenate(held), True
 
     def _is_together(self) -> bool:
         """Return True when the rows of each object follow each other."""
@@ -470,7 +507,7 @@ class Table:
         code = points["code"]
         points["key"] = keys[rows]
         filters = self._filters(None if self._layout.wide else values("band"), band, points)
-        measured = measure(values, filters, self._layout, self.options)
+        measured = measure(values, columns, filters, self._layout, self.options)
         points["flux"], points["flux_err"] = measured.flux, measured.flux_err
         points["detected"] = self._detected(values("detected"), columns.get("detected", ""))
         for name, bits in self._layout.bad_flags.items():

@@ -98,8 +98,15 @@ class Stream:
             return content.read(SAMPLE_BYTES)
 
     def encoding(self) -> str:
-        """Return the encoding of text, by its first bytes."""
-        return "utf-16" if self.head()[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        """Return the encoding of text, by its first bytes; Latin-1 for those that are not UTF-8."""
+        head = self.head()
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            return "utf-16"
+        try:
+            head[: head.rfind(b"\n") + 1].decode()
+        except UnicodeDecodeError:
+            return "cp1252"
+        return "utf-8-sig"
 
     @contextmanager
     def lines(self) -> Iterator[Iterator[str]]:

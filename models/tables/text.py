@@ -27,8 +27,10 @@ SAMPLE_CHARACTERS: Final = 1 << 16
 MAX_LINE: Final = 64 << 20
 """Characters of a line that holds a whole light curve."""
 _SEPARATORS: Final = (",", "\t", ";", "|", "")
-_DECIMAL_COMMA: Final = re.compile(r"(?<![^;\"\s])([<>]?\s*[-+]?\d*),(?=\d+(?:[eE][-+]?\d+)?\"?\s*(?:;|$))")
-"""Decimal comma of a number between semicolons, as spreadsheets write it in many countries."""
+_BLANKS: Final = "  "
+"""Two blanks or more, between fields that may hold one."""
+_DECIMAL_COMMA: Final = re.compile(r"(?<![^;\"\s])([<>]?\s*[-+]?\d*),(?=\d+(?:[eE][-+]?\d+)?\"?(?:\s*;|\s|$))")
+"""Decimal comma of a number between semicolons or blanks, as spreadsheets write it in many countries."""
 _DECIMAL_POINT: Final = re.compile(r"(?:^|;)\s*[-+]?\d*\.\d+\s*(?=;|$)")
 
 csv.field_size_limit(MAX_LINE)
@@ -96,7 +98,9 @@ class TextSource:
         reader: Iterator[list[str]] = map(str.split, lines)
         if form.prefix:
             reader = (row[1:] if row[:1] == [form.prefix] else [] for row in reader)
-        if form.separator:
+        if form.separator == _BLANKS:
+            reader = (_split(line, _BLANKS) for line in lines)
+        elif form.separator:
             reader = csv.reader(lines, delimiter=form.separator, skipinitialspace=True)
         number, is_done = form.skip, False
         while not is_done:
@@ -161,6 +165,8 @@ def _is_value(text: str) -> bool:
 def _split(line: str, separator: str) -> list[str]:
     if not separator:
         return line.split()
+    if separator == _BLANKS:
+        return re.split(r"\s{2,}|\t", line.strip())
     try:
         return [text.strip() for text in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
     except csv.Error:
@@ -180,18 +186,21 @@ def _form_of(lines: Sequence[str], name: str) -> _Form:
     if decimal_comma := _has_decimal_commas(sample):
         content = [(place, _with_decimal_points(line)) for place, line in content]
         sample = list(map(_with_decimal_points, sample))
-    separator, width = _separator(sample, name, (";",) if decimal_comma else _SEPARATORS)
-    return replace(_with_names(lines, content, separator, width), decimal_comma=decimal_comma)
+    separators = _SEPARATORS if not decimal_comma else (";",) if ";" in sample[0] else ("\t", "")
+    form = _with_names(lines, content, *_separator(sample, name, separators))
+    if not form.separator and form.names[0] == "column 1" and any("  " in line for line in sample):
+        with_blanks = _with_names(lines, content, *_separator(sample, name, (_BLANKS,)))
+        form = form if with_blanks.names[0] == "column 1" else with_blanks
+    return replace(form, decimal_comma=decimal_comma)
 
 
 def _has_decimal_commas(lines: Sequence[str]) -> bool:
-    """Return True if semicolons separate the fields, and numbers have a comma instead of a point."""
-    rows = [line for line in lines if _DECIMAL_COMMA.search(line)]
-    return (
-        2 * len(rows) >= len(lines)
-        and all(";" in line for line in lines)
-        and not any(_DECIMAL_POINT.search(line) for line in lines)
-    )
+    """Return True if semicolons or blanks separate the fields, and numbers have a comma instead of a point."""
+    if 2 * sum(bool(_DECIMAL_COMMA.search(line)) for line in lines) < len(lines):
+        return False
+    if all(";" in line for line in lines):
+        return not any(_DECIMAL_POINT.search(line) for line in lines)
+    return all("," not in _with_decimal_points(line) and len(line.split()) > 2 for line in lines)
 
 
 def _with_decimal_points(line: str) -> str:

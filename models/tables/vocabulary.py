@@ -28,8 +28,8 @@ _NAMES: Final = {
         supernova galaxy host objet objeto nom nombre""",
     "time": """mjd midpointmjdtai midpointmjd midpointtai expmidptmjd mjdtai mjdmid midmjd mjdobs obsmjd expmjd
         mjdmean meanmjd hmjd bmjd mjdutc mjdstart startmjd timemjd obstimemjd mjddays modifiedjuliandate jd hjd bjd
-        bjdtdb bjdtcb jdtcb jdmid midjd jdobs obsjd juliandate julianday hjd2450000 hjd2400000 jd2450000 jd2400000
-        jd24500005 jd24000005 bjd2450000 bjd2457000 rjd rhjd tjd btjd bkjd time times obstime timeobs
+        bjdtdb bjdtcb jdtcb jdmid midjd jdobs obsjd juliandate julianday rjd rhjd tjd btjd bkjd time times obstime
+        timeobs
         timeofobservation obsdate dateobs obsdatetime datetime dateutc utdate utcdate utc ut isot date timestamp
         observationtime observationdate observedat obsutc epoch t timebjd timejd timehjd timeutc timetai timetdb tobs
         day days nightmjd gtransittime transittime unixtime year decimalyear""",
@@ -73,6 +73,9 @@ NOT_OBJECTS: Final = re.compile(
     r"author|image|file|exp|night|visit|reduc|pipe|source|catalog|status|unit|filter|band|valid|digit|software|method)"
 )
 """Columns of text that are not names of objects."""
+POSITIONS: Final = frozenset(
+    {"ra", "dec", "decl", "raj2000", "dej2000", "radeg", "decdeg", "rightascension", "declination"}
+)
 COUNTS: Final = frozenset({"counts", "rate", "sapflux", "pdcsapflux"})
 """Names of fluxes in units of an instrument, which only a zero point turns into a physical unit."""
 TOTAL: Final = frozenset(
@@ -116,6 +119,16 @@ _UNITS: Final[Mapping[str, SourceUnit]] = {
 }
 
 
+OTHER_UNIT: Final = re.compile(
+    r"erg|photon|maggy|maggie|mgy|jy|jansky|adu|\bdn\b|\bct|count|e-|electron|\bw\b|%|/", re.IGNORECASE
+)
+"""Part of a unit that :func:`unit_of` does not know, unlike other remarks in brackets."""
+COUNTS_UNIT: Final = re.compile(r"adu|\bdn\b|\bct|count|e-|electron", re.IGNORECASE)
+MILLIMAGNITUDES: Final = re.compile(r"(?<![a-z])m(illi)?mag", re.IGNORECASE)
+SURE_MAGNITUDES: Final = RANKS["mag"].keys() - {"brightness", "value"}
+"""Names that fluxes do not have."""
+
+
 def unit_of(text: str) -> SourceUnit | None:
     """Return the unit of flux that a text names, None where it names none."""
     if text.strip() == "MJy":
@@ -133,13 +146,14 @@ def unit_in_name(name: str) -> SourceUnit | None:
 
 
 class Hints(NamedTuple):
-    """What is known of a table with certain columns."""
+    """What is known of a table with certain columns; ``usual_kind`` counts where the values do not show the kind."""
 
     name: str = ""
     survey: str = ""
     band: str = ""
     unit: SourceUnit | None = None
     kind: FluxKind | Literal[""] = ""
+    usual_kind: FluxKind | Literal[""] = ""
     numbers: str = ""
     mag_system: Literal["", "AB", "Vega", "mixed"] = ""
     time_offset: float | None = None
@@ -153,16 +167,17 @@ _TABLES: Final = (
     ("hmjd mag magerr", Hints("ZTF data release", "ztf", kind="total", numbers="ztf")),
     ("mag magerr catflags", Hints("ZTF data release", "ztf", kind="total", numbers="ztf")),
     ("mag emag fid oid", Hints("ALeRCE", "ztf", kind="difference", numbers="ztf")),
-    ("ujy dujy", Hints("ATLAS forced photometry", "atlas", unit="uJy", kind="difference")),
+    ("ujy dujy", Hints("ATLAS forced photometry", "atlas", unit="uJy", usual_kind="difference")),
     ("hjd fwhm limit mag", Hints("ASAS-SN", "asas-sn", unit="mJy")),
     ("jd flux mag limit fwhm", Hints("ASAS-SN", "asas-sn", unit="mJy")),
     ("masterid mag magerr blend", Hints("Catalina Surveys", band="C", kind="total", mag_system="Vega")),
-    ("averagemag", Hints("Gaia alerts", "gaia", band="G", kind="total", mag_system="Vega")),
+    ("averagemag", Hints("Gaia alerts", "gaia", band="G", usual_kind="total", mag_system="Vega")),
     (
         "transitid band time mag flux",
         Hints("Gaia epoch photometry", "gaia", kind="total", mag_system="Vega", time_offset=_GAIA_EPOCH_MJD),
     ),
-    ("magnitude uncertainty observercode", Hints("AAVSO", kind="total", mag_system="mixed")),
+    ("magnitude uncertainty observercode", Hints("AAVSO", usual_kind="total", mag_system="mixed")),
+    ("name date mag merr filt mtype", Hints("AAVSO", usual_kind="total", mag_system="mixed")),
     ("hjd mag0 mer0", Hints("ASAS-3", band="V", kind="total", mag_system="Vega")),
     ("objid obstime filterid psfflux", Hints("Pan-STARRS1 detections", unit="Jy", kind="total", numbers="ps1")),
     ("objectid mjd passband flux fluxerr", Hints("PLAsTiCC", unit="FLUXCAL", kind="difference", numbers="lsst")),
@@ -170,9 +185,9 @@ _TABLES: Final = (
     ("psfdiffflux", Hints("Rubin forced photometry", "lsst", unit="nJy", kind="difference")),
     ("midpointmjdtai psfflux", Hints("Rubin", "lsst", unit="nJy", kind="difference")),
     ("midpointtai psflux", Hints("Rubin", "lsst", unit="nJy", kind="difference")),
-    ("mag5sig ujy", Hints("ATLAS forced photometry", "atlas", unit="uJy", kind="difference")),
-    ("mag magerr 3sigmaglim", Hints("Swift UVOT", "swift", kind="difference", mag_system="Vega")),
-    ("magnitude emagnitude upperlimit", Hints("Open Supernova Catalog", kind="difference", mag_system="mixed")),
+    ("mag5sig ujy", Hints("ATLAS forced photometry", "atlas", unit="uJy", usual_kind="difference")),
+    ("mag magerr 3sigmaglim", Hints("Swift UVOT", "swift", usual_kind="difference", mag_system="Vega")),
+    ("magnitude emagnitude upperlimit", Hints("Open Supernova Catalog", usual_kind="difference", mag_system="mixed")),
 )
 """Plain names of the columns by which a survey's table is known."""
 _MALLORN: Final = ("object_id", "Time (MJD)", "Flux", "Flux_err", "Filter")
@@ -191,7 +206,7 @@ _ERROR_WORDS: Final = (
 )
 _ERROR_BEHIND: Final = ("std", "stderr", "rms", "er", "e")
 _ERROR_ALONE: Final = frozenset({*_ERROR_WORDS, *_ERROR_BEHIND})
-_UNIT_BEHIND: Final = re.compile(r"(?<=.)(njy|ujy|mjy|jy|ab|vega)$")
+_UNIT_BEHIND: Final = re.compile(r"(?<=.)(njy|ujy|mjy|jy|ab|vega|mmag)$")
 
 
 def stems_of_error(key: str) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.checks import looks_like_total_flux, photometry_warnings
+from nightjar_alerts.models.checks import kind_of_source, looks_like_total_flux, photometry_warnings
 from nightjar_alerts.models.tables import TableOptions, read_table
 from support.shared import needs_shared, shared
 
@@ -75,6 +75,30 @@ def test_total_flux_of_a_variable_is_noticed() -> None:
 def test_flux_that_falls_to_the_detection_limit_is_a_difference() -> None:
     flux = 1e5 * np.exp(-(DAYS - DAYS[0]) / 60.0)
     assert not looks_like_total_flux(DAYS, flux, np.full(len(DAYS), 1500.0))
+
+
+@pytest.mark.parametrize(
+    ("flux", "flux_err", "expected"),
+    [
+        (1e5 * (1.0 + 0.3 * np.sin(2.0 * np.arange(20))), 2e3, "total"),
+        (1e5 * np.exp(-0.5 * ((np.arange(20) - 6) / 4.0) ** 2) + 2e3, 400.0, "difference"),
+        (1e5 * np.exp(-0.5 * ((np.arange(20) - 10) / 2.0) ** 2), 1e3, "difference"),
+        (1e5 * np.exp(-np.arange(20) / 40.0), 2e3, ""),
+        (1e5 * (1.0 + 0.1 * np.sin(2.0 * np.arange(20))), 5e3, ""),
+    ],
+    ids=["pulsation", "one maximum", "absent at times", "slow decline", "noise"],
+)
+def test_kind_of_source_of_a_short_light_curve(flux: Any, flux_err: float, expected: str) -> None:
+    errors = np.full(20, flux_err)
+    assert kind_of_source(DAYS[:20], flux, errors, np.full(20, "g")) == expected
+    order = np.random.default_rng(1).permutation(20)
+    assert kind_of_source(DAYS[:20][order], flux[order], errors, np.full(20, "g")) == expected
+
+
+def test_kind_of_source_of_a_constant_star_is_total() -> None:
+    flux = np.full(40, 1e5) + np.random.default_rng(1).normal(0.0, 2e3, 40)
+    assert kind_of_source(DAYS, flux, np.full(40, 2e3), np.full(40, "g")) == "total"
+    assert kind_of_source(DAYS[:10], flux[:10], np.full(10, 2e3), np.full(10, "g")) == ""
 
 
 @needs_shared

@@ -515,12 +515,12 @@ def test_table_of_variable_stars_is_of_total_flux_and_one_of_transients_is_not()
     stars = read_table("\n".join([names, *rows["star"]]).encode(), name="x.csv")
     assert [item.flux_kind for item in stars] == ["total"] * 3
     assert any(guess.option == "flux_kind" for guess in stars.guesses)
-    mixed = read_table(
-        "\n".join([names, *rows["star"], *(f"t{row}" for row in rows["transient"])]).encode(), name="x.csv"
-    )
-    assert {item.flux_kind for item in mixed} == {""}
+    mixed = "\n".join([names, *rows["star"], *(f"t{row}" for row in rows["transient"])]).encode()
+    with pytest.raises(TableQuestion, match=r"3 of 10 objects look like whole sources, .* and 7 of 10") as caught:
+        read_table(mixed, name="x.csv")
+    assert caught.value.option == "flux_kind"
+    transients = list(read_table("\n".join([names, *rows["transient"]]).encode(), name="x.csv"))
+    assert {item.flux_kind for item in transients} == {""}
     stated = read_table("\n".join([names, *rows["star"]]).encode(), TableOptions(flux_kind="difference"), name="x.csv")
     assert {item.flux_kind for item in stated} == {"difference"}
     assert [len(item.light_curve().warnings) for item in stated] == [0, 0, 0]
-    warned = [item.light_curve().warnings for item in mixed]
-    assert [warning.reason for warnings in warned[:3] for warning in warnings] == ["total_flux"] * 3
