@@ -70,7 +70,7 @@ class LightCurve:
     duplicates : rows left out because a more precise one, or the same, has their time and band.
     unknown_filters : rows left out because nobody here knows their filter, by the name that the survey gives it.
     dropped : rows of a packet left out because of their values, by reason (``no_flux``, ``no_error``, ``no_time``,
-        ``bad_sign``, ``withdrawn``, ``flagged``).
+        ``bad_sign``, ``withdrawn``, ``flagged``, ``upper_limit``).
     described_filters : band that stands for each filter that the sender described by its wavelength.
     warnings : what is probably wrong with the values (:mod:`models.checks`).
     """

@@ -59,6 +59,14 @@ known Solar System object at the time of the alert."""
 
 KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
 
+_REDSHIFTS: Final = (
+    "zspec",
+    "z_final",
+    *(f"{host}_{kind}" for host in ("hostgal", "hostgal2") for kind in ("zspec", "zphot")),
+)
+REDSHIFT_RANGE: Final = (-0.01, 12.0)
+"""Redshifts that objects can have: blueshifts of nearby galaxies are above -0.002, and errors are added to them."""
+
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Largest absolute value of a metadata column: networks see metadata in single precision, which ends here."""
 
@@ -79,6 +87,16 @@ def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]
         name: float(value)
         for name, value in values.items()
         if value is not None and -(limit := _LARGEST.get(name, -1.0)) <= value <= limit and value not in SENTINELS
+    }
+
+
+def implausible_redshifts(values: Mapping[str, float]) -> dict[str, str]:
+    """Return what is wrong with each redshift that no object can have, by column; sentinels are missing values."""
+    low, high = REDSHIFT_RANGE
+    return {
+        name: f"must be a redshift from {low} to {high:g}, not {value:.6g}"
+        for name in _REDSHIFTS
+        if (value := values.get(name)) is not None and value not in SENTINELS and (value < low or value > high)
     }
 
 
@@ -235,7 +253,9 @@ class Evidence:
         sigmas = parallax / error  # squared as a product: a tiny error makes it infinite, where ``**`` would raise
         factor = max(WRONG_PARALLAX, math.exp(max(-50.0, -0.5 * sigmas * sigmas)))
         log_C[self._beyond_C] += math.log(factor)
-        return f"parallax {parallax:.3g} +- {error:.2g} mas: classes beyond our Galaxy times {factor:.3g}"
+        text = f"parallax {parallax:.3g} +- {error:.2g} mas: classes beyond our Galaxy times {factor:.3g}"
+        excluded = np.isneginf(log_C[self._galactic_C]).all()  # by `_spectrum`: then no class fits both
+        return f"{text}; it contradicts the redshift" if excluded else text
 
 
 def _crossing(metadata: Mapping[str, float]) -> str:

@@ -153,7 +153,7 @@ class MessageReader:
             return [packet]
         if errors:
             raise errors[0]
-        detail = "not an Avro container, framed, with a schema as its key, JSON or a bare known record"
+        detail = "neither an Avro container, nor an Avro record with a known schema, nor JSON"
         raise PacketError(RejectReason.UNKNOWN_ENVELOPE, detail)
 
     def _read(

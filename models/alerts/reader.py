@@ -29,7 +29,7 @@ from nightjar_alerts.models.alerts.plans import PacketPlan
 from nightjar_alerts.models.alerts.surveys import SURVEYS
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.limits import Allowance, TooCostly
-from nightjar_alerts.models.metadata import clean_metadata
+from nightjar_alerts.models.metadata import clean_metadata, implausible_redshifts
 
 Record = Mapping[str, Any]
 
@@ -203,9 +203,13 @@ def _unknown_filters(parts: Sequence[ObservationList]) -> dict[str, int]:
 
 
 def _dropped(rows: photometry.Photometry) -> dict[str, int]:
-    """Count the rows of known filters that cannot be used, by reason; upper limits are not counted."""
-    unusable = ~photometry.usable(rows) & (rows.band >= 0) & (rows.flaw != photometry.Flaw.UPPER_LIMIT.value)
-    return dict(Counter(photometry.why_unusable(rows, index) for index in np.flatnonzero(unusable).tolist()))
+    """Count the rows of known filters that cannot be used, by reason."""
+    unusable = ~photometry.usable(rows) & (rows.band >= 0)
+    limit = unusable & (rows.flaw == photometry.Flaw.UPPER_LIMIT.value)  # ZTF packets have dozens
+    counts = Counter(photometry.why_unusable(rows, index) for index in np.flatnonzero(unusable & ~limit).tolist())
+    if limits := int(np.count_nonzero(limit)):
+        counts["upper_limit"] = limits
+    return dict(counts)
 
 
 def _table(value: Record | ColumnTable | None) -> ColumnTable:
@@ -221,11 +225,13 @@ def _metadata_of(record: Record, plan: PacketPlan) -> dict[str, float]:
     metadata = {}
     if isinstance(source, dict):
         metadata = clean_metadata({name: _number(source.get(name)) for name in plan.metadata})
-    if not plan.context:
-        return metadata
-    values = {name: [_number(_at(record, path)) for path in paths] for name, paths in plan.context.items()}
-    first = {name: next((value for value in each if value is not None), None) for name, each in values.items()}
-    return clean_metadata(first) | metadata
+    if plan.context:
+        values = {name: [_number(_at(record, path)) for path in paths] for name, paths in plan.context.items()}
+        first = {name: next((value for value in each if value is not None), None) for name, each in values.items()}
+        metadata = clean_metadata(first) | metadata
+    for name in implausible_redshifts(metadata):  # missing, like a sentinel: the packet is not the client's work
+        del metadata[name]
+    return metadata
 
 
 def _at(record: Record, path: FieldPath) -> Any:

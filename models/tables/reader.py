@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.checks import kind_of_source, photometry_warnings
+from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source, photometry_warnings
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
-from nightjar_alerts.models.metadata import clean_metadata
+from nightjar_alerts.models.metadata import clean_metadata, implausible_redshifts
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
 from nightjar_alerts.models.tables.brightness import CODES, REASONS, mark, measure
 from nightjar_alerts.models.tables.columns import (
@@ -138,20 +138,27 @@ class TableObject:
             raise LightCurveError("", "no_usable_points", f"no point can be used ({listed})" if listed else "no points")
         bands = list(self.band[keep])
         flux = self.flux[keep]
+        metadata = clean_metadata(self.metadata)
+        ignored = [
+            PhotometryWarning("implausible_redshift", f"{name} {detail}; it is not used")
+            for name, detail in implausible_redshifts(self.metadata).items()
+        ]
+        for name in implausible_redshifts(metadata):
+            del metadata[name]
         curve = LightCurve.from_columns(
             self.mjd[keep],
             without_reference(flux, bands) if self.flux_kind == "total" else flux,
             self.flux_err[keep],
             bands,
             None if self.detected is None or self.flux_kind == "total" else self.detected[keep],
-            clean_metadata(self.metadata),
+            metadata,
             self.object_id,
             survey=self.survey,
         )
         warnings = photometry_warnings(
             curve.mjd, curve.flux, curve.flux_err, self.survey, check_total=not self.flux_kind
         )
-        return replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=warnings)
+        return replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=(*ignored, *warnings))
 
 
 class About(NamedTuple):

@@ -106,9 +106,8 @@ class _NetworkInput(Reply):
     )
     dropped_points: dict[str, int] | None = Field(
         None,
-        description="observations ignored because of their values, by reason: of a packet `no_time`, `no_flux`, "
-        "`no_error`, `bad_sign`, `flagged`, `withdrawn` (its upper limits are not counted); of a light curve "
-        "`upper_limit`; absent if none",
+        description="observations ignored because of their values, by reason: `upper_limit`, and of a packet "
+        "`no_time`, `no_flux`, `no_error`, `bad_sign`, `flagged`, `withdrawn`; absent if none",
     )
     truncated: bool = Field(description="whether observations were removed to fit the limits of the model")
     metadata_missing: int = Field(description="number of the model's metadata columns without a value")
@@ -183,8 +182,8 @@ class PhotometryWarning(Reply):
     """Something that is probably wrong with the values of a light curve."""
 
     reason: str = Field(
-        description="machine-readable code: `constant_flux`, `implausible_depth`, `magnitudes_as_flux`, "
-        "`times_look_like_jd` or `total_flux`"
+        description="machine-readable code: `constant_flux`, `implausible_depth`, `implausible_redshift`, "
+        "`magnitudes_as_flux`, `times_look_like_jd` or `total_flux`"
     )
     detail: str = Field(description="description, and what to do")
 

@@ -26,7 +26,7 @@ from nightjar_alerts.models.alerts.packet import Packet, PacketError
 from nightjar_alerts.models.bulk import light_curves
 from nightjar_alerts.models.checks import photometry_warnings
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
-from nightjar_alerts.models.metadata import clean_metadata
+from nightjar_alerts.models.metadata import clean_metadata, implausible_redshifts
 from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import RequestedPrior, curve_identity, packet_identity
@@ -294,7 +294,7 @@ def _usual_columns(body: Body) -> Columns | None:
     if type(object_id) is not str or len(object_id) > MAX_ID_LENGTH or type(metadata) is not dict:
         return None
     known = clean_metadata(metadata) if metadata and set(map(type, metadata.values())) <= {float, int} else {}
-    if len(known) < len(metadata):  # unknown names, missing values
+    if len(known) < len(metadata) or implausible_redshifts(known):  # unknown names, missing values
         return None
     mjd, flux, flux_err = columns
     return Columns(mjd, flux, flux_err, band, None, known, object_id)

@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.metadata import METADATA_COLUMNS, SENTINELS, clean_metadata, metadata_row, network_metadata
+from nightjar_alerts.models.metadata import (
+    METADATA_COLUMNS,
+    SENTINELS,
+    clean_metadata,
+    implausible_redshifts,
+    metadata_row,
+    network_metadata,
+)
 
 
 def test_there_are_64_distinct_columns_in_the_published_order() -> None:
@@ -23,6 +30,14 @@ def test_sentinels_are_missing(sentinel: float | None) -> None:
 
 def test_unknown_names_are_dropped_and_ordinary_values_kept() -> None:
     assert clean_metadata({"ra": 1.0, "mwebv": 0, "z_final": -9.1}) == {"mwebv": 0.0, "z_final": -9.1}
+
+
+@pytest.mark.parametrize(
+    ("redshift", "plausible"), [(-0.5, False), (-0.005, True), (0.0, True), (12.0, True), (1e10, False)]
+)
+def test_implausible_redshifts_are_named(redshift: float, plausible: bool) -> None:
+    found = implausible_redshifts({"hostgal_zphot": redshift, "mwebv": -3.0, "hostgal_zphot_err": 20.0})
+    assert list(found) == ([] if plausible else ["hostgal_zphot"])
 
 
 def test_row() -> None:

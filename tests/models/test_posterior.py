@@ -314,6 +314,9 @@ def test_a_parallax_speaks_against_everything_beyond_our_galaxy() -> None:
     assert factor({"parallax": 2.0, "parallax_err": 0.1}, "RR Lyrae") == 1.0
     assert factor({"parallax": 0.2, "parallax_err": 0.1}, "AGN") == 1.0
     assert factor({"parallax": -3.0, "parallax_err": 0.1}, "AGN") == 1.0
+    both = evidence().factors({"zspec": 0.1, "parallax": 5.0, "parallax_err": 0.1})
+    assert both is not None
+    assert both.texts[-1].endswith("it contradicts the redshift")
 
 
 def test_numbers_whose_square_is_no_float_are_weighed_all_the_same() -> None:

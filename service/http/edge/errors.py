@@ -62,7 +62,7 @@ UNSUPPORTED = ProblemKind(
     "unsupported-media-type", 415, "Unsupported media type", "Unsupported Content-Type or Content-Encoding."
 )
 INVALID = ProblemKind(
-    "invalid", 422, "Invalid request", "A value in the request is invalid; errors points at each field."
+    "invalid", 422, "Invalid request", "A value in the request is invalid; `errors` lists the fields."
 )
 RATE_LIMITED = ProblemKind("rate-limited", 429, "Rate limit exceeded", "Rate limit exceeded for this API key.")
 OVERLOADED = ProblemKind("overloaded", 429, "Too much queued work", "Retry after the seconds in Retry-After.")

@@ -48,6 +48,14 @@ def test_an_elasticc_alert(name: str) -> None:
     assert packet.curve.metadata == pytest.approx({"z_final": 0.31, "mwebv": 0.02})
 
 
+def test_impossible_redshift_of_a_packet_is_missing() -> None:
+    alert = alerts.elasticc_alert("elasticc/0.9")
+    alert["diaObject"]["z_final"] = 20.0
+    packet = build("elasticc/0.9", alert)
+    assert packet.curve is not None
+    assert packet.curve.metadata == pytest.approx({"mwebv": 0.02})
+
+
 def test_elasticc_visit_numbers_do_not_merge_points() -> None:
     alert = alerts.elasticc_alert("elasticc/0.9")
     rows = [{"midPointTai": 60400.0 + 0.001 * i, "filterName": "r", "psFlux": 9.0, "psFluxErr": 1.0} for i in range(5)]
@@ -66,6 +74,7 @@ def test_a_ztf_alert() -> None:
     expected = [120.0 * 10 ** (0.4 * (31.4 - 26.2)), 10 ** (0.4 * (31.4 - 18.4)), -(10 ** (0.4 * (31.4 - 18.4)))]
     np.testing.assert_allclose(packet.curve.flux, expected, rtol=1e-6)
     assert packet.curve.detected.tolist() == [False, True, True]
+    assert packet.curve.dropped == {"upper_limit": 1}
     assert packet.curve.mjd[1] == pytest.approx(2460449.8 - 2400000.5 + 52 / 86400, abs=1e-8)
 
 

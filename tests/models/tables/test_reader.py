@@ -483,6 +483,14 @@ def test_metadata_columns_are_found_by_name() -> None:
     assert item.light_curve().metadata == {"mwebv": 0.03, "zspec": 0.1}
 
 
+def test_implausible_redshift_is_not_used_and_adds_a_warning() -> None:
+    rows = [(*row, 20.0) for row in ROWS]
+    curve = read(csv_of(rows, (*NAMES, "redshift")))[1][0].light_curve()
+    assert dict(curve.metadata) == {}
+    assert [warning.reason for warning in curve.warnings] == ["implausible_redshift"]
+    assert "zspec must be a redshift from -0.01 to 12, not 20" in curve.warnings[0].detail
+
+
 def test_object_without_usable_points_has_an_error_that_says_why() -> None:
     rows = [*ROWS, ("d", 60_000.0, "UVW1", 18.0, 0.05)]
     _, objects = read(csv_of(rows))

@@ -81,6 +81,8 @@ BAD_CURVES: list[tuple[dict[str, Any], str, str]] = [
     ({"detected": [True]}, "/detected", "length_mismatch"),
     ({"metadata": {"mwebv": "0.1"}}, "/metadata/mwebv", "not_a_number"),
     ({"metadata": {"mwebv": False}}, "/metadata/mwebv", "not_a_number"),
+    ({"metadata": {"zspec": -0.5}}, "/metadata/zspec", "implausible_redshift"),
+    ({"metadata": {"hostgal_zphot": 20}}, "/metadata/hostgal_zphot", "implausible_redshift"),
     ({"metadata": {"redshift": 0.1}}, "/metadata/redshift", "unknown_field"),
     ({"metadata": [1]}, "/metadata", "not_an_object"),
     ({"flux_unit": "Jy"}, "/flux_unit", "not_one_of"),
