@@ -67,6 +67,7 @@ class _Minute:
 
     number: int
     classes: Counter[str] = field(default_factory=Counter)
+    without_class: Counter[str] = field(default_factory=Counter)
     unusual: list[tuple[float, int, LiveResult]] = field(default_factory=list)
 
 
@@ -99,6 +100,7 @@ class LiveFeed:
             minute = self._minute(int(now // 60))
             for index, document in enumerate(results):
                 if document["status"] != "classified":
+                    minute.without_class[document["status"]] += 1
                     continue
                 novelty = document.get("novelty")
                 result = LiveResult(
@@ -152,6 +154,7 @@ class LiveFeed:
         with self._lock:
             minutes = [minute for minute in self._minutes if minute.number >= first]
             classes = sum((minute.classes for minute in minutes), Counter[str]())
+            without_class = sum((minute.without_class for minute in minutes), Counter[str]())
             per_minute = [0] * MINUTES
             for minute in minutes:
                 per_minute[minute.number - first] = minute.classes.total()
@@ -163,6 +166,7 @@ class LiveFeed:
         most_unusual = list(best.values())[::-1][:MAX_UNUSUAL]
         return {
             "classes": dict(classes.most_common()),
+            "without_class": dict(without_class.most_common()),
             "per_minute": per_minute,
             "unusual": [_members(result) for result in most_unusual],
         }

@@ -130,9 +130,14 @@ class LineClassifier:
         self._infer_options()
 
     @property
+    def provenance(self) -> dict[str, str]:
+        """Description of the model, as in other responses."""
+        return self._serializer.provenance
+
+    @property
     def model(self) -> str:
         """Name, version and hash of the model, for a header."""
-        name = "{name}/{version}; sha256={sha256}".format_map(self._serializer.provenance)
+        name = "{name}/{version}; sha256={sha256}".format_map(self.provenance)
         return f"{name}; role={self._handle.role}" if self._handle.role else name
 
     async def classify(self, lines: Sequence[bytes], wait: bool) -> bytes:

@@ -53,7 +53,8 @@ router = APIRouter()
         "Classify the objects of a table",
         openapi.TABLE_BODY,
         {
-            "description": "NDJSON: `table` with the guesses, a result for each object, and `summary` with counts.",
+            "description": "NDJSON: `model` and `table` with the guesses, a result for each object, and `summary` "
+            "with counts.",
             "content": {NDJSON_TYPE: {"schema": {"type": "string"}}},
         },
         TableQuery,
@@ -125,7 +126,8 @@ class TableResponse(Response):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 started = True
                 guesses = [guess.to_dict() for guess in table.guesses]
-                await self._send(send, {"table": {"columns": table.columns, "guesses": guesses}})
+                head = {"model": classifier.provenance, "table": {"columns": table.columns, "guesses": guesses}}
+                await self._send(send, head)
                 while group:
                     await cancel_on_disconnect(request, self._classify(group, classifier, send))
                     group = await service.run_in_thread(partial(_next_group, objects), large=True)

@@ -109,15 +109,17 @@ def test_summary_covers_the_last_hour() -> None:
     feed.publish([result(99)])
     clock.now += 3000
     feed.publish([result(number) for number in range(50)] + [result(7, **{"class": "II"})])
+    feed.publish([{"status": "abstained", "object_id": "x"}] * 3)
     summary = feed.summary()
     assert summary["classes"] == {"Ia": 51, "II": 1}
+    assert summary["without_class"] == {"abstained": 3}
     assert (summary["per_minute"][-1], summary["per_minute"][-51], sum(summary["per_minute"])) == (51, 1, 52)
     names = [each["object_id"] for each in summary["unusual"]]
     assert names == ["o99", *(f"o{number}" for number in range(49, 49 - MAX_UNUSUAL + 1, -1))]
     clock.now += 1000
     assert feed.summary()["classes"] == {"Ia": 50, "II": 1}
     clock.now += 10_000
-    assert feed.summary() == {"classes": {}, "per_minute": [0] * 60, "unusual": []}
+    assert feed.summary() == {"classes": {}, "without_class": {}, "per_minute": [0] * 60, "unusual": []}
 
 
 def test_summary_lists_an_object_with_several_alerts_once() -> None:
