@@ -3,7 +3,7 @@
 import { html } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { stylesOf } from "./bands.js";
 import { count, summary } from "./photometry.js";
-import { inWords, percent } from "./probabilities.js";
+import { inWords, percent, shortName } from "./probabilities.js";
 import { Errors } from "./problem.js";
 
 const STATUS = {
@@ -23,6 +23,12 @@ const DROPPED = {
 
 const modelName = (model) => `${model.name} ${model.version}${model.role ? ` (${model.role})` : ""}`;
 
+/** Whether the coverage of the model's sets was measured for these class shares; undefined if that is not known. */
+const isMeasured = (model) => model.coverage_measured_on && !model.coverage_measured_on.startsWith("not measured");
+
+/** Number of metadata columns of the network that have a value. */
+const metadataUsed = (result, description) => Math.max(0, (description?.metadata_columns.length || 0) - (result.metadata_missing ?? Infinity));
+
 function Warnings({ result, model }) {
   const warnings = (result.warnings || []).map((warning) => warning.detail || String(warning));
   if (result.unusual) {
@@ -37,16 +43,20 @@ function Warnings({ result, model }) {
 }
 
 /** `step` is null, or {night, mjd, detections} of an earlier time that the result belongs to. */
-export function Answer({ result, model, points, step, source, text }) {
-  const name = result.object_id || "Light curve without a name";
+export function Answer({ result, model, description, points, step, source, text, back }) {
+  const name = shortName(result.object_id || source.name);
   const classified = result.status === "classified";
+  const measured = isMeasured(model); // undefined: not known
+  const metadata = metadataUsed(result, description);
+  const used = ["the light curve", metadata && count(metadata, "value of metadata", "values of metadata"), result.evidence?.length > 0 && "the other evidence below"];
   return html`<section class="panel answer" aria-labelledby="answer-title" aria-live="polite">
     <div class="identity">
-      <h2 id="answer-title" class="object">${name}</h2>
+      <h2 id="answer-title" class="object" tabindex="-1">${name}</h2>
       <p class="muted">
         ${result.survey && html`<span class="chip">${result.survey}</span> `}
         ${points ? summary(points) : source.name}
       </p>
+      ${back}
     </div>
     ${
       classified
@@ -56,11 +66,14 @@ export function Answer({ result, model, points, step, source, text }) {
           </p>
           ${
             result.prediction_set &&
-            html`<p class="set"><strong>${Math.round(100 * result.coverage)} %:</strong> ${inWords(result.prediction_set)}</p>
-            <p class="muted small">
-              ${result.prediction_set.length === 1 ? "This class is" : "One of these is"} the true class in ${Math.round(100 * result.coverage)} of
-              100 cases like this one.
+            html`<p class="set"><strong>${percent(result.coverage)}${measured === false ? " (coverage not measured)" : ""}:</strong> ${inWords(result.prediction_set)}</p>
+            ${
+              measured &&
+              html`<p class="muted small">
+              On average over the light curves on which coverage was measured, such sets contain the true class in ${percent(result.coverage)} of cases.
+              For a survey that is not among them it may be less.
             </p>`
+            }`
           }
           ${
             result.subtype &&
@@ -83,7 +96,7 @@ export function Answer({ result, model, points, step, source, text }) {
       ${
         classified &&
         html`<p class="small muted label-source">
-        Source of the label: the model ${modelName(model)}, from the light curve${
+        Source of the label: the model ${modelName(model)}, from ${inWords(used.filter(Boolean), "and")}${
           result.subtype ? html`; of the supernova type: ${modelName(result.subtype.model)}` : ""
         }. No class was taken from a catalogue.
       </p>`
@@ -117,16 +130,17 @@ function leftOut(result, limits) {
   return lines;
 }
 
-/** What the network saw, what was left out and why, and what else was used. */
-export function Account({ result, model, description, points }) {
-  const sent = Object.fromEntries(stylesOf(points || []).map(({ name }) => [name, points.filter(({ band }) => band === name).length]));
+/** What the network saw, what was left out and why, and what else was used; `step` as in Answer. */
+export function Account({ result, model, description, points, step }) {
+  const until = (points || []).filter(({ mjd }) => !step || mjd <= step.mjd);
+  const sent = Object.fromEntries(stylesOf(until).map(({ name }) => [name, until.filter(({ band }) => band === name).length]));
   const lines = leftOut(result, description?.limits);
   const columns = description?.metadata_columns.length || 0;
   return html`<section class="panel account" aria-labelledby="account-title">
     <h2 id="account-title">What the answer rests on</h2>
     <dl>
-      ${points && html`<dt>Light curve</dt><dd>${bandsInWords(sent)}</dd>`}
-      ${result.points_per_band && html`<dt>Seen by the network</dt><dd>${bandsInWords(result.points_per_band)}</dd>`}
+      ${points && html`<dt>Light curve</dt><dd>${bandsInWords(sent)}${step && ` until night ${step.night}`}</dd>`}
+      ${!step && html`<dt>Seen by the network</dt><dd>${bandsInWords(result.points_per_band)}</dd>`}
       ${
         result.filters &&
         html`<dt>Described filters</dt><dd>${Object.entries(result.filters)
@@ -135,11 +149,12 @@ export function Account({ result, model, description, points }) {
       }
       <dt>Left out</dt>
       <dd>
+        ${step && lines.length > 0 && "Of the whole light curve:"}
         ${lines.length > 0 ? html`<ul class="plain">${lines.map((line) => html`<li key=${line}>${line}</li>`)}</ul>` : "Nothing"}
       </dd>
       ${
         result.metadata_missing !== undefined &&
-        html`<dt>Metadata</dt><dd>${columns > 0 ? `${columns - result.metadata_missing} of ${columns} columns of the network have a value` : "The network uses none"}</dd>`
+        html`<dt>Metadata</dt><dd>${columns > 0 ? `${metadataUsed(result, description)} of ${columns} inputs of the network have a value; a redshift and its error are two` : "The network uses none"}</dd>`
       }
       <dt>Other evidence</dt>
       <dd>
@@ -151,7 +166,9 @@ export function Account({ result, model, description, points }) {
       </dd>
       ${result.novelty !== undefined && html`<dt>Novelty</dt><dd>More unusual than ${percent(result.novelty)} of known objects</dd>`}
       <dt>Class shares</dt>
-      <dd>${model.prior === "training" ? "Those that the model was calibrated for" : model.prior || "Those of the model"}</dd>
+      <dd>
+        ${{ training: "Those that the model was calibrated for", given: "Your weights" }[model.prior] || model.prior || "Those that the model was calibrated for"}
+      </dd>
       ${model.coverage_measured_on && html`<dt>Coverage measured on</dt><dd>${model.coverage_measured_on}</dd>`}
       <dt>Model</dt>
       <dd>${modelName(model)}, classes ${model.taxonomy}, calibration ${model.calibration}</dd>

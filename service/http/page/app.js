@@ -11,7 +11,7 @@ import { LightCurvePanel } from "./light_curve_panel.js";
 import { contentOf } from "./link.js";
 import { ObjectTable, TableReading } from "./object_table.js";
 import { canBeDrawn, firstDetection, pointsOf } from "./photometry.js";
-import { percent, Probabilities } from "./probabilities.js";
+import { percent, Probabilities, shortName } from "./probabilities.js";
 import { Problem } from "./problem.js";
 import { SAMPLES } from "./samples.js";
 import { get, ServiceError, setApiKey } from "./service.js";
@@ -21,6 +21,32 @@ const NO_SETTINGS = { model: "", prior: "", coverage: null };
 const WHOLE_VIEW = { magnitudes: false, hidden: new Set(), domain: null, period: null, folded: false };
 const REDRAW = 300; // ms between updates of the table of objects
 const TYPING = 250; // ms after the last change before the service is asked again
+const REJECTED = 64; // objects without a class after which the first of them is shown
+
+/** Move the view and the focus to a heading. */
+function goTo(selector) {
+  const heading = document.querySelector(selector);
+  heading.scrollIntoView();
+  heading.focus({ preventScroll: true });
+}
+
+/** Keep the name of an opened file for as long as the tab is open, to say after a reload what is missing. */
+function remember({ name, sample }) {
+  try {
+    if (sample) sessionStorage.removeItem("opened");
+    else sessionStorage.setItem("opened", name);
+  } catch {
+    // A browser that keeps nothing.
+  }
+}
+
+function remembered() {
+  try {
+    return sessionStorage.getItem("opened");
+  } catch {
+    return null;
+  }
+}
 
 /** Error of the page itself, in the form of a problem. */
 const problemOf = (error) => (error instanceof ServiceError ? error : { title: "The input could not be read", message: error.message });
@@ -37,6 +63,17 @@ function App() {
   const timer = useRef(0);
   const retry = useRef(() => {});
 
+  /** Show an error; `change` says which input it is about and whether the answer stays. `again` repeats the request. */
+  const fail = (error, again, change) => {
+    if (error.status === 401) {
+      retry.current = again;
+      update({ keyWanted: true, keyRefused: latest.current.keyWanted, busy: false });
+    } else {
+      const temporary = error.status === 0 || error.status === 429 || error.status >= 500;
+      update({ problem: problemOf(error), keep: temporary, again: temporary && again, busy: false, ...change });
+    }
+  };
+
   /** Do something that asks the service; what it returns is ignored when something else was asked meanwhile. */
   const ask = async (action) => {
     const mine = ++run.current;
@@ -46,13 +83,7 @@ function App() {
       const change = await action();
       if (mine === run.current) update({ problem: null, keyWanted: false, ...change, busy: false });
     } catch (error) {
-      if (mine !== run.current) return;
-      if (error.status === 401) {
-        retry.current = () => ask(action);
-        update({ keyWanted: true, keyRefused: latest.current.keyWanted, busy: false });
-      } else {
-        update({ problem: problemOf(error), busy: false });
-      }
+      if (mine === run.current) fail(error, () => ask(action), { keep: true, problemSource: latest.current.source });
     }
   };
 
@@ -80,16 +111,25 @@ function App() {
     run.current++;
     clearTimeout(timer.current);
     update({ busy: true, problem: null });
+    let sources = [];
     try {
       const kept = typeof settings.prior === "object" ? { ...settings, prior: "" } : settings;
       const models = latest.current.models.length > 0 ? latest.current.models : (await get("v1/models")).content.models;
-      const sources = [await makeSources()].flat();
+      sources = [await makeSources()].flat();
       if (signal.aborted) return;
-      update({ models, source: sources[0], sources });
       let found = [];
+      let own = kept;
+      let change = { table: null, summary: null };
       let shown = false;
       let drawn = 0;
       let read = 0;
+      const firstClass = () => found.findIndex(({ result }) => result.status === "classified");
+      const show = () => {
+        shown = true;
+        remember(sources[0]);
+        update({ models, sources, notice: null, keyWanted: false, ...change, objects: found, settings: own });
+        return showObject(Math.max(0, firstClass()));
+      };
       const table = sources.length === 1 && sources[0].kind === "table" ? sources[0].text : null;
       const lines = table ? table.split("\n").length : 0; // for the progress of a table: rows that have become objects
       const rowPerObject = table !== null && table.slice(0, 4096).includes("[");
@@ -97,39 +137,21 @@ function App() {
         if (signal.aborted) return;
         found = found.concat(objects.map((object) => ({ ...object, model: object.result.model || model, timings: timings || [] })));
         read += objects.reduce((sum, { curve }) => sum + (rowPerObject ? 1 : curve?.mjd.length || 1), 0);
-        const change = { ...about, reading: lines > 0 ? { done: read, total: lines } : { done, total: sources.length } };
-        if (!shown && found.length > 0) {
-          shown = true;
-          const own = options ? { ...kept, prior: options.prior || kept.prior, coverage: options.coverage || kept.coverage } : kept;
-          update({
-            table: null,
-            summary: null,
-            ...latest.current.pendingTable,
-            pendingTable: null,
-            keyWanted: false,
-            ...change,
-            objects: found,
-            settings: own,
-          });
-          await showObject(0);
-        } else if (!shown) {
-          update({ pendingTable: { ...latest.current.pendingTable, ...about } });
+        change = { ...change, ...about, reading: lines > 0 ? { done: read, total: lines } : { done, total: sources.length } };
+        if (options) own = { ...kept, prior: options.prior || kept.prior, coverage: options.coverage || kept.coverage };
+        if (!shown) {
+          if (firstClass() >= 0 || found.length >= REJECTED) await show();
         } else if (done === sources.length || about.summary || performance.now() - drawn > REDRAW) {
           drawn = performance.now();
           update({ ...change, objects: found });
         }
       }
       if (signal.aborted) return;
-      if (!shown) throw new Error("The input holds no objects.");
+      if (found.length === 0) throw new Error("The input holds no objects.");
+      if (!shown) await show();
       update({ objects: found, reading: null, busy: false });
     } catch (error) {
-      if (signal.aborted) return;
-      if (error.status === 401) {
-        retry.current = () => open(makeSources, settings);
-        update({ keyWanted: true, keyRefused: latest.current.keyWanted, reading: null, busy: false });
-      } else {
-        update({ problem: problemOf(error), pendingTable: null, reading: null, busy: false });
-      }
+      if (!signal.aborted) fail(error, () => open(makeSources, settings), { reading: null, problemSource: sources[0] });
     }
   };
 
@@ -156,19 +178,34 @@ function App() {
     }, TYPING);
   };
 
-  const openFiles = (files) => files.length > 0 && open(() => sourcesOf(files));
-  const openText = (text) => open(() => sourceOf("pasted text", new TextEncoder().encode(text)));
+  /** Show an object and move to its answer. */
+  const goToObject = async (index) => {
+    await showObject(index);
+    goTo("#answer-title");
+  };
+
+  const openNew = (makeSources) => {
+    if (location.hash) history.replaceState(null, "", location.pathname + location.search); // of a link opened before
+    return open(makeSources);
+  };
+  const openFiles = (files) => files.length > 0 && openNew(() => sourcesOf(files));
+  const openText = (text) => openNew(() => sourceOf("pasted text", new TextEncoder().encode(text)));
   const openLink = async () => {
     try {
       const content = await contentOf(location.hash);
-      if (!content) return open(() => sourceOfSample(SAMPLES[0][0]));
+      const name = remembered();
+      if (!content) {
+        await open(() => sourceOfSample(SAMPLES[0][0]));
+        if (name) update({ notice: `${name} is no longer here, since this page keeps no input when it is loaded again. Open it again.` });
+        return;
+      }
       if (!canBeDrawn(content.light_curve)) throw new Error("The link holds no light curve.");
       open(() => sourceOfCurve(content.light_curve.object_id || "linked light curve", content.light_curve), {
         ...NO_SETTINGS,
         ...content.settings,
       });
     } catch (error) {
-      update({ problem: { title: "The link could not be read", message: error.message }, busy: false });
+      update({ problem: { title: "The link could not be read", message: error.message }, problemSource: null, keep: false, busy: false });
     }
   };
 
@@ -213,15 +250,20 @@ function App() {
       }}
     />`;
   }
-  const bar = html`<${InputBar} busy=${state.busy} sample=${source?.sample ? source.name : ""} onSample=${(file) => open(() => sourceOfSample(file))} onFiles=${openFiles} onText=${openText} />`;
+  const bar = html`<${InputBar} busy=${state.busy} sample=${source?.sample ? source.name : ""} onSample=${(file) => openNew(() => sourceOfSample(file))} onFiles=${openFiles} onText=${openText} />`;
   const reset = html`<button type="button" onClick=${() => (object?.curve ? change(NO_SETTINGS, { ...object.curve.metadata }) : open(() => source, NO_SETTINGS))}>
     Use the model’s own settings
   </button>`;
   const wrongSetting = state.problem?.errors?.some(({ pointer }) => /^\/(query\/(?!options)|options\/)/.test(pointer));
   const problem =
     state.problem &&
-    html`<${Problem} problem=${state.problem} source=${wrongSetting ? null : source} actions=${wrongSetting && source && reset} onAnswer=${(option, value) => open(() => withOption(source, option, value))} />`;
-  if (!object || !answer || (state.problem && !wrongSetting)) return html`${bar}${problem}`;
+    html`<${Problem}
+      problem=${state.problem}
+      source=${wrongSetting ? null : state.problemSource}
+      actions=${wrongSetting ? source && reset : state.again && html`<button type="button" onClick=${state.again}>Try again</button>`}
+      onAnswer=${(option, value) => open(() => withOption(state.problemSource, option, value))}
+    />`;
+  if (!object || !answer || (state.problem && !wrongSetting && !state.keep)) return html`${bar}${problem}`;
 
   const first = object.result;
   const { dropped_points, duplicates, other_filters } = first; // what reading the packet left out
@@ -240,20 +282,20 @@ function App() {
   const typeModel = subtype && models.find(({ name: each, version }) => each === subtype.model.name && version === subtype.model.version);
   const night = step && (step.mjd - firstDetection(points)).toFixed(1);
   const original = object.curve?.metadata || {};
-  const name = result.object_id || "light curve";
+  const name = shortName(result.object_id || "light curve");
   const edited = JSON.stringify(metadata) !== JSON.stringify(original);
-  const title = result.status === "classified" ? `${name}: ${result.class} ${percent(result.confidence)}` : name;
+  const title = `${name}${shown.class ? `: ${shown.class} ${percent(shown.confidence)}` : ""}${step ? `, as known on night ${night}` : ""}`;
 
   const prior = typeof settings.prior === "object" && settings.prior ? "given" : settings.prior;
   const model = { ...description, ...(prior && { prior }), ...answer.model }; // of a table only the name is known, of a file that failed nothing
-  return html`${bar}${problem}
+  return html`${bar}${problem}${state.notice && html`<p class="panel" role="status">${state.notice}</p>`}
     ${
       objects.length > 1 &&
       html`<${ObjectTable}
       objects=${objects}
       index=${index}
       reading=${state.reading}
-      onObject=${showObject}
+      onObject=${goToObject}
       onStop=${() => {
         reading.current.abort();
         update({ reading: null, busy: false });
@@ -264,10 +306,12 @@ function App() {
     <${Answer}
       result=${shown}
       model=${model}
+      description=${description}
       points=${points}
       step=${step && { ...step, night }}
       source=${source}
       text=${source.text}
+      back=${objects.length > 1 && html`<button type="button" onClick=${() => goTo("#objects-title")}>Back to the table</button>`}
     />
     <div class="columns">
       <div class="column">
@@ -289,7 +333,7 @@ function App() {
           state.evolutionProblem &&
           html`<section class="panel"><h2>Classification over time</h2><p class="muted">Not available: ${state.evolutionProblem}</p></section>`
         }
-        ${result.points_per_band && html`<${Account} result=${result} model=${model} description=${description} points=${points} />`}
+        ${result.points_per_band && html`<${Account} result=${shown} model=${model} description=${description} points=${points} step=${step && { ...step, night }} />`}
         <${TakeAway}
           source=${source}
           curve=${object.curve && { ...object.curve, metadata }}
@@ -309,6 +353,7 @@ function App() {
         ${
           object.curve &&
           html`<${Assumptions}
+          key=${`${index} ${name}`}
           settings=${settings}
           metadata=${metadata}
           original=${original}

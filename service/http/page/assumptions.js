@@ -10,7 +10,7 @@ const FIELDS = {
   hostgal_zphot_err: "… its error",
   hostgal_snsep: "Distance to the host (arcsec)",
   mwebv: "Milky Way E(B−V) (mag)",
-  parallax: "Parallax (mas)",
+  parallax: "Parallax (mas), used with its error",
   parallax_err: "… its error (mas)",
   star_score: "Star score (0 galaxy, 1 star)",
   star_distance: "Distance to that source (arcsec)",
@@ -38,6 +38,7 @@ function NumberField({ name, label, value, min, onChange }) {
 
 export function Assumptions({ settings, metadata, original, description, models, busy, onSettings, onMetadata }) {
   const [extra, setExtra] = useState([]);
+  const [opened] = useState(Object.keys(metadata).length > 0); // stays when the last value is removed
   const own = settings.prior !== null && typeof settings.prior === "object";
   const priors = (description?.priors || Object.keys(PRIORS)).filter((name) => name !== "" && name !== "training");
   const coverages = description?.prediction_sets?.coverages || [];
@@ -103,7 +104,7 @@ export function Assumptions({ settings, metadata, original, description, models,
         ${models.map(({ name, version }) => html`<option key=${name + version} value=${`${name}@${version}`}>${name} ${version}</option>`)}
       </select></label
     >
-    <details open=${Object.keys(metadata).length > 0}>
+    <details open=${opened}>
       <summary>Metadata: redshift, host, star catalogues</summary>
       ${names.map(
         (name) =>

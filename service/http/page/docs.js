@@ -18,6 +18,7 @@ for (const operations of Object.values(description.paths)) {
   }
 }
 
+document.documentElement.classList.toggle("dark-mode", matchMedia("(prefers-color-scheme: dark)").matches);
 SwaggerUIBundle({
   spec: description,
   dom_id: "#reference",

@@ -56,6 +56,11 @@ export function EvolutionPanel({ evolution, steps, points, view, chosen, onChoos
       ${rest > 0.0005 && html`<li><span class="swatch class-rest" aria-hidden="true"></span>Others <span class="muted">${percent(rest)}</span></li>`}
     </ul>
     <p class="muted small">
+      Areas: probability of each class, after each detection until the next.
+      ${total > 0 && " White lines: another class became the most probable."}
+      ${steps.some(({ unusual }) => unusual) && " Red dashes above: out of distribution at that time."}
+    </p>
+    <p class="muted small">
       ${
         total === 0
           ? "The most probable class never changed from detection to detection."

@@ -6,19 +6,20 @@ import { linear } from "./scales.js";
 
 const TOP = 16;
 const HEIGHT = 210;
-const MOST = 7; // classes with a colour of their own
+const MOST = 8; // classes with a colour of their own
 const LEAST = 0.04; // largest probability of a class that gets one
 
-/** Classes with colours, most important first, as [{name, color}]; the rest are shown together. */
+/** Classes with colours, the final prediction set first, as [{name, color}]; the rest are shown together. */
 export function shownClasses(steps) {
   const largest = {};
   for (const { probabilities } of steps) {
     for (const [name, value] of Object.entries(probabilities)) largest[name] = Math.max(largest[name] || 0, value);
   }
-  const last = steps.at(-1).probabilities;
+  const { probabilities: last, prediction_set: set } = steps.at(-1);
+  const inSet = (name) => Number(set?.includes(name) || false);
   const names = Object.keys(largest)
-    .filter((name) => largest[name] >= LEAST)
-    .sort((a, b) => largest[b] - largest[a])
+    .filter((name) => largest[name] >= LEAST || inSet(name))
+    .sort((a, b) => inSet(b) - inSet(a) || largest[b] - largest[a])
     .slice(0, MOST)
     .sort((a, b) => last[b] - last[a]);
   return names.map((name, i) => ({ name, color: i }));

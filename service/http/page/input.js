@@ -92,7 +92,12 @@ export async function* readAll(sources, settings, signal) {
     const group = sources.slice(start, end);
     try {
       if (group.length > 1) {
-        yield { ...(await readPackets(group, settings)), done: (done += group.length) };
+        const part = await readPackets(group, settings);
+        if (part === null) {
+          for (const source of group) source.alone = true; // a file holds several alerts: which one is known only this way
+          continue;
+        }
+        yield { ...part, done: (done += group.length) };
       } else {
         for await (const part of readOne(group[0], settings, signal)) yield { done, ...part };
         yield { objects: [], done: (done += 1) };
@@ -104,7 +109,6 @@ export async function* readAll(sources, settings, signal) {
         continue;
       }
       const result = {
-        object_id: group[0].name,
         status: "rejected",
         reason: `http_${error.status}`,
         detail: error.message,
@@ -137,8 +141,8 @@ async function readPackets(sources, settings) {
       { ...query, light_curve: true },
     ),
   );
-  const each = content.results.length === sources.length; // else a file holds several alerts
-  const objects = content.results.map((result, i) => split(result, each ? sources[i] : sources[0]));
+  if (content.results.length !== sources.length) return null;
+  const objects = content.results.map((result, i) => split(result, sources[i]));
   return { objects, model: content.model, timings };
 }
 
@@ -163,10 +167,13 @@ async function* readTable(source, settings, signal) {
   const query = { ...queryOf(settings), light_curve: true, name: source.name.slice(-255), options };
   let objects = [];
   let count = 0;
-  for await (const { line, model } of postLines("v1/tables", source.body, source.type, query, signal)) {
+  let model;
+  for await (const line of postLines("v1/tables", source.body, source.type, query, signal)) {
     if (line.problem) throw new ServiceError(line.problem.status, line.problem);
-    if (line.table) yield { objects: [], table: line.table };
-    else if (line.summary) yield { objects, model, timings: [], summary: line.summary };
+    if (line.table) {
+      model = line.model;
+      yield { objects: [], table: line.table };
+    } else if (line.summary) yield { objects, model, timings: [], summary: line.summary };
     else objects.push(split(line, source));
     if (objects.length >= (count < BATCH ? 1 : BATCH) && !line.summary) {
       count += objects.length;
@@ -214,9 +221,9 @@ export async function filesOf(transfer) {
 export async function sourcesOf(files) {
   const sources = [];
   for (const file of files) {
-    if (file.name.startsWith(".") || file.size === 0) continue;
+    if (file.name.startsWith(".")) continue;
     sources.push(sourceOf(file.name, new Uint8Array(await file.arrayBuffer())));
   }
-  if (sources.length === 0) throw new Error(files.length === 0 ? "No file was chosen." : "The files are empty.");
+  if (sources.length === 0) throw new Error("No file was chosen.");
   return sources;
 }

@@ -43,7 +43,7 @@ export function KeyForm({ refused, onKey }) {
     }}
   >
     <h2>API key required</h2>
-    <p>${refused ? "The service does not know this key." : "This service asks for an API key."} It is kept in the memory of this page only.</p>
+    <p>${refused ? "The service does not know this key." : "This service asks for an API key."} This page keeps the key that you enter in memory only.</p>
     <label class="field"><span>API key</span><input type="password" name="key" autocomplete="off" value=${key} onInput=${(event) => setKey(event.target.value)} /></label>
     <button class="primary">Use this key</button>
   </form>`;

@@ -35,9 +35,9 @@ function FoldControls({ points, view, onView }) {
   const center = view.best || view.period;
   const reach = Math.min(0.3, (2 * center) / Math.max(span, center)); // a few cycles over the whole light curve
   const offset = Math.max(-1000, Math.min(1000, Math.round((1000 * (view.period / center - 1)) / reach)));
-  const setPeriod = (period) => period > 0 && onView({ period, best: period });
+  const setPeriod = (period) => onView({ period, best: period });
   return html`<button type="button" aria-pressed="true" onClick=${() => onView({ folded: false })}>Fold</button>
-    <label class="inline">Period <input type="number" name="period" step="any" min="0.001" value=${Number(view.period.toPrecision(8))} onChange=${(event) => setPeriod(event.target.valueAsNumber)} /> d</label>
+    <label class="inline">Period <input type="number" name="period" step="any" min="0.001" required value=${Number(view.period.toPrecision(8))} onChange=${(event) => event.target.reportValidity() && setPeriod(event.target.valueAsNumber)} /> d</label>
     <input
       type="range"
       min="-1000"
@@ -50,7 +50,7 @@ function FoldControls({ points, view, onView }) {
     <button type="button" onClick=${() => setPeriod(view.period * 2)}>× 2</button>
     <button type="button" onClick=${search}>Best</button>
     ${
-      state.found &&
+      state.found?.period === view.period &&
       html`<span class="muted small">Best period ${Number(state.found.period.toPrecision(7))} d explains ${percent(state.found.power)} of the scatter; searched from ${Number(state.found.shortest.toPrecision(2))} d</span>`
     }`;
 }

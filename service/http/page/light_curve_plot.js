@@ -2,7 +2,7 @@
 
 import { html, useMemo, useRef, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { markerPath } from "./bands.js";
-import { fluxUnit, LIMIT_SIGMA, magnitude, magnitudeError, summary, upperLimit } from "./photometry.js";
+import { count, fluxUnit, LIMIT_SIGMA, magnitude, magnitudeError, summary, upperLimit } from "./photometry.js";
 import { AxisNights, AxisX, AxisY, Cursor, MARGIN, pointerPosition, useWidth } from "./plot.js";
 import { linear, padded } from "./scales.js";
 
@@ -33,20 +33,20 @@ function placed(point, magnitudes, unit) {
 }
 
 function rangeOf(marks) {
-  const shown = marks.filter((mark) => !mark.limit);
-  const used = shown.length > 0 ? shown : marks;
   let low = Infinity;
   let high = -Infinity;
-  for (const mark of used) {
+  for (const mark of marks) {
     low = Math.min(low, mark.value);
     high = Math.max(high, mark.value);
   }
-  const room = Math.max((high - low) * 0.5, 1e-9);
-  for (const mark of used) {
-    low = Math.min(low, Math.max(mark.low, low - room)); // long error bars of a few points may leave the plot
-    high = Math.max(high, Math.min(mark.high, high + room));
+  const errors = marks.map((mark) => mark.high - mark.value).sort((a, b) => a - b);
+  const room = Math.max((high - low) * 0.5, errors[errors.length >> 1]);
+  const [lowest, highest] = [low - room, high + room]; // long error bars of a few points may leave the plot
+  for (const mark of marks) {
+    low = Math.min(low, Math.max(mark.low, lowest));
+    high = Math.max(high, Math.min(mark.high, highest));
   }
-  return padded([low, high], 0.06, 0.05);
+  return padded([low, high], 0.06, Math.max(0.05, 0.01 * Math.abs(low), 0.01 * Math.abs(high)));
 }
 
 function describe(mark, epoch) {
@@ -138,12 +138,29 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
   const onDown = (event) => {
     if (!period && event.button === 0 && event.pointerType === "mouse") start.current = pointerPosition(event)[0];
   };
+  const onKey = (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step || marks.length === 0) return;
+    event.preventDefault();
+    const order = [...marks].sort((a, b) => a.x - b.x);
+    const at = order.indexOf(near);
+    setNear(order[at < 0 ? (step > 0 ? 0 : order.length - 1) : Math.max(0, Math.min(order.length - 1, at + step))]);
+  };
   const onUp = () => {
     if (dragged && Math.abs(dragged[1] - dragged[0]) > 8) onZoom(dragged.map(x.invert).sort((a, b) => a - b));
     start.current = null;
     setDragged(null);
   };
-  const hiddenInMagnitudes = magnitudes ? points.filter((point) => point.flux < -LIMIT_SIGMA * point.error).length : 0;
+  const withoutMagnitude = points.filter((point) => point.flux < -LIMIT_SIGMA * point.error).length;
+  const limits = points.filter((point) => point.limit || (magnitudes && Math.abs(point.flux) < LIMIT_SIGMA * point.error)).length;
+  const legend = [
+    magnitudes && `▽ Upper limits${points.some((point) => point.limit) ? "" : " (5σ)"}: ${limits} of ${count(points.length, "observation")}.`,
+    magnitudes && withoutMagnitude > 0 && `${withoutMagnitude} with negative flux have no magnitude; Flux shows them.`,
+    points.some((point) => !point.detected && !point.limit) && "Open symbols: no detection.",
+    !magnitudes && limits > 0 && "▽ Upper limits.",
+    !period && until < Infinity && "Faint: observed after the time of the slider.",
+    period ? "Point at an observation for its values." : "Point at an observation for its values (or use the arrow keys); drag to zoom.",
+  ];
   const kind = magnitudes ? "magnitudes" : "fluxes";
   const over = period ? `folded at a period of ${period.toPrecision(7)} days` : "over time";
 
@@ -153,6 +170,9 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
       width=${width}
       height=${height}
       role="img"
+      tabindex="0"
+      onKeyDown=${onKey}
+      onBlur=${() => setNear(null)}
       aria-label=${`Light curve of ${name}: ${kind} ${over}. ${summary(points)}.`}
       data-plot="light-curve"
     >
@@ -180,13 +200,8 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
         onDblClick=${() => onZoom(null)}
       />
     </svg>
-    <p class="reading">
-      ${
-        near
-          ? describe(near, epoch)
-          : `${magnitudes ? "▽ Upper limits (5σ)." : points.some((point) => point.limit) ? "Open symbols: no detection; ▽ upper limits." : "Open symbols: no detection."} ${period ? "" : "Point at an observation for its values; drag to zoom."}`
-      }
-      ${hiddenInMagnitudes > 0 && ` ${hiddenInMagnitudes} observations with negative flux are not shown in magnitudes.`}
+    <p class="reading" aria-live="polite">
+      ${near ? describe(near, epoch) : legend.filter(Boolean).join(" ")}
     </p>
   </div>`;
 }

@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { KeyForm } from "./input_bar.js";
-import { percent } from "./probabilities.js";
+import { percent, shortName } from "./probabilities.js";
 import { Problem } from "./problem.js";
 import { events, setApiKey } from "./service.js";
 
@@ -30,7 +30,7 @@ function Rows({ results, label, brief }) {
         ${results.map(
           (result, i) => html`<tr key=${`${result.time} ${result.object_id} ${i}`}>
             ${!brief && html`<td>${clock(result.time)}</td>`}
-            <th scope="row">${result.object_id || "no name"}</th>
+            <th scope="row">${shortName(result.object_id || "no name")}</th>
             ${!brief && html`<td>${result.survey}</td>`}
             <td>${result.class}</td>
             ${!brief && html`<td class="value">${percent(result.confidence)}</td>`}
@@ -76,7 +76,7 @@ function Filters({ filter, classes, onFilter }) {
     >
     <label class="inline">Survey <input name="survey" value=${filter.survey} onChange=${field("survey")} /></label>
     <label class="inline"
-      >Probability at least <input type="number" name="min_confidence" min="0" max="1" step="0.05" value=${filter.min_confidence} onChange=${field("min_confidence")} />
+      >Probability at least (%) <input type="number" name="min_confidence" min="0" max="100" step="5" value=${filter.min_confidence} onChange=${field("min_confidence")} />
     </label>
     <label class="inline"
       >Novelty at least <input type="number" name="min_novelty" min="0" max="1" step="0.05" value=${filter.min_novelty} onChange=${field("min_novelty")} />
@@ -97,9 +97,11 @@ function Live() {
   useEffect(() => {
     const controller = new AbortController();
     let timer = 0;
+    const { min_confidence: least, ...others } = state.filter;
+    const query = { ...others, min_confidence: least && least / 100 };
     const follow = async () => {
       try {
-        for await (const { event, data } of events("live/events", state.filter, controller.signal)) {
+        for await (const { event, data } of events("live/events", query, controller.signal)) {
           if (event === "summary") update({ summary: data, keyWanted: false, problem: null });
           else
             update((old) => ({
@@ -163,6 +165,12 @@ function Live() {
             <${Throughput} minutes=${summary.per_minute} />
             <h3>Classes</h3>
             <${ClassMix} classes=${summary.classes} />
+            ${
+              Object.keys(summary.without_class).length > 0 &&
+              html`<p class="muted small">Without a class: ${Object.entries(summary.without_class)
+                .map(([status, number]) => `${number.toLocaleString("en")} ${status}`)
+                .join(", ")}</p>`
+            }
           </section>
           <section class="panel" aria-labelledby="unusual-title">
             <h2 id="unusual-title">Most unusual of the last hour</h2>

@@ -2,17 +2,17 @@
 
 import { html, useMemo, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { save } from "./downloads.js";
-import { csvValue } from "./photometry.js";
-import { percent } from "./probabilities.js";
+import { count, csvValue } from "./photometry.js";
+import { percent, shortName } from "./probabilities.js";
 
 const ROWS = 25; // on one page
 const COLUMNS = [
   ["object_id", "Object", ({ object_id: name }) => name],
   ["class", "Class", (result) => result.class || result.status],
   ["confidence", "Probability", ({ confidence }) => confidence ?? -1],
-  ["prediction_set", "Prediction set", ({ prediction_set: set }) => set?.length ?? Infinity],
+  ["prediction_set", "Prediction set or reason", ({ prediction_set: set }) => set?.length ?? Infinity],
   ["novelty", "Novelty", ({ novelty }) => novelty ?? -1],
-  ["points", "Observations", ({ points_per_band: counts }) => Object.values(counts || {}).reduce((sum, each) => sum + each, 0)],
+  ["points", "Observations used", ({ points_per_band: counts }) => Object.values(counts || {}).reduce((sum, each) => sum + each, 0)],
 ];
 const VALUE = new Map(COLUMNS.map(([name, , value]) => [name, value]));
 const FIRST_DOWN = new Set(["confidence", "novelty", "points"]); // sorted from the largest first
@@ -20,7 +20,7 @@ const FIRST_DOWN = new Set(["confidence", "novelty", "points"]); // sorted from 
 /** Results as CSV, one row per object and one column per class. */
 export function resultsToCsv(results) {
   const classes = [...new Set(results.flatMap((result) => Object.keys(result.probabilities || {})))];
-  const fields = ["object_id", "survey", "status", "reason", "class", "confidence", "novelty", "unusual"];
+  const fields = ["file", "object_id", "survey", "status", "reason", "detail", "class", "confidence", "novelty", "unusual"];
   const rows = results.map((result) => [
     ...fields.map((name) => result[name]),
     (result.prediction_set || []).join("; "),
@@ -54,7 +54,7 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
         ({ result }) =>
           (!filter.group || (result.class || result.status) === filter.group) &&
           (!filter.unusual || result.unusual) &&
-          (!filter.confidence || (result.confidence ?? 0) >= filter.confidence) &&
+          (!filter.confidence || 100 * (result.confidence ?? 0) >= filter.confidence) &&
           (!text ||
             String(result.object_id || source.name)
               .toLowerCase()
@@ -72,11 +72,11 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
     setPage(0);
   };
   const onSort = (name) => setSort({ name, down: sort.name === name ? !sort.down : FIRST_DOWN.has(name) });
-  const results = () => rows.map(({ result }) => result);
+  const results = () => rows.map(({ result, source }) => ({ file: source.name, ...result }));
 
   return html`<section class="panel objects" aria-labelledby="objects-title">
     <div class="bar-of-title">
-      <h2 id="objects-title">Objects <span class="muted">${objects.length.toLocaleString("en")}</span></h2>
+      <h2 id="objects-title" tabindex="-1">Objects <span class="muted">${objects.length.toLocaleString("en")}</span></h2>
       ${
         reading &&
         html`<label class="progress"
@@ -109,13 +109,13 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
         </select></label
       >
       <label class="inline"
-        >Probability at least
+        >Probability at least (%)
         <input
           type="number"
           name="filter-probability"
           min="0"
-          max="1"
-          step="0.05"
+          max="100"
+          step="5"
           value=${String(filter.confidence)}
           onInput=${(event) => change({ confidence: event.target.valueAsNumber || 0 })}
       /></label>
@@ -131,7 +131,7 @@ export function ObjectTable({ objects, index, reading, onObject, onStop }) {
             ({ result, source, i }) => html`<tr key=${i} class=${i === index ? "chosen" : ""}>
               <th scope="row">
                 <button type="button" class="link-button" aria-current=${i === index ? "true" : undefined} onClick=${() => onObject(i)}>
-                  ${result.object_id || source.name}
+                  ${shortName(result.object_id || source.name)}
                 </button>
               </th>
               <td>${result.class || html`<span class="status">${result.status}</span>`}</td>
@@ -167,10 +167,9 @@ export function TableReading({ table, summary }) {
     ].filter(([, text]) => text);
   return html`<section class="panel reading-of-table">
     <details>
-      <summary>How the table was read: ${table.guesses.length} guesses${summary ? `, ${summary.points.toLocaleString("en")} observations of ${summary.objects.toLocaleString("en")} objects` : ""}</summary>
+      <summary>How the table was read: ${count(table.guesses.length, "guess", "guesses")}${summary ? `, ${count(summary.points, "observation")} of ${count(summary.objects, "object")}` : ""}</summary>
       <ul class="plain">
         ${table.guesses.map(({ text }) => html`<li key=${text}>${text[0].toUpperCase() + text.slice(1)}.</li>`)}
-        ${left?.map(([label, text]) => html`<li key=${label}>${label}: ${text}</li>`)}
         ${summary?.examples.map((example) => html`<li key=${example} class="muted">${example}</li>`)}
       </ul>
     </details>

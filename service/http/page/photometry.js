@@ -85,12 +85,12 @@ export function firstDetection(points) {
 export function summary(points) {
   const detections = points.filter((point) => point.detected);
   const bands = stylesOf(points).map(({ name }) => name);
-  const days = points.at(-1).mjd - points[0].mjd;
+  const days = (points.at(-1).mjd - points[0].mjd).toFixed(1);
   const brightest = detections.filter((point) => point.flux > 0).sort((a, b) => b.flux - a.flux)[0];
   const peak = brightest
     ? `; brightest detection ${magnitude(brightest.flux).toFixed(2)} mag in ${brightest.band} at MJD ${brightest.mjd.toFixed(2)}`
     : "";
-  return `${count(points.length, "observation")} in ${bands.join(", ")} over ${days.toFixed(1)} days, ${count(detections.length, "detection")}${peak}`;
+  return `${count(points.length, "observation")} in ${bands.join(", ")}${days > 0 ? ` over ${days} days` : ""}, ${count(detections.length, "detection")}${peak}`;
 }
 
 export function count(number, noun, plural = `${noun}s`) {
@@ -107,7 +107,9 @@ export function toCsv(points) {
   return ["mjd,band,flux_njy,flux_err_njy,mag_ab,mag_err,detected,upper_limit", ...rows].join("\r\n") + "\r\n";
 }
 
+/** A cell of a CSV file. Text that a spreadsheet would run as a formula gets an apostrophe in front (OWASP, CSV injection). */
 export function csvValue(value) {
-  const text = String(value ?? "");
+  let text = String(value ?? "");
+  if (/^[=+\-@\t\r]/.test(text) && !Number.isFinite(Number(text))) text = `'${text}`;
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

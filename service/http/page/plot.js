@@ -3,7 +3,7 @@
 import { html, useLayoutEffect, useRef, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { ticks, tickText } from "./scales.js";
 
-export const MARGIN = { left: 58, right: 14 };
+export const MARGIN = { left: 64, right: 14 };
 
 /** Width of an element in CSS pixels, followed as it changes: [ref, width]. */
 export function useWidth(initial = 640) {
@@ -69,7 +69,7 @@ export function AxisY({ scale, left, right, label, wanted = 5 }) {
       </g>`,
     )}
     <line class="frame" x1=${left} x2=${left} y1=${start} y2=${end} />
-    <text class="label" transform=${`translate(13 ${middle}) rotate(-90)`} text-anchor="middle">${label}</text>
+    <text class="label" transform=${`translate(11 ${middle}) rotate(-90)`} text-anchor="middle">${label}</text>
   </g>`;
 }
 

@@ -1,7 +1,9 @@
 // Probabilities as bars, by the class hierarchy of the model.
 
 import { html } from "./vendor/htm-preact-standalone-3.1.1.js";
+import { MEANINGS } from "./names.js";
 
+const LONGEST_NAME = 100;
 const SMALL = 0.005; // classes below this share one line in their group
 
 export const percent = (value) => {
@@ -9,8 +11,12 @@ export const percent = (value) => {
   return value > 0 && value < 0.0005 ? "< 0.1 %" : value > 0.9995 && value < 1 ? "> 99.9 %" : `${(100 * value).toFixed(digits)} %`;
 };
 
+/** An object's name as it is shown: tables may hold names of any length. */
+export const shortName = (name) => (name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME)}…` : name);
+
 /** "Ia", "Ia or II", "Ia, II or Ib/c". */
-export const inWords = (names) => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} or ${names.at(-1)}`);
+export const inWords = (names, conjunction = "or") =>
+  names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} ${conjunction} ${names.at(-1)}`;
 
 /**
  * Groups and classes with probabilities, the most probable first.
@@ -75,6 +81,15 @@ function Nodes({ nodes, set, colors }) {
 
 const NO_COLORS = new Map();
 
+function Meanings({ names }) {
+  const known = names.filter((name) => MEANINGS[name]);
+  if (known.length === 0) return null;
+  return html`<details>
+    <summary>What the names mean</summary>
+    <ul class="plain small">${known.map((name) => html`<li key=${name}><strong>${name}</strong>: ${MEANINGS[name]}</li>`)}</ul>
+  </details>`;
+}
+
 /** `subtype` as in a result, with `subtypeClasses` of the model that it comes from; undefined where there is none. */
 export function Probabilities({ probabilities, classes, set, colors, subtype, subtypeClasses }) {
   return html`<section class="panel probabilities" aria-labelledby="probabilities-title">
@@ -86,5 +101,6 @@ export function Probabilities({ probabilities, classes, set, colors, subtype, su
       <p class="muted small">${subtype.model.name} ${subtype.model.version}</p>
       <${Nodes} nodes=${hierarchy(subtypeClasses, subtype.probabilities)} set=${subtype.prediction_set || []} colors=${NO_COLORS} />`
     }
+    <${Meanings} names=${[...new Set([...classes.flatMap(({ path }) => path), ...Object.keys({ ...probabilities, ...subtype?.probabilities })])]} />
   </section>`;
 }

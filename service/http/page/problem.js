@@ -54,6 +54,13 @@ export function Problem({ problem, source, actions, onAnswer }) {
         table ? "It has no route /v1/tables. Send the light curve as JSON, with the columns mjd, flux, flux_err and band." : problem.message
       }
     </p>
+    ${
+      problem.status === 413 &&
+      html`<p>
+      ${problem.limit && `This service reads at most ${(problem.limit / 2 ** 20).toFixed(0)} MiB at once. `}Split the file, or classify all of it with
+      <code>nightjar classify FILE</code>, which has no such limit.
+    </p>`
+    }
     ${source && html`<p class="muted">Input: ${source.name}</p>`}
     ${question && html`<${Question} question=${question} onAnswer=${onAnswer} />`}
     ${

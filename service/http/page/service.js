@@ -23,6 +23,7 @@ export class ServiceError extends Error {
     this.errors = problem.errors || [];
     this.requestId = problem.request_id;
     this.retryAfter = problem.retry_after;
+    this.limit = problem.limit; // bytes of a body, where it was too long
     this.question = problem.question; // of the reader of tables, where a table can be read in two ways
   }
 }
@@ -66,17 +67,16 @@ export function postParts(path, bodies, query) {
   return request(path, { method: "POST", body: form }, query);
 }
 
-/** Post a body and yield the lines of the NDJSON reply as they arrive, with the model that answers. */
+/** Post a body and yield the lines of the NDJSON reply as they arrive. */
 export async function* postLines(path, body, contentType, query, signal) {
   const response = await send(path, { method: "POST", body, headers: { "content-type": contentType }, signal }, query);
-  const [name, version] = (response.headers.get("nightjar-model") || "").split(";")[0].split("/");
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
     const lines = (rest + (value || "")).split("\n");
     rest = done ? "" : lines.pop();
-    for (const line of lines) if (line) yield { line: JSON.parse(line), model: { name, version } };
+    for (const line of lines) if (line) yield JSON.parse(line);
     if (done) return;
   }
 }
@@ -102,9 +102,7 @@ export async function* events(path, query, signal) {
 
 /** Bytes of a sample packet that the page brings along. */
 export async function sample(file) {
-  const response = await fetch(new URL(`page/samples/${file}`, base), apiKey ? { headers: { authorization: `Bearer ${apiKey}` } } : {});
-  if (!response.ok) throw new ServiceError(response.status, { title: "No such sample" });
-  return new Uint8Array(await response.arrayBuffer());
+  return new Uint8Array(await (await send(`page/samples/${file}`, {})).arrayBuffer());
 }
 
 /** Read a Server-Timing header: [{name, milliseconds}]. */

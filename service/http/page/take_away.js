@@ -39,7 +39,7 @@ export function commandsOf({ source, curve, settings, edited }) {
     `request = urllib.request.Request(${JSON.stringify(url)}, body, headers)`,
     "with urllib.request.urlopen(request) as response:",
     '    result = json.load(response)["results"][0]',
-    'print(result["class"], result["confidence"], result.get("prediction_set"))',
+    'print(result.get("class", result["status"]), result.get("confidence"), result.get("prediction_set") or result.get("detail"))',
   ].join("\n");
   const options = [...query].map(([name, value]) => ` --${name} ${quoted(value)}`).join("");
   const keyOption = key ? ' --api-key "$NIGHTJAR_API_KEY"' : "";
@@ -76,6 +76,7 @@ export function TakeAway({ source, curve, points, steps, settings, edited, name,
       : save(commands.body, commands.file, "application/json");
   const kinds = [["curl", "curl"], ["python", "Python"], ...(commands?.nightjar ? [["nightjar", "nightjar"]] : [])];
   const kind = commands?.[shown] ? shown : "curl";
+  if (!commands && !points && !steps?.length) return null;
   return html`<section class="panel take-away" aria-labelledby="take-away-title">
     <h2 id="take-away-title">Take it with you</h2>
     <div class="buttons">
@@ -107,7 +108,10 @@ export function TakeAway({ source, curve, points, steps, settings, edited, name,
         )}
         <button type="button" onClick=${() => copy(commands[kind], "Command")}>Copy</button>
       </div>
-      <pre class="command" tabindex="0" data-command=${kind}>${commands[kind]}</pre>`
+      <pre class="command" tabindex="0" data-command=${kind}>${commands[kind]}</pre>
+      ${commands.body !== null && html`<p class="muted small">First save the light curve with <q>Input (${commands.file})</q>.</p>`}
+      ${kind === "nightjar" && html`<p class="muted small">Needs <code>pip install 'nightjar-alerts[client]'</code>.</p>`}
+      ${!commands.nightjar && html`<p class="muted small"><code>nightjar classify</code> takes class shares by name only, no weights.</p>`}`
     }
   </section>`;
 }

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -316,6 +317,37 @@ def test_page_magnitudes_have_upper_limits(open_page: OpenPage) -> None:
     expect(page.locator(".reading").first).to_contain_text("Upper limits")
 
 
+def test_page_magnitudes_of_differences_show_every_upper_limit(open_page: OpenPage) -> None:
+    page = open_page()
+    expect(shown(page)).to_be_visible()
+    page.select_option("select[name=sample]", "elasticc_9876523250000002.avro")
+    expect(page.locator(".object")).to_have_text("9876523250000002")
+    page.get_by_role("button", name="Magnitude").click()
+    reading = page.locator(".reading").first
+    expect(reading).to_contain_text("of 284 observations")
+    said = re.search(r"Upper limits .*: (\d+) of", reading.inner_text())
+    assert said is not None
+    drawn = [path.get_attribute("d") or "" for path in page.locator("svg[data-plot=light-curve] .limits").all()]
+    assert sum(path.count("M") for path in drawn) == int(said[1]) > 100
+
+
+def test_page_single_negative_flux_has_an_axis_with_signs_and_its_error(open_page: OpenPage) -> None:
+    page = open_page()
+    paste(page, json.dumps({"object_id": "one", "mjd": [60_000], "flux": [-1230.28], "flux_err": [200], "band": ["r"]}))
+    expect(page.locator(".object")).to_have_text("one")
+    plot = page.locator("svg[data-plot=light-curve]")
+    ticks = plot.locator("text[text-anchor=end]").all_text_contents()
+    values = [float(text.replace("−", "-")) for text in ticks]
+    assert min(values) < -1300 < -1160 < max(values)
+    left = plot.evaluate("svg => svg.getBoundingClientRect().left")
+    label = plot.locator("text.label", has_text="Flux").bounding_box()
+    assert label is not None
+    for text in plot.locator("text[text-anchor=end]").all():
+        box = text.bounding_box()
+        assert box is not None
+        assert box["x"] >= max(left, label["x"] + label["width"])
+
+
 def test_page_vega_magnitudes_limits_and_warnings_are_shown(open_page: OpenPage) -> None:
     page = open_page()
     body = {
@@ -334,6 +366,48 @@ def test_page_vega_magnitudes_limits_and_warnings_are_shown(open_page: OpenPage)
                             "flux_err": [0.05] * 20, "band": ["g", "r"] * 10}))  # fmt: skip
     expect(page.locator(".object")).to_have_text("wrong")
     expect(page.locator(".warning").first).to_contain_text("magnitude")
+
+
+def test_page_claims_no_coverage_that_was_not_measured(open_page: OpenPage) -> None:
+    page = open_page()
+    expect(shown(page)).to_be_visible()
+    expect(page.locator(".verdict")).to_contain_text("On average over the light curves on which coverage was measured")
+    page.select_option("select[name=prior]", "own")
+    expect(page.locator(".set")).to_contain_text("90 % (coverage not measured):")
+    expect(page.locator(".verdict")).not_to_contain_text("On average")
+
+
+def test_page_impossible_redshift_is_an_error_at_its_field(open_page: OpenPage) -> None:
+    page = open_page()
+    paste(page, json.dumps(light_curve(metadata={"zspec": -0.5})))
+    expect(page.locator("#problem, .answer .errors")).to_contain_text("/metadata/zspec")
+    expect(page.locator("mark")).to_have_text("-0.5")
+
+
+def test_page_without_connection_keeps_the_answer_and_tries_again(open_page: OpenPage) -> None:
+    page = open_page()
+    answer = shown(page).inner_text()
+    page.route("**/v1/**", lambda route: route.abort())
+    page.select_option("select[name=prior]", "uniform")
+    expect(page.locator("#problem")).to_contain_text("No connection")
+    expect(shown(page)).to_have_text(answer)
+    page.unroute("**/v1/**")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#problem")).to_have_count(0)
+    expect(page.locator(".account")).to_contain_text("uniform")
+
+
+def test_page_loaded_again_names_the_file_that_is_gone(open_page: OpenPage) -> None:
+    page = open_page("/#light-curve=AAAA")
+    expect(page.locator("#problem")).to_contain_text("The link is damaged")
+    content = json.dumps(light_curve()).encode()
+    page.set_input_files("input[name=files]", {"name": "curve.json", "mimeType": JSON, "buffer": content})
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    assert "#" not in page.url
+    page.reload()
+    expect(page.locator("main")).to_contain_text("curve.json is no longer here")
+    page.select_option("select[name=sample]", FIRST)
+    expect(page.locator("main")).not_to_contain_text("is no longer here")
 
 
 def test_page_link_holds_the_light_curve_and_gives_the_same_answer(
@@ -365,7 +439,12 @@ def test_page_downloads_hold_what_is_shown(open_page: OpenPage) -> None:
     assert (name, png[:8]) == ("SN_2099zz.png", b"\x89PNG\r\n\x1a\n")
     assert len(png) > 10_000  # not an empty picture
     svg = ElementTree.fromstring(save(page, "SVG")[1])
-    assert len(svg.findall(f"{SVG}svg")) == 2
+    assert len([each for each in svg.findall(f"{SVG}svg") if each.get("data-plot")]) == 2
+    texts = [each.text or "" for each in svg.findall(f"{SVG}text")]
+    best = page.locator(".class-name").inner_text()
+    assert texts[0].startswith(f"SN 2099zz: {best} ")
+    assert {"g 10", "r 10"} <= set(texts)
+    assert any(text.startswith(f"{best} ") for text in texts)
     rows = list(csv.DictReader(io.StringIO(save(page, "Light curve (CSV)")[1].decode())))
     assert [float(row["mjd"]) for row in rows] == body["mjd"]
     assert [float(row["flux_njy"]) for row in rows] == pytest.approx(body["flux"])
@@ -468,6 +547,8 @@ def test_page_table_is_read_by_the_service_and_listed(open_page: OpenPage, servi
     listed.get_by_role("button", name="Next").click()
     listed.get_by_role("button", name="star 30").click()
     expect(page.locator(".object")).to_have_text("star 30")
+    expect(page.locator("#answer-title")).to_be_focused()
+    expect(page.locator("#answer-title")).to_be_in_viewport()
     expect(shown(page)).to_have_text(results[30]["class"])
     listed.get_by_role("button", name="Probability").click()
     expect(listed.locator("th[aria-sort=descending]")).to_have_count(1)
@@ -487,6 +568,15 @@ def test_page_table_is_read_by_the_service_and_listed(open_page: OpenPage, servi
     assert float(rows[0][rows[0]["class"]]) == pytest.approx(float(rows[0]["confidence"]))
     lines = save(page, "Save as JSON Lines")[1].decode().splitlines()
     assert len(lines) == len(rows)
+
+
+def test_page_csv_file_runs_no_formula(open_page: OpenPage) -> None:
+    page = open_page()
+    curves = [light_curve(object_id=name) for name in ("=1+1", "-0.5", "+cmd", "@x")]
+    paste(page, json.dumps({"light_curves": curves}))
+    expect(page.locator("#objects-title")).to_contain_text("4")
+    rows = list(csv.DictReader(io.StringIO(save(page, "Save as CSV")[1].decode())))
+    assert [row["object_id"] for row in rows] == ["'=1+1", "-0.5", "'+cmd", "'@x"]
 
 
 def test_page_table_that_can_be_read_in_two_ways_asks(open_page: OpenPage) -> None:
@@ -517,6 +607,9 @@ def test_page_several_files_are_listed_and_a_bad_one_harms_no_other(open_page: O
     listed = page.locator(".objects")
     expect(listed.locator(".status", has_text="rejected")).to_have_count(2)
     expect(listed.get_by_role("button", name="broken.avro")).to_be_visible()
+    rows = list(csv.DictReader(io.StringIO(save(page, "Save as CSV")[1].decode())))
+    assert [row["file"] for row in rows] == [each["name"] for each in files]
+    assert [row["file"] for row in rows if row["detail"]] == ["broken.avro", "wrong.json"]
     listed.get_by_role("button", name="SN 2099zz").click()
     expect(page.locator(".object")).to_have_text("SN 2099zz")
     listed.get_by_role("button", name="wrong.json").click()
