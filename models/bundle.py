@@ -7,8 +7,8 @@ its golden outputs come back from the execution provider in use. No pickle, no d
 
 A graph takes some of the inputs that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly when the
 manifest names metadata columns. Its outputs are ``probabilities`` [batch, classes], calibrated, and ``embedding``
-[batch, embedding_dim]; with a ``novelty`` in the manifest also ``novelty`` [batch]; and the expert loads of a mixture
-of experts.
+[batch, embedding_dim]; with a ``novelty`` in the manifest also ``novelty`` [batch]. The graph of a mixture of experts
+also returns its expert loads and :data:`ROUTING_OUTPUTS`.
 """
 
 import hashlib
@@ -42,6 +42,10 @@ SURVEY_BUNDLES = {survey.name: PRETRAINED / survey.bundle for survey in SURVEYS 
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
 CUDA_MODEL = "model.cuda.onnx"
+
+ROUTING_OUTPUTS = ("experts_by_band", "router_entropy")
+"""Optional outputs, in the layers whose router sees the observations: how often the observations of a band chose each
+expert [batch, layers, bands, experts], and the mean entropy of the router, nats [batch, layers]."""
 
 SLUG = r"^[a-z0-9][a-z0-9-]*$"
 _REDSHIFTS = {"z_final", "hostgal_zspec", "hostgal_zphot"}

@@ -1,7 +1,7 @@
-// The op `Statistics` of the domain `nightjar` for onnxruntime on the processor.
+// The ops `Statistics` and `Routing` of the domain `nightjar` for onnxruntime on the processor.
 //
 // A graph holds the same numbers as a function of standard operators, which runs where this library is not registered.
-// The kernel reuses its memory between calls but keeps no values in it.
+// Kernels reuse their memory between calls but keep no values in it.
 //
 // Nothing here throws: the library is compiled without exceptions, so that it needs no C++ runtime (runtime.cc).
 #include <pthread.h>
@@ -15,6 +15,7 @@
 #include "onnxruntime.h"
 #include "periods.h"
 #include "points.h"
+#include "routing.h"
 #include "shapes.h"
 
 namespace nightjar {
@@ -22,6 +23,8 @@ namespace {
 
 constexpr int kInputs = 6, kOutputs = 2;
 constexpr int kInputTypes[kInputs] = {kFloat, kFloat, kFloat, kInt64, kBool, kFloat};
+constexpr int kRoutingInputs = 4;
+constexpr int kRoutingInputTypes[kRoutingInputs] = {kInt64, kFloat, kInt64, kBool};
 
 // Return from the function with the status of a call to onnxruntime that failed.
 #define RETURN_IF_ERROR(call) \
@@ -88,7 +91,7 @@ class WorkspacePool {
   std::vector<std::unique_ptr<Workspace>> free_;
 };
 
-struct Kernel {
+struct StatisticsKernel {
   const OrtApi* api;
   Attributes attributes;
   mutable WorkspacePool pool;
@@ -108,30 +111,35 @@ OrtStatus* get_shape(const OrtApi* api, const OrtValue* value, Shape& shape) {
   return status;
 }
 
+OrtStatus* get_input_shape(const OrtApi* api, OrtKernelContext* context, size_t index, Shape& shape) {
+  const OrtValue* value = nullptr;
+  RETURN_IF_ERROR(api->KernelContext_GetInput(context, index, &value));
+  if (!value) return api->CreateStatus(kInvalidArgument, "an input is missing");
+  return get_shape(api, value, shape);
+}
+
 // Get the data of an input [B, L], or [B] where the length is 0, of the batch size and length given.
 template <class Value>
 OrtStatus* get_input(const OrtApi* api, OrtKernelContext* context, size_t index, int64_t rows, int64_t length,
                      const Value*& data) {
-  const OrtValue* value = nullptr;
-  RETURN_IF_ERROR(api->KernelContext_GetInput(context, index, &value));
-  if (!value) return api->CreateStatus(kInvalidArgument, "Statistics: an input is missing");
   Shape shape;
-  RETURN_IF_ERROR(get_shape(api, value, shape));
+  RETURN_IF_ERROR(get_input_shape(api, context, index, shape));
   if (shape.axes != (length ? 2u : 1u) || shape.sizes[0] != rows || (length && shape.sizes[1] != length))
-    return api->CreateStatus(kInvalidArgument, "Statistics: inputs are not all [batch, length]");
+    return api->CreateStatus(kInvalidArgument, "inputs are not all [batch, length]");
+  const OrtValue* value = nullptr;
   void* address = nullptr;
+  RETURN_IF_ERROR(api->KernelContext_GetInput(context, index, &value));
   RETURN_IF_ERROR(api->GetTensorMutableData(const_cast<OrtValue*>(value), &address));
   data = static_cast<const Value*>(address);
   return nullptr;
 }
 
-template <class Value>
-OrtStatus* get_output(const OrtApi* api, OrtKernelContext* context, size_t index, int64_t rows, int64_t width,
+template <class Value, size_t axes>
+OrtStatus* get_output(const OrtApi* api, OrtKernelContext* context, size_t index, const int64_t (&sizes)[axes],
                       Value*& data) {
-  const int64_t sizes[2] = {rows, width};
   OrtValue* value = nullptr;
   void* address = nullptr;
-  RETURN_IF_ERROR(api->KernelContext_GetOutput(context, index, sizes, 2, &value));
+  RETURN_IF_ERROR(api->KernelContext_GetOutput(context, index, sizes, axes, &value));
   RETURN_IF_ERROR(api->GetTensorMutableData(value, &address));
   data = static_cast<Value*>(address);
   return nullptr;
@@ -143,12 +151,10 @@ int width_of(const Attributes& attributes) {
          (attributes.periods ? count_of_periods(bands) : 0) + (attributes.shapes ? count_of_shapes(bands) : 0);
 }
 
-OrtStatus* compute(const Kernel& kernel, OrtKernelContext* context) {
+OrtStatus* compute(const StatisticsKernel& kernel, OrtKernelContext* context) {
   const OrtApi* api = kernel.api;
-  const OrtValue* first = nullptr;
-  RETURN_IF_ERROR(api->KernelContext_GetInput(context, 0, &first));
   Shape shape;
-  RETURN_IF_ERROR(get_shape(api, first, shape));
+  RETURN_IF_ERROR(get_input_shape(api, context, 0, shape));
   const int64_t rows = shape.sizes[0], length = shape.sizes[1], width = width_of(kernel.attributes);
   if (shape.axes != 2 || length < 1 || length > (1 << 20))
     return api->CreateStatus(kInvalidArgument, "Statistics: flux is not [batch, length]");
@@ -163,8 +169,8 @@ OrtStatus* compute(const Kernel& kernel, OrtKernelContext* context) {
   RETURN_IF_ERROR(get_input(api, context, 5, rows, 0, redshift));
   float* value;
   bool* defined;
-  RETURN_IF_ERROR(get_output(api, context, 0, rows, width, value));
-  RETURN_IF_ERROR(get_output(api, context, 1, rows, width, defined));
+  RETURN_IF_ERROR(get_output(api, context, 0, {rows, width}, value));
+  RETURN_IF_ERROR(get_output(api, context, 1, {rows, width}, defined));
   std::unique_ptr<Workspace> workspace = kernel.pool.acquire(static_cast<int>(length));
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t at = row * length;
@@ -175,7 +181,7 @@ OrtStatus* compute(const Kernel& kernel, OrtKernelContext* context) {
   return nullptr;
 }
 
-OrtStatus* create(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
+OrtStatus* create_statistics(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
   int64_t bands = 0, lags = 0, periods = 0, shapes = 0;
   RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "bands", &bands));
   RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "lags", &lags));
@@ -184,34 +190,88 @@ OrtStatus* create(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* in
   if (bands < 1 || bands > kMostBands || periods < 0 || periods > 2)
     return api->CreateStatus(kInvalidArgument, "Statistics: unsupported attributes");
   const Attributes attributes{static_cast<int>(bands), lags != 0, shapes != 0, static_cast<int>(periods)};
-  *kernel = new Kernel{api, attributes, {}};
+  *kernel = new StatisticsKernel{api, attributes, {}};
   return nullptr;
 }
 
-OrtStatus* run(void* handle, OrtKernelContext* context) {
-  return compute(*static_cast<const Kernel*>(handle), context);
+struct RoutingKernel {
+  const OrtApi* api;
+  int64_t layers = 0, bands = 0, leading = 0;
+};
+
+OrtStatus* compute(const RoutingKernel& kernel, OrtKernelContext* context) {
+  const OrtApi* api = kernel.api;
+  Shape expert, logits, band;
+  RETURN_IF_ERROR(get_input_shape(api, context, 0, expert));
+  RETURN_IF_ERROR(get_input_shape(api, context, 1, logits));
+  RETURN_IF_ERROR(get_input_shape(api, context, 2, band));
+  RoutingInputs in{};
+  RETURN_IF_ERROR(get_input(api, context, 0, expert.sizes[0], expert.sizes[1], in.expert));
+  RETURN_IF_ERROR(get_input(api, context, 1, expert.sizes[0], logits.sizes[1], in.logits));
+  RETURN_IF_ERROR(get_input(api, context, 2, band.sizes[0], band.sizes[1], in.band));
+  RETURN_IF_ERROR(get_input(api, context, 3, band.sizes[0], band.sizes[1], in.mask));
+  in.rows = band.sizes[0], in.length = band.sizes[1], in.layers = kernel.layers, in.bands = kernel.bands;
+  in.tokens = expert.sizes[0] / in.layers, in.leading = kernel.leading ? in.rows : 0;
+  in.kept = expert.sizes[1], in.experts = logits.sizes[1];
+  if (expert.sizes[0] % in.layers || !in.valid())
+    return api->CreateStatus(kInvalidArgument, "Routing: the inputs do not fit together");
+  float *counts, *entropy;
+  RETURN_IF_ERROR(get_output(api, context, 0, {in.rows, in.layers, in.bands, in.experts}, counts));
+  RETURN_IF_ERROR(get_output(api, context, 1, {in.rows, in.layers}, entropy));
+  write_routing(in, counts, entropy);
+  return nullptr;
 }
 
-constexpr OrtCustomOp statistics() {
+OrtStatus* create_routing(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
+  RoutingKernel made{api};
+  RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "layers", &made.layers));
+  RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "bands", &made.bands));
+  RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "leading", &made.leading));
+  if (made.layers < 1 || made.bands < 1)
+    return api->CreateStatus(kInvalidArgument, "Routing: unsupported attributes");
+  *kernel = new RoutingKernel{made};
+  return nullptr;
+}
+
+// What the operators have in common.
+template <class Kernel>
+constexpr OrtCustomOp operator_of() {
   OrtCustomOp op{};
   op.version = kApiVersion;
-  op.GetName = [](const OrtCustomOp*) -> const char* { return "Statistics"; };
   op.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };  // the processor
-  op.GetInputType = [](const OrtCustomOp*, size_t index) { return kInputTypes[index]; };
-  op.GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return kInputs; };
-  op.GetOutputType = [](const OrtCustomOp*, size_t index) { return index ? kBool : kFloat; };
   op.GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return kOutputs; };
   op.KernelDestroy = [](void* handle) { delete static_cast<Kernel*>(handle); };
   op.GetInputCharacteristic = op.GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return kRequired; };
   op.GetInputMemoryType = [](const OrtCustomOp*, size_t) { return kDefaultMemory; };
   op.GetVariadicInputMinArity = op.GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
   op.GetVariadicInputHomogeneity = op.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  op.CreateKernelV2 = create;
-  op.KernelComputeV2 = run;
+  op.KernelComputeV2 = [](void* handle, OrtKernelContext* context) {
+    return compute(*static_cast<const Kernel*>(handle), context);
+  };
   return op;
 }
 
-constexpr OrtCustomOp kStatistics = statistics();
+constexpr OrtCustomOp statistics() {
+  OrtCustomOp op = operator_of<StatisticsKernel>();
+  op.GetName = [](const OrtCustomOp*) -> const char* { return "Statistics"; };
+  op.GetInputType = [](const OrtCustomOp*, size_t index) { return kInputTypes[index]; };
+  op.GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return kInputs; };
+  op.GetOutputType = [](const OrtCustomOp*, size_t index) { return index ? kBool : kFloat; };
+  op.CreateKernelV2 = create_statistics;
+  return op;
+}
+
+constexpr OrtCustomOp routing() {
+  OrtCustomOp op = operator_of<RoutingKernel>();
+  op.GetName = [](const OrtCustomOp*) -> const char* { return "Routing"; };
+  op.GetInputType = [](const OrtCustomOp*, size_t index) { return kRoutingInputTypes[index]; };
+  op.GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return kRoutingInputs; };
+  op.GetOutputType = [](const OrtCustomOp*, size_t) { return kFloat; };
+  op.CreateKernelV2 = create_routing;
+  return op;
+}
+
+constexpr OrtCustomOp kStatistics = statistics(), kRouting = routing();
 
 }  // namespace
 }  // namespace nightjar
@@ -223,6 +283,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   OrtCustomOpDomain* domain = nullptr;
   if (OrtStatus* status = api->CreateCustomOpDomain("nightjar", &domain)) return status;
   OrtStatus* status = api->CustomOpDomain_Add(domain, &nightjar::kStatistics);
+  if (!status) status = api->CustomOpDomain_Add(domain, &nightjar::kRouting);
   if (!status) status = api->AddCustomOpDomain(options, domain);
   if (status) api->ReleaseCustomOpDomain(domain);
   return status;

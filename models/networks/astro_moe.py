@@ -36,6 +36,7 @@ from nightjar_alerts.models.networks.parts.attention import AttentionConfig
 from nightjar_alerts.models.networks.parts.packing import Packing
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, TimeEncodingName, time_encoding
 from nightjar_alerts.models.networks.parts.positional_content import When
+from nightjar_alerts.models.networks.parts.routing import RoutingByBand
 from nightjar_alerts.models.networks.parts.transformer import (
     ACTIVATIONS,
     Activation,
@@ -249,6 +250,7 @@ class AstroMoE(LightCurveBranch):
         self.metadata = _tabular(config)
         self.features = nn.ModuleDict({name: Function(function) for name, function in _FUNCTIONS.items()})
         self.statistics = _statistics(config)
+        self.routing = RoutingByBand(config.n_bands, self.light_curve.leading)
         width = config.d_tab + config.d_model + config.d_statistics
         self.n_classes, self.embedding_dim = config.n_classes, width
         self.head_lc = _head(config.d_model, config.n_classes)
@@ -270,11 +272,21 @@ class AstroMoE(LightCurveBranch):
     def native(self) -> dict[str, dict[str, int]]:
         """Modules that native kernels can replace (``models.native``), with the attributes of the kernels."""
         config = self.config
+        routing = {"layers": self._routed_layers, "bands": config.n_bands, "leading": int(self.light_curve.leading)}
+        kernels = {"routing": routing} if self._routed_layers else {}
         if self.statistics is None:
-            return {}
+            return kernels
         periods = 1 + (config.period_search == "fitted") if config.period_statistics else 0
         attributes = {"bands": config.n_bands, "lags": int(config.lag_statistics), "periods": periods}
-        return {"features": attributes | {"shapes": int(config.shape_statistics)}}
+        return kernels | {"features": attributes | {"shapes": int(config.shape_statistics)}}
+
+    @property
+    def _routed_layers(self) -> int:
+        """Expert layers of a bundle's graph whose router sees the observations."""
+        config = self.config
+        if config.n_experts == 0 or config.aux_counts_padding:
+            return 0
+        return config.n_blocks - (self.light_curve.answers_alone and not self.time.in_blocks)
 
     def fit_statistics(self, batches: Callable[[], Iterable[Sequence[Tensor]]]) -> None:
         """Learn the scales of the statistics, where the network has any, from inputs of training objects."""
@@ -349,6 +361,9 @@ class AstroMoE(LightCurveBranch):
         embedding_BE = torch.cat(parts, dim=1)
         mixed = [head(embedding_BE) for head in (self.head_mix, *self.head_more)]
         of_input = [] if routing is None else [routing]
+        routed, by_band = routings[: self._routed_layers] if only_answer else [], (None, None)
+        if routed:
+            by_band = self.routing(routed, band_BL, mask_BL)
         return Output(
             logits_BC=mixed[0] if len(mixed) == 1 else torch.stack(mixed).log_softmax(-1).mean(0),
             embedding_BE=embedding_BE,
@@ -356,6 +371,8 @@ class AstroMoE(LightCurveBranch):
             aux_loss=balance_loss(of_input + routings),
             input_expert_load_1X=stack_loads(of_input),
             expert_load_SX=stack_loads(routings),
+            experts_by_band_BSGX=by_band[0],
+            router_entropy_BS=by_band[1],
             statistics=curve_statistics,
         )
 

@@ -18,7 +18,8 @@ scale s per object makes fair to all.
   intervals map to flux point by point, so they are not symmetric about the expected flux.
 - The likelihood is that of the flux itself, so that numbers do not depend on the choice of s.
 
-Legend: B batch, L length, Q queries, C classes, E embedding, S expert layers, X experts, K values per observation.
+Legend: B batch, L length, Q queries, C classes, E embedding, S expert layers, X experts, G bands,
+K values per observation.
 """
 
 import math
@@ -45,6 +46,8 @@ class Output(NamedTuple):
     other_logits : logits of auxiliary heads, each [B, C].
     aux_loss : load-balance loss summed over the mixtures, not weighted; None without mixtures.
     input_expert_load_1X, expert_load_SX : int64 tokens sent to each expert in this call; None without such a mixture.
+    experts_by_band_BSGX, router_entropy_BS : of ``parts.routing.RoutingByBand``, in layers whose router sees the
+        observations; None unless a bundle's graph computes them.
     statistics : of the light curves, where the network works them out; they are not scaled.
     """
 
@@ -54,6 +57,8 @@ class Output(NamedTuple):
     aux_loss: Tensor | None = None
     input_expert_load_1X: Tensor | None = None
     expert_load_SX: Tensor | None = None
+    experts_by_band_BSGX: Tensor | None = None
+    router_entropy_BS: Tensor | None = None
     statistics: Statistics | None = None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.bundle import Manifest
+from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Manifest
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 
 Arrays = dict[str, NDArray[Any]]
@@ -40,6 +40,7 @@ class TaskAdapter:
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.max_points = manifest.limits.max_points_per_band * len(manifest.bands)
+        self._names = tuple(self.output_shapes())
 
     def max_length(self, curve: LightCurve) -> int:
         """Return an upper bound on the length of the model input of a light curve, without computing it."""
@@ -55,29 +56,31 @@ class TaskAdapter:
         """Pad a batch; returns the arrays of :meth:`models.lightcurve.RaggedBatch.padded`."""
         return RaggedBatch.collate([each.tokens for each in inputs]).padded()
 
-    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+    def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
         """Return the shape of one row of every output that the graph must have."""
-        shapes: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int | str, ...]] = {
             "probabilities": (len(self.manifest.classes.names),),
             "embedding": (self.manifest.embedding_dim,),
         }
-        return shapes if self.manifest.novelty is None else shapes | {"novelty": ()}
+        if self.manifest.novelty is not None:
+            shapes["novelty"] = ()
+        declared = {output.name: output.shape[1:] for output in self.manifest.outputs}
+        return shapes | {name: declared[name] for name in ROUTING_OUTPUTS if name in declared}
 
     def split(self, outputs: Arrays, size: int) -> list[Row | None]:
         """Split the outputs of a batch into rows.
 
         Returns
         -------
-        One row per light curve, copied so that it does not keep the whole batch in memory: ``probabilities``
-        (classes,), ``embedding`` (dim,) and, where the manifest declares it, ``novelty`` (), all float32. None where a
-        value is not finite.
+        One row per light curve, copied so that it does not keep the whole batch in memory: the outputs of
+        :meth:`output_shapes`, all float32. None where a value is not finite.
 
         Raises
         ------
         KeyError, ValueError
             If an output is missing, or does not have ``size`` rows.
         """
-        names = ("probabilities", "embedding") + (() if self.manifest.novelty is None else ("novelty",))
+        names = self._names
         for name in names:
             if len(outputs[name]) != size:
                 raise ValueError(f"the graph returned {len(outputs[name])} rows of {name} for {size} light curves")

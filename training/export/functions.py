@@ -9,16 +9,17 @@ kernel and nodes implement the same formula, and a test compares them. Code that
 the functions first (:func:`inlined`).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import onnx
 from onnx import AttributeProto, TensorProto, helper, inliner, shape_inference
 
+from nightjar_alerts.models.bundle import ROUTING_OUTPUTS
 from nightjar_alerts.models.native import DOMAIN
 
 Attributes = Mapping[str, int]
-STATISTICS: Final = "Statistics"
+STATISTICS, ROUTING = "Statistics", "Routing"
 INPUTS: Final = ("flux", "flux_err", "time", "band", "mask")
 METADATA: Final = "metadata"
 VERSION: Final = 1
@@ -45,6 +46,36 @@ def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) 
     outputs = _values_first(model, [end.output[0] for end in ends])
     column = _column(graph, module)
     inputs = [*INPUTS, column]
+    _add_function(model, STATISTICS, module, inputs, outputs, attributes)
+    return True
+
+
+def add_routing(model: onnx.ModelProto, module: str, attributes: Attributes) -> bool:
+    """Make a function of the nodes that compute experts by band and router entropy; return whether there were any.
+
+    Its inputs are the chosen experts and the logits of all layers, ``band`` and ``mask``. Parameters are those of
+    :func:`add_statistics`.
+    """
+    inside = [node for node in model.graph.node if node.name.startswith(f"{module}/")]
+    if not inside or attributes["bands"] > MOST_BANDS:
+        return False
+    bands = {node.output[0] for node in inside if node.op_type == "Where"}
+    experts = [node.input[0] for node in inside if node.op_type == "OneHot" and node.input[0] not in bands]
+    logits = [node.input[0] for node in inside if node.op_type == "LogSoftmax"]
+    _add_function(model, ROUTING, module, [*experts, *logits, "band", "mask"], list(ROUTING_OUTPUTS), attributes)
+    return True
+
+
+def _add_function(
+    model: onnx.ModelProto,
+    operator: str,
+    module: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    attributes: Attributes,
+) -> None:
+    """Replace the nodes that compute outputs from inputs by a call of a function."""
+    graph = model.graph
     inside = _behind(graph, outputs, inputs)
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     constants = [
@@ -53,15 +84,23 @@ def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) 
     ]
     opsets = [entry for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     function = helper.make_function(
-        DOMAIN, STATISTICS, inputs, outputs, [*constants, *inside], opsets, attributes=sorted(attributes)
+        DOMAIN, operator, inputs, outputs, [*constants, *inside], opsets, attributes=sorted(attributes)
     )
-    call = helper.make_node(STATISTICS, inputs, outputs, f"{module}/{STATISTICS}", domain=DOMAIN)
+    call = helper.make_node(operator, inputs, outputs, f"{module}/{operator}", domain=DOMAIN)
     call.attribute.extend(helper.make_attribute(name, value) for name, value in sorted(attributes.items()))
     _put(graph, call, {id(node) for node in inside})
     model.functions.append(function)
-    model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
-    helper.set_model_props(model, {DOMAIN: STATISTICS})  # read by the service, which cannot parse graphs
-    return True
+    if DOMAIN not in {entry.domain for entry in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
+    # Read by the service, which cannot parse graphs.
+    helper.set_model_props(model, {DOMAIN: " ".join(sorted(function.name for function in model.functions))})
+
+
+FUNCTIONS: Final[Mapping[str, Callable[[onnx.ModelProto, str, Attributes], bool]]] = {
+    "features": add_statistics,
+    "routing": add_routing,
+}
+"""By the name of the module in the network whose nodes become a function."""
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -132,7 +171,8 @@ def _put(graph: onnx.GraphProto, call: onnx.NodeProto, inside: Collection[int]) 
         nodes.append(node)
         needed |= _read([node])
     nodes.reverse()
-    place = next(place for place, node in enumerate(nodes) if _read([node]) & set(call.output))
+    uses = (place for place, node in enumerate(nodes) if _read([node]) & set(call.output))
+    place = next(uses, len(nodes))
     nodes.insert(place, call)
     names = _read(nodes) | {output.name for output in graph.output}
     tensors = [tensor for tensor in graph.initializer if tensor.name in names]

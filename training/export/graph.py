@@ -32,10 +32,10 @@ from onnxscript import opset20, optimizer
 from onnxscript.onnx_opset import opset_ai_onnx_ml5
 from torch import Tensor, nn
 
-from nightjar_alerts.models.networks.parts import positional_content
+from nightjar_alerts.models.networks.parts import positional_content, routing
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest, trees
 from nightjar_alerts.models.networks.statistics import curve_statistics
-from nightjar_alerts.training.export.functions import Attributes, add_statistics
+from nightjar_alerts.training.export.functions import FUNCTIONS, Attributes
 
 Node = onnx.NodeProto
 
@@ -270,7 +270,7 @@ def write_graph(
         only_with_rows(model, module, width)
     optimizer.remove_unused_nodes(model)
     for module, attributes in (native or {}).items():
-        add_statistics(model, module, attributes)
+        FUNCTIONS[module.rpartition(".")[2]](model, module, attributes)
     _keep_biases(model, network)
     onnx.checker.check_model(model)
     onnx.save(model, path)
@@ -336,7 +336,34 @@ def _whole_sums(chosen_KBLL: Any, whole_BLX: Any) -> Any:
     return opset20.MatMulInteger(opset20.Cast(chosen_KBLL, to=TensorProto.UINT8), whole_BLX)
 
 
+def _routing_by_band(
+    expert_TK: Any, logits_TX: Any, band_BL: Any, mask_BL: Any, layers: int, bands: int, leading: bool
+) -> tuple[Any, Any]:
+    """Translate ``parts.routing.routing_by_band``: sums over each row's observations as one product per layer."""
+    ints, experts = lambda *values: opset20.Constant(value_ints=values), logits_TX.shape[1]
+    off_on = opset20.Constant(value_floats=[0.0, 1.0])
+    chosen_TKX = opset20.OneHot(expert_TK, ints(experts), off_on)
+    log_p_TX = opset20.LogSoftmax(logits_TX)
+    values_TY = opset20.Concat(
+        opset20.ReduceSum(chosen_TKX, ints(1), keepdims=0), opset20.Mul(opset20.Exp(log_p_TX), log_p_TX), axis=1
+    )
+    number = opset20.Cast(opset20.Reshape(mask_BL, ints(-1)), to=TensorProto.INT64)
+    number = opset20.Sub(opset20.CumSum(number, opset20.Constant(value_int=0)), ints(1))
+    if leading:
+        number = opset20.Add(number, opset20.Shape(mask_BL, start=0, end=1))
+    token_BL = opset20.Reshape(number, opset20.Shape(mask_BL))
+    values_SBLY = opset20.Gather(opset20.Reshape(values_TY, ints(layers, -1, 2 * experts)), token_BL, axis=1)
+    # A padded place has a band that does not exist, hence a row of zeros.
+    band_BL = opset20.Where(mask_BL, band_BL, opset20.Constant(value_int=bands))
+    sums_SBGY = opset20.MatMul(opset20.OneHot(band_BL, ints(bands), off_on, axis=1), values_SBLY)
+    sums_BSGY = opset20.Transpose(sums_SBGY, perm=[1, 0, 2, 3])
+    counts_BSGX, log_BSGX = opset20.Split(sums_BSGY, axis=3, num_outputs=2)
+    length_B1 = opset20.ReduceSum(opset20.Cast(mask_BL, to=TensorProto.FLOAT), ints(1), keepdims=1)
+    return counts_BSGX, opset20.Div(opset20.Neg(opset20.ReduceSum(log_BSGX, ints(2, 3), keepdims=0)), length_B1)
+
+
 TRANSLATIONS: dict[Any, Any] = {
+    routing.routing_by_band._opoverload: _routing_by_band,
     curve_statistics.whole_sums._opoverload: _whole_sums,
     operator.le: _unused_bound,
     positional_content.lstm._opoverload: _lstm,

@@ -1,7 +1,7 @@
 """The module that is exported: a classifier with calibration, trees and novelty; batches for the parity test.
 
 Outputs: softmax(logits / temperature), where the logits are those of the network or of its ensemble with boosted trees,
-the embedding, optionally a novelty score, and the expert loads of a network with mixtures.
+the embedding, optionally a novelty score, and the expert loads and routing of a network with mixtures.
 
 Trees, temperature and novelty follow the formulas of ``models.bundle``, ``models.posterior`` and
 ``training.score.confidence`` in float32. Temperature and novelty use only elementwise arithmetic, one product and
@@ -228,7 +228,9 @@ class ServedNetwork(nn.Module):
         return tuple(self.outputs(*inputs).values())
 
     def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Probabilities [B, C], embedding [B, E], novelty [B] when there is one, loads [layers, experts], by name."""
+        """Probabilities [B, C], embedding [B, E], novelty [B] when there is one, loads [layers, experts], experts by
+        band [B, layers, bands, experts] and router entropy [B, layers], by name.
+        """
         alone = {"only_answer": True} if getattr(self.network, "answers_alone", False) else {}
         output: Output = self.network(*inputs, **alone)
         mask_BL, logits_BC = inputs[self.input_names.index("mask")], output.logits_BC
@@ -240,6 +242,8 @@ class ServedNetwork(nn.Module):
             "novelty": None if self.novelty is None else self.novelty(output.embedding_BE),
             "input_expert_load": output.input_expert_load_1X,
             "expert_load": output.expert_load_SX,
+            "experts_by_band": output.experts_by_band_BSGX,
+            "router_entropy": output.router_entropy_BS,
         }
         return {name: value for name, value in values.items() if value is not None}
 

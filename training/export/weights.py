@@ -31,6 +31,7 @@ from nightjar_alerts.models.bundle import (
     load_bundle,
     read_golden,
     verify_golden,
+    write_golden,
     write_manifest,
 )
 from nightjar_alerts.models.common import write_atomic
@@ -38,7 +39,8 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.network import Output
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
 from nightjar_alerts.models.networks.zoo import build
-from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.bundle import output_spec
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
 from nightjar_alerts.training.export.served import AXES, Ensembled, NoveltyScore, ServedNetwork, StrangerScore
@@ -90,6 +92,8 @@ def unpack(path: Path, folder: Path) -> Path:
 def export_again(path: Path, folder: Path) -> dict[str, Any]:
     """Copy a classifier's bundle to a new folder, its weights traced again by the exporter of today.
 
+    Outputs that the exporter of today adds join the manifest and the golden vectors.
+
     Returns
     -------
     How many ``nodes`` the graphs have, and how far the golden outputs of the new one are from those kept.
@@ -104,7 +108,13 @@ def export_again(path: Path, folder: Path) -> dict[str, Any]:
     shutil.copytree(path, folder, ignore=shutil.ignore_patterns(CUDA_MODEL))  # that one is of the old graph
     graph = folder / bundle.model.name
     trace(served, graph)
-    copy = write_manifest(folder, bundle.manifest)
+    inputs, outputs = read_golden(path)
+    values = run(open_session(graph), inputs)
+    write_golden(folder, inputs, values | outputs)
+    added = tuple(output_spec(name, value) for name, value in values.items() if name not in outputs)
+    copy = write_manifest(
+        folder, bundle.manifest.model_copy(update={"outputs": (*bundle.manifest.outputs, *added)})
+    )
     nodes = [_nodes(onnx.load(one)) for one in (bundle.model, graph)]
     return {"nodes_before": nodes[0], "nodes": nodes[1], "furthest": verify_golden(copy, open_session(graph))}
 

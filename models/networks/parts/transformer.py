@@ -215,6 +215,13 @@ class Encoder(nn.Module):
         """True where a [CLS] token leads each row."""
         return self.cls_1D is not None
 
+    @property
+    def answers_alone(self) -> bool:
+        """True where the last block of :meth:`answer` gets the [CLS] tokens only."""
+        last = self.blocks[-1]
+        assert isinstance(last, Block)
+        return self.leading and last.attention.answers_alone
+
     def forward(
         self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: Position | None = None
     ) -> tuple[Tensor, list[Routing]]:
@@ -240,7 +247,7 @@ class Encoder(nn.Module):
         """
         last = self.blocks[-1]
         assert isinstance(last, Block)
-        if not self.leading or not last.attention.answers_alone:
+        if not self.answers_alone:
             return self(x_ND, mask_BL, packed_BL)  # type: ignore[no-any-return]  # a module's call is untyped
         packing = Packing.of(mask_BL, self.leading, packed_BL)
         x_MD, routings = self._through(self._led(x_ND, mask_BL), packing, len(self.blocks) - 1)

@@ -15,7 +15,7 @@ from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.load import LoadedModel, check_bundle, load_model
 from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
-from nightjar_alerts.training.export.functions import STATISTICS, add_statistics, inlined
+from nightjar_alerts.training.export.functions import ROUTING, STATISTICS, add_statistics, inlined
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_a_model_says_which_kernels_run_it_and_answers_alike(bundle: Path) -> No
 
 @pytest.mark.usefixtures("built")
 def test_a_graph_without_a_place_for_kernels_runs_all_the_same(tiny_bundle: Path) -> None:
-    assert loaded(tiny_bundle, "on").kernels == ()
+    assert loaded(tiny_bundle, "on").kernels == (ROUTING,)
 
 
 def test_kernels_that_are_insisted_on_and_missing_end_the_start(

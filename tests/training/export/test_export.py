@@ -7,10 +7,11 @@ import onnx
 import pytest
 import torch
 
-from nightjar_alerts.models.bundle import Calibration, load_bundle
+from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Calibration, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.bundle import ExportError, Release, check_parity, export_bundle
+from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import write_graph
 from nightjar_alerts.training.export.served import AXES, ServedNetwork, parity_batches
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
@@ -19,6 +20,7 @@ from support.bundles import random_tokens, tiny_network, untrained_bundle
 
 pytestmark = pytest.mark.slow
 
+OUTPUTS = ["probabilities", "embedding", "input_expert_load", "expert_load", *ROUTING_OUTPUTS]
 SOURCE = DataSource(name="none", sha256="0" * 64, objects=0)
 
 
@@ -33,7 +35,7 @@ def test_the_graph_computes_only_chosen_experts(tiny_bundle: Path) -> None:
     counted |= {node.output[0] for node in model.graph.node if node.op_type == "Cast" and node.input[0] in counted}
     by_load = [node for node in model.graph.node if node.op_type == "Split" and {*node.input} & counted]
     assert sorted(len(node.output) for node in by_load) == [4, 4, 6]  # experts of two layers, bands
-    assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
+    assert {node.domain for node in inlined(model).graph.node} <= {"", "ai.onnx"}
     assert not [t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
 
 
@@ -67,8 +69,7 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
         gate.bias[2] = -1e6  # type: ignore[union-attr, operator]  # this network has them
     batches = parity_batches(random_tokens(1))
     served = ServedNetwork(network).eval()
-    names = ["probabilities", "embedding", "input_expert_load", "expert_load"]
-    write_graph(served, served.arguments(batches[0]), AXES, names, tmp_path / "model.onnx")
+    write_graph(served, served.arguments(batches[0]), AXES, OUTPUTS, tmp_path / "model.onnx")
     with pytest.raises(ExportError, match=r"no token reached expert_load\[0, 2\]"):
         check_parity(served, tmp_path / "model.onnx", batches)
 
@@ -81,8 +82,7 @@ def test_an_expert_that_only_a_cls_token_could_reach_is_compared_as_well(tmp_pat
         gate.bias[2] = -100.0  # type: ignore[union-attr, operator]  # this network has them
     batches = parity_batches(random_tokens(1))
     served = ServedNetwork(network).eval()
-    names = ["probabilities", "embedding", "input_expert_load", "expert_load"]
-    write_graph(served, served.arguments(batches[0]), AXES, names, path)
+    write_graph(served, served.arguments(batches[0]), AXES, OUTPUTS, path)
     assert check_parity(served, path, batches) < 1e-4
     model = onnx.load(path)
     module = "network.light_curve.blocks.1.feed_forward/Gemm"
