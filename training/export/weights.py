@@ -112,9 +112,7 @@ def export_again(path: Path, folder: Path) -> dict[str, Any]:
     values = run(open_session(graph), inputs)
     write_golden(folder, inputs, values | outputs)
     added = tuple(output_spec(name, value) for name, value in values.items() if name not in outputs)
-    copy = write_manifest(
-        folder, bundle.manifest.model_copy(update={"outputs": (*bundle.manifest.outputs, *added)})
-    )
+    copy = write_manifest(folder, bundle.manifest.model_copy(update={"outputs": (*bundle.manifest.outputs, *added)}))
     nodes = [_nodes(onnx.load(one)) for one in (bundle.model, graph)]
     return {"nodes_before": nodes[0], "nodes": nodes[1], "furthest": verify_golden(copy, open_session(graph))}
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
-from nightjar_alerts.models.networks.parts.transformer import Router
+from nightjar_alerts.models.networks.parts.transformer import Router, Routing
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.functions import ROUTING, inlined
@@ -45,10 +45,11 @@ def written_out(network: AstroMoE, batch: Arrays, layers: int) -> tuple[NDArray[
     """Count the choices and average the entropies token by token in double precision."""
     logits: list[NDArray[np.float64]] = []
     routers = [part for part in network.light_curve.modules() if isinstance(part, Router)]
-    hooks = [
-        router.register_forward_hook(lambda _module, _inputs, routing: logits.append(routing.logits_NE.double().numpy()))
-        for router in routers
-    ]
+
+    def keep(_module: Router, _inputs: object, routing: Routing) -> None:
+        logits.append(routing.logits_NE.double().numpy())
+
+    hooks = [router.register_forward_hook(keep) for router in routers]
     with torch.no_grad():
         network(*(torch.from_numpy(batch[name]) for name in network.input_names), only_answer=True)
     for hook in hooks:
@@ -78,7 +79,8 @@ def test_routing_of_network_graph_and_kernel_equals_sums_written_out(
     example = served.arguments(ragged(1))
     with torch.no_grad():
         names = list(served.outputs(*example.values()))
-    write_graph(served, example, AXES, names, path, served.answers_to_nothing(), served.works_on_rows(), served.native())
+    conditions = served.answers_to_nothing(), served.works_on_rows(), served.native()
+    write_graph(served, example, AXES, names, path, *conditions)
     assert [function.name for function in onnx.load(path).functions] == [ROUTING]
     sessions = open_session(path), open_session(path, kernels=native_library)
     for batch in (ragged(2), ragged(3, 1), ragged(4, 33)):
