@@ -340,7 +340,11 @@ def _routing_by_band(
     expert_TK: Any, logits_TX: Any, band_BL: Any, mask_BL: Any, layers: int, bands: int, leading: bool
 ) -> tuple[Any, Any]:
     """Translate ``parts.routing.routing_by_band``: sums over each row's observations as one product per layer."""
-    ints, experts = lambda *values: opset20.Constant(value_ints=values), logits_TX.shape[1]
+    experts = logits_TX.shape[1]
+
+    def ints(*values: int) -> Any:
+        return opset20.Constant(value_ints=values)
+
     off_on = opset20.Constant(value_floats=[0.0, 1.0])
     chosen_TKX = opset20.OneHot(expert_TK, ints(experts), off_on)
     log_p_TX = opset20.LogSoftmax(logits_TX)

@@ -25,7 +25,7 @@ from nightjar_alerts.training.export.served import AXES, ServedNetwork
 from support.bundles import random_tokens, tiny_network
 
 Arrays = dict[str, NDArray[Any]]
-LAYERS: dict[str, tuple[dict[str, object], int]] = {
+LAYERS: dict[str, tuple[dict[str, Any], int]] = {
     "cls": ({"n_blocks": 3}, 2),  # the last block gets the [CLS] tokens only
     "mean": ({"n_blocks": 2, "pooling": "mean"}, 2),
     "rotary": ({"n_blocks": 2, "time_encoding": "rotary"}, 2),  # its blocks get all tokens
@@ -95,7 +95,7 @@ def test_routing_of_network_graph_and_kernel_equals_sums_written_out(
 
 
 @pytest.mark.parametrize("changes", [{"n_experts": 0}, {"n_blocks": 1}, {"aux_counts_padding": True}], ids=str)
-def test_network_without_routed_observations_has_no_routing(changes: dict[str, object]) -> None:
+def test_network_without_routed_observations_has_no_routing(changes: dict[str, Any]) -> None:
     served = ServedNetwork(tiny_network(**changes)).eval()
     with torch.no_grad():
         assert not set(ROUTING_OUTPUTS) & set(served.outputs(*served.arguments(ragged(1)).values()))
