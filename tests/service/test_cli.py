@@ -133,7 +133,7 @@ def test_check(tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert out.startswith("tiny 0.0.1")
     assert len(out.splitlines()) == 6 + 9
-    assert "native kernels: " in out
+    assert "native kernels: Routing" in out or "native kernels: none" in out  # where the library is not built
     altered = shutil.copytree(tiny_bundle, tmp_path / "altered")
     with (altered / "model.onnx").open("ab") as model:
         model.write(b"\0")
