@@ -59,7 +59,7 @@ known Solar System object at the time of the alert."""
 
 KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
 
-_REDSHIFTS: Final = (
+REDSHIFTS: Final = (
     "zspec",
     "z_final",
     *(f"{host}_{kind}" for host in ("hostgal", "hostgal2") for kind in ("zspec", "zphot")),
@@ -69,24 +69,21 @@ REDSHIFT_RANGE: Final = (-0.01, 12.0)
 
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Largest absolute value of a metadata column: networks see metadata in single precision, which ends here."""
-
-
-REDSHIFTS: Final = ("zspec", "zphot", "z_final")
-"""Ends of the names of redshifts."""
-MAX_REDSHIFT: Final = 20.0
-"""Largest redshift; larger numbers are velocities."""
-_LARGEST: Final = {name: MAX_REDSHIFT if name.endswith(REDSHIFTS) else LARGEST for name in KNOWN_COLUMNS}
+_BOUNDS: Final = {name: REDSHIFT_RANGE if name in REDSHIFTS else (-LARGEST, LARGEST) for name in KNOWN_COLUMNS}
 
 
 def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]:
     """Keep the known columns that hold a value.
 
-    Sentinels, nulls, NaN, what is infinite to a network and redshifts above :data:`MAX_REDSHIFT` are missing.
+    Sentinels, nulls, NaN, what is infinite to a network and redshifts outside :data:`REDSHIFT_RANGE` are missing.
     """
     return {
         name: float(value)
         for name, value in values.items()
-        if value is not None and -(limit := _LARGEST.get(name, -1.0)) <= value <= limit and value not in SENTINELS
+        if value is not None
+        and (bounds := _BOUNDS.get(name)) is not None
+        and bounds[0] <= value <= bounds[1]
+        and value not in SENTINELS
     }
 
 
@@ -95,7 +92,7 @@ def implausible_redshifts(values: Mapping[str, float]) -> dict[str, str]:
     low, high = REDSHIFT_RANGE
     return {
         name: f"must be a redshift from {low} to {high:g}, not {value:.6g}"
-        for name in _REDSHIFTS
+        for name in REDSHIFTS
         if (value := values.get(name)) is not None and value not in SENTINELS and (value < low or value > high)
     }
 

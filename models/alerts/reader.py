@@ -29,7 +29,7 @@ from nightjar_alerts.models.alerts.plans import PacketPlan
 from nightjar_alerts.models.alerts.surveys import SURVEYS
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.limits import Allowance, TooCostly
-from nightjar_alerts.models.metadata import clean_metadata, implausible_redshifts
+from nightjar_alerts.models.metadata import clean_metadata
 
 Record = Mapping[str, Any]
 
@@ -229,8 +229,6 @@ def _metadata_of(record: Record, plan: PacketPlan) -> dict[str, float]:
         values = {name: [_number(_at(record, path)) for path in paths] for name, paths in plan.context.items()}
         first = {name: next((value for value in each if value is not None), None) for name, each in values.items()}
         metadata = clean_metadata(first) | metadata
-    for name in implausible_redshifts(metadata):  # missing, like a sentinel: the packet is not the client's work
-        del metadata[name]
     return metadata
 
 

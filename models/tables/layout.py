@@ -13,7 +13,7 @@ import numpy as np
 
 from nightjar_alerts.models.checks import DEEPEST, SHALLOWEST
 from nightjar_alerts.models.filters import known_filter
-from nightjar_alerts.models.metadata import KNOWN_COLUMNS, MAX_REDSHIFT, REDSHIFTS
+from nightjar_alerts.models.metadata import KNOWN_COLUMNS, REDSHIFT_RANGE, REDSHIFTS
 from nightjar_alerts.models.photometry import (
     FILTERS,
     JD_MINUS_MJD,
@@ -691,7 +691,7 @@ class _Guesser:
         for name in self._free(self._is_numeric, self.scalars):
             known = last_part(name)
             wanted = known if known in KNOWN_COLUMNS else vocabulary.METADATA.get(known.lower(), "")
-            is_velocity = wanted.endswith(REDSHIFTS) and (self._finite(name) > MAX_REDSHIFT).any()
+            is_velocity = wanted in REDSHIFTS and (self._finite(name) > REDSHIFT_RANGE[1]).any()
             if wanted and not is_velocity:
                 found.setdefault(wanted, name)
         return found

@@ -143,8 +143,6 @@ class TableObject:
             PhotometryWarning("implausible_redshift", f"{name} {detail}; it is not used")
             for name, detail in implausible_redshifts(self.metadata).items()
         ]
-        for name in implausible_redshifts(metadata):
-            del metadata[name]
         curve = LightCurve.from_columns(
             self.mjd[keep],
             without_reference(flux, bands) if self.flux_kind == "total" else flux,

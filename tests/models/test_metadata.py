@@ -29,7 +29,8 @@ def test_sentinels_are_missing(sentinel: float | None) -> None:
 
 
 def test_unknown_names_are_dropped_and_ordinary_values_kept() -> None:
-    assert clean_metadata({"ra": 1.0, "mwebv": 0, "z_final": -9.1}) == {"mwebv": 0.0, "z_final": -9.1}
+    assert clean_metadata({"ra": 1.0, "mwebv": 0, "z_final": -0.005}) == {"mwebv": 0.0, "z_final": -0.005}
+    assert clean_metadata({"mwebv": -9.1, "z_final": -9.1, "hostgal_zspec": 12.5}) == {"mwebv": -9.1}
 
 
 @pytest.mark.parametrize(

@@ -484,11 +484,11 @@ def test_metadata_columns_are_found_by_name() -> None:
 
 
 def test_implausible_redshift_is_not_used_and_adds_a_warning() -> None:
-    rows = [(*row, 20.0) for row in ROWS]
+    rows = [(*row, -0.5) for row in ROWS]
     curve = read(csv_of(rows, (*NAMES, "redshift")))[1][0].light_curve()
     assert dict(curve.metadata) == {}
     assert [warning.reason for warning in curve.warnings] == ["implausible_redshift"]
-    assert "zspec must be a redshift from -0.01 to 12, not 20" in curve.warnings[0].detail
+    assert "zspec must be a redshift from -0.01 to 12, not -0.5" in curve.warnings[0].detail
 
 
 def test_object_without_usable_points_has_an_error_that_says_why() -> None:
