@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nightjar_alerts.classify_command import main
+from nightjar_alerts.classify_command import Report, main
 from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
@@ -396,6 +396,15 @@ def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "two.csv").write_text("\n".join(rows))
     assert run(tmp_path / "two.csv", "--quiet") == 0
     assert "warning: 1 of 11 (Star A): " in capsys.readouterr().out
+
+
+def test_report_counts_observations_of_filters_without_a_band_across_resumed_runs() -> None:
+    result = Result({"status": "classified", "object_id": "1", "class": "Ia", "other_filters": {"BP": 2, "RP": 1}}, {})
+    report, resumed = Report(), Report()
+    report.add_results("a.csv", [result, result])
+    resumed.update(json.loads(json.dumps(report.to_dict())))
+    resumed.add_results("b.csv", [result])
+    assert "observations that the model has no band for, not used: 6 in BP, 3 in RP" in resumed.lines()
 
 
 def test_classify_reads_address_key_and_timeout_from_the_environment(

@@ -309,6 +309,7 @@ class Report:
     others : number of files of another kind; ``other_names`` has the first of them.
     empty : folders without a file.
     warnings : number of light curves with a warning, the text and the name of the first, by reason.
+    other_filters : observations that the model could not use, by filter.
     """
 
     inputs: int = 0
@@ -319,11 +320,13 @@ class Report:
     other_names: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
     warnings: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    other_filters: Counter[str] = field(default_factory=Counter)
 
     def add_results(self, name: str, results: Sequence[Result]) -> None:
         """Count the results of an input; ``name`` stands for objects without a name."""
         self.counts.update((result.status, result.reason) for result in results)
         for result in results:
+            self.other_filters.update(result.other_filters)
             for warning in result.warnings:
                 first = (0, warning["detail"], result.object_id or name)
                 count, detail, first_name = self.warnings.get(warning["reason"], first)
@@ -354,6 +357,9 @@ class Report:
         lines = [f"{total:,} light curve{'' if total == 1 else 's'}: {summary_of(self.counts)}"]
         for count, detail, name in self.warnings.values():
             lines.append(f"warning: {count:,} of {total:,} ({name}{', ...' if count > 1 else ''}): {detail}")
+        if self.other_filters:
+            counts = ", ".join(f"{count:,} in {name}" for name, count in self.other_filters.most_common())
+            lines.append(f"observations that the model has no band for, not used: {counts}")
         lines += [f"not read: {name}: {detail}" for name, detail in self.shown]
         if self.unread > len(self.shown):
             lines.append(f"not read: {self.unread - len(self.shown):,} more")
@@ -372,6 +378,7 @@ class Report:
         """Take over a report of an interrupted run."""
         for name, value in values.items():
             setattr(self, name, value)
+        self.other_filters = Counter(self.other_filters)
         self.counts = Counter({(status, reason): count for status, reason, count in values["counts"]})
         self.shown = [(name, detail) for name, detail in values["shown"]]
         self.warnings = {reason: (count, text, name) for reason, (count, text, name) in values["warnings"].items()}
