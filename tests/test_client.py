@@ -237,12 +237,14 @@ def test_client_and_classifier_are_exchangeable() -> None:
 
     def classify(engine: Classifier | Client) -> list[Result]:
         with engine:
-            results = engine.classify([body, b"nothing"], embedding=True)
+            results = engine.classify([body, b"nothing"], embedding=True, experts=True)
             return [engine.classify(body), *results, *engine.stream([body])]
 
     with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as real:
         remote = classify(Client(f"http://{HOST}:{real.port}"))
     local = classify(Classifier(native="off"))
+    assert local[1].experts is not None
+    assert local[0].experts is None
     for one, other in zip(local, remote, strict=True):
         assert one.to_dict().keys() == other.to_dict().keys()
         assert (one.class_name, one.reason, one.model) == (other.class_name, other.reason, other.model)

@@ -178,6 +178,28 @@ class _Unclassified(Reply):
 _OTHER_MODEL = "model of this result, if it is not the model of the response"
 
 
+class ExpertLayer(Reply):
+    """One expert layer of the network."""
+
+    router_entropy: float = Field(
+        ge=0,
+        description="mean entropy of the router's softmax over all experts, in nats: 0 if it is certain of one expert, "
+        "the logarithm of the number of experts if it prefers none",
+    )
+    bands: dict[str, list[int]] = Field(
+        description="for each band with observations: how often its observations chose each expert. Every observation "
+        "chooses the same number of experts"
+    )
+
+
+class Experts(Reply):
+    """Experts that the observations of a light curve chose."""
+
+    layers: list[ExpertLayer] = Field(
+        description="expert layers whose router sees the observations, in the order of the network"
+    )
+
+
 class PhotometryWarning(Reply):
     """Something that is probably wrong with the values of a light curve."""
 
@@ -188,6 +210,7 @@ class PhotometryWarning(Reply):
     detail: str = Field(description="description, and what to do")
 
 
+_EXPERTS = "experts that the observations chose; present if requested and if the model has them"
 _WARNINGS = "what is probably wrong with the values of the light curve; absent if nothing"
 _FILTERS = "band used for each filter that the request described; absent if it described none"
 
@@ -195,6 +218,7 @@ _FILTERS = "band used for each filter that the request described; absent if it d
 class CurveResult(_Classification):
     """A light curve that was classified."""
 
+    experts: Experts | None = Field(None, description=_EXPERTS)
     filters: dict[str, str] | None = Field(None, description=_FILTERS)
     warnings: list[PhotometryWarning] | None = Field(None, description=_WARNINGS)
     model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
@@ -239,6 +263,7 @@ _LIGHT_CURVE = "light curve of the packet; only when asked for, and absent if it
 class PacketResult(_PacketIdentity, _Classification):
     """An alert that was classified."""
 
+    experts: Experts | None = Field(None, description=_EXPERTS)
     light_curve: LightCurveOut | None = Field(None, description=_LIGHT_CURVE)
 
 

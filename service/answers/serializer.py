@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from nightjar_alerts.models.alerts.packet import Packet
-from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Bundle
 from nightjar_alerts.models.evolution import History, stability
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.photometry import FILTERS
@@ -91,6 +91,7 @@ class ResultSerializer:
         errors: Sequence[FieldError] | None = None,
         embedding: bool = False,
         coverage: float | None = None,
+        experts: bool = False,
     ) -> dict[str, Any]:
         """Return the document of one result.
 
@@ -100,7 +101,7 @@ class ResultSerializer:
         errors : invalid values of a light curve; None for a packet, whose result has no such list.
         coverage : of the prediction set; the model's default if None.
         """
-        return self.results([outcome], [identity], [errors], embedding, coverage)[0]
+        return self.results([outcome], [identity], [errors], embedding, coverage, experts)[0]
 
     def results(
         self,
@@ -109,6 +110,7 @@ class ResultSerializer:
         errors: Iterable[Sequence[FieldError] | None],
         embedding: bool = False,
         coverage: float | None = None,
+        experts: bool = False,
     ) -> list[dict[str, Any]]:
         """Return the documents of several results; see :meth:`result`."""
         posteriors = iter(
@@ -117,7 +119,7 @@ class ResultSerializer:
         return [
             failure_document(outcome, identity, item_errors)
             if outcome.prediction is None
-            else self._result(outcome, identity, next(posteriors), embedding)
+            else self._result(outcome, identity, next(posteriors), embedding, experts)
             for outcome, identity, item_errors in zip(outcomes, identities, errors, strict=True)
         ]
 
@@ -127,6 +129,7 @@ class ResultSerializer:
         identity: Mapping[str, object],
         posterior: PosteriorResult,
         embedding: bool,
+        experts: bool,
     ) -> dict[str, Any]:
         assert outcome.prediction is not None
         values = posterior.values
@@ -147,7 +150,22 @@ class ResultSerializer:
             result["subtype"] = self._subtypes.subtype(outcome.subtype)
         if embedding:
             result["embedding"] = outcome.prediction.outputs["embedding"]
+        if experts and all(name in outcome.prediction.outputs for name in ROUTING_OUTPUTS):
+            result["experts"] = self._experts(outcome.prediction)
         return result
+
+    def _experts(self, prediction: Prediction) -> dict[str, Any]:
+        """Return the fields of :class:`service.answers.replies.Experts`; only bands with observations have counts."""
+        counts_SGX, entropy_S = (prediction.outputs[name] for name in ROUTING_OUTPUTS)
+        return {
+            "layers": [
+                {
+                    "router_entropy": entropy,
+                    "bands": {band: row for band, row in zip(self.bands, rows, strict=True) if any(row)},
+                }
+                for entropy, rows in zip(entropy_S.tolist(), counts_SGX.astype(int).tolist(), strict=True)
+            ]
+        }
 
     def subtype(self, outcome: Outcome) -> dict[str, Any]:
         """Return the fields of :class:`service.answers.replies.Subtype` for an outcome with a prediction."""
@@ -308,6 +326,7 @@ def serialize_all(
     errors: Sequence[Sequence[FieldError] | None],
     embedding: bool = False,
     coverage: float | None = None,
+    experts: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the document of each result, by the serializer of its model.
 
@@ -315,7 +334,7 @@ def serialize_all(
     """
     distinct = dict.fromkeys(serializers)
     if len(distinct) == 1:
-        return serializers[0].results(outcomes, identities, errors, embedding, coverage)
+        return serializers[0].results(outcomes, identities, errors, embedding, coverage, experts)
     documents: dict[int, dict[str, Any]] = {}
     for serializer in distinct:
         indices = [index for index, other in enumerate(serializers) if other is serializer]
@@ -325,6 +344,7 @@ def serialize_all(
             [errors[index] for index in indices],
             embedding,
             coverage,
+            experts,
         )
         if serializer.provenance != serializers[0].provenance:
             results = [result | {"model": serializer.provenance} for result in results]

@@ -442,6 +442,13 @@ _SUBTYPE = pa.struct(
         "model": pa.map_(pa.string(), pa.string()),
     }
 )
+_EXPERTS = pa.struct(
+    {
+        "layers": pa.list_(
+            pa.struct({"router_entropy": pa.float64(), "bands": pa.map_(pa.string(), pa.list_(pa.int64()))})
+        )
+    }
+)
 _STRUCTS: dict[str, Any] = {"probabilities": pa.float64(), "hierarchy": pa.float64(), "points_per_band": pa.int64()}
 
 
@@ -461,6 +468,8 @@ def write_arrow(response: ClassifyResults) -> bytes:
         columns["subtype"] = pa.array([_plain_members(result.get("subtype")) for result in results], _SUBTYPE)
     if response.options.embedding:
         columns["embedding"] = _embeddings(response)
+    if any("experts" in result for result in results):
+        columns["experts"] = pa.array([_plain_layers(result.get("experts")) for result in results], _EXPERTS)
     batch = pa.record_batch(columns).replace_schema_metadata({"model": orjson.dumps(response.model)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -475,6 +484,10 @@ def _plain(value: object) -> object:
 
 def _plain_members(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if value is None else {name: _plain(member) for name, member in value.items()}
+
+
+def _plain_layers(experts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if experts is None else {"layers": [_plain_members(layer) for layer in experts["layers"]]}
 
 
 def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind: Any) -> Any:

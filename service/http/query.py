@@ -15,6 +15,7 @@ from nightjar_alerts.service.lightcurves.decoding import ObjectReader, decode_fi
 from nightjar_alerts.service.lightcurves.schemas import (
     DEADLINE_TEXT,
     EMBEDDING_TEXT,
+    EXPERTS_TEXT,
     PRIOR_TEXT,
     Deadline,
     Options,
@@ -55,6 +56,7 @@ class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     ] = ""
     prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
     embedding: Annotated[bool, Meta(description=EMBEDDING_TEXT)] = False
+    experts: Annotated[bool, Meta(description=EXPERTS_TEXT)] = False
     light_curve: Annotated[
         bool, Meta(description="return the light curve of each packet, in the form that `/v1/classify` takes")
     ] = False

@@ -63,7 +63,13 @@ def build_results(
     """
     first = serializers[0]
     results = serialize_all(
-        serializers[: len(outcomes)], outcomes, identities, errors, options.embedding, options.coverage
+        serializers[: len(outcomes)],
+        outcomes,
+        identities,
+        errors,
+        options.embedding,
+        options.coverage,
+        options.experts,
     )
     return ClassifyResults(
         first.provenance, first.classes, first.groups, first.bands, first.embedding_dim, results, options

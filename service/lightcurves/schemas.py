@@ -169,6 +169,7 @@ PRIOR_TEXT = (
 Deadline = Annotated[int, Meta(ge=1)] | None
 DEADLINE_TEXT = "deadline in milliseconds, after which the request fails with 504"
 EMBEDDING_TEXT = "if true, results include the network's embedding of the light curve"
+EXPERTS_TEXT = "if true, results include the experts of the network that the observations chose, by layer and band"
 
 
 class Options(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -195,6 +196,7 @@ class Options(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
             "values; msgpack always has the bytes, Arrow a list column"
         ),
     ] = "list"
+    experts: Annotated[bool, Meta(description=EXPERTS_TEXT)] = False
 
 
 DEFAULT_OPTIONS: Final = Options()

@@ -162,12 +162,12 @@ class Classifier:
     @overload
     def classify(
         self, data: LightCurve, /, *, embedding: bool = False, prior: RequestedPrior = None,
-        coverage: float | None = None,
+        coverage: float | None = None, experts: bool = False,
     ) -> Result: ...  # fmt: skip
     @overload
     def classify(
         self, data: Any = None, /, *, embedding: bool = False, prior: RequestedPrior = None,
-        coverage: float | None = None, **fields: Any,
+        coverage: float | None = None, experts: bool = False, **fields: Any,
     ) -> Any: ...  # fmt: skip
     def classify(
         self,
@@ -177,6 +177,7 @@ class Classifier:
         embedding: bool = False,
         prior: RequestedPrior = None,
         coverage: float | None = None,
+        experts: bool = False,
         **fields: Any,
     ) -> Result | Results:
         """Classify light curves or alerts.
@@ -188,6 +189,7 @@ class Classifier:
         embedding : add the network's embedding to each result.
         prior : class shares that the results assume: a name, or weights by class; default: those of the model.
         coverage : of prediction sets, above 0 and below 1.
+        experts : add the experts that the observations chose to each result, where the model has them.
         fields : of the light curve (``mjd``, ``flux``, ``flux_err``, ``band``, ...), or options of the reader of
             tables (:class:`nightjar_alerts.TableOptions`).
 
@@ -206,7 +208,7 @@ class Classifier:
             If a table cannot be read; :class:`TableQuestion` if it can be read in two ways.
         """
         request = read_request(data, fields)
-        options = CallOptions.of(request.options, embedding=embedding, prior=prior, coverage=coverage)
+        options = CallOptions.of(request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
         results = list(chain.from_iterable(_Call(self, options, request.indexed).results(request.inputs)))
         if not request.single:
             return Results(results, request.notes)
@@ -221,6 +223,7 @@ class Classifier:
         embedding: bool = False,
         prior: RequestedPrior = None,
         coverage: float | None = None,
+        experts: bool = False,
     ) -> Iterator[Result]:
         """Yield the results of any number of light curves, alerts or tables, in order, in bounded memory.
 
@@ -228,7 +231,7 @@ class Classifier:
         ----------
         items : whose elements may be whatever :meth:`classify` accepts.
         """
-        options = CallOptions(embedding, prior, coverage)
+        options = CallOptions(embedding, prior, coverage, experts)
         for results in self.classify_each(read_request(items, {}).inputs, options):
             yield from results
 
@@ -524,6 +527,7 @@ class _Call:
                 [slot.errors for slot in group],
                 self._options.embedding,
                 self._options.coverage,
+                self._options.experts,
             )
             for slot, document in zip(group, documents, strict=True):
                 slot.document, slot.provenance = document, serializer.provenance

@@ -116,6 +116,7 @@ class _Options(CallOptions):
             "embedding": self.embedding or None,
             "prior": self.prior,
             "coverage": self.coverage,
+            "experts": self.experts or None,
             "deadline_ms": None if remaining is None else max(1, round(1000 * remaining)),
         }
         return {name: value for name, value in members.items() if value is not None}
@@ -447,6 +448,7 @@ class _Base(Generic[EvolutionT, StreamT]):
         embedding: bool = False,
         prior: RequestedPrior = None,
         coverage: float | None = None,
+        experts: bool = False,
         deadline: float | None = None,
         **fields: Any,
     ) -> Any:
@@ -464,7 +466,9 @@ class _Base(Generic[EvolutionT, StreamT]):
             As the classifier does.
         """
         request = read_request(data, fields)
-        options = _options(deadline, request.options, embedding=embedding, prior=prior, coverage=coverage)
+        options = _options(
+            deadline, request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts
+        )
         return self._classify(request, options)
 
     def evolution(
@@ -493,16 +497,19 @@ class _Base(Generic[EvolutionT, StreamT]):
         embedding: bool = False,
         prior: RequestedPrior = None,
         coverage: float | None = None,
+        experts: bool = False,
         deadline: float | None = None,
     ) -> StreamT:
         """Yield the results of any number of light curves or alerts, in order, in bounded memory."""
-        return self._stream(items, _options(deadline, {}, embedding=embedding, prior=prior, coverage=coverage))
+        return self._stream(
+            items, _options(deadline, {}, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
+        )
 
 
 def _options(deadline: float | None, named: Mapping[str, Any], **default: Any) -> _Options:
     given = CallOptions.of(named, **default)
     end = None if deadline is None else time.monotonic() + deadline
-    return _Options(given.embedding, given.prior, given.coverage, end)
+    return _Options(given.embedding, given.prior, given.coverage, given.experts, end)
 
 
 class Client(_Base[Evolution, Iterator[Result]]):
@@ -536,7 +543,7 @@ class Client(_Base[Evolution, Iterator[Result]]):
 
     def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
         """Yield the results of each input, in order: several where it is a packet of several alerts."""
-        return self._each(inputs, _Options(options.embedding, options.prior, options.coverage))
+        return self._each(inputs, _Options(options.embedding, options.prior, options.coverage, options.experts))
 
     def _each(self, inputs: Iterable[Input], options: _Options, indexed: bool = False) -> Iterator[list[Result]]:
         remaining, start = iter(inputs), 0

@@ -171,11 +171,13 @@ class CallOptions:
     embedding : whether results have the network's embedding.
     prior : class shares that the results assume, a name or weights by class.
     coverage : of the prediction sets, above 0 and below 1.
+    experts : whether results have the experts that the observations chose.
     """
 
     embedding: bool = False
     prior: RequestedPrior = None
     coverage: float | None = None
+    experts: bool = False
 
     def __post_init__(self) -> None:
         """Raise TypeError or ValueError for values that ``/v1/classify`` rejects."""

@@ -128,6 +128,11 @@ class Result:
         return None if values is None else np.asarray(values, np.float32)
 
     @property
+    def experts(self) -> dict[str, Any] | None:
+        """Experts that the observations chose, by layer and band; None unless requested and the model has them."""
+        return self._document.get("experts")
+
+    @property
     def reason(self) -> str:
         """Machine-readable reason why there is no class; empty if classified."""
         return str(self._document.get("reason", ""))

@@ -256,11 +256,13 @@ def test_arrow_response_has_a_column_for_every_field() -> None:
         "coverage": 0.9,
         "model": {"name": "types", "version": "1.0.0"},
     }
-    results = [described, CLASSIFIED | {"subtype": subtype}]
+    experts = {"layers": [{"router_entropy": 0.5, "bands": {"g": [2, 0]}}, {"router_entropy": 0.25, "bands": {}}]}
+    results = [described, CLASSIFIED | {"subtype": subtype, "experts": experts}]
     table = pa.ipc.open_stream(
         arrow.write_arrow(ClassifyResults({}, ("x", "y"), ("all",), BANDS, 3, results, options))
     ).read_all()
     assert set(table.schema.names) == fields
+    assert table["experts"].to_pylist(maps_as_pydicts="strict") == [None, experts]
     first, second = table["subtype"].to_pylist(maps_as_pydicts="strict")
     assert first is None
     assert {name: value for name, value in second.items() if value is not None} == subtype

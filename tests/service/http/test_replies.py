@@ -50,6 +50,23 @@ def test_serializer_embedding_only_if_requested() -> None:
     assert orjson.loads(text)["results"][0]["embedding"] == [0.0, 1.0, 2.0]
 
 
+def test_serializer_experts_only_if_requested_and_returned_by_the_model() -> None:
+    outcome = classified([1.0] * CLASSES)
+    assert outcome.prediction is not None
+    assert "experts" not in SERIALIZER.result(outcome, {"object_id": ""}, experts=True)
+    counts_SGX = np.zeros((2, 6, 3), np.float32)
+    counts_SGX[:, 1] = [[2, 0, 2], [1, 3, 0]]
+    outcome.prediction.outputs.update(experts_by_band=counts_SGX, router_entropy=np.array([0.5, 1], np.float32))
+    assert "experts" not in SERIALIZER.result(outcome, {"object_id": ""})
+    text = SERIALIZER.write([SERIALIZER.result(outcome, PACKET, experts=True)])
+    assert orjson.loads(text)["results"][0]["experts"] == {
+        "layers": [
+            {"router_entropy": 0.5, "bands": {"g": [2, 0, 2]}},
+            {"router_entropy": 1.0, "bands": {"g": [1, 3, 0]}},
+        ]
+    }
+
+
 @pytest.mark.parametrize("status", ["abstained", "rejected", "failed"])
 def test_serializer_packet_without_result_has_a_reason(status: Status) -> None:
     outcome = Outcome(status, reason="empty", detail="there are no bytes")

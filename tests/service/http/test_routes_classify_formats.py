@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from nightjar_alerts.cli import SAMPLES
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, CurveResult, PacketResult
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.registry.loader import load_one
@@ -106,6 +108,38 @@ def test_classify_every_format_names_the_model(real: Live) -> None:
     _, _, text = ask(real, JSON_TYPE, BODIES[JSON_TYPE]([curve()]))
     _, _, data = ask(real, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]))
     assert msgspec.msgpack.decode(data)["model"] == json.loads(text)["model"]
+
+
+def test_classify_experts_are_the_same_in_every_format(real: Live, edge: Live) -> None:
+    body = {**drawn(4)[0], "options": {"prior": "uniform"}}
+    _, _, reply = ask(real, JSON_TYPE, json.dumps(body).encode(), query="?experts=true")
+    (expected,) = ClassifyReply.model_validate_json(reply, strict=True).results
+    assert isinstance(expected, CurveResult)
+    assert expected.experts is not None
+    points = {band: number for band, number in expected.points_per_band.items() if number}
+    for layer in expected.experts.layers:
+        chosen = {band: sum(counts) / points[band] for band, counts in layer.bands.items()}
+        assert chosen == dict.fromkeys(points, max(chosen.values()))
+        experts = len(next(iter(layer.bands.values())))
+        assert 0 < layer.router_entropy <= np.log(experts) * 1.000001
+    for wanted in (MSGPACK_TYPE, ARROW_TYPE, NDJSON_TYPE):
+        _, headers, reply = ask(real, JSON_TYPE, json.dumps(body).encode(), wanted, "?experts=true")
+        layers = results_of(headers["content-type"], reply)[0]["experts"]["layers"]
+        found = [layer | {"bands": dict(layer["bands"])} for layer in layers]  # Arrow's maps are lists of pairs
+        assert found == expected.experts.model_dump()["layers"], wanted
+    _, _, reply = ask(edge, JSON_TYPE, json.dumps(body).encode(), query="?experts=true")
+    assert "experts" not in results_of(JSON_TYPE, reply)[0], "the model has none"
+
+
+def test_alerts_experts_are_in_the_result(real: Live) -> None:
+    packet = (SAMPLES / "lsst_9876522240000007.avro").read_bytes()
+    status, reply = real.post("/v1/alerts?experts=true", packet)
+    (result,) = AlertsReply.model_validate(reply).results
+    assert status == 200
+    assert isinstance(result, PacketResult)
+    assert result.experts is not None
+    for layer in result.experts.layers:
+        assert layer.bands.keys() == {band for band, number in result.points_per_band.items() if number}
 
 
 def test_classify_embedding_options_select_type_and_encoding(edge: Live) -> None:
