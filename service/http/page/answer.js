@@ -130,6 +130,44 @@ function leftOut(result, limits) {
   return lines;
 }
 
+const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
+
+/** Experts that the observations of each band chose: one table for each layer, whose cells are coloured by share. */
+function Experts({ layers, pointsPerBand }) {
+  const bands = Object.keys(layers[0].bands);
+  const number = layers[0].bands[bands[0]].length;
+  const each = Math.round(sum(layers[0].bands[bands[0]]) / pointsPerBand[bands[0]]);
+  return html`<details class="experts">
+    <summary>Experts of the network</summary>
+    <p class="small">
+      In each layer a router sends every observation to ${each} of ${number} experts, which are numbered from 0. The cells give the share of a band’s
+      observations that went to an expert, in percent.${" "}
+      Router entropy says how sure the router is: 0 if it is certain of one expert, ${Math.log(number).toFixed(2)} nats if it prefers none.
+    </p>
+    <div class="layers">
+      ${layers.map(
+        ({ router_entropy: entropy, bands: counts }, layer) => html`<table key=${layer}>
+          <caption>Layer ${layer}: router entropy ${entropy.toFixed(2)} nats, as if undecided between ${Math.exp(entropy).toFixed(1)} experts</caption>
+          <thead>
+            <tr><th scope="col">Band</th>${counts[bands[0]].map((_, expert) => html`<th key=${expert} scope="col" aria-label=${`Expert ${expert}`}>${expert}</th>`)}</tr>
+          </thead>
+          <tbody>
+            ${Object.entries(counts).map(
+              ([band, chosen]) => html`<tr key=${band}>
+                <th scope="row">${band}</th>
+                ${chosen.map((times, expert) => {
+                  const share = times / pointsPerBand[band];
+                  return html`<td key=${expert} style=${{ "--share": share }}>${Math.round(100 * share)}</td>`;
+                })}
+              </tr>`,
+            )}
+          </tbody>
+        </table>`,
+      )}
+    </div>
+  </details>`;
+}
+
 /** What the network saw, what was left out and why, and what else was used; `step` as in Answer. */
 export function Account({ result, model, description, points, step }) {
   const until = (points || []).filter(({ mjd }) => !step || mjd <= step.mjd);
@@ -174,6 +212,7 @@ export function Account({ result, model, description, points, step }) {
       <dd>${modelName(model)}, classes ${model.taxonomy}, calibration ${model.calibration}</dd>
       ${result.schema_version && html`<dt>Packet</dt><dd>${result.survey} ${result.schema_version}, alert ${result.alert_id}</dd>`}
     </dl>
+    ${!step && result.experts?.layers.length > 0 && html`<${Experts} layers=${result.experts.layers} pointsPerBand=${result.points_per_band} />`}
   </section>`;
 }
 

@@ -275,7 +275,7 @@ function App() {
     ...(other_filters && { other_filters }),
   };
   if (answer.result.status !== "classified") for (const name of ["class", "probabilities"]) delete result[name];
-  for (const name of ["prediction_set", "coverage", "evidence", "subtype"]) if (!(name in answer.result)) delete result[name];
+  for (const name of ["prediction_set", "coverage", "evidence", "subtype", "experts"]) if (!(name in answer.result)) delete result[name];
   const description = models.find(({ name, version }) => name === answer.model?.name && version === answer.model?.version);
   const shown = step ? { ...result, ...step, prediction_set: step.prediction_set || undefined, subtype: undefined } : result;
   const { subtype } = shown;

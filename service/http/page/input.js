@@ -138,7 +138,7 @@ async function readPackets(sources, settings) {
     postParts(
       "v1/alerts",
       sources.map(({ body }) => body),
-      { ...query, light_curve: true },
+      { ...query, light_curve: true, experts: true },
     ),
   );
   if (content.results.length !== sources.length) return null;
@@ -151,10 +151,10 @@ async function* readOne(source, settings, signal) {
     yield* readTable(source, settings, signal);
   } else if (source.kind === "packet") {
     const { coverage, ...query } = queryOf(settings);
-    const { content, timings } = await patiently(() => post("v1/alerts", source.body, source.type, { ...query, light_curve: true }));
+    const { content, timings } = await patiently(() => post("v1/alerts", source.body, source.type, { ...query, light_curve: true, experts: true }));
     yield { objects: content.results.map((result) => split(result, source)), model: content.model, timings };
   } else {
-    const { content, timings } = await patiently(() => post("v1/classify", source.body, source.type, queryOf(settings)));
+    const { content, timings } = await patiently(() => post("v1/classify", source.body, source.type, { ...queryOf(settings), experts: true }));
     const { options, ...bare } = JSON.parse(source.text.replace(/^\uFEFF/, ""));
     const curves = bare.light_curves || [bare];
     const objects = content.results.map((result, i) => ({ result, curve: canBeDrawn(curves[i]) ? curves[i] : null, source }));
@@ -164,7 +164,7 @@ async function* readOne(source, settings, signal) {
 
 async function* readTable(source, settings, signal) {
   const options = source.options ? JSON.stringify(source.options) : "";
-  const query = { ...queryOf(settings), light_curve: true, name: source.name.slice(-255), options };
+  const query = { ...queryOf(settings), light_curve: true, experts: true, name: source.name.slice(-255), options };
   let objects = [];
   let count = 0;
   let model;
@@ -189,7 +189,7 @@ function split({ light_curve: curve, ...result }, source) {
 
 /** Classify one light curve: {result, model, timings}. */
 export async function classify(curve, settings) {
-  const { content, timings } = await post("v1/classify", JSON.stringify(curve), JSON_TYPE, queryOf(settings));
+  const { content, timings } = await post("v1/classify", JSON.stringify(curve), JSON_TYPE, { ...queryOf(settings), experts: true });
   return { result: content.results[0], model: content.results[0].model || content.model, timings };
 }
 

@@ -28,6 +28,7 @@ def test_page_has_no_accessibility_findings(open_page: OpenPage, scheme: str, si
     page = open_page(color_scheme=scheme, viewport=size, bypass_csp=True)  # for axe's script, not for the page's
     expect(page.locator("svg[data-plot=evolution]")).to_be_visible()
     page.locator("summary", has_text="Metadata").click()
+    page.locator("summary", has_text="Experts").click()
     page.get_by_role("button", name="Paste text").click()
     page.locator("input[name=night]").focus()
     page.keyboard.press("Home")

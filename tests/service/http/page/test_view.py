@@ -112,6 +112,39 @@ def test_page_sample_chosen_shows_the_answer_of_the_service(
     expect(page.locator(".latency")).to_contain_text("ms in the service")
 
 
+def test_page_shows_the_experts_of_a_model_that_returns_them(open_page: OpenPage, service: ServiceProcess) -> None:
+    result = ask(service, "/v1/alerts?experts=true", packet(FIRST), PACKET)
+    page = open_page()
+    expect(shown(page)).to_be_visible()
+    assert not page.locator(".experts table").first.is_visible()
+    page.locator(".experts summary").click()
+    for layer, expected in enumerate(result["experts"]["layers"]):
+        table = page.locator(".experts table").nth(layer)
+        expect(table.locator("caption")).to_contain_text(
+            f"Layer {layer}: router entropy {expected['router_entropy']:.2f}"
+        )
+        assert table.locator("tbody th").all_inner_texts() == list(expected["bands"])
+        for row, (band, counts) in enumerate(expected["bands"].items()):
+            cells = map(int, table.locator("tbody tr").nth(row).locator("td").all_inner_texts())
+            shares = [100 * count / result["points_per_band"][band] for count in counts]
+            assert list(cells) == pytest.approx(shares, abs=0.5 + 1e-9)
+    page.locator("input[name=night]").focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".then")).to_be_visible()
+    expect(page.locator(".experts")).to_have_count(0)  # they are those of the whole light curve
+
+
+def test_page_shows_no_experts_of_a_model_without_them(open_page: OpenPage, service: ServiceProcess) -> None:
+    page = open_page("/healthz")
+    page.route(
+        "**/v1/alerts?*", lambda route: route.continue_(url=route.request.url.replace("experts=true", "experts=false"))
+    )
+    page.goto(service.url)
+    expect(shown(page)).to_be_visible()
+    expect(page.locator(".account")).to_contain_text("Seen by the network")
+    expect(page.locator(".experts")).to_have_count(0)
+
+
 def test_page_file_opened_or_dropped_is_classified(open_page: OpenPage, service: ServiceProcess) -> None:
     page = open_page()
     expect(shown(page)).to_be_visible()
