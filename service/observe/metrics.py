@@ -20,6 +20,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    Summary,
     generate_latest,
 )
 
@@ -150,6 +151,13 @@ class Metrics(Recorder):
             "expert_load_total",
             "Tokens routed to each expert; layer `input` comes before block 0.",
             ["layer", "expert"],
+        )
+        self.router_entropy = Summary(
+            "router_entropy",
+            "Router entropy, nats, by layer: mean of the light curves of an inference run.",
+            ["model", "layer"],
+            namespace="nightjar",
+            registry=self.registry,
         )
         self.predicted_class = counter("predicted_class_total", "Light curves by most probable class.", ["class"])
         self.confidence = histogram("confidence", "Probability of the most probable class.", buckets=CONFIDENCES)
@@ -367,6 +375,7 @@ class ModelMetrics(ModelRecorder):
         for survey in manifest.survey_statistics:  # at zero, so that the first window shows as an increase
             metrics.input_windows.labels(survey)
         self._experts: dict[str, list[Counter]] = {}
+        self._router_entropy: list[Summary] = []
         self._engine: Engine | None = None
         self._labels: tuple[str, ...] = ()
 
@@ -399,7 +408,9 @@ class ModelMetrics(ModelRecorder):
         self._cost_error.observe(report.run_seconds / predicted_seconds)
         self._record_experts(report)
         self._record_inputs(report.entries)
-        self._record_predictions([result for result in report.results if isinstance(result, Prediction)])
+        predictions = [result for result in report.results if isinstance(result, Prediction)]
+        self._record_router_entropy(predictions)
+        self._record_predictions(predictions)
         self._record_novelty(report)
 
     def _record_experts(self, report: RunReport) -> None:
@@ -412,6 +423,17 @@ class ModelMetrics(ModelRecorder):
             for counter, count in zip(self._experts[output], load_LE.ravel().tolist(), strict=True):
                 if count:
                     counter.inc(count)
+
+    def _record_router_entropy(self, predictions: Sequence[Prediction]) -> None:
+        entropy_BS = [each.outputs["router_entropy"] for each in predictions if "router_entropy" in each.outputs]
+        if not entropy_BS:
+            return
+        entropy_S: list[float] = np.mean(entropy_BS, axis=0).tolist()
+        if not self._router_entropy:  # looked up once, as for the experts
+            name, family = self._bundle.manifest.name, self._metrics.router_entropy
+            self._router_entropy = [family.labels(name, str(layer)) for layer in range(len(entropy_S))]
+        for summary, entropy in zip(self._router_entropy, entropy_S, strict=True):
+            summary.observe(entropy)
 
     def _record_inputs(self, entries: Sequence[QueueEntry]) -> None:
         tokens = [entry.input.tokens for entry in entries]

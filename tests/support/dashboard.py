@@ -15,7 +15,13 @@ DASHBOARDS: dict[str, dict[str, Any]] = {
 }
 """Every dashboard, by the name of its file."""
 
-SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
+SUFFIXES = {
+    "counter": ("_total",),
+    "histogram": ("_bucket", "_sum", "_count"),
+    "summary": ("_sum", "_count"),
+    "gauge": ("",),
+    "info": ("_info",),
+}
 
 CONSTANT_FALLBACK = re.compile(r"\bvector\s*\(|\bor\s+on\s*\(\s*\)|\babsent(_over_time)?\s*\(")
 """Parts of queries that return a value although nothing was measured."""

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.posterior import Novelty
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.service.engine.adapter import Row, TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
 from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
@@ -81,6 +81,26 @@ def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
         assert value(metrics, name, **dict([label] if label else [])) == pytest.approx(number), (name, label)
 
 
+def test_router_entropy_is_the_mean_of_a_run_by_model_and_layer(metrics: Metrics) -> None:
+    one, other, second, without = (report() for _ in range(4))
+    outputs_of(one)["router_entropy"] = np.array([0.5, 0.5])
+    outputs_of(other)["router_entropy"] = np.array([1.5, 0.5])
+    outputs_of(second)["router_entropy"] = np.array([2.0, 0.25])
+    first = replace(one, results=[one.results[0], other.results[0]])
+    model = metrics.model(bundle("1.0.0"))
+    for run in (first, second, without):
+        model.record_run(run, 2e-3)
+    for layer, total in (("0", 3.0), ("1", 0.75)):
+        assert value(metrics, "nightjar_router_entropy_count", model="echo", layer=layer) == 2
+        assert value(metrics, "nightjar_router_entropy_sum", model="echo", layer=layer) == total
+
+
+def outputs_of(run: RunReport) -> Row:
+    classified = run.results[0]
+    assert isinstance(classified, Prediction)
+    return classified.outputs
+
+
 @pytest.mark.parametrize(("novelty", "unusual"), [(0.3, 0), (0.6, 1)])
 def test_unusual_light_curves_are_counted_by_the_threshold_of_their_detections(
     metrics: Metrics, novelty: float, unusual: int
@@ -91,9 +111,7 @@ def test_unusual_light_curves_are_counted_by_the_threshold_of_their_detections(
     )  # fmt: skip
     with_rule = replace(bundle("1.0.0"), manifest=bundle("1.0.0").manifest.model_copy(update={"novelty": rule}))
     run = report()
-    classified = run.results[0]
-    assert isinstance(classified, Prediction)
-    classified.outputs["novelty"] = np.array(novelty, np.float32)
+    outputs_of(run)["novelty"] = np.array(novelty, np.float32)
     metrics.model(with_rule).record_run(run, 2e-3)
     assert value(metrics, "nightjar_unusual_total") == unusual
 
