@@ -36,7 +36,7 @@ from nightjar_alerts.models.alerts import avro
 from nightjar_alerts.models.alerts.avro import bare
 from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
-from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, REDSHIFTS
 from nightjar_alerts.models.photometry import BANDS, filter_index
 
 MEDIAN_LENGTH = 50
@@ -91,7 +91,8 @@ def _apart(mjd: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _metadata(rng: np.random.Generator) -> dict[str, float]:
-    return dict(zip(METADATA_COLUMNS, rng.uniform(0.01, 25.0, len(METADATA_COLUMNS)).round(3).tolist(), strict=True))
+    values = dict(zip(METADATA_COLUMNS, rng.uniform(0.01, 25.0, len(METADATA_COLUMNS)).round(3).tolist(), strict=True))
+    return values | {name: values[name] / 10 for name in METADATA_COLUMNS if name in REDSHIFTS}
 
 
 def graph_inputs(curve: Columns, manifest: Manifest) -> dict[str, NDArray[Any]]:

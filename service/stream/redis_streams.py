@@ -119,6 +119,7 @@ def access_error(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]])
     ----------
     commands : methods of the client with their arguments, which change nothing.
     """
+    cut = 0
     for method, *arguments in commands:
         try:
             getattr(client(), method)(*arguments)
@@ -128,15 +129,23 @@ def access_error(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]])
             if method != "xgroup_create":  # not needed where the group exists, which the next command shows
                 return f"not authorised: {error}"
         except ERRORS as error:
-            if (tls_error := _tls_error(error)) is not None:
+            tls_error = _tls_error(error)
+            if isinstance(tls_error, CUT_CONNECTION):
+                cut += 1
+            elif tls_error is not None:
                 return f"no TLS connection: {tls_error}"
-    return ""
+    # TLS 1.3 refuses a client without a certificate after the handshake, and the alert can be lost with the connection.
+    return (
+        "no TLS connection: the server cuts it, perhaps for want of a client certificate"
+        if cut == len(commands)
+        else ""
+    )
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the error of TLS behind an error of the client, unless the connection was only cut."""
+    """Return the error of TLS behind an error of the client."""
     while error is not None:
-        if isinstance(error, ssl.SSLError) and not isinstance(error, CUT_CONNECTION):
+        if isinstance(error, ssl.SSLError):
             return error
         error = error.__cause__ or error.__context__
     return None
