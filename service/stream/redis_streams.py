@@ -134,12 +134,9 @@ def access_error(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]])
                 cut += 1
             elif tls_error is not None:
                 return f"no TLS connection: {tls_error}"
-    # TLS 1.3 refuses a client without a certificate after the handshake, and the alert can be lost with the connection.
-    return (
-        "no TLS connection: the server cuts it, perhaps for want of a client certificate"
-        if cut == len(commands)
-        else ""
-    )
+    if cut == len(commands) > 0:  # TLS 1.3 refuses a client after the handshake, and its alert can be lost
+        return "no TLS connection: the server cuts it, perhaps for want of a client certificate"
+    return ""
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
