@@ -71,8 +71,8 @@ _ALERT = {
 }  # fmt: skip
 ALERTS_BODY: Document = {
     "required": True,
-    "description": "One unchanged packet, or several as the parts of a multipart body.",
-    "content": {JSON_TYPE: {"schema": {"type": "object"}, "example": _ALERT}}
+    "description": "One unchanged packet, or several as a JSON list or the parts of a multipart body.",
+    "content": {JSON_TYPE: {"schema": {"type": ["object", "array"]}, "example": _ALERT}}
     | {name: {"schema": _BYTES} for name in PACKET_TYPES if name != JSON_TYPE}
     | {name: {"schema": _PARTS} for name in MULTIPART_TYPES},
 }
