@@ -10,6 +10,7 @@ import pytest
 from deploy.bench.simulation.events import Machine, SimulatedRun, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import figures
 from deploy.bench.workload import Trace, poisson, visits
+from nightjar_alerts.models.bundle import ROUTING_OUTPUTS
 from nightjar_alerts.service.engine.adapter import Arrays
 from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
@@ -24,7 +25,8 @@ SLOW = CostModel(0.05, 2e-5, 0.0)
 def sleeping(inputs: Arrays) -> Arrays:
     """A network that costs what it is said to cost, whatever else the machine has to do."""
     time.sleep(SLOW.seconds(*inputs["mask"].shape))
-    return EchoGraph()(inputs)
+    routing = {name: np.zeros((len(inputs["mask"]), 1), np.float32) for name in ROUTING_OUTPUTS}
+    return {**EchoGraph()(inputs), **routing}
 
 
 @pytest.fixture(scope="module")
