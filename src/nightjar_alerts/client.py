@@ -15,6 +15,7 @@ as late as ``Retry-After`` says. httpx is needed: ``pip install 'nightjar-alerts
 import asyncio
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -207,7 +208,7 @@ class _Exchanges:
         """Classify one light curve or alert after each of its detections."""
         if not isinstance(each, bytes | Mapping) and not isinstance(item := item_of(each)[0], LightCurve):
             raise to_error(item)
-        body = {} if isinstance(each, bytes) else _body(each)  # type: ignore[arg-type]
+        body = {} if isinstance(each, bytes) else _body(each)  # type: ignore[arg-type]  # the rest raised above
         content = (each, _BINARY) if isinstance(each, bytes) else (msgspec.msgpack.encode(body), _MSGPACK)
         source = _PacketCurves(each).get(0) if isinstance(each, bytes) else _source(each, body)
         document = yield from self._exchange("/v1/evolution", lambda: content, options, True, in_query=True)
@@ -400,7 +401,7 @@ EvolutionT = TypeVar("EvolutionT")
 StreamT = TypeVar("StreamT")
 
 
-class _Base(Generic[EvolutionT, StreamT]):
+class _Base(ABC, Generic[EvolutionT, StreamT]):
     """What the clients share: everything but waiting."""
 
     def __init__(
@@ -424,17 +425,21 @@ class _Base(Generic[EvolutionT, StreamT]):
         )
         self._exchanges = _Exchanges(http, self.url, timeout, retries, model)
 
+    @abstractmethod
     def _open(self, **settings: Any) -> httpx.Client | httpx.AsyncClient:
-        raise NotImplementedError
+        """Return a client of httpx."""
 
+    @abstractmethod
     def _run(self, exchange: Exchange[Any]) -> Any:
-        raise NotImplementedError
+        """Carry out an exchange."""
 
+    @abstractmethod
     def _classify(self, request: Request, options: _Options) -> Any:
-        raise NotImplementedError
+        """Classify what a call asks for."""
 
+    @abstractmethod
     def _stream(self, items: Any, options: _Options, indexed: bool = False) -> StreamT:
-        raise NotImplementedError
+        """Classify inputs as they come."""
 
     def __repr__(self) -> str:
         """Return the address of the service."""
@@ -581,7 +586,10 @@ class Client(_Base[Evolution, Iterator[Result]]):
             except StopIteration as end:
                 return end.value
             try:
-                answer = time.sleep(step) if isinstance(step, float) else self._http.send(step)  # type: ignore[func-returns-value]
+                if isinstance(step, float):
+                    time.sleep(step)
+                else:
+                    answer = self._http.send(step)
             except httpx.TransportError as error:
                 answer = error
 

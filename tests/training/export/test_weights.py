@@ -19,27 +19,27 @@ def test_a_run_folder_of_a_bundle_predicts_what_the_bundle_predicts(tmp_path: Pa
     inputs, outputs = read_golden(ASSETS / "astro-moe-elasticc-1.2.0")
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # nn.Module types attributes as tensors
     with torch.no_grad():
-        told = network(*(torch.from_numpy(inputs[name]) for name in names))
-    assert torch.equal(told.logits_BC.argmax(1), torch.from_numpy(outputs["probabilities"]).argmax(1))
-    torch.testing.assert_close(told.embedding_BE, torch.from_numpy(outputs["embedding"]), rtol=1e-4, atol=1e-4)
+        predicted = network(*(torch.from_numpy(inputs[name]) for name in names))
+    assert torch.equal(predicted.logits_BC.argmax(1), torch.from_numpy(outputs["probabilities"]).argmax(1))
+    torch.testing.assert_close(predicted.embedding_BE, torch.from_numpy(outputs["embedding"]), rtol=1e-4, atol=1e-4)
     assert config.recipe.task == "classify"
 
 
 def test_of_a_bundle_with_trees_the_network_comes_back(tmp_path: Path) -> None:
-    """The trees stay behind: the embedding is the bundle's, and so is the answer once its trees have been asked too."""
+    """The trees stay behind: the embedding is the bundle's, and so is the answer once its trees are added."""
     network, _ = load_network(weights.unpack(DEFAULT_BUNDLE, tmp_path / "run"))
     inputs, outputs = read_golden(DEFAULT_BUNDLE)
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # nn.Module types attributes as tensors
     with torch.no_grad():
-        told = network(*(torch.from_numpy(inputs[name]) for name in names))
-    torch.testing.assert_close(told.embedding_BE, torch.from_numpy(outputs["embedding"]), rtol=1e-4, atol=1e-4)
+        predicted = network(*(torch.from_numpy(inputs[name]) for name in names))
+    torch.testing.assert_close(predicted.embedding_BE, torch.from_numpy(outputs["embedding"]), rtol=1e-4, atol=1e-4)
     both, served = torch.from_numpy(outputs["probabilities"]), weights.read_served(DEFAULT_BUNDLE)
     mask_BL, metadata_BF = (torch.from_numpy(inputs[name]) for name in ("mask", "metadata"))
     assert served.ensemble is not None
     with torch.no_grad():
-        pooled_BC = served.calibrated(served.ensemble(told, mask_BL, metadata_BF), mask_BL)
+        pooled_BC = served.calibrated(served.ensemble(predicted, mask_BL, metadata_BF), mask_BL)
     torch.testing.assert_close(pooled_BC, both, rtol=1e-4, atol=1e-4)
-    assert (told.logits_BC.argmax(1) == both.argmax(1)).float().mean() > 0.7
+    assert (predicted.logits_BC.argmax(1) == both.argmax(1)).float().mean() > 0.7
 
 
 def test_mixed_up_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,18 +73,18 @@ def test_trees_novelty_and_calibration_come_back(path: Path) -> None:
     served = weights.read_served(path)
     inputs, outputs = read_golden(path)
     with torch.no_grad():
-        told = served.outputs(*served.arguments(inputs).values())
-    assert set(told) >= set(outputs)  # a bundle may be older than an output
+        computed = served.outputs(*served.arguments(inputs).values())
+    assert set(computed) >= set(outputs)  # older bundles lack the newest outputs
     for name, expected in outputs.items():
-        torch.testing.assert_close(told[name], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(computed[name], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_a_bundle_exported_again_answers_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["export-again", str(DEFAULT_BUNDLE), str(tmp_path / "again")])
-    told = json.loads(capsys.readouterr().out)
-    assert told["nodes"] <= told["nodes_before"] + 30  # of the routing, which older bundles do not have
-    assert told["furthest"] < 1e-4
+    report = json.loads(capsys.readouterr().out)
+    assert report["nodes"] <= report["nodes_before"] + 30  # the routing outputs, which the shipped bundle may lack
+    assert report["furthest"] < 1e-4
     first, second = (load_bundle(path).manifest for path in (DEFAULT_BUNDLE, tmp_path / "again"))
     assert second.model_dump(exclude={"files", "outputs"}) == first.model_dump(exclude={"files", "outputs"})
     assert {output.name for output in second.outputs} == {output.name for output in first.outputs} | {*ROUTING_OUTPUTS}
