@@ -122,10 +122,10 @@ class AttackConnection:
         try:
             async with self._time(seconds):
                 if self._streams is None:
-                    name, self._has_transport = None if self.target.tls is None else "localhost", True
-                    self._streams = await asyncio.open_connection(
-                        sock=self._socket, ssl=self.target.tls, server_hostname=name, limit=READ_BYTES
-                    )
+                    self._has_transport = True
+                    self._streams = await asyncio.open_connection(sock=self._socket, limit=READ_BYTES)
+                    if self.target.tls is not None:  # afterwards: a handshake cut off must leave a transport to abort
+                        await self._streams[1].start_tls(self.target.tls, server_hostname="localhost")
                     self._streams[1].transport.set_write_buffer_limits(0)  # drain() waits until all is sent
                 self._streams[1].write(data)
                 await self._streams[1].drain()
