@@ -163,8 +163,8 @@ Prior = (
     | None
 )
 PRIOR_TEXT = (
-    "class shares to assume: `uniform`, `lsst-alerts`, `ztf-bright`, another name that the model defines, or weights "
-    "by class (0 for omitted classes); default: the shares of the model's calibration"
+    "class shares to assume: `uniform`, `lsst-alerts`, `ztf-alerts`, `ztf-bright`, another name that the model "
+    "defines, or weights by class (0 for omitted classes); default: the shares of the model's calibration"
 )
 Deadline = Annotated[int, Meta(ge=1)] | None
 DEADLINE_TEXT = "deadline in milliseconds, after which the request fails with 504"

@@ -172,7 +172,7 @@ def test_unusable_weights_are_pointed_at(
 
 
 def test_an_unknown_name_is_answered_with_those_there_are(manifest: Manifest) -> None:
-    with pytest.raises(PriorError, match=r"lsst-alerts, uniform, ztf-bright") as caught:
+    with pytest.raises(PriorError, match=r"lsst-alerts, uniform, ztf-alerts, ztf-bright") as caught:
         Posterior(manifest).prior("nonsense")
     assert caught.value.reason == "unknown_prior"
 
@@ -181,7 +181,7 @@ def test_huge_weights_do_not_overflow() -> None:
     assert normalised({"a": 1e308, "b": 1e308}, ("a", "b")).tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("name", ["uniform", "lsst-alerts", "ztf-bright"])
+@pytest.mark.parametrize("name", ["uniform", "lsst-alerts", "ztf-alerts", "ztf-bright"])
 def test_named_priors_of_the_default_model_sum_to_one(manifest: Manifest, name: str) -> None:
     prior = Posterior(manifest).prior(name)
     assert prior.share_C.sum() == pytest.approx(1.0)

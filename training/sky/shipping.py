@@ -30,7 +30,7 @@ from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
 from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import PredictionSets
-from nightjar_alerts.models.taxonomy import ELASTICC, LSST_ALERTS, UNIFORM, ZTF_BRIGHT, taxonomy_of
+from nightjar_alerts.models.taxonomy import ELASTICC, NAMED, UNIFORM, taxonomy_of
 from nightjar_alerts.models.taxonomy import rates as named_rates
 from nightjar_alerts.training.data.batches import usable_tokens
 from nightjar_alerts.training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
@@ -248,7 +248,7 @@ def _without(p_NC: Float64, label_N: Any, strata: Strata, rows: Any) -> tuple[Fl
 def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strata, share_C: Float64) -> dict[str, Any]:
     """For every named prior its thresholds and what they cover, were its shares the survey's."""
     reports = {}
-    for name in (UNIFORM, LSST_ALERTS, ZTF_BRIGHT):
+    for name in (UNIFORM, *NAMED):
         rates = named_rates(name, classes)
         if rates is None:
             continue

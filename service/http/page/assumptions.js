@@ -20,6 +20,7 @@ const PRIORS = {
   training: "training (the model’s own)",
   uniform: "uniform (all classes equal)",
   "lsst-alerts": "lsst-alerts (objects found by LSST)",
+  "ztf-alerts": "ztf-alerts (objects with alerts of ZTF)",
   "ztf-bright": "ztf-bright (bright transients of ZTF)",
 };
 
