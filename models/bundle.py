@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # bundles are read without onnxruntime as well, which the bas
     from nightjar_alerts.models.runtime import Provider
 
 PRETRAINED = Path(__file__).parent / "pretrained"
-DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.0.1"
+DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.0.2"
 SURVEY_BUNDLES = {survey.name: PRETRAINED / survey.bundle for survey in SURVEYS if survey.bundle is not None}
 """Shipped bundles that answer the packets of one survey, by its name."""
 GOLDEN_TOLERANCE = 1e-4

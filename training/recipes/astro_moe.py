@@ -341,8 +341,8 @@ def sky_bands_whole() -> Recipe:
         update={
             "name": "sky-bands-whole",
             "schedule": ScheduleConfig(steps=1_600, warmup_steps=60, final_fraction=0.0),
-            "optimiser": OptimiserConfig(lr=1.5e-4, weight_decay=0.01, ema_decay=0.998),
-            "validation": ValidationConfig(every=800, objects=2_000, keep="last"),
+            "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.01, ema_decay=0.998),
+            "validation": ValidationConfig(every=500, objects=2_000, keep="last"),
             "augmentation": augmentation,
             "keep_heads": True,
         }

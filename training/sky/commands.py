@@ -199,7 +199,7 @@ class Export(SkyStep):
     trees: Path | None = Field(default=None, description="npz file of `boost`, for the ensemble")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
     name: str = Field(default="astro-moe-elasticc", description="of the bundle")
-    version: str = Field(default="3.0.1", description="semantic version of the bundle")
+    version: str = Field(default="3.0.2", description="semantic version of the bundle")
 
     def cli_cmd(self) -> None:
         """Export."""

@@ -23,7 +23,7 @@ from nightjar_alerts.models.bundle import (
     load_bundle,
     write_manifest,
 )
-from nightjar_alerts.models.lightcurve import Float64, RaggedBatch, Tokens
+from nightjar_alerts.models.lightcurve import Float64, Int64, RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
@@ -148,7 +148,7 @@ def fit_all(
     usual = strata.novelty <= novelty.described.threshold
     measured = _without(p_NC, sample.label_N, strata, usual)
     classes = classes_of(folders[0])
-    sets = fit_strata(*measured, _measured_on(classes))
+    sets = _fit_sets(*measured, classes)
     share_C = shares(training.label, len(classes))
     metrics = {
         "calibration": fit.numbers(),
@@ -175,6 +175,22 @@ def fit_all(
         ),
         ensemble,
     )
+
+
+def _fit_sets(p_NC: Float64, label_N: Int64, strata: Strata, classes: Sequence[str]) -> PredictionSets:
+    """Thresholds by stratum: the larger of a fit to all light curves, and of one in which broad classes count alike.
+
+    Otherwise sets of long-lived transients, which are few, would contain the true class less often than stated.
+    """
+    group_C = np.unique([leaf.path[-1] for leaf in taxonomy_of(classes).classes], return_inverse=True)[1]
+    group_N = group_C[label_N]
+    alike_N = 1.0 / np.bincount(group_N)[group_N]
+    fits = [fit_strata(p_NC, label_N, strata, _measured_on(classes), ratio_N) for ratio_N in (None, alike_N)]
+    groups = [
+        one.model_copy(update={"largest": tuple(map(max, one.largest, other.largest))})
+        for one, other in zip(fits[0].groups, fits[1].groups, strict=True)
+    ]
+    return fits[0].model_copy(update={"groups": tuple(groups)})
 
 
 def beside(
