@@ -147,6 +147,7 @@ def document(app: FastAPI, settings: Settings) -> Document:
         summary=app.summary,
         description=app.description,
         routes=app.routes,
+        tags=app.openapi_tags,
         servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     components = built.setdefault("components", {})

@@ -53,6 +53,13 @@ calibrated class probabilities and embeddings. Errors are `application/problem+j
 point at the invalid values. Responses have the headers `X-Request-ID`, `traceresponse` (W3C Trace Context) and, for
 inference requests, `Server-Timing`. The request header `Nightjar-Deadline-Ms` sets a deadline."""
 
+TAGS = {
+    "Classification": "Classify light curves, alert packets as the surveys send them, and tables.",
+    "Models": "List the served models with their classes, bands, limits and scores.",
+    "Open Inference Protocol": "Use the models through clients of KServe, Triton or MLServer (protocol version 2).",
+    "Operations": "Check the health of the service and collect its metrics.",
+}
+
 
 def create_app(service: Service) -> FastAPI:
     """Build the application; its lifespan starts and stops the service."""
@@ -62,6 +69,7 @@ def create_app(service: Service) -> FastAPI:
         version=VERSION,
         summary="Real-time classification of astronomical alerts",
         description=DESCRIPTION,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,
         openapi_url=None,  # served with the pages, as bytes
@@ -70,17 +78,17 @@ def create_app(service: Service) -> FastAPI:
         exception_handlers={HTTPException: raise_problem, RequestValidationError: raise_problem, Exception: reraise},
     )
     app.state.service = service
-    for router in (
-        classify.router,
-        alerts.router,
-        evolution.router,
-        tables.router,
-        meta.models_router,
-        oip.router,
-        meta.probes,
-        meta.problems,
+    for router, tag in (
+        (classify.router, "Classification"),
+        (alerts.router, "Classification"),
+        (tables.router, "Classification"),
+        (evolution.router, "Classification"),
+        (meta.models_router, "Models"),
+        (oip.router, "Open Inference Protocol"),
+        (meta.probes, "Operations"),
     ):
-        app.include_router(router)
+        app.include_router(router, tags=[tag])
+    app.include_router(meta.problems)
     if settings.enable_docs:
         app.include_router(meta.pages)
         app.include_router(page.router)

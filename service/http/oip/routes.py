@@ -69,7 +69,8 @@ router = APIRouter()
 def _with_path(docs: dict[str, Any], *names: str) -> dict[str, Any]:
     """Add path parameters to the description of a route."""
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-    return docs | {"openapi_extra": docs.get("openapi_extra", {}) | {"parameters": parameters}}
+    summary = docs["summary"] + (" (by version)" if "version" in names else "")
+    return docs | {"summary": summary, "openapi_extra": docs.get("openapi_extra", {}) | {"parameters": parameters}}
 
 
 @router.get(
@@ -83,7 +84,7 @@ async def server_metadata(request: Request) -> Response:
     return _to_json(ServerMetadata(name="nightjar", version=request.app.version, extensions=EXTENSIONS))
 
 
-@router.get("/v2/health/live", summary="Server liveness", responses=_UNAVAILABLE)
+@router.get("/v2/health/live", summary="Liveness of the server", responses=_UNAVAILABLE)
 async def server_live(request: Request) -> Live:
     """Return whether the server is alive, as `/healthz`."""
     service = get_service(request)
@@ -92,7 +93,7 @@ async def server_live(request: Request) -> Live:
     return Live(live=True)
 
 
-@router.get("/v2/health/ready", summary="Server readiness", responses=_UNAVAILABLE)
+@router.get("/v2/health/ready", summary="Readiness of the server", responses=_UNAVAILABLE)
 async def server_ready(request: Request) -> Ready:
     """Return whether the server is ready, as `/readyz`."""
     service = get_service(request)
@@ -102,7 +103,7 @@ async def server_ready(request: Request) -> Ready:
 
 
 _READY_DOCS = {
-    "summary": "Model readiness",
+    "summary": "Readiness of a model",
     "response_class": Response,
     "responses": {
         200: openapi.reply(ModelReady, "The model is ready."),
@@ -158,7 +159,7 @@ def _to_json(content: BaseModel) -> Response:
     return Response(content.model_dump_json(exclude_none=True), media_type=JSON_TYPE)
 
 
-_INFER_DOCS = route_docs("Infer", openapi.INFER_BODY, openapi.INFER_REPLY)
+_INFER_DOCS = route_docs("Classify light curves as tensors", openapi.INFER_BODY, openapi.INFER_REPLY)
 
 
 @router.post(f"{MODEL}/infer", **_with_path(_INFER_DOCS, "model"))

@@ -67,7 +67,7 @@ router = APIRouter()
         AlertQuery,
     ),
 )
-async def alerts(request: Request) -> Response:
+async def classify_alerts(request: Request) -> Response:
     """Send LSST, ELAsTiCC or ZTF packets unchanged: Avro containers, Confluent-framed or bare records, JSON.
 
     An alert that cannot be classified has the status `abstained` (it is valid, but a Solar System object or without

@@ -51,7 +51,7 @@ router = APIRouter()
         EvolutionQuery,
     ),
 )
-async def evolution(request: Request) -> Response:
+async def classify_evolution(request: Request) -> Response:
     """Send one light curve, as JSON or msgpack like that of `/v1/classify`, or one alert packet like that of
     `/v1/alerts`.
 

@@ -57,7 +57,7 @@ models_router = APIRouter()
         **openapi.problems(errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
     },
 )
-async def models(request: Request) -> Response:
+async def list_models(request: Request) -> Response:
     """Return name, version, hash, classes, bands, limits, metadata columns, scores and calibration of each model."""
     service = get_service(request)
     content = ModelsReply(models=[_describe(service, model) for model in service.served])
@@ -84,7 +84,7 @@ async def models(request: Request) -> Response:
         ]
     },
 )
-async def model(request: Request) -> Response:
+async def get_model(request: Request) -> Response:
     """Return the model of a name, an exact version or an alias."""
     service = get_service(request)
     content = _describe(service, service.select_model(request.path_params["model"]).model)

@@ -60,7 +60,7 @@ router = APIRouter()
         TableQuery,
     ),
 )
-async def tables(request: Request) -> Response:
+async def classify_table(request: Request) -> Response:
     """Send one table of light curves, with one row per observation or per object.
 
     CSV, text and JSON are always read; ECSV, FITS and VOTable if the service has the `tables` extra. The

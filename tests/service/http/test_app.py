@@ -119,6 +119,15 @@ def test_openapi_every_operation_has_descriptions_and_problems(document: dict[st
             assert {"400", "408", "413", "415", "422", "429", "503", "504"} <= set(operation["responses"]), path
 
 
+def test_openapi_every_operation_has_one_of_the_described_tags(document: dict[str, Any]) -> None:
+    described = [tag["name"] for tag in document["tags"] if tag["description"].endswith(".")]
+    used = [operation["tags"] for _, _, operation in openapi.operations(document)]
+    assert all(len(tags) == 1 for tags in used)
+    assert list(dict.fromkeys(tags[0] for tags in used)) == described
+    summaries = [operation["summary"] for _, _, operation in openapi.operations(document)]
+    assert len(set(summaries)) == len(summaries)
+
+
 def test_openapi_models_with_an_alias_keep_it(document: dict[str, Any]) -> None:
     assert "class" in document["components"]["schemas"]["CurveResult"]["properties"]
 

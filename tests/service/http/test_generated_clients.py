@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 CALL = """
 import sys
 from nightjar_client import Client
-from nightjar_client.api.default import classify, healthz, models
+from nightjar_client.api.classification import classify
+from nightjar_client.api.models import list_models
+from nightjar_client.api.operations import healthz
 from nightjar_client.models import BatchClassifyRequest, ClassifyRequest
 import json
 client = Client(base_url=sys.argv[1], raise_on_unexpected_status=True)
@@ -23,7 +25,7 @@ curve = json.loads(sys.argv[2])
 for form in (ClassifyRequest.from_dict(curve), BatchClassifyRequest.from_dict({"light_curves": [curve, curve]})):
     reply = classify.sync(client=client, body=form, embedding=True, prior="uniform")
     print([result.status for result in reply.results], type(reply).__name__)
-print(healthz.sync(client=client).status, models.sync(client=client).models[0].name)
+print(healthz.sync(client=client).status, list_models.sync(client=client).models[0].name)
 """
 
 
