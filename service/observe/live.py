@@ -29,8 +29,14 @@ LIVE_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Headers of a response with events; nginx would hold them back."""
 
 
+DETAILS: Final = ("probabilities", "prediction_set", "coverage", "warnings")
+"""Members of a classified result that an event has as the result has them."""
+DIGITS: Final = 4
+"""Decimals of probabilities in events."""
+
+
 class LiveResult(NamedTuple):
-    """One result, as an event has it. ``time`` is in seconds since 1970."""
+    """One result, as an event has it. ``time`` is in seconds since 1970, ``details`` has the members in DETAILS."""
 
     time: float
     object_id: str
@@ -39,6 +45,7 @@ class LiveResult(NamedTuple):
     confidence: float
     novelty: float | None
     unusual: bool
+    details: Mapping[str, Any]
 
 
 class LiveFilter(NamedTuple):
@@ -111,6 +118,7 @@ class LiveFeed:
                     document["confidence"],
                     novelty,
                     bool(document.get("unusual")),
+                    {member: document[member] for member in DETAILS if document.get(member)},
                 )
                 self.count += 1
                 self._recent.append(result)
@@ -189,6 +197,8 @@ def _members(result: LiveResult) -> dict[str, Any]:
         "confidence": result.confidence,
         "novelty": result.novelty,
         "unusual": result.unusual,
+        **result.details,
+        "probabilities": {name: round(value, DIGITS) for name, value in result.details["probabilities"].items()},
     }
 
 

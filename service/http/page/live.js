@@ -1,24 +1,26 @@
 // The live view: classifications of all clients as they happen, and the last hour in numbers.
 
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
-import { KeyForm } from "./input_bar.js";
-import { percent, shortName } from "./probabilities.js";
+import { ForgetKey, KeyForm } from "./input_bar.js";
+import { inWords, percent, Probabilities, shortName } from "./probabilities.js";
 import { Problem } from "./problem.js";
-import { events, setApiKey } from "./service.js";
+import { events, hasApiKey } from "./service.js";
 
 const ROWS = 60; // newest results that are shown
 const RECONNECT = 3000; // ms after the connection has ended
 const ANY = { class: "", survey: "", min_confidence: "", min_novelty: "", unusual: "" };
 
-const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
+const nameOf = (result) => shortName(result.object_id || "no name");
+/** "2026-11-26 16:15:55" of a time in seconds. */
+const utc = (seconds) => new Date(1000 * seconds).toISOString().slice(0, 19).replace("T", " ");
 
-/** `brief` leaves time, survey and probability out. */
-function Rows({ results, label, brief }) {
+/** `brief` leaves time, survey and probability out; `onOpen` is called with a result. */
+function Rows({ results, label, brief, onOpen }) {
   return html`<div class="table-scroll" tabindex="0" role="region" aria-label=${label}>
     <table>
       <thead>
         <tr>
-          ${!brief && html`<th scope="col">Time</th>`}
+          ${!brief && html`<th scope="col">Time (UTC)</th>`}
           <th scope="col">Object</th>
           ${!brief && html`<th scope="col">Survey</th>`}
           <th scope="col">Class</th>
@@ -29,8 +31,8 @@ function Rows({ results, label, brief }) {
       <tbody>
         ${results.map(
           (result, i) => html`<tr key=${`${result.time} ${result.object_id} ${i}`}>
-            ${!brief && html`<td>${clock(result.time)}</td>`}
-            <th scope="row">${shortName(result.object_id || "no name")}</th>
+            ${!brief && html`<td>${utc(result.time).slice(11)}</td>`}
+            <th scope="row"><button type="button" class="link-button" onClick=${() => onOpen(result)}>${nameOf(result)}</button></th>
             ${!brief && html`<td>${result.survey}</td>`}
             <td>${result.class}</td>
             ${!brief && html`<td class="value">${percent(result.confidence)}</td>`}
@@ -40,6 +42,28 @@ function Rows({ results, label, brief }) {
       </tbody>
     </table>
   </div>`;
+}
+
+/** What the event of a result says about it, in a dialog. */
+function Details({ result, onClose }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} class="panel details" aria-labelledby="details-title" onClose=${onClose}>
+    <div class="bar-of-title">
+      <h2 id="details-title" class="object">${nameOf(result)}</h2>
+      <button type="button" autofocus onClick=${() => dialog.current.close()}>Close</button>
+    </div>
+    <p class="muted">${result.survey && html`<span class="chip">${result.survey}</span> `}classified at ${utc(result.time)} UTC</p>
+    <p class="class-line"><span class="class-name">${result.class}</span> <span class="confidence">${percent(result.confidence)}</span></p>
+    ${result.prediction_set && html`<p class="set"><strong>${percent(result.coverage)}:</strong> ${inWords(result.prediction_set)}</p>`}
+    ${result.unusual && html`<p class="warning"><strong>Warning</strong> Out of distribution: the probabilities are not reliable.</p>`}
+    ${result.warnings?.map(({ detail }) => html`<p key=${detail} class="warning"><strong>Warning</strong> ${detail}</p>`)}
+    ${result.novelty !== null && html`<p>Novelty: more unusual than ${percent(result.novelty)} of known objects</p>`}
+    <${Probabilities} probabilities=${result.probabilities} classes=${[]} set=${result.prediction_set} colors=${new Map()} />
+    <p class="muted small">
+      The live view has no light curves, since the service does not store them. To see this object’s, <a href="./">classify its alert</a> on the page.
+    </p>
+  </dialog>`;
 }
 
 function Throughput({ minutes }) {
@@ -89,9 +113,8 @@ function Filters({ filter, classes, onFilter }) {
 }
 
 function Live() {
-  const [state, setState] = useState({ filter: ANY, results: [], rate: null, summary: null, keyWanted: false, problem: null });
+  const [state, setState] = useState({ filter: ANY, results: [], rate: null, summary: null, opened: null, keyWanted: false, problem: null });
   const [attempt, setAttempt] = useState(0);
-  const asked = useRef(false);
   const update = (change) => setState((old) => ({ ...old, ...(typeof change === "function" ? change(old) : change) }));
 
   useEffect(() => {
@@ -115,7 +138,7 @@ function Live() {
       } catch (error) {
         if (controller.signal.aborted) return;
         if (error.status === 401) {
-          update({ keyWanted: true, keyRefused: asked.current });
+          update({ keyWanted: true, keyRefused: hasApiKey() });
           return;
         }
         update({ problem: error, rate: null });
@@ -130,23 +153,18 @@ function Live() {
   }, [attempt, state.filter]);
 
   if (state.keyWanted) {
-    return html`<${KeyForm}
-      refused=${state.keyRefused}
-      onKey=${(key) => {
-        asked.current = true;
-        setApiKey(key);
-        setAttempt(attempt + 1);
-      }}
-    />`;
+    return html`<${KeyForm} refused=${state.keyRefused} onKey=${() => setAttempt(attempt + 1)} />`;
   }
-  const { summary, rate, results, problem, filter } = state;
+  const { summary, rate, results, problem, filter, opened } = state;
+  const onOpen = (result) => update({ opened: result });
   if (problem?.status === 404) {
     return html`<section class="panel"><h2>The live view is off</h2><p>It is turned on by the setting NIGHTJAR_LIVE_KEY.</p></section>`;
   }
   const sampled = rate && rate.matching > rate.results.length;
   return html`${problem && html`<${Problem} problem=${problem} />`}
+    ${opened && html`<${Details} result=${opened} onClose=${() => update({ opened: null })} />`}
     <section class="panel" aria-labelledby="rate-title">
-      <h2 id="rate-title">Throughput <span class="muted" data-reading="rate">${rate && rate.per_second !== null ? `${rate.per_second.toFixed(rate.per_second < 10 ? 1 : 0)} results/s` : "waiting for results"}</span></h2>
+      <div class="bar-of-title"><h2 id="rate-title">Throughput <span class="muted" data-reading="rate">${rate && rate.per_second !== null ? `${rate.per_second.toFixed(rate.per_second < 10 ? 1 : 0)} results/s` : "waiting for results"}</span></h2><${ForgetKey} /></div>
       <${Filters} filter=${filter} classes=${Object.keys(summary?.classes || {})} onFilter=${(next) => update({ filter: next, results: [] })} />
       ${sampled && html`<p class="muted small">Of ${rate.matching} matching results in the last second, ${rate.results.length} are shown.</p>`}
     </section>
@@ -154,7 +172,7 @@ function Live() {
       <div class="column">
         <section class="panel" aria-labelledby="newest-title">
           <h2 id="newest-title">Newest results</h2>
-          <${Rows} results=${results} label="Table of the newest results" />
+          <${Rows} results=${results} label="Table of the newest results" onOpen=${onOpen} />
         </section>
       </div>
       <div class="column side">
@@ -174,7 +192,7 @@ function Live() {
           </section>
           <section class="panel" aria-labelledby="unusual-title">
             <h2 id="unusual-title">Most unusual of the last hour</h2>
-            <${Rows} results=${summary.unusual} label="Table of the most unusual objects" brief />
+            <${Rows} results=${summary.unusual} label="Table of the most unusual objects" brief onOpen=${onOpen} />
           </section>`
         }
       </div>

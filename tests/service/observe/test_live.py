@@ -29,7 +29,13 @@ class Clock:
 
 def result(number: int, **more: Any) -> dict[str, Any]:
     members = {"status": "classified", "object_id": f"o{number}", "survey": "ztf", "class": "Ia", "confidence": 0.9}
-    return {**members, "novelty": number % 100 / 100, "unusual": number % 100 > 95, **more}
+    probabilities = {"Ia": 0.9, "II": 0.1}
+    return {
+        **members,
+        "probabilities": probabilities,
+        "novelty": number % 100 / 100,
+        "unusual": number % 100 > 95,
+    } | more
 
 
 def read(event: bytes) -> list[Any]:
@@ -68,6 +74,18 @@ def test_since_beyond_what_is_held_counts_the_rest() -> None:
         MAX_RECENT + 7,
         MAX_RECENT,
     )
+
+
+def test_since_has_what_the_result_says_but_nothing_large() -> None:
+    feed = LiveFeed()
+    warnings = [{"reason": "total_flux", "detail": "looks like total flux"}]
+    more = {"prediction_set": ["Ia", "II"], "coverage": 0.9, "warnings": warnings}
+    feed.publish([result(0, probabilities={"Ia": 0.912345, "II": 0.087655}, embedding=[0.0] * 256, **more), result(1)])
+    first, second = feed.since(0, LiveFilter(), 1.0)["results"]
+    assert first["probabilities"] == {"Ia": 0.9123, "II": 0.0877}
+    assert {name: first[name] for name in more} == more
+    assert "embedding" not in first
+    assert set(first) - set(second) == set(more)
 
 
 @pytest.mark.parametrize(

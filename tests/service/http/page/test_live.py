@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -25,11 +26,12 @@ def service() -> Iterator[ServiceProcess]:
         yield live
 
 
-def classify(service: ServiceProcess, name: str) -> str:
+def classify(service: ServiceProcess, name: str) -> dict[str, Any]:
     body = FILES[f"samples/{name}"].read_bytes()
     request = Request(f"{service.url}/v1/alerts", body, {"Content-Type": "application/octet-stream"})
     with urlopen(request, timeout=60) as reply:
-        return str(json.load(reply)["results"][0]["class"])
+        result: dict[str, Any] = json.load(reply)["results"][0]
+        return result
 
 
 def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: ServiceProcess) -> None:
@@ -43,7 +45,7 @@ def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: 
     expect(page.locator("[data-reading=rate]")).to_be_visible()
     first = classify(service, "lsst_9876522240000007.avro")
     second = classify(service, "elasticc_9876522430000005.avro")
-    assert first != second
+    assert first["class"] != second["class"]
     curve = {
         "object_id": HOSTILE,
         "mjd": [60_000, 60_001],
@@ -57,11 +59,31 @@ def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: 
     for text in ("9876522240000007", "9876522430000005", HOSTILE):
         expect(newest.locator("tr", has_text=text)).to_have_count(1)
     assert page.locator("img").count() == 0
-    expect(page.locator(".probabilities")).to_contain_text(first)
+    expect(page.locator(".probabilities")).to_contain_text(first["class"])
     assert Axe().run(page).response["violations"] == []
-    page.select_option("select[name=class]", second)
+    opened = newest.get_by_role("button", name="9876522240000007")
+    opened.click()
+    details = page.get_by_role("dialog", name="9876522240000007")
+    expect(details.locator(".class-line")).to_contain_text(first["class"])
+    expect(details.locator(".set")).to_contain_text(" or ".join(first["prediction_set"][-2:]))
+    expect(details.locator(".chip")).to_have_text("lsst")
+    best = max(first["probabilities"], key=first["probabilities"].get)
+    expect(details.locator(".row", has_text=best).first.locator(".value")).to_have_text(
+        f"{100 * first['probabilities'][best]:.0f} %"
+    )
+    expect(details).to_contain_text("has no light curves")
+    assert Axe().run(page).response["violations"] == []
+    page.keyboard.press("Escape")
+    expect(details).to_have_count(0)
+    expect(opened).to_be_focused()
+    page.select_option("select[name=class]", second["class"])
     expect(newest.locator("tr", has_text="9876522240000007")).to_have_count(0)
     expect(newest.locator("tr", has_text="9876522430000005")).to_have_count(1)
+    page.reload()  # the tab keeps the key
+    expect(newest.locator("tr", has_text="9876522430000005")).to_have_count(1)
+    page.get_by_role("button", name="Forget API key").click()
+    expect(key).to_be_visible()
+    expect(page.locator(".key")).not_to_contain_text("does not know this key")
 
 
 def test_live_view_without_its_setting_says_that_it_is_off(open_page: OpenPage) -> None:
