@@ -14,7 +14,8 @@ import { canBeDrawn, firstDetection, pointsOf } from "./photometry.js";
 import { percent, Probabilities, shortName } from "./probabilities.js";
 import { Problem } from "./problem.js";
 import { SAMPLES } from "./samples.js";
-import { get, ServiceError, setApiKey } from "./service.js";
+import { get, hasApiKey, ServiceError } from "./service.js";
+import { remember, remembered } from "./tab.js";
 import { TakeAway } from "./take_away.js";
 
 const NO_SETTINGS = { model: "", prior: "", coverage: null };
@@ -23,29 +24,16 @@ const REDRAW = 300; // ms between updates of the table of objects
 const TYPING = 250; // ms after the last change before the service is asked again
 const REJECTED = 64; // objects without a class after which the first of them is shown
 
+/** Settings for another input, whose model may have other classes. */
+const withoutWeights = (settings) => (typeof settings.prior === "object" ? { ...settings, prior: "" } : settings);
+
+const equal = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+
 /** Move the view and the focus to a heading. */
 function goTo(selector) {
   const heading = document.querySelector(selector);
   heading.scrollIntoView();
   heading.focus({ preventScroll: true });
-}
-
-/** Keep the name of an opened file for as long as the tab is open, to say after a reload what is missing. */
-function remember({ name, sample }) {
-  try {
-    if (sample) sessionStorage.removeItem("opened");
-    else sessionStorage.setItem("opened", name);
-  } catch {
-    // A browser that keeps nothing.
-  }
-}
-
-function remembered() {
-  try {
-    return sessionStorage.getItem("opened");
-  } catch {
-    return null;
-  }
 }
 
 /** Error of the page itself, in the form of a problem. */
@@ -67,7 +55,7 @@ function App() {
   const fail = (error, again, change) => {
     if (error.status === 401) {
       retry.current = again;
-      update({ keyWanted: true, keyRefused: latest.current.keyWanted, busy: false });
+      update({ keyWanted: true, keyRefused: hasApiKey(), busy: false });
     } else {
       const temporary = error.status === 0 || error.status === 429 || error.status >= 500;
       update({ problem: problemOf(error), keep: temporary, again: temporary && again, busy: false, ...change });
@@ -83,12 +71,15 @@ function App() {
       const change = await action();
       if (mine === run.current) update({ problem: null, keyWanted: false, ...change, busy: false });
     } catch (error) {
-      if (mine === run.current) fail(error, () => ask(action), { keep: true, problemSource: latest.current.source });
+      if (mine === run.current) fail(error, () => ask(action), {
+          keep: true,
+          problemSource: latest.current.source,
+          problemModel: latest.current.settings.model,
+        });
     }
   };
 
-  const evolution = async (curve, settings, result) => {
-    if (!curve || result.status !== "classified") return { evolution: null, evolutionProblem: null };
+  const evolution = async (curve, settings) => {
     try {
       return { evolution: await evolve(curve, settings), evolutionProblem: null };
     } catch (error) {
@@ -99,13 +90,17 @@ function App() {
 
   const reading = useRef(new AbortController());
 
-  const answerOf = async ({ result, curve, model, timings }, settings) => {
-    const answered = settings.coverage && curve ? await classify(curve, settings) : { result, model, timings };
-    return { answer: answered, chosen: null, ...(await evolution(curve, settings, result)) };
+  /** Answer of an object that was read; with a coverage, which packets do not take, or other metadata it is classified again. */
+  const answerOf = async ({ result, curve, model, timings }, settings, metadata) => {
+    const edited = curve && { ...curve, metadata };
+    const again = curve && (settings.coverage || !equal(metadata, curve.metadata || {}));
+    const answer = again ? await classify(edited, settings) : { result, model, timings };
+    if (!curve || answer.result.status !== "classified") return { answer, evolution: null, evolutionProblem: null };
+    return { answer, ...(await evolution(edited, settings)) };
   };
 
   /** Read inputs. The first object is shown as soon as it is there, the others are added to the table of objects. */
-  const open = async (makeSources, settings = latest.current.settings) => {
+  const open = async (makeSources, settings = withoutWeights(latest.current.settings)) => {
     reading.current.abort();
     const { signal } = (reading.current = new AbortController());
     run.current++;
@@ -113,37 +108,36 @@ function App() {
     update({ busy: true, problem: null });
     let sources = [];
     try {
-      const kept = typeof settings.prior === "object" ? { ...settings, prior: "" } : settings;
       const models = latest.current.models.length > 0 ? latest.current.models : (await get("v1/models")).content.models;
       sources = [await makeSources()].flat();
       if (signal.aborted) return;
       let found = [];
-      let own = kept;
-      let change = { table: null, summary: null };
+      let own = settings;
+      let about = { table: null, summary: null };
       let shown = false;
       let drawn = 0;
       let read = 0;
       const firstClass = () => found.findIndex(({ result }) => result.status === "classified");
       const show = () => {
         shown = true;
-        remember(sources[0]);
-        update({ models, sources, notice: null, keyWanted: false, ...change, objects: found, settings: own });
+        remember("opened", sources[0].sample ? "" : sources[0].name); // to say after a reload what is missing
+        update({ models, sources, notice: null, keyWanted: false, ...about, objects: found, settings: own });
         return showObject(Math.max(0, firstClass()));
       };
       const table = sources.length === 1 && sources[0].kind === "table" ? sources[0].text : null;
       const lines = table ? table.split("\n").length : 0; // for the progress of a table: rows that have become objects
       const rowPerObject = table !== null && table.slice(0, 4096).includes("[");
-      for await (const { objects, model, timings, options, done, ...about } of readAll(sources, kept, signal)) {
+      for await (const { objects, model, timings, options, done, ...more } of readAll(sources, settings, signal)) {
         if (signal.aborted) return;
         found = found.concat(objects.map((object) => ({ ...object, model: object.result.model || model, timings: timings || [] })));
         read += objects.reduce((sum, { curve }) => sum + (rowPerObject ? 1 : curve?.mjd.length || 1), 0);
-        change = { ...change, ...about, reading: lines > 0 ? { done: read, total: lines } : { done, total: sources.length } };
-        if (options) own = { ...kept, prior: options.prior || kept.prior, coverage: options.coverage || kept.coverage };
+        about = { ...about, ...more, reading: lines > 0 ? { done: read, total: lines } : { done, total: sources.length } };
+        if (options) own = { ...settings, prior: options.prior || settings.prior, coverage: options.coverage || settings.coverage };
         if (!shown) {
           if (firstClass() >= 0 || found.length >= REJECTED) await show();
-        } else if (done === sources.length || about.summary || performance.now() - drawn > REDRAW) {
+        } else if (done === sources.length || more.summary || performance.now() - drawn > REDRAW) {
           drawn = performance.now();
-          update({ ...change, objects: found });
+          update({ ...about, objects: found });
         }
       }
       if (signal.aborted) return;
@@ -151,7 +145,7 @@ function App() {
       if (!shown) await show();
       update({ objects: found, reading: null, busy: false });
     } catch (error) {
-      if (!signal.aborted) fail(error, () => open(makeSources, settings), { reading: null, problemSource: sources[0] });
+      if (!signal.aborted) fail(error, () => open(makeSources, settings), { reading: null, problemSource: sources[0], problemModel: settings.model });
     }
   };
 
@@ -159,8 +153,8 @@ function App() {
     ask(async () => {
       const { objects, settings } = latest.current;
       const object = objects[index];
-      const chosen = { index, source: object.source, view: WHOLE_VIEW, metadata: { ...object.curve?.metadata } };
-      return { ...chosen, ...(await answerOf(object, settings)) };
+      const { metadata = { ...object.curve?.metadata }, view = WHOLE_VIEW, mjd = null } = object.source.linked || {};
+      return { index, source: object.source, view, metadata, chosenMjd: mjd, ...(await answerOf(object, settings, metadata)) };
     });
 
   /** Classify the shown light curve again, with other settings or metadata. */
@@ -172,8 +166,8 @@ function App() {
       if (!curve) return;
       ask(async () => {
         const edited = { ...curve, metadata };
-        const [answer, over] = await Promise.all([classify(edited, settings), evolution(edited, settings, { status: "classified" })]);
-        return { answer, ...over, chosen: null };
+        const [answer, over] = await Promise.all([classify(edited, settings), evolution(edited, settings)]);
+        return { answer, ...over };
       });
     }, TYPING);
   };
@@ -193,17 +187,17 @@ function App() {
   const openLink = async () => {
     try {
       const content = await contentOf(location.hash);
-      const name = remembered();
+      const name = remembered("opened");
       if (!content) {
         await open(() => sourceOfSample(SAMPLES[0][0]));
         if (name) update({ notice: `${name} is no longer here, since this page keeps no input when it is loaded again. Open it again.` });
         return;
       }
-      if (!canBeDrawn(content.light_curve)) throw new Error("The link holds no light curve.");
-      open(() => sourceOfCurve(content.light_curve.object_id || "linked light curve", content.light_curve), {
-        ...NO_SETTINGS,
-        ...content.settings,
-      });
+      const { light_curve: curve, settings, metadata, view, mjd } = content;
+      if (!canBeDrawn(curve)) throw new Error("The link holds no light curve.");
+      const linked = { metadata, mjd, view: view && { ...WHOLE_VIEW, ...view, hidden: new Set(view.hidden) } };
+      const source = { ...sourceOfCurve(curve.object_id || "linked light curve", curve), linked };
+      open(() => source, { ...NO_SETTINGS, ...settings });
     } catch (error) {
       update({ problem: { title: "The link could not be read", message: error.message }, problemSource: null, keep: false, busy: false });
     }
@@ -237,31 +231,29 @@ function App() {
   const points = useMemo(() => (object?.curve ? pointsOf(object.curve) : null), [object?.curve]);
   const over = points ? state.evolution : null;
   const steps = useMemo(() => stepsUntilNow(over, points, answer?.result), [over, points, answer]);
-  const chosen = state.chosen ?? steps.length - 1;
+  const at = steps.findIndex(({ mjd }) => mjd === state.chosenMjd);
+  const chosen = at < 0 ? steps.length - 1 : at;
   const step = steps.length > 0 && chosen < steps.length - 1 ? steps[chosen] : null;
   const colors = useMemo(() => new Map(steps.length > 0 ? shownClasses(steps).map(({ name, color }) => [name, color]) : []), [steps]);
 
   if (state.keyWanted) {
-    return html`<${KeyForm}
-      refused=${state.keyRefused}
-      onKey=${(key) => {
-        setApiKey(key);
-        retry.current();
-      }}
-    />`;
+    return html`<${KeyForm} refused=${state.keyRefused} onKey=${() => retry.current()} />`;
   }
   const bar = html`<${InputBar} busy=${state.busy} sample=${source?.sample ? source.name : ""} onSample=${(file) => openNew(() => sourceOfSample(file))} onFiles=${openFiles} onText=${openText} />`;
-  const reset = html`<button type="button" onClick=${() => (object?.curve ? change(NO_SETTINGS, { ...object.curve.metadata }) : open(() => source, NO_SETTINGS))}>
+  const input = state.problemSource;
+  const reset = html`<button type="button" onClick=${() => (input === source && object?.curve ? change(NO_SETTINGS, { ...object.curve.metadata }) : open(() => input, NO_SETTINGS))}>
     Use the model’s own settings
   </button>`;
-  const wrongSetting = state.problem?.errors?.some(({ pointer }) => /^\/(query\/(?!options)|options\/)/.test(pointer));
+  const wrongSetting =
+    state.problem?.errors?.some(({ pointer }) => /^\/(query\/(?!options)|options\/)/.test(pointer)) ||
+    (state.problem?.status === 404 && state.problemModel);
   const problem =
     state.problem &&
     html`<${Problem}
       problem=${state.problem}
-      source=${wrongSetting ? null : state.problemSource}
-      actions=${wrongSetting ? source && reset : state.again && html`<button type="button" onClick=${state.again}>Try again</button>`}
-      onAnswer=${(option, value) => open(() => withOption(state.problemSource, option, value))}
+      source=${wrongSetting ? null : input}
+      actions=${wrongSetting ? reset : state.again && html`<button type="button" onClick=${state.again}>Try again</button>`}
+      onAnswer=${(option, value) => open(() => withOption(input, option, value))}
     />`;
   if (!object || !answer || (state.problem && !wrongSetting && !state.keep)) return html`${bar}${problem}`;
 
@@ -277,13 +269,14 @@ function App() {
   if (answer.result.status !== "classified") for (const name of ["class", "probabilities"]) delete result[name];
   for (const name of ["prediction_set", "coverage", "evidence", "subtype", "experts"]) if (!(name in answer.result)) delete result[name];
   const description = models.find(({ name, version }) => name === answer.model?.name && version === answer.model?.version);
-  const shown = step ? { ...result, ...step, prediction_set: step.prediction_set || undefined, subtype: undefined } : result;
+  const coverage = result.coverage ?? (settings.coverage || description?.prediction_sets?.default); // an unusual result has none
+  const shown = step ? { ...result, ...step, coverage, prediction_set: step.prediction_set || undefined, subtype: undefined } : result;
   const { subtype } = shown;
   const typeModel = subtype && models.find(({ name: each, version }) => each === subtype.model.name && version === subtype.model.version);
   const night = step && (step.mjd - firstDetection(points)).toFixed(1);
   const original = object.curve?.metadata || {};
   const name = shortName(result.object_id || "light curve");
-  const edited = JSON.stringify(metadata) !== JSON.stringify(original);
+  const edited = !equal(metadata, original);
   const title = `${name}${shown.class ? `: ${shown.class} ${percent(shown.confidence)}` : ""}${step ? `, as known on night ${night}` : ""}`;
 
   const prior = typeof settings.prior === "object" && settings.prior ? "given" : settings.prior;
@@ -305,6 +298,7 @@ function App() {
     ${state.table && html`<${TableReading} table=${state.table} summary=${state.summary} />`}
     <${Answer}
       result=${shown}
+      survey=${result.survey || object.curve?.survey}
       model=${model}
       description=${description}
       points=${points}
@@ -327,7 +321,7 @@ function App() {
         }
         ${
           steps.length > 0 &&
-          html`<${EvolutionPanel} evolution=${over} steps=${steps} points=${points} view=${view} chosen=${chosen} onChoose=${(value) => update({ chosen: value })} name=${name} />`
+          html`<${EvolutionPanel} evolution=${over} steps=${steps} points=${points} view=${view} chosen=${chosen} onChoose=${(value) => update({ chosenMjd: steps[value].mjd })} name=${name} />`
         }
         ${
           state.evolutionProblem &&
@@ -340,6 +334,13 @@ function App() {
           points=${points}
           steps=${steps.length > 0 ? steps : result.probabilities ? [result] : []}
           settings=${settings}
+          linked=${{
+            light_curve: object.curve,
+            settings,
+            view: { ...view, hidden: [...view.hidden] },
+            ...(edited && { metadata }),
+            ...(step && { mjd: step.mjd }),
+          }}
           edited=${edited || (objects.length > 1 && (state.sources.length === 1 || source.kind !== "packet"))}
           name=${name}
           title=${title}

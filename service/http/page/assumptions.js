@@ -10,11 +10,13 @@ const FIELDS = {
   hostgal_zphot_err: "… its error",
   hostgal_snsep: "Distance to the host (arcsec)",
   mwebv: "Milky Way E(B−V) (mag)",
+  mwebv_err: "… its error (mag)",
   parallax: "Parallax (mas), used with its error",
   parallax_err: "… its error (mas)",
   star_score: "Star score (0 galaxy, 1 star)",
   star_distance: "Distance to that source (arcsec)",
 };
+const DIGITS = 8; // significant ones of a value: packets have single precision
 const PRIORS = {
   "": "The model’s own",
   training: "training (the model’s own)",
@@ -32,7 +34,7 @@ function NumberField({ name, label, value, min, onChange }) {
       step="any"
       min=${min}
       name=${name}
-      value=${value ?? ""}
+      value=${typeof value === "number" ? Number(value.toPrecision(DIGITS)) : ""}
       onInput=${(event) => onChange(event.target.value === "" ? null : event.target.valueAsNumber)}
   /></label>`;
 }

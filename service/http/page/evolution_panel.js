@@ -63,7 +63,7 @@ export function EvolutionPanel({ evolution, steps, points, view, chosen, onChoos
     <p class="muted small">
       ${
         total === 0
-          ? "The most probable class never changed from detection to detection."
+          ? steps.length > 1 && "The most probable class never changed from detection to detection."
           : `The most probable class changed ${total === 1 ? "once" : `${total} times`}, last on night ${night(evolution.last_change_mjd)}.`
       }
       ${

@@ -18,7 +18,7 @@ export function sourceOf(name, bytes) {
   const json = /^[{[]/.test(trimmed || "");
   if (json && /"(candidate|candid|diaSource|diaObject|prvDiaSources)"\s*:/.test(trimmed))
     return { kind: "packet", name, body: bytes, text, type: JSON_TYPE };
-  if (TABLE_NAME.test(name) || (json && trimmed.startsWith("[")) || (trimmed && !json && isTable(trimmed))) {
+  if (TABLE_NAME.test(name) || (json && /^\[\s*\{/.test(trimmed)) || (trimmed && !json && isTable(trimmed))) {
     return { kind: "table", name, body: bytes, text, type: text === null ? BYTES : "text/csv" };
   }
   if (json)
@@ -36,13 +36,10 @@ function asText(bytes) {
   }
 }
 
+/** Whether text looks like a table: a line of several columns, and at least one more. */
 function isTable(text) {
-  const line =
-    text
-      .slice(0, 2000)
-      .split(/\r?\n/)
-      .find((each) => each !== "" && !each.startsWith("#")) || "";
-  return /[,;\t|]|\S\s+\S+\s+\S/.test(line);
+  const lines = text.split(/\r?\n/).filter((line) => line !== "" && !line.startsWith("#"));
+  return lines.length > 1 && /[,;\t|]|\S\s+\S+\s+\S/.test(lines[0]);
 }
 
 export async function sourceOfSample(file) {

@@ -2,6 +2,7 @@
 
 import { html, useState } from "./vendor/htm-preact-standalone-3.1.1.js";
 import { SAMPLES } from "./samples.js";
+import { hasApiKey, setApiKey } from "./service.js";
 
 export function InputBar({ busy, sample, onSample, onFiles, onText }) {
   const [text, setText] = useState("");
@@ -21,6 +22,7 @@ export function InputBar({ busy, sample, onSample, onFiles, onText }) {
       Drop alert packets (Avro or JSON), light curves (JSON), tables (CSV and others) or a folder of them anywhere on this page. They are sent to this service only and
       not stored.
     </p>
+    <${ForgetKey} />
     <span class="busy" role="status">${busy ? "Classifying …" : ""}</span>
     ${
       pasting &&
@@ -33,18 +35,30 @@ export function InputBar({ busy, sample, onSample, onFiles, onText }) {
   </section>`;
 }
 
+/** Form for an API key; `refused` if the service rejected one, `onKey` is called when there is a new one. */
 export function KeyForm({ refused, onKey }) {
   const [key, setKey] = useState("");
   return html`<form
     class="panel key"
     onSubmit=${(event) => {
       event.preventDefault();
-      onKey(key);
+      setApiKey(key);
+      onKey();
     }}
   >
     <h2>API key required</h2>
-    <p>${refused ? "The service does not know this key." : "This service asks for an API key."} This page keeps the key that you enter in memory only.</p>
+    <p role="status">${refused ? "The service does not know this key." : "This service asks for an API key."}</p>
     <label class="field"><span>API key</span><input type="password" name="key" autocomplete="off" value=${key} onInput=${(event) => setKey(event.target.value)} /></label>
     <button class="primary">Use this key</button>
+    <p class="muted small">This tab keeps the key until it is closed or you choose <q>Forget API key</q>. The key never becomes part of an address.</p>
   </form>`;
+}
+
+/** Button that forgets the API key, and with it everything that was shown with it. */
+export function ForgetKey() {
+  const forget = () => {
+    setApiKey("");
+    location.reload();
+  };
+  return hasApiKey() && html`<button type="button" onClick=${forget}>Forget API key</button>`;
 }

@@ -8,7 +8,10 @@ async function through(bytes, transform) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Fragment of a light curve with settings. */
+/**
+ * Fragment of {light_curve, settings, metadata, view, mjd}: the light curve as it was sent, the settings and the metadata that
+ * were chosen, and what the plots and the slider show. All but the light curve may be missing.
+ */
 export async function fragmentOf(content) {
   const packed = await through(new TextEncoder().encode(JSON.stringify(content)), new CompressionStream("deflate-raw"));
   let text = "";

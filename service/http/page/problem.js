@@ -57,10 +57,11 @@ export function Problem({ problem, source, actions, onAnswer }) {
     ${
       problem.status === 413 &&
       html`<p>
-      ${problem.limit && `This service reads at most ${(problem.limit / 2 ** 20).toFixed(0)} MiB at once. `}Split the file, or classify all of it with
+      ${problem.limit && `This service reads at most ${(problem.limit / 2 ** 20).toFixed(0)} MiB at once. `}Split the file, or classify all of it with${" "}
       <code>nightjar classify FILE</code>, which has no such limit.
     </p>`
     }
+    ${problem.retryAfter && html`<p>The service asks to wait for ${problem.retryAfter} s.</p>`}
     ${source && html`<p class="muted">Input: ${source.name}</p>`}
     ${question && html`<${Question} question=${question} onAnswer=${onAnswer} />`}
     ${

@@ -50,7 +50,8 @@ export function commandsOf({ source, curve, settings, edited }) {
   return { file, body: own ? null : JSON.stringify(curve), curl, python, nightjar };
 }
 
-export function TakeAway({ source, curve, points, steps, settings, edited, name, title }) {
+/** `linked` is what a link holds. */
+export function TakeAway({ source, curve, points, steps, settings, linked, edited, name, title }) {
   const [shown, setShown] = useState("curl");
   const [link, setLink] = useState("");
   const [note, setNote] = useState("");
@@ -64,7 +65,7 @@ export function TakeAway({ source, curve, points, steps, settings, edited, name,
     }
   };
   const makeLink = async () => {
-    const fragment = await fragmentOf({ light_curve: curve, settings });
+    const fragment = await fragmentOf(linked);
     if (fragment.length > LONGEST) return setNote("This light curve is too long for a link; save it as a file instead");
     const url = `${address}${fragment}`;
     setLink(url);
@@ -95,7 +96,7 @@ export function TakeAway({ source, curve, points, steps, settings, edited, name,
     </div>
     ${
       link &&
-      html`<label class="field link"><span>Link: the light curve is in the address itself and is not stored anywhere</span><input readonly value=${link} onFocus=${(event) => event.target.select()} /></label>`
+      html`<label class="field link"><span>Link: the light curve and this view of it are in the address itself and are not stored anywhere</span><input readonly value=${link} onFocus=${(event) => event.target.select()} /></label>`
     }
     <p class="muted small" role="status">${note}</p>
     ${

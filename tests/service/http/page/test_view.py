@@ -1,5 +1,6 @@
 """The page in a real browser against the real service: what people see, change, save and pass on."""
 
+import base64
 import csv
 import hashlib
 import io
@@ -7,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -224,6 +226,17 @@ def test_page_bad_light_curve_shows_the_error_of_the_service_and_its_place(
     paste(page, text)
     expect(page.locator("#problem h2")).to_have_text(title)
     expect(page.locator("#problem mark").first).to_contain_text(marked)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("hello world, this is no alert", "unknown_envelope"), ("[1, 2, 3]", "malformed_json")]
+)
+def test_page_text_that_is_nothing_known_is_rejected(open_page: OpenPage, text: str, reason: str) -> None:
+    page = open_page()
+    paste(page, text)
+    expect(page.locator(".class-name")).to_contain_text("rejected")
+    expect(page.locator(".answer")).to_contain_text(reason)
+    expect(page.locator(".identity .chip")).to_have_count(0)
 
 
 def test_page_packet_cut_short_shows_why_it_was_rejected(open_page: OpenPage, service: ServiceProcess) -> None:
@@ -458,8 +471,55 @@ def test_page_link_holds_the_light_curve_and_gives_the_same_answer(
     other = open_page(link.removeprefix(service.url))
     expect(other.locator(".object")).to_have_text("linked ☄")
     expect(other.locator(".class-line")).to_have_text(answer)
+    old = {"light_curve": light_curve(object_id="old"), "settings": {"model": "", "prior": "uniform", "coverage": None}}
+    packed = zlib.compress(json.dumps(old).encode(), wbits=-15)
+    older = open_page(f"/#light-curve={base64.urlsafe_b64encode(packed).decode().rstrip('=')}")
+    expect(older.locator(".object")).to_have_text("old")
+    expect(older.locator(".class-line")).to_have_text(answer)
     broken = open_page("/#light-curve=AAAA")
     expect(broken.locator("#problem")).to_contain_text("The link is damaged")
+
+
+def test_page_link_holds_changes_slider_and_view(open_page: OpenPage, service: ServiceProcess) -> None:
+    page = open_page()
+    paste(page, json.dumps(light_curve(survey="ztf", metadata={"zspec": 0.1, "zspec_err": 0.001})))
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    page.select_option("select[name=prior]", "own")
+    page.fill("input[name='weight II']", "5")
+    page.fill("input[name=zspec]", "0.02")
+    expect(page.locator(".account")).to_contain_text("redshift 0.02")
+    page.get_by_role("button", name="Magnitude").click()
+    page.locator(".legend button", has_text="g").click()
+    page.locator("input[name=night]").focus()
+    for key in ("Home", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    expect(page.locator(".then")).to_contain_text("after 3 detections")
+    expect(page.locator(".set")).to_contain_text("90 %")
+    page.get_by_role("button", name="Copy link").click()
+    link = page.locator(".link input").input_value()
+    other = open_page(link.removeprefix(service.url))
+    for part in (".identity", ".class-line", ".then", ".account", "[data-reading=night]", ".legend"):
+        expect(other.locator(part).first).to_have_text(page.locator(part).first.inner_text(), use_inner_text=True)
+    expect(other.locator(".identity .chip")).to_have_text("ztf")
+    expect(other.locator("svg[data-plot=light-curve]")).to_contain_text("AB magnitude")
+    expect(other.locator(".legend button", has_text="g")).to_have_attribute("aria-pressed", "false")
+    expect(other.locator("input[name='weight II']")).to_have_value("5")
+    expect(other.locator("input[name=zspec]")).to_have_value("0.02")
+    other.get_by_role("button", name="Back to the original").click()
+    expect(other.locator("input[name=zspec]")).to_have_value("0.1")
+    expect(other.locator(".account")).to_contain_text("redshift 0.1 ")
+
+
+def test_page_link_with_a_model_that_is_gone_offers_the_own_settings(
+    open_page: OpenPage, service: ServiceProcess
+) -> None:
+    content = {"light_curve": light_curve(), "settings": {"model": "gone@1.0.0"}}
+    packed = base64.urlsafe_b64encode(zlib.compress(json.dumps(content).encode(), wbits=-15)).decode()
+    page = open_page(f"/#light-curve={packed.rstrip('=')}")
+    expect(page.locator("#problem")).to_contain_text("no model of this name is served")
+    page.get_by_role("button", name="Use the model’s own settings").click()
+    expect(page.locator(".object")).to_have_text("SN 2099zz")
+    expect(page.locator("#problem")).to_have_count(0)
 
 
 def test_page_downloads_hold_what_is_shown(open_page: OpenPage) -> None:
@@ -529,7 +589,7 @@ def guarded() -> Iterator[ServiceProcess]:
         yield live
 
 
-def test_page_asks_for_the_api_key_and_keeps_it_in_memory(open_page: OpenPage, guarded: ServiceProcess) -> None:
+def test_page_asks_for_the_api_key_and_its_tab_keeps_it(open_page: OpenPage, guarded: ServiceProcess) -> None:
     """The service has a path prefix as well."""
     page = open_page("/nightjar/", url=guarded.url)
     key = page.get_by_label("API key")
@@ -541,14 +601,20 @@ def test_page_asks_for_the_api_key_and_keeps_it_in_memory(open_page: OpenPage, g
     expect(shown(page)).to_be_visible()
     expect(page.locator("svg[data-plot=evolution]")).to_be_visible()
     assert page.url == f"{guarded.url}/nightjar/"
-    stored = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
-    assert "secret-key" not in stored
+    assert "secret-key" not in page.evaluate("JSON.stringify([{...localStorage}, document.cookie])")
     curl = page.locator("[data-command=curl]").inner_text()
     assert f"{guarded.url}/nightjar/v1/alerts" in curl
     assert "$NIGHTJAR_API_KEY" in curl
     assert "secret-key" not in page.content()
     page.reload()
-    expect(page.locator(".key")).to_be_visible()
+    expect(shown(page)).to_be_visible()
+    page.goto(f"{guarded.url}/nightjar/live")
+    assert page.evaluate("import('./page/service.js').then(service => service.hasApiKey())") is False  # it has its own
+    page.go_back()
+    expect(shown(page)).to_be_visible()
+    page.get_by_role("button", name="Forget API key").click()
+    expect(page.locator(".key")).to_contain_text("asks for an API key")
+    assert "secret-key" not in page.evaluate("JSON.stringify({...sessionStorage})")
 
 
 def table(objects: int) -> str:
