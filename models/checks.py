@@ -67,6 +67,7 @@ def photometry_warnings(
     *,
     band: NDArray[np.integer[Any]] | None = None,
     check_total: bool = True,
+    metadata: Mapping[str, float] | None = None,
 ) -> tuple[PhotometryWarning, ...]:
     """Return the warnings that apply to a light curve.
 
@@ -76,6 +77,7 @@ def photometry_warnings(
     survey : survey of the photometry, empty when unknown.
     band : shape (n,), filter of each point; without it nothing is said about constant sources.
     check_total : whether to check that the flux is a difference.
+    metadata : of the object.
     """
     found = []
     if (depth := _depth_warning(flux, flux_err, survey)) is not None:
@@ -90,6 +92,9 @@ def photometry_warnings(
         found.append(time)
     if band is not None and (constant := _constant_warning(flux, flux_err, band)) is not None:
         found.append(constant)
+    if metadata and "parallax" in metadata and not metadata.get("parallax_err", 0.0) > 0:
+        detail = "the parallax has no parallax_err above zero, and is not used"
+        found.append(PhotometryWarning("parallax_without_error", detail))
     return tuple(found)
 
 

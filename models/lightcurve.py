@@ -11,7 +11,7 @@ Notable:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from nightjar_alerts.models.checks import PhotometryWarning
+from nightjar_alerts.models.checks import PhotometryWarning, photometry_warnings
 from nightjar_alerts.models.filters import remedy_for
 from nightjar_alerts.models.metadata import network_metadata
 from nightjar_alerts.models.photometry import (
@@ -134,6 +134,19 @@ class LightCurve:
             days, flux32, err32, bands, flags = days[rows], flux32[rows], err32[rows], bands[rows], flags[rows]
         repeats = 0 if rows is None else int(np.sum(~rows))
         return cls(days, flux32, err32, bands, flags, dict(metadata or {}), object_id, survey, repeats)
+
+    def with_warnings(self, check_total: bool = True) -> "LightCurve":
+        """Return the record with the warnings of :func:`models.checks.photometry_warnings` in addition."""
+        found = photometry_warnings(
+            self.mjd,
+            self.flux,
+            self.flux_err,
+            self.survey,
+            band=self.band,
+            check_total=check_total,
+            metadata=self.metadata,
+        )
+        return replace(self, warnings=(*self.warnings, *found)) if found else self
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ itself, away from zero, rules classes out.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -99,7 +100,7 @@ def implausible_redshifts(values: Mapping[str, float]) -> dict[str, str]:
 
 def metadata_row(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
     """Metadata as a row, shape ``(len(columns),)``, NaN where a column is missing."""
-    return np.array([values.get(column, math.nan) for column in columns], dtype=np.float32)
+    return np.fromiter(map(values.get, columns, repeat(math.nan)), np.float32, len(columns))
 
 
 def network_metadata(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:

@@ -23,10 +23,9 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service.registry.loader import load_one
 from support import alerts
-from support.curves import csv_text, rows, supernovae
+from support.curves import close, csv_text, rows, supernovae
 from support.edge import Live, live
 
-TOLERANCE = 2e-5
 PACKETS = sorted(SAMPLES.glob("*.avro"))
 
 
@@ -41,19 +40,6 @@ def service() -> Iterator[Live]:
     """The service with its default settings and models."""
     with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as running:
         yield running
-
-
-def close(actual: Any, expected: Any) -> bool:
-    """Return True for equal documents whose numbers differ by no more than the tolerance."""
-    if isinstance(expected, dict):
-        return isinstance(actual, dict) and actual.keys() == expected.keys() and all(
-            close(actual[name], expected[name]) for name in expected
-        )  # fmt: skip
-    if isinstance(expected, list):
-        return isinstance(actual, list) and len(actual) == len(expected) and all(map(close, actual, expected))
-    if isinstance(expected, float):
-        return isinstance(actual, float) and abs(actual - expected) <= TOLERANCE * max(1.0, abs(expected))
-    return bool(actual == expected)
 
 
 def test_classify_list_of_bodies_equals_json_of_the_service(classifier: Classifier, service: Live) -> None:

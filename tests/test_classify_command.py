@@ -100,6 +100,26 @@ def test_classify_folder_prints_a_line_per_light_curve_and_what_was_skipped(
     assert "table.csv" not in printed.out
 
 
+def test_classify_joins_metadata_and_takes_filters_of_other_instruments(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curves = supernovae(3)
+    for curve in curves:
+        curve["band"] = ["F606W", *["F814W"] * (len(curve["mjd"]) - 1)]
+    (tmp_path / "hst.csv").write_text(csv_text(curves))
+    (tmp_path / "redshifts.csv").write_text("SNID,redshift\nSN0000,0.1\nSN0001,0.2\n")
+    options = ("--filters", "F606W=590/230", "--filters", "F814W=810", "--object-metadata", tmp_path / "redshifts.csv")
+    assert run(tmp_path / "hst.csv", "--url", url, "-o", tmp_path / "out.jsonl", *options, *CSV_OPTIONS) == 0
+    printed = capsys.readouterr()
+    assert "objects without a row of metadata: 1 of 3 (SN0002)" in printed.err
+    documents = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    for curve, document in zip(curves, documents, strict=True):
+        used = {name: count for name, count in document["points_per_band"].items() if count}
+        assert used == {"r": 1} | ({"i": len(curve["mjd"]) - 1} if len(curve["mjd"]) > 1 else {})
+    assert run(tmp_path / "hst.csv", "--object-metadata", tmp_path / "hst.csv") == 2
+    assert "no column has metadata" in capsys.readouterr().err
+
+
 def test_classify_in_process_gives_the_classes_of_the_service(tmp_path: Path) -> None:
     packets = sorted(SAMPLES.glob("*.avro"))[:3]
     with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as service:

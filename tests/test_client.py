@@ -11,15 +11,27 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from nightjar_alerts import AsyncClient, Classifier, Client, ClientError, Evolution, LightCurveError, Result, Results
+from nightjar_alerts import (
+    AsyncClient,
+    Classifier,
+    Client,
+    ClientError,
+    Evolution,
+    LightCurve,
+    LightCurveError,
+    Results,
+    read_packet,
+)
 from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.client import BATCH_ITEMS, DeadlineExceeded
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service.registry.loader import load_one
-from support.curves import supernovae
+from support.alerts import container, ztf_alert
+from support.curves import close, rows, supernovae
 from support.edge import HOST, Live, Network, live, loader
 
 
@@ -124,6 +136,24 @@ def test_client_gives_up_after_its_retries(monkeypatch: pytest.MonkeyPatch) -> N
         assert (caught.value.status, len(server.requests)) == (429, 3)
     with Client(f"http://{HOST}:9", retries=1) as client, pytest.raises(ClientError, match="does not answer"):
         client.classify(CURVE)
+
+
+@pytest.mark.parametrize("stated", ["-5", "nan", "soon", "Wed, 99 Foo 2026", formatdate(0, usegmt=True)])
+def test_client_with_a_retry_after_without_sense_tries_again_soon(stated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("nightjar_alerts.client.time.sleep", pauses.append)
+    with scripted(Answer(503, {"Retry-After": stated}), OK) as server, Client(server.url) as client:
+        client.classify(CURVE)
+    assert 0 <= pauses[0] <= 0.25
+
+
+@pytest.mark.parametrize("stated", ["inf", "1e300", "86400", formatdate(2**36, usegmt=True)])
+@pytest.mark.parametrize(("deadline", "limit"), [(None, "waits at most 300 s"), (60.0, "waits until the deadline")])
+def test_client_asked_to_wait_too_long_says_so(stated: str, deadline: float | None, limit: str) -> None:
+    with scripted(Answer(503, {"Retry-After": stated})) as server, Client(server.url) as client:
+        with pytest.raises(ClientError, match=rf"^503 .*the next try would be in .* s, and the client {limit}$"):
+            client.classify(CURVE, deadline=deadline)
+        assert len(server.requests) == 1
 
 
 def test_client_sends_the_rest_of_its_deadline_and_stops_there() -> None:
@@ -232,46 +262,102 @@ async def test_async_client_cancelled_leaves_no_task(service: Live) -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-def test_client_and_classifier_are_exchangeable() -> None:
-    body = {**supernovae(1)[0], "object_id": "mine"}
+@pytest.fixture(scope="module")
+def real() -> Iterator[Live]:
+    """The service with its default settings and models."""
+    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as running:
+        yield running
 
-    def classify(engine: Classifier | Client) -> list[Result]:
-        with engine:
-            results = engine.classify([body, b"nothing"], embedding=True, experts=True)
-            return [engine.classify(body), *results, *engine.stream([body])]
 
-    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as real:
-        remote = classify(Client(f"http://{HOST}:{real.port}"))
-    local = classify(Classifier(native="off"))
-    assert local[1].experts is not None
-    assert local[0].experts is None
-    for one, other in zip(local, remote, strict=True):
-        assert one.to_dict().keys() == other.to_dict().keys()
-        assert (one.class_name, one.reason, one.model) == (other.class_name, other.reason, other.model)
-        assert repr(one) == repr(other)
-        assert one.to_svg() == other.to_svg()
-        names: list[Callable[[Result], object]] = [lambda r: r.prediction_set, lambda r: r.points_per_band]
-        assert all(name(one) == name(other) for name in names)
+@pytest.fixture(scope="module")
+def local() -> Iterator[Classifier]:
+    """The models of that service in this process."""
+    with Classifier(native="off") as made:
+        yield made
+
+
+def odd_curves() -> list[Any]:
+    """Light curves with everything that a result names: warnings, filters, upper limits, duplicates and errors."""
+    curves = supernovae(12, seed=4)
+    points = len(curves[0]["mjd"])
+    curves[0] |= {"filters": {"F606W": {"wavelength_nm": 590.0}}, "band": ["F606W", *curves[0]["band"][1:]]}
+    curves[1] |= {"flux": np.array(curves[1]["flux"]) * 1e-4, "flux_err": np.array(curves[1]["flux_err"]) * 1e-4}
+    curves[2] |= {name: [*curves[2][name], curves[2][name][0]] for name in ("mjd", "band", "flux", "flux_err")}
+    curves[3] |= {"upper_limit": [True] + [False] * (len(curves[3]["mjd"]) - 1)}
+    curves[4] |= {"flux_err": [0.0, -1.0] + [1.0] * (len(curves[4]["mjd"]) - 2)}
+    curves[5] |= {"survey": "ztf", "flux_unit": "uJy", "flux_kind": "total", "metadata": {"zspec": 0.1}}
+    curves[6] |= {"band": ["V"] * len(curves[6]["mjd"])}
+    curves[7] |= {"object_id": 2**60 + 1}
+    curves[8] = {"object_id": "no band", "mjd": [60_000.0], "flux": [1.0], "flux_err": [1.0]}
+    record = LightCurve.from_columns(*(curves[9][name] for name in ("mjd", "flux", "flux_err", "band")))
+    return [*curves, record, {"mjd": [1e9] * points}]
+
+
+def odd_packets() -> list[Any]:
+    packets = [path.read_bytes() for path in sorted(SAMPLES.glob("*.avro"))]
+    return [*packets, b"nothing", container("ztf/4.02", [ztf_alert(), ztf_alert()]), *read_packet(packets[0])]
+
+
+def odd_table() -> Any:
+    curves = supernovae(6, seed=9)
+    curves[1] |= {"band": ["mystery", *curves[1]["band"][1:]]}
+    curves[2] |= {"flux_err": [0.0, *curves[2]["flux_err"][1:]]}
+    curves[3] |= {"band": ["mystery"] * len(curves[3]["band"])}
+    return pytest.importorskip("pandas").DataFrame(rows(curves))
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (odd_curves, {}),
+        (odd_curves, {"embedding": True, "experts": True, "coverage": 0.5, "prior": "uniform"}),
+        (odd_packets, {}),
+        (odd_packets, {"embedding": True, "experts": True, "coverage": 0.5, "prior": {"Ia": 1, "AGN": 2}}),
+        (odd_table, {}),
+        (odd_table, {"flux_unit": "nJy", "flux_kind": "total", "coverage": 0.5}),
+    ],
+)
+def test_results_of_client_and_classifier_are_equal(
+    real: Live, local: Classifier, make: Callable[[], Any], options: Any
+) -> None:
+    with Client(f"http://{HOST}:{real.port}") as client:
+        remote = client.classify(make(), **options)
+    results = local.classify(make(), **options)
+    for here, there in zip(results, remote, strict=True):
+        assert close(there.to_dict(), here.to_dict()), (there.to_dict(), here.to_dict())
+        assert (here.model, repr(here)) == (there.model, repr(there))
+        assert here.to_svg() == there.to_svg()
+    assert results.notes == remote.notes
+
+
+def test_client_and_classifier_are_exchangeable_for_one_light_curve(real: Live, local: Classifier) -> None:
+    body = odd_curves()[2]
+    with Client(f"http://{HOST}:{real.port}") as client:
+        for data in (body, next(iter(read_packet(odd_packets()[0])))):
+            assert close(client.classify(data).to_dict(), local.classify(data).to_dict())
+        errors = []
+        for engine in (client, local):
+            with pytest.raises(LightCurveError) as caught:
+                engine.classify(odd_curves()[8] | {"flux": ["x"]})
+            errors.append((caught.value.pointer, caught.value.reason, str(caught.value), caught.value.__notes__))
+    assert errors[0] == errors[1]
 
 
 @pytest.mark.parametrize(
     "data", [supernovae(3)[2], sorted(SAMPLES.glob("*.avro"))[0].read_bytes()], ids=["light curve", "packet"]
 )
-def test_evolution_of_a_client_is_that_of_the_classifier(data: Any) -> None:
-    with live(load_one, bundle=DEFAULT_BUNDLE) as service, Client(f"http://{HOST}:{service.port}") as client:
+def test_evolution_of_a_client_is_that_of_the_classifier(data: Any, real: Live, local: Classifier) -> None:
+    here = local.evolution(data, prior="uniform")
+    with Client(f"http://{HOST}:{real.port}") as client:
         there = client.evolution(data, prior="uniform")
-        here = Classifier().evolution(data, prior="uniform")
-        assert here.model == there.model
 
         async def ask() -> Evolution:
             async with AsyncClient(client.url) as client_of_loop:
                 return await client_of_loop.evolution(data, prior="uniform")
 
         for evolution in (there, asyncio.run(ask())):
-            assert [step["mjd"] for step in evolution.steps] == [step["mjd"] for step in here.steps]
-            for ours, theirs in zip(here.steps, evolution.steps, strict=True):
-                assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=2e-5)
-        assert there.object_id == here.object_id
-        assert there.light_curve is not None
-        assert here.light_curve is not None
-        assert there.light_curve.mjd.tolist() == here.light_curve.mjd.tolist()
+            assert close(evolution.to_dict(), here.to_dict())
+            assert (evolution.model, repr(evolution)) == (here.model, repr(here))
+            assert evolution.light_curve is not None
+            assert here.light_curve is not None
+            assert evolution.light_curve.mjd.tolist() == here.light_curve.mjd.tolist()

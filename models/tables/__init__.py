@@ -24,7 +24,7 @@ from nightjar_alerts.models.tables.options import (
     TableOptions,
     TableQuestion,
 )
-from nightjar_alerts.models.tables.reader import About, Table, TableObject, read_table
+from nightjar_alerts.models.tables.reader import About, Table, TableObject, read_object_metadata, read_table
 
 __all__ = [
     "About",
@@ -36,5 +36,6 @@ __all__ = [
     "TableObject",
     "TableOptions",
     "TableQuestion",
+    "read_object_metadata",
     "read_table",
 ]

@@ -7,13 +7,13 @@ nested columns have dotted names (``lightcurve.mjd``).
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.photometry import Float64, Int64
+from nightjar_alerts.models.photometry import Float64, Int64, mjd_tai_of_mjd
 
 Bool = NDArray[np.bool_]
 Array = NDArray[Any]
@@ -74,6 +74,28 @@ def numbers(column: Array) -> tuple[Float64, Bool]:
             text = str(value).strip().lower()
             none[index] = text not in MISSING_TEXTS
     return values, none
+
+
+def mjd_of_times(times: Any) -> Float64 | None:
+    """Return times as MJD (TAI), shape (n,), missing ones as NaN; None for values that are no times.
+
+    They are those of astropy in any scale, and dates (datetime, numpy, pandas, ISO text), UTC unless they have a zone.
+    """
+    if hasattr(times, "mjd") and hasattr(times, "scale"):  # astropy.time.Time
+        mjd = (times if times.scale in ("local", "ut1") else times.tai).mjd
+        return np.asarray(mjd.filled(np.nan) if hasattr(mjd, "filled") else mjd, np.float64)
+    values = times if isinstance(times, list | tuple | np.ndarray) or hasattr(times, "dtype") else ()
+    if not len(values):
+        return None
+    first = next(iter(values))
+    if hasattr(first, "mjd"):
+        return np.array([mjd_of_times(each) for each in values], np.float64)
+    if not isinstance(first, str | date | np.datetime64):
+        return None
+    column = column_of(values)
+    assert isinstance(column, np.ndarray)
+    mjd, bad = numbers(column) if column.dtype.kind == "M" else iso_times(column)
+    return None if bad.any() else mjd_tai_of_mjd(mjd)
 
 
 def _mjd_of(days: Array) -> Float64:

@@ -7,13 +7,15 @@ change the answer (the unit of the flux, which filter a number means), it is a :
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Final, NoReturn, get_args
 
 import numpy as np
 
 from nightjar_alerts.models.checks import DEEPEST, SHALLOWEST
 from nightjar_alerts.models.filters import known_filter
-from nightjar_alerts.models.metadata import KNOWN_COLUMNS, REDSHIFT_RANGE, REDSHIFTS
+from nightjar_alerts.models.metadata import REDSHIFT_RANGE, REDSHIFTS
 from nightjar_alerts.models.photometry import (
     FILTERS,
     JD_MINUS_MJD,
@@ -63,6 +65,8 @@ SPREADSHEET_DAYS: Final = (36_526, 47_500)
 SPREADSHEET_ZERO: Final = 15_018
 """MJD of day 0 of a spreadsheet."""
 LISTED_COLUMNS: Final = 12
+MAX_FLAGS: Final = 6
+"""Distinct values of a column of flags that a message lists."""
 _ROLE_TEXTS: Final = {
     "object_id": "the object",
     "time": "the time",
@@ -88,6 +92,7 @@ _ZERO_BEHIND: Final = re.compile(r"(jd(?:_?(?:tdb|tcb|utc))?)[\s_+-]*(\d{4,}(?:\
 """Date from which times count, in a name such as ``MJD-60000``."""
 _VALUES: Final = frozenset({"value", "mag", "flux"})
 _ONE_NUMBER: Final = "a value must be one number, and its error another column"
+_YES_OR_NO: Final = frozenset({"true", "false", "t", "f", "yes", "no", "y", "n"})
 _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}")
 _FLAGS: Final = re.compile(r"flag|qual|valid|reject|bad|status")
 
@@ -174,6 +179,24 @@ def guess_layout(
     guesser.find_columns(name)
     guesser.decide_values()
     return guesser.result
+
+
+def guess_object_columns(header: Sequence[str], sample: Batch) -> tuple[str, dict[str, str]]:
+    """Return the column of object names of a table with one row per object, and that of each metadata name.
+
+    Raises
+    ------
+    TableError
+        When there is none of either.
+    """
+    guesser = _Guesser(header, {}, sample, TableOptions())
+    guesser.points, guesser.result.nested = [], True  # names need not repeat
+    object_id = guesser._find("object_id", guesser.scalars, guesser._holds_ids)
+    if object_id is None:
+        raise TableError(f"no column has names of objects, such as object_id; it has {guesser._listed()}")
+    if not (metadata := guesser._metadata_columns()):
+        raise TableError(f"no column has metadata, such as redshift or mwebv; it has {guesser._listed()}")
+    return object_id, metadata
 
 
 class _Guesser:
@@ -434,8 +457,8 @@ class _Guesser:
             choices = [Choice(name, "looks like dates") for name in likely]
             if not choices and self._metadata_columns() and not self._candidates("mag") + self._candidates("flux"):
                 raise TableError(
-                    "the table has metadata of objects and no light curves: merge it with the table of light curves, "
-                    "for example by photometry.merge(metadata, on='object_id') of pandas"
+                    "the table has metadata of objects and no light curves: give it as object_metadata "
+                    "(--object-metadata FILE) with the table of light curves"
                 )
             hint = "" if choices else self._not_read(self._candidates("time"), "write MJD, or dates as YYYY-MM-DD")
             text = f"Which column holds the time of the observations?{hint}"
@@ -667,7 +690,7 @@ class _Guesser:
             found = [column for column in self.points if name in (column, plain(last_part(column)))]
             if given is not None and not found:
                 raise TableError(f"bad_flags names {name!r}, which the table does not have; it has {self._listed()}")
-            if found and self._is_numeric(found[0]):
+            if found and (given is not None or self._is_numeric(found[0])):
                 self.result.bad_flags[found[0]] = bits
                 if given is None:
                     text = f"rows are left out where the survey flags them as bad in {found[0]!r}"
@@ -689,8 +712,7 @@ class _Guesser:
     def _metadata_columns(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for name in self._free(self._is_numeric, self.scalars):
-            known = last_part(name)
-            wanted = known if known in KNOWN_COLUMNS else vocabulary.METADATA.get(known.lower(), "")
+            wanted = vocabulary.METADATA.get(last_part(name).lower(), "")
             is_velocity = wanted in REDSHIFTS and (self._finite(name) > REDSHIFT_RANGE[1]).any()
             if wanted and not is_velocity:
                 found.setdefault(wanted, name)
@@ -1019,10 +1041,28 @@ class _Guesser:
         used = {*self.result.names(), *self.options.minimum}
         unused = [name for name in self.header if name not in used and not self._is_position(name)]
         unused.sort(key=lambda name: not _FLAGS.search(plain(name)))
+        for name in unused if self.options.bad_flags is None and not self.options.minimum else ():
+            if remedy := self._remedy_for_flags(name):
+                self.result.guess("", "", f"no rows are left out because of {name!r}: {remedy}")
         if unused:
             more = len(unused) - LISTED_COLUMNS
             listed = ", ".join(unused[:LISTED_COLUMNS]) + (f" and {more} more" if more > 0 else "")
             self.result.guess("", "", f"columns not used: {listed}")
+
+    def _remedy_for_flags(self, name: str) -> str:
+        """Return how to leave out rows by a column of flags or qualities, empty for other columns."""
+        values = self._distinct(name)
+        if not _FLAGS.search(plain(name)) or len(values) < 2:
+            return ""
+        least = f"minimum (--minimum '{name}=VALUE') leaves out those below a value"
+        if all(map(_NUMBERS.fullmatch, values)) and len(values) <= MAX_FLAGS:
+            bits = reduce(or_, map(int, values))
+            return f"bad_flags (--bad-flags '{name}={bits}') leaves out those with a flag, {least}"
+        if self._is_numeric(name):
+            return least
+        if {value.lower() for value in values} <= _YES_OR_NO:
+            return f"bad_flags (--bad-flags '{name}=1') leaves out the true ones, {least.replace('VALUE', '1')}"
+        return f"filter the table first to use it ({', '.join(values)})" if len(values) <= MAX_FLAGS else ""
 
     def _is_position(self, name: str) -> bool:
         return bool(self.keys[name] & vocabulary.POSITIONS)

@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from nightjar_alerts.models.tables.columns import Array, Batch, Lists, column_of, object_column
+from nightjar_alerts.models.tables.columns import Array, Batch, Lists, column_of, mjd_of_times, object_column
 from nightjar_alerts.models.tables.documents import columns_of
 from nightjar_alerts.models.tables.options import MissingExtra, TableError
 from nightjar_alerts.models.tables.streams import Problems, Stream
@@ -244,7 +244,7 @@ def _snana_table(table: Any, path: Path) -> Any:
     of_object = np.repeat(np.arange(len(head)), count)
     for name in head.colnames:
         if name not in joined.colnames and not name.startswith("PTROBS"):
-            joined[name.lower() if name in ("MWEBV", "MWEBV_ERR") else name] = head[name][of_object]
+            joined[name] = head[name][of_object]
     return joined
 
 
@@ -263,8 +263,8 @@ def _astropy_batch(table: Any) -> tuple[Batch, dict[str, str]]:
     units: dict[str, str] = {}
     for name in table.colnames:
         column = table[name]
-        if hasattr(column, "mjd"):  # astropy.time.Time
-            batch[name], units[name] = np.asarray(column.mjd, np.float64), "mjd"
+        if hasattr(column, "mjd") and (mjd := mjd_of_times(column)) is not None:
+            batch[name], units[name] = mjd, "mjd"
             continue
         if unit := getattr(column, "unit", None):
             units[name] = str(unit)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from nightjar_alerts.models.filters import known_filter
+from nightjar_alerts.models.metadata import CONTEXT_COLUMNS, KNOWN_COLUMNS, REDSHIFTS
 from nightjar_alerts.models.photometry import FILTERS, MagSystem, SourceUnit, nearest_band
 
 FluxKind = Literal["difference", "total"]
@@ -131,6 +132,8 @@ class TableOptions:
     minimum : smallest value of a column of a usable row, such as ``psfQfPerfect=0.9``.
     metadata : column of each metadata name (``mwebv``, ``zspec``, ``hostgal_zphot``); None means those that have such
         a name.
+    object_metadata : metadata of each object by its name, besides those in columns of the table; see
+        :func:`models.tables.read_object_metadata`.
     survey : survey of the photometry (``ztf``), which decides what stands for the model's bands.
     """
 
@@ -153,6 +156,7 @@ class TableOptions:
     bad_flags: Mapping[str, int] | None = None
     minimum: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, str] | None = None
+    object_metadata: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     survey: str = ""
 
     def __post_init__(self) -> None:
@@ -167,6 +171,10 @@ class TableOptions:
             described_filter(meaning, f"filters[{name!r}]")
         if self.limit_sigma <= 0:
             raise TableError("limit_sigma must be greater than zero")
+        for name in (*(self.metadata or ()), *(name for row in self.object_metadata.values() for name in row)):
+            if name not in KNOWN_COLUMNS:
+                known = ", ".join([*CONTEXT_COLUMNS, *REDSHIFTS[1:], "mwebv"])
+                raise TableError(f"there is no metadata {name!r}; they are {known} and others of host galaxies")
 
     @classmethod
     def option_names(cls) -> tuple[str, ...]:

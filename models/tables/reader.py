@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source, photometry_warnings
+from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
 from nightjar_alerts.models.metadata import clean_metadata, implausible_redshifts
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
@@ -40,7 +40,7 @@ from nightjar_alerts.models.tables.columns import (
     texts,
 )
 from nightjar_alerts.models.tables.files import Data, Source, open_source
-from nightjar_alerts.models.tables.layout import KIND_TEXTS, guess_layout
+from nightjar_alerts.models.tables.layout import KIND_TEXTS, guess_layout, guess_object_columns
 from nightjar_alerts.models.tables.options import NO_FILTER, Choice, Guess, TableError, TableOptions, TableQuestion
 
 HELD_POINTS: Final = 1_000_000
@@ -56,6 +56,7 @@ MIN_CHECKED_POINTS: Final = 5
 """Minimum number of points of such an object."""
 MAX_MINORITY: Final = 0.1
 """Largest fraction of objects that may look like the other kind without a question."""
+SHOWN_NAMES: Final = 5
 NAMELESS: Final = -1
 NOT_STATED: Final = -1
 ALERT_LISTS: Final = {
@@ -153,10 +154,8 @@ class TableObject:
             self.object_id,
             survey=self.survey,
         )
-        warnings = photometry_warnings(
-            curve.mjd, curve.flux, curve.flux_err, self.survey, check_total=not self.flux_kind
-        )
-        return replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=(*ignored, *warnings))
+        curve = replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=tuple(ignored))
+        return curve.with_warnings(check_total=not self.flux_kind)
 
 
 class About(NamedTuple):
@@ -173,7 +172,7 @@ class Report:
     """Counts of one reading.
 
     ``objects`` and ``points`` that were yielded, ``unused`` points by reason, ``unknown_filters`` by name,
-    ``malformed`` rows by reason and ``examples`` of those.
+    ``malformed`` rows by reason and ``examples`` of those, ``without_metadata`` objects that ``object_metadata`` lacks.
     """
 
     objects: int = 0
@@ -182,6 +181,7 @@ class Report:
     unknown_filters: Counter[str] = field(default_factory=Counter)
     malformed: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
+    without_metadata: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return sentences for people, none where everything was used."""
@@ -195,6 +195,9 @@ class Report:
         if self.unknown_filters:
             listed = ", ".join(f"{name} ({count})" for name, count in self.unknown_filters.most_common())
             lines.append(f"unknown filters: {listed}; the option filters names them")
+        if missing := self.without_metadata:
+            listed = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
+            lines.append(f"objects without a row of metadata: {len(missing)} of {self.objects} ({listed})")
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -206,6 +209,7 @@ class Report:
             "unknown_filters": dict(self.unknown_filters.most_common()),
             "malformed_rows": dict(self.malformed.most_common()),
             "examples": self.examples,
+            "objects_without_metadata": len(self.without_metadata),
         }
 
 
@@ -227,6 +231,41 @@ def read_table(data: Data, options: TableOptions | None = None, *, name: str = "
         When the table cannot be read; :class:`MissingExtra` when a library is missing.
     """
     return Table(data, options or TableOptions(), name)
+
+
+def read_object_metadata(data: Data) -> Mapping[str, Mapping[str, float]]:
+    """Read a table with one row per object, such as a catalogue of redshifts, for ``TableOptions.object_metadata``.
+
+    Parameters
+    ----------
+    data : as for :func:`read_table`; a mapping of mappings (of metadata by object) is returned as it is.
+
+    Raises
+    ------
+    TableError
+        When there is no column of object names or of metadata, or an object has two rows.
+    """
+    if isinstance(data, Mapping) and all(isinstance(row, Mapping) for row in data.values()):
+        return data
+    source = open_source(data, "")
+    found: dict[str, dict[str, float]] = {}
+    object_id, columns = "", dict[str, str]()
+    try:
+        for batch in source.batches():
+            if not object_id:
+                object_id, columns = guess_object_columns(source.header, batch)
+            values = {}
+            for name, column in columns.items():
+                values[name], bad = numbers(_flat(batch[column]))
+                if bad.any():
+                    raise TableError(f"{batch[column][int(np.argmax(bad))]!r} in column {column!r} is no number")
+            for row, name in enumerate(texts(_flat(batch[object_id]))):
+                if name in found:
+                    raise TableError(f"object {name!r} has two rows")
+                found[name] = {key: float(column[row]) for key, column in values.items() if column[row] == column[row]}
+    except TableError as error:
+        raise TableError(f"{source.name}: {error}") from None
+    return found
 
 
 class Table:
@@ -411,7 +450,9 @@ class Table:
         codes, detected = points["code"], points["detected"]
         band = object_column(list(self._bands))[points["band"]]
         rejected = {REASONS[code]: codes == code for code in np.unique(codes) if code}
-        report = self.report
+        report, rows = self.report, self.options.object_metadata
+        if rows and name not in rows:
+            report.without_metadata.append(name)
         report.objects += 1
         report.points += len(points)
         for reason, bad in rejected.items():
@@ -427,7 +468,7 @@ class Table:
             band,
             None if (detected == NOT_STATED).any() else detected.astype(np.bool_),
             rejected,
-            about.metadata,
+            {**about.metadata, **rows.get(name, {})},
             about.label,
             about.redshift,
             about.parent,
@@ -518,7 +559,7 @@ class Table:
         for name, bits in self._layout.bad_flags.items():
             mark(code, (_bits(column(name)) & bits) != 0, "flagged by the survey")
         for name, least in self.options.minimum.items():
-            mark(code, ~(numbers(column(name))[0] >= least), "quality is too low")
+            mark(code, ~(_numbers_or_flags(column(name)) >= least), "quality is too low")
         points["mjd"], bad_time = self._mjd(column(columns["time"]))
         mark(code, bad_time, "time is not readable")
         mark(code, ~np.isfinite(points["mjd"]), "no time")
@@ -583,7 +624,14 @@ def _flat(column: Column) -> Array:
     return column
 
 
+def _numbers_or_flags(column: Array) -> Float64:
+    """Return a column as numbers; of texts that are no numbers, such as ``true``, 1 for yes and 0 for no."""
+    values, bad = numbers(column)
+    values[bad] = flags(column[bad])
+    return values
+
+
 def _bits(column: Array) -> NDArray[np.int64]:
     """Return a column of flags as integers; missing values and what is beyond 53 bits have no flags."""
-    values = numbers(column)[0]
+    values = _numbers_or_flags(column)
     return np.where(np.abs(values) < 2.0**53, values, 0.0).astype(np.int64)

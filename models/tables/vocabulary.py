@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from nightjar_alerts.models.filters import known_filter
+from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import SourceUnit
 from nightjar_alerts.models.tables.options import FluxKind
 
@@ -88,6 +89,7 @@ DIFFERENCE: Final = frozenset(
 )
 """Names of the brightness in difference images; :data:`TOTAL` are those of the whole source."""
 METADATA: Final = {
+    **{name.lower(): name for name in KNOWN_COLUMNS},
     "ebv": "mwebv",
     "mwebvmwe": "mwebv",
     "mw_ebv": "mwebv",
@@ -100,7 +102,7 @@ METADATA: Final = {
     "hostgal_photoz": "hostgal_zphot",
     "hostgal_photoz_err": "hostgal_zphot_err",
 }
-"""Names of metadata in small letters, besides those of :mod:`models.metadata`."""
+"""Metadata by names in small letters."""
 BAD_FLAGS: Final[Mapping[str, int]] = {"catflags": 1 << 15, "infobitssci": 1 << 25}
 """Bits that make a row unusable, by the documentation of ZTF's data releases and forced photometry."""
 NUMBERINGS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -205,7 +205,7 @@ class PhotometryWarning(Reply):
 
     reason: str = Field(
         description="machine-readable code: `constant_flux`, `implausible_depth`, `implausible_redshift`, "
-        "`magnitudes_as_flux`, `times_look_like_jd` or `total_flux`"
+        "`magnitudes_as_flux`, `parallax_without_error`, `times_look_like_jd` or `total_flux`"
     )
     detail: str = Field(description="description, and what to do")
 

@@ -24,6 +24,9 @@ from nightjar_alerts.service.lightcurves.schemas import (
 from nightjar_alerts.service.registry.names import MAX_NAME_LENGTH
 
 QueryT = TypeVar("QueryT", bound=Struct)
+Coverage = Annotated[
+    Annotated[float, Meta(gt=0, lt=1)] | None, Meta(description="of the prediction sets, as for `/v1/classify`")
+]
 
 
 class ClassifyQuery(Options, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +58,7 @@ class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
+    coverage: Coverage = None
     embedding: Annotated[bool, Meta(description=EMBEDDING_TEXT)] = False
     experts: Annotated[bool, Meta(description=EXPERTS_TEXT)] = False
     light_curve: Annotated[
@@ -97,9 +101,7 @@ class EvolutionQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
         ),
     ] = ""
     prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
-    coverage: Annotated[
-        Annotated[float, Meta(gt=0, lt=1)] | None, Meta(description="of the prediction sets, as for `/v1/classify`")
-    ] = None
+    coverage: Coverage = None
     deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
 
 

@@ -14,7 +14,6 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.bulk import light_curves
-from nightjar_alerts.models.checks import photometry_warnings
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_redshifts
 from nightjar_alerts.models.photometry import NAMES, nearest_band
@@ -81,12 +80,7 @@ def _with_notes(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
         notes["described_filters"] = _choose_bands(sent.filters)
     if sent.upper_limit is not None and (limits := _count_limits(sent.upper_limit)):
         notes["dropped"] = {"upper_limit": limits}
-    check_total = sent.flux_kind is UNSET
-    if warnings := photometry_warnings(
-        curve.mjd, curve.flux, curve.flux_err, curve.survey, band=curve.band, check_total=check_total
-    ):
-        notes["warnings"] = warnings
-    return replace(curve, **notes) if notes else curve
+    return (replace(curve, **notes) if notes else curve).with_warnings(check_total=sent.flux_kind is UNSET)
 
 
 def _count_limits(column: Any) -> int:

@@ -25,15 +25,14 @@ from nightjar_alerts.inputs import (
     CallOptions,
     Input,
     Read,
-    decode_bodies,
+    curve_of,
     errors_of,
+    evolution_input,
     identity_of,
     item_of,
+    read_inputs,
     read_request,
-    to_error,
 )
-from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     MANIFEST,
@@ -45,7 +44,7 @@ from nightjar_alerts.models.bundle import (
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.models.routing import DEFAULT, Route, may_be_supernova, route
-from nightjar_alerts.results import Evolution, Result, Results
+from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import (
     RequestedPrior,
@@ -57,7 +56,7 @@ from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction, RunResult
 from nightjar_alerts.service.engine.errors import InferenceFailed, error_of
 from nightjar_alerts.service.engine.policy import QueueItem, choose
-from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, Item, Outcome, Skipped, outcome_of, skipped_outcome
+from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, Outcome, Skipped, outcome_of, skipped_outcome
 from nightjar_alerts.service.registry.names import version_key
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ class Classifier:
         if not request.single:
             return Results(results, request.notes)
         if results[0].status == "rejected":
-            raise _light_curve_error(results[0])
+            raise light_curve_error(results[0].errors)
         return results[0]
 
     def stream(
@@ -261,13 +260,8 @@ class Classifier:
         """
         request = read_request(data, fields)
         options = CallOptions.of(request.options, prior=prior, coverage=coverage)
-        reads = list(chain.from_iterable(_decode(list(request.inputs), None)))
-        if len(reads) != 1:
-            raise ValueError(f"evolution takes one light curve or alert, not {len(reads)}")
-        curve, survey = item_of(reads[0])
-        if not isinstance(curve, LightCurve):
-            raise to_error(curve)
-        chosen = self._route(curve, survey)
+        curve, survey = evolution_input(request.inputs)
+        chosen = self._route(curve, survey, substitute=False)
         steps = history(curve)
         if chosen.outside:
             abstained = {"status": "abstained", "reason": OUTSIDE_DOMAIN, "detail": chosen.outside}
@@ -282,11 +276,10 @@ class Classifier:
         """Yield the results of each input, in order: several where it is a packet of several alerts."""
         return _Call(self, options).results(inputs)
 
-    def _route(self, item: Item, survey: str) -> "Route[_Model]":
+    def _route(self, curve: LightCurve | None, survey: str, substitute: bool = True) -> "Route[_Model]":
         if self._is_named:
             return Route(self._default)
-        curve = item if isinstance(item, LightCurve) else None
-        return route(curve, survey, self._models.get, lambda: self._default)
+        return route(curve, survey, self._models.get, lambda: self._default, substitute)
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -427,12 +420,11 @@ class _Call:
         self._serializers: dict[tuple[_Model, _Model | None], ResultSerializer] = {}
         self._running: deque[_Batch] = deque()
         self._read = 0
-        self._first: Mapping[str, str] | None = None
+        self._names = ModelNames()
 
     def results(self, inputs: Iterable[Input]) -> Iterator[list[Result]]:
-        """Yield the results of each input, in order. Raises PriorError before the first."""
-        for model in self._classifier._models.values() if self._model is None else [self._model]:
-            self._serializer(model, None)
+        """Yield the results of each input, in order. Raises PriorError, for the default model before the first."""
+        self._serializer(self._model or self._classifier._default, None)
         remaining, blocks = iter(inputs), deque[list[list[_Slot]]]()
         try:
             while (block := list(islice(remaining, BLOCK if self._read else FIRST_BLOCK))) or self._running:
@@ -452,16 +444,15 @@ class _Call:
         start = self._read if self._indexed else None
         self._read += len(block)
         waiting: _Waiting = {}
-        places = [[self._place(read, waiting) for read in reads] for reads in _decode(block, start)]
+        places = [[self._place(read, waiting) for read in reads] for reads in read_inputs(block, start)]
         self._write([slot for slots in places for slot in slots if slot.outcome is not None])
         self._submit(waiting)
         return places
 
     def _place(self, read: Read, waiting: _Waiting) -> _Slot:
         """Return the place of a result, with the outcome of what no network sees."""
-        item, survey = item_of(read)
-        chosen = self._classifier._route(item, survey) if self._model is None else Route(self._model)
-        curve = read.curve if isinstance(read, Packet) else read if isinstance(read, LightCurve) else None
+        (item, survey), curve = item_of(read), curve_of(read)
+        chosen = self._classifier._route(curve, survey) if self._model is None else Route(self._model)
         slot = _Slot(chosen, identity_of(read), curve, errors_of(read))
         if chosen.outside:
             slot.outcome = skipped_outcome(Skipped("abstained", OUTSIDE_DOMAIN, chosen.outside))
@@ -535,10 +526,7 @@ class _Call:
     def _result(self, slot: _Slot) -> Result:
         assert slot.document is not None
         assert slot.provenance is not None
-        self._first = self._first or slot.provenance
-        if slot.provenance != self._first:
-            slot.document["model"] = slot.provenance
-        return Result(slot.document, slot.provenance, slot.curve)
+        return self._names(Result(slot.document, slot.provenance, slot.curve))
 
 
 def _featurise(slot: _Slot, curve: LightCurve, model: _Model, waiting: _Waiting) -> Outcome | None:
@@ -549,32 +537,3 @@ def _featurise(slot: _Slot, curve: LightCurve, model: _Model, waiting: _Waiting)
         return Outcome("abstained", reason=error.reason, detail=str(error))
     waiting.setdefault(model, []).append(_Entry(len(model_input), 0.0, None, model_input, slot))
     return None
-
-
-def _decode(inputs: Sequence[Input], start: int | None) -> list[Sequence[Read]]:
-    """Decode inputs: every light curve, or every alert of a packet, or the errors of either.
-
-    Parameters
-    ----------
-    start : index of the first input in its list; None if errors point into each light curve.
-    """
-    # isinstance is slow for abstract classes such as Mapping, so that dict comes first.
-    numbered = [(index, each) for index, each in enumerate(inputs, start or 0) if isinstance(each, dict | Mapping)]
-    parents = ["" if start is None else f"/light_curves/{index}" for index, _ in numbered]
-    bodies = iter(decode_bodies([body for _, body in numbered], parents))
-    return [
-        [next(bodies)]
-        if isinstance(each, dict)
-        else read_packet(each)
-        if isinstance(each, bytes)
-        else [next(bodies) if isinstance(each, Mapping) else each]
-        for each in inputs
-    ]
-
-
-def _light_curve_error(result: Result) -> LightCurveError:
-    first = result.errors[0]
-    error = LightCurveError(first["pointer"], first["reason"], f"{first['pointer'].lstrip('/')}: {first['detail']}")
-    for other in result.errors[1:]:
-        error.add_note(f"{other['pointer'].lstrip('/')}: {other['detail']}")
-    return error

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from nightjar_alerts.inputs import CallOptions, File, Input, Named, Unread, files_in, inputs_of_file
 from nightjar_alerts.models.alerts.files import exit_status
-from nightjar_alerts.models.tables import TableError, TableOptions
+from nightjar_alerts.models.tables import TableError, TableOptions, read_object_metadata
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
 from nightjar_alerts.partial import PartialRun
 from nightjar_alerts.results import Result, summary_of
@@ -136,6 +136,7 @@ _HELP: Final = {
     "bad_flags": "column of flags and the bits that make a row unusable, such as catflags=32768",
     "minimum": "column and its smallest value in usable rows",
     "metadata": "metadata and its column, such as zspec=z",
+    "object_metadata": "table of metadata such as redshifts with one row per object, joined by the name of the object",
     "survey": "survey of the photometry, such as ztf",
 }
 """Description of each option of the reader of tables."""
@@ -146,7 +147,9 @@ def _add_table_options(group: Any) -> None:
     for each in fields(TableOptions):
         flag = f"--{each.name.replace('_', '-')}"
         kind = str(each.type)
-        if "Mapping" in kind:
+        if each.name == "object_metadata":
+            group.add_argument(flag, metavar="FILE", default=None, help=_HELP[each.name])
+        elif "Mapping" in kind:
             text = f"{_HELP[each.name]}; may be repeated"
             group.add_argument(flag, action="append", default=[], metavar="NAME=VALUE", help=text)
         elif "bool" in kind:
@@ -194,6 +197,8 @@ def _table_options(options: argparse.Namespace) -> TableOptions:
         if value not in (None, {}):
             values[each.name] = value
     try:
+        if "object_metadata" in values:
+            values["object_metadata"] = read_object_metadata(values["object_metadata"])
         return TableOptions(**values)
     except TableError as error:
         raise UsageError(str(error)) from error

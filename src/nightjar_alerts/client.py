@@ -14,6 +14,7 @@ as late as ``Retry-After`` says. httpx is needed: ``pip install 'nightjar-alerts
 
 import asyncio
 import random
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -28,12 +29,11 @@ from collections.abc import (
     Iterator,
     Mapping,
     Sequence,
-    Sized,
 )
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from typing import Any, Final, Generic, Self, TypeVar
 from urllib.parse import urlsplit
@@ -48,25 +48,26 @@ except ImportError as error:
     raise ImportError("httpx is not installed: pip install 'nightjar-alerts[client]'") from error
 
 from nightjar_alerts.inputs import (
-    Body,
     CallOptions,
     Input,
+    Read,
     Request,
-    decode_bodies,
+    curve_of,
+    decode_inputs,
     errors_of,
+    evolution_input,
     flatten,
     identity_of,
     item_of,
     read_request,
-    to_error,
 )
 from nightjar_alerts.models.alerts.envelopes import read_packet
 from nightjar_alerts.models.alerts.packet import Packet
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
-from nightjar_alerts.results import Evolution, Result, Results, Source
-from nightjar_alerts.service.answers.serializer import RequestedPrior, failure_document, packet_identity
+from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
+from nightjar_alerts.service.answers.serializer import RequestedPrior, failure_document
 from nightjar_alerts.service.inference import skipped_outcome
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 
@@ -75,7 +76,9 @@ BATCH_BYTES: Final = 2 << 20
 """Largest batch: light curves or packets, and bytes."""
 RETRIED_STATUSES: Final = frozenset({429, 502, 503})
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 30.0
-BYTES_PER_POINT: Final = 40
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""A request that the service wants later, by ``Retry-After``, is not sent again."""
+BYTES_PER_POINT: Final = 20
 
 
 class ClientError(Exception):
@@ -140,9 +143,12 @@ class _Exchanges:
 
     def single(self, each: Input, options: _Options) -> Exchange[Result]:
         """Classify one light curve. Raises LightCurveError if it is invalid."""
-        if isinstance(each, InvalidLightCurve):
-            raise each
-        ((result,),) = yield from self._group([each], options, single=True)
+        (read,) = decode_inputs([each])
+        if isinstance(read, InvalidLightCurve):
+            raise light_curve_error([error.model_dump() for error in read.errors])
+        ((result,),) = yield from self._group([read], options)
+        if result.status == "rejected":  # by a limit of the service
+            raise light_curve_error(result.errors)
         return result
 
     def batch(
@@ -155,74 +161,60 @@ class _Exchanges:
         start : index of the first input in its list; None if errors point into each light curve.
         """
         results: list[list[Result]] = []
-        for group in _groups(inputs):
+        for group in _groups(decode_inputs(inputs, start)):
             results += yield from self._group(group, options)
-        if start is not None:
-            for index, (each, found) in enumerate(zip(inputs, results, strict=True), start):
-                if isinstance(each, Mapping):
-                    found[0].prefix_errors(f"/light_curves/{index}")
         return results
 
-    def _group(self, group: Sequence[Input], options: _Options, single: bool = False) -> Exchange[list[list[Result]]]:
-        first = group[0]
-        if (skipped := _skipped(first)) is not None:
-            return [[skipped]]
+    def _group(self, group: Sequence[Read | bytes], options: _Options) -> Exchange[list[list[Result]]]:
         try:
-            if isinstance(first, bytes):
-                return (yield from self._packet(first, options))
-            return (yield from self._light_curves(group, options, single))
+            if isinstance(group[0], bytes):
+                return (yield from self._packet(group[0], options))
+            return (yield from self._light_curves(group, options))
         except ClientError as error:
             if error.status != 413 or len(group) == 1:
                 raise
         middle = len(group) // 2  # too much for this service
-        first_half = yield from self._group(group[:middle], options, single)
-        return first_half + (yield from self._group(group[middle:], options, single))
+        first_half = yield from self._group(group[:middle], options)
+        return first_half + (yield from self._group(group[middle:], options))
 
-    def _light_curves(self, group: Sequence[Any], options: _Options, single: bool) -> Exchange[list[list[Result]]]:
-        bodies = [_body(each) for each in group]
-        form: Callable[[], Any] = lambda: (  # noqa: E731  # anew for each try: the deadline comes closer
-            {**bodies[0], "options": options.members()}
-            if single
-            else {"light_curves": bodies, "options": options.members()}
-        )
-        reply = yield from self._exchange(
-            "/v1/classify", lambda: (msgspec.msgpack.encode(form()), _MSGPACK), options, single
-        )
-        results = []
-        for index, (each, body, document) in enumerate(zip(group, bodies, reply["results"], strict=True)):
-            for error in document.get("errors", ()):
-                error["pointer"] = error["pointer"].removeprefix(f"/light_curves/{index}")
-            if isinstance(each, Packet):
-                document = {"status": document["status"], **packet_identity(each), **document}
-            results.append([_result(document, reply, _source(each, body))])
-        return results
+    def _light_curves(self, reads: Sequence[Any], options: _Options) -> Exchange[list[list[Result]]]:
+        bodies = [_body(each) for each in reads]
+
+        def content() -> tuple[bytes, str]:  # anew for each try: the deadline comes closer
+            return msgspec.msgpack.encode({"light_curves": bodies, "options": options.members()}), _MSGPACK
+
+        reply = yield from self._exchange("/v1/classify", content, options)
+        return [
+            [Result(_document(each, document), document.get("model") or reply["model"], curve_of(each))]
+            for each, document in zip(reads, reply["results"], strict=True)
+        ]
 
     def _packet(self, packet: bytes, options: _Options) -> Exchange[list[list[Result]]]:
-        if options.coverage is not None:
-            raise TypeError("the service has no option `coverage` for alert packets")
         reply = yield from self._exchange("/v1/alerts", lambda: (packet, _BINARY), options, in_query=True)
-        curves = _PacketCurves(packet)
-        return [[_result(document, reply, partial(curves.get, i)) for i, document in enumerate(reply["results"])]]
+        curves = cache(lambda: list(map(curve_of, read_packet(packet))))  # decoded when the first is looked at
+        return [
+            [
+                Result(document, document.get("model") or reply["model"], partial(_item, curves, index))
+                for index, document in enumerate(reply["results"])
+            ]
+        ]
 
-    def evolution(self, each: Input, options: _Options) -> Exchange[Evolution]:
+    def evolution(self, inputs: Iterable[Input], options: _Options) -> Exchange[Evolution]:
         """Classify one light curve or alert after each of its detections."""
-        if not isinstance(each, bytes | Mapping) and not isinstance(item := item_of(each)[0], LightCurve):
-            raise to_error(item)
-        body = {} if isinstance(each, bytes) else _body(each)  # type: ignore[arg-type]  # the rest raised above
-        content = (each, _BINARY) if isinstance(each, bytes) else (msgspec.msgpack.encode(body), _MSGPACK)
-        source = _PacketCurves(each).get(0) if isinstance(each, bytes) else _source(each, body)
-        document = yield from self._exchange("/v1/evolution", lambda: content, options, True, in_query=True)
-        return Evolution(document, document.pop("model"), source() if callable(source) else source)
+        curve, _ = evolution_input(inputs)
+        content = msgspec.msgpack.encode(_body(curve)), _MSGPACK
+        document = yield from self._exchange("/v1/evolution", lambda: content, options, in_query=True)
+        return Evolution(document, document.pop("model"), curve)
 
     def _exchange(
         self,
         path: str,
         content: Callable[[], tuple[bytes, str]],
         options: _Options,
-        single: bool = False,
         in_query: bool = False,
     ) -> Exchange[dict[str, Any]]:
         """Send a request until there is a reply that is worth no other try; return its JSON."""
+        note = ""
         for attempt in range(self.retries + 1):
             remaining = options.remaining()
             query = {"model": self.model} if self.model else {}
@@ -234,19 +226,22 @@ class _Exchanges:
                 "POST", path, content=data, params=query, headers={"Content-Type": media_type}, timeout=timeout
             )
             if isinstance(response, httpx.Response) and response.status_code not in RETRIED_STATUSES:
-                return _reply(response, self.url, single)
+                return _reply(response, self.url)
             if attempt == self.retries or isinstance(response, httpx.ReadTimeout):
                 break
             pause = _pause(response, attempt)
-            if options.end is not None and time.monotonic() + pause >= options.end:
+            remaining = options.remaining()
+            if pause > LONGEST_WAIT_SECONDS or (remaining is not None and pause >= remaining):
+                limit = f"at most {LONGEST_WAIT_SECONDS:.0f} s" if remaining is None else "until the deadline"
+                note = f"; not tried again: the next try would be in {pause:,.0f} s, and the client waits {limit}"
                 break
             yield pause
         if isinstance(response, httpx.Response):
-            return _reply(response, self.url, single)
+            return _reply(response, self.url, note)
         if isinstance(response, httpx.TimeoutException):
             options.remaining()
             raise ClientError(f"{self.url} did not answer within {timeout:g} s") from response
-        raise ClientError(f"{self.url} does not answer: {response or type(response).__name__}") from response
+        raise ClientError(f"{self.url} does not answer: {response or type(response).__name__}{note}") from response
 
 
 _MSGPACK, _BINARY = "application/msgpack", "application/octet-stream"
@@ -263,131 +258,93 @@ def _pause(response: object, attempt: int) -> float:
         return backoff
     stated = response.headers.get("Retry-After", "")
     try:
-        return max(0.0, float(stated))
+        seconds = float(stated)
     except ValueError:
         try:
-            return max(0.0, parsedate_to_datetime(stated).timestamp() - time.time())
-        except ValueError:
+            seconds = max(0.0, parsedate_to_datetime(stated).timestamp() - time.time())
+        except (ValueError, OverflowError):
             return backoff
+    return seconds if seconds >= 0 else backoff
 
 
-def _reply(response: httpx.Response, url: str, single: bool) -> dict[str, Any]:
-    """Return the JSON of a reply. Raises ClientError, LightCurveError or PriorError for a problem."""
+def _reply(response: httpx.Response, url: str, note: str = "") -> dict[str, Any]:
+    """Return the JSON of a reply. Raises ClientError or PriorError for a problem."""
     try:
         document: dict[str, Any] = orjson.loads(response.content)
     except orjson.JSONDecodeError:
         raise ClientError(
-            f"{url} answered {response.status_code} with something that is not JSON", response.status_code
+            f"{url} answered {response.status_code} with something that is not JSON{note}", response.status_code
         ) from None
     if response.status_code == 200:
         return document
     errors = document.get("errors") or []
-    if errors and response.status_code == 422:
-        pointer, reason, detail = (str(errors[0].get(name, "")) for name in ("pointer", "reason", "detail"))
+    for error in errors[:1]:
+        pointer, reason, detail = (str(error.get(name, "")) for name in ("pointer", "reason", "detail"))
         for where in ("/options/prior", "/query/prior"):
             if pointer.startswith(where):
                 raise PriorError(pointer.removeprefix(where), reason, detail)
-        if single and not pointer.startswith(("/options", "/query")):
-            raise LightCurveError(pointer, reason, f"{pointer.lstrip('/')}: {detail}")
     message = f"{response.status_code} {document.get('title')}: {document.get('detail')}"
-    if errors:
-        message += "".join(f"; {error.get('pointer')}: {error.get('detail')}" for error in errors)
+    message += "".join(f"; {error.get('pointer')}: {error.get('detail')}" for error in errors)
     kind = DeadlineExceeded if response.status_code == 504 else ClientError
-    raise kind(message, response.status_code, errors)
+    raise kind(message + note, response.status_code, errors)
 
 
-def _result(document: dict[str, Any], reply: Mapping[str, Any], source: Any) -> Result:
-    return Result(document, document.get("model") or reply["model"], source)
+def _item(curves: Callable[[], Sequence[LightCurve | None]], index: int) -> LightCurve | None:
+    """Return the light curve of an alert; None where only the service could read it."""
+    return curves()[index] if index < len(curves()) else None
 
 
-def _skipped(each: Input) -> Result | None:
-    """Return the result of what is known to be unfit before it is sent; None for what is sent."""
-    if isinstance(each, bytes | Mapping):
-        return None
+def _document(each: Read, received: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a light curve or alert, with what reading it showed, which the service did not see."""
     item, _ = item_of(each)
-    if isinstance(item, LightCurve):
-        return None
-    return Result(failure_document(skipped_outcome(item), identity_of(each), errors_of(each)), {})
+    if not isinstance(item, LightCurve):
+        return failure_document(skipped_outcome(item), identity_of(each), errors_of(each))
+    for error in received.get("errors", ()):
+        error["pointer"] = re.sub(r"^/light_curves/\d+", "", error["pointer"])
+    not_here = {"object_id", "filters", "warnings", *(("errors",) if isinstance(each, Packet) else ())}
+    rest = {name: value for name, value in received.items() if name not in not_here}
+    document = {"status": received["status"], **identity_of(each), **rest}
+    if received["status"] == "classified":
+        counts = {
+            "duplicates": item.duplicates,
+            "dropped_points": dict(item.dropped),
+            "other_filters": {**item.unknown_filters, **received.get("other_filters", {})},
+        }
+        document |= {name: value for name, value in counts.items() if value}
+    return document
 
 
-def _source(each: Input, body: Body) -> Source:
-    if isinstance(each, Packet):
-        return each.curve
-    return each if isinstance(each, LightCurve) else partial(_decoded, body)
-
-
-def _decoded(body: Body) -> LightCurve | None:
-    curve = decode_bodies([body])[0]
-    return curve if isinstance(curve, LightCurve) else None
-
-
-class _PacketCurves:
-    """Light curves of the alerts in a packet, which is decoded when the first is looked at."""
-
-    def __init__(self, packet: bytes) -> None:
-        self._packet = packet
-        self._curves: list[LightCurve | None] | None = None
-
-    def get(self, index: int) -> LightCurve | None:
-        """Return the light curve of an alert; None if it has none."""
-        if self._curves is None:
-            self._curves = [each.curve if isinstance(each, Packet) else None for each in read_packet(self._packet)]
-        return self._curves[index] if index < len(self._curves) else None
-
-
-def _size(each: Input) -> int:
-    if isinstance(each, Mapping):
-        mjd = each.get("mjd")
-        return BYTES_PER_POINT * len(mjd) if isinstance(mjd, Sized) else 0
-    return BYTES_PER_POINT * len(each) if isinstance(each, LightCurve) else 0
-
-
-def _groups(inputs: Sequence[Input]) -> Iterator[list[Input]]:
-    """Divide inputs into groups for one request: light curves in batches, each packet alone."""
-    group: list[Input] = []
+def _groups(reads: Sequence[Read | bytes]) -> Iterator[list[Read | bytes]]:
+    """Divide light curves into groups for one request; each packet is alone."""
+    group: list[Read | bytes] = []
     size = 0
-    for each in inputs:
-        alone = isinstance(each, bytes) or _skipped(each) is not None
-        if group and (alone or len(group) == BATCH_ITEMS or size + _size(each) > BATCH_BYTES):
+    for each in reads:
+        curve = None if isinstance(each, bytes) else curve_of(each)
+        points = BYTES_PER_POINT * (0 if curve is None else len(curve))
+        if group and (isinstance(each, bytes) or isinstance(group[0], bytes) or size + points > BATCH_BYTES):
             yield group
             group, size = [], 0
-        if alone:
-            yield [each]
-            continue
         group.append(each)
-        size += _size(each)
+        size += points
     if group:
         yield group
 
 
-def _body(each: LightCurve | Packet | Body) -> dict[str, Any]:
-    """Return the body of a light curve; msgpack has NaN, so that the service names it."""
-    if isinstance(each, Packet):
-        assert each.curve is not None
-        each = each.curve
-    if isinstance(each, LightCurve):
-        body = {
-            "object_id": each.object_id,
-            "mjd": each.mjd.astype("<f8").tobytes(),
-            "flux": each.flux.astype("<f4").tobytes(),
-            "flux_err": each.flux_err.astype("<f4").tobytes(),
-            "band": [FILTERS[index] for index in each.band.tolist()],
-            "detected": each.detected.astype(np.uint8).tobytes(),
-            "survey": each.survey,
-        }
-        return body | ({"metadata": dict(each.metadata)} if each.metadata else {})
-    return {name: _plain(value) for name, value in each.items() if name != "options"}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as plain objects, arrays and columns of tables as lists."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, str | bytes | int | float | bool) or value is None:
-        return value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, list | tuple):
-        return [each.item() if isinstance(each, np.generic) else each for each in value]
-    return np.asarray(value).tolist()
+def _body(each: Read) -> dict[str, Any]:
+    """Return the body of a light curve; an empty one, which the service rejects and counts, of what has none."""
+    curve = curve_of(each)
+    if curve is None:
+        return {}
+    body = {
+        "object_id": curve.object_id,
+        "mjd": curve.mjd.astype("<f8").tobytes(),
+        "flux": curve.flux.astype("<f4").tobytes(),
+        "flux_err": curve.flux_err.astype("<f4").tobytes(),
+        "band": [FILTERS[index] for index in curve.band.tolist()],
+        "detected": curve.detected.astype(np.uint8).tobytes(),
+        "survey": curve.survey,
+    }
+    return body | ({"metadata": dict(curve.metadata)} if curve.metadata else {})
 
 
 def _base_url(url: str) -> str:
@@ -488,11 +445,8 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
     ) -> EvolutionT:
         """Classify an object after each of its detections, as :meth:`nightjar_alerts.Classifier.evolution` does."""
         request = read_request(data, fields)
-        inputs = list(request.inputs)
-        if len(inputs) != 1:
-            raise ValueError(f"evolution takes one light curve or alert, not {len(inputs)}")
         options = _options(deadline, request.options, prior=prior, coverage=coverage)
-        evolution: EvolutionT = self._run(self._exchanges.evolution(inputs[0], options))
+        evolution: EvolutionT = self._run(self._exchanges.evolution(request.inputs, options))
         return evolution
 
     def stream(
@@ -551,7 +505,7 @@ class Client(_Base[Evolution, Iterator[Result]]):
         return self._each(inputs, _Options(options.embedding, options.prior, options.coverage, options.experts))
 
     def _each(self, inputs: Iterable[Input], options: _Options, indexed: bool = False) -> Iterator[list[Result]]:
-        remaining, start = iter(inputs), 0
+        remaining, start, names = iter(inputs), 0, ModelNames()
         waiting: deque[Future[list[list[Result]]]] = deque()
         with ThreadPoolExecutor(self._connections, "nightjar-client") as pool:
             try:
@@ -562,7 +516,8 @@ class Client(_Base[Evolution, Iterator[Result]]):
                         start += len(batch)
                     if not waiting:
                         return
-                    yield from waiting.popleft().result()
+                    for results in waiting.popleft().result():
+                        yield list(map(names, results))
             finally:
                 for future in waiting:
                     future.cancel()
@@ -623,7 +578,7 @@ class AsyncClient(_Base[Awaitable[Evolution], AsyncIterator[Result]]):
     async def _stream(
         self, items: Iterable[Any] | AsyncIterable[Any], options: _Options, indexed: bool = False
     ) -> AsyncIterator[Result]:
-        inputs, start = _aiter(items), 0
+        inputs, start, names = _aiter(items), 0, ModelNames()
         waiting: deque[asyncio.Task[list[list[Result]]]] = deque()
         try:
             while True:
@@ -634,7 +589,7 @@ class AsyncClient(_Base[Awaitable[Evolution], AsyncIterator[Result]]):
                 if not waiting:
                     return
                 for result in chain.from_iterable(await waiting.popleft()):
-                    yield result
+                    yield names(result)
         finally:
             for task in waiting:
                 task.cancel()

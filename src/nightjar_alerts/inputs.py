@@ -13,7 +13,8 @@ import re
 import shlex
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,13 +22,22 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from nightjar_alerts.models.alerts.documents import is_alert
+from nightjar_alerts.models.alerts.envelopes import read_packet
 from nightjar_alerts.models.alerts.files import FileItem, read_file
 from nightjar_alerts.models.alerts.packet import Packet, PacketError
 from nightjar_alerts.models.bulk import light_curves
-from nightjar_alerts.models.checks import photometry_warnings
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
-from nightjar_alerts.models.metadata import clean_metadata, implausible_redshifts
-from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
+from nightjar_alerts.models.metadata import clean_metadata
+from nightjar_alerts.models.tables import (
+    Table,
+    TableError,
+    TableObject,
+    TableOptions,
+    TableQuestion,
+    read_object_metadata,
+    read_table,
+)
+from nightjar_alerts.models.tables.columns import mjd_of_times
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import RequestedPrior, curve_identity, packet_identity
 from nightjar_alerts.service.inference import Item, Skipped
@@ -118,6 +128,8 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
 def _table_options(named: Mapping[str, Any]) -> TableOptions:
     if unknown := sorted(set(named) - set(TableOptions.option_names())):
         raise TypeError(f"no option of tables: {', '.join(unknown)}; they are {', '.join(TableOptions.option_names())}")
+    if "object_metadata" in named:
+        named = {**named, "object_metadata": read_object_metadata(named["object_metadata"])}
     return TableOptions(**named)
 
 
@@ -136,24 +148,32 @@ def _request_of_body(body: Body) -> Request:
 
 
 _UNITS: Final = {"mjd": "d", "flux": "nJy", "flux_err": "nJy", "mag": "mag", "mag_err": "mag"}
-_PLAIN: Final = frozenset({list, tuple, np.ndarray, type(None)})
+_NUMBERS_IN_LISTS: Final = frozenset({float, int, np.float64, np.float32, type(None)})
 
 
 def _without_units(body: Body) -> Body | InvalidLightCurve:
-    """Return a body whose quantities are numbers in the units of the fields, and whose masked values are missing."""
+    """Return a body whose quantities and times are numbers in the units of the fields, and masked values missing."""
     changed: dict[str, Any] = {}
     for name in (*_UNITS, "band"):
         value = body.get(name)
-        if type(value) in _PLAIN:
+        if type(value) is np.ndarray and value.dtype.kind in "fiu":
+            continue
+        first = value[0] if isinstance(value, list | tuple) and len(value) else None
+        if type(value) is list and (type(first) in _NUMBERS_IN_LISTS or name == "band"):
             continue
         mask = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
-        if name in _UNITS and getattr(value, "unit", None) is not None:
+        if name == "mjd" and (mjd := mjd_of_times(value)) is not None:
+            changed[name] = mjd
+        elif name in _UNITS and (hasattr(first, "unit") or getattr(value, "unit", None) is not None):
+            value = value if first is None else type(first)(value)
             unit = body.get("flux_unit", "nJy") if name.startswith("flux") else _UNITS[name]
             quantity: Any = getattr(value, "quantity", value)  # a column of a table has one
             try:
-                changed[name] = np.asarray(quantity.to_value(unit))
+                is_ab = name == "mag" and str(quantity.unit) == "mag(AB)"
+                changed[name] = np.asarray(quantity.value if is_ab else quantity.to_value(unit))
             except Exception:  # of astropy, which is not imported here
-                detail = f"the unit is {quantity.unit}, which is not converted to {unit}"
+                stated = str(quantity.unit) or "dimensionless"
+                detail = f"the unit is {stated}, which is not converted to {unit}"
                 error = FieldError(pointer=f"/{name}", reason="wrong_unit", detail=detail)
                 return InvalidLightCurve([error], str(body.get("object_id", ""))[:MAX_ID_LENGTH])
         if mask is not None and mask.any():
@@ -205,9 +225,9 @@ def item_of(read: Read) -> tuple[Item, str]:
     return read, ""
 
 
-def to_error(item: LightCurveError | Skipped) -> LightCurveError:
-    """Return the error to raise for a light curve or alert that no model takes."""
-    return item if isinstance(item, LightCurveError) else LightCurveError("", item.reason, item.detail or item.reason)
+def curve_of(read: Read) -> LightCurve | None:
+    """Return the light curve, None if there is none."""
+    return read.curve if isinstance(read, Packet) else read if isinstance(read, LightCurve) else None
 
 
 def identity_of(read: Read) -> dict[str, Any]:
@@ -233,6 +253,48 @@ def flatten(items: Iterable[Any]) -> Iterator[Input]:
             yield item
         else:
             yield from read_request(item, {}).inputs
+
+
+def decode_inputs(inputs: Sequence[Input], start: int | None = None) -> list[Read | bytes]:
+    """Replace each body among inputs by its light curve, or its errors.
+
+    Parameters
+    ----------
+    start : index of the first input in its list; None if errors point into each light curve.
+    """
+    # isinstance is slow for abstract classes such as Mapping, so that dict comes first.
+    numbered = [(index, each) for index, each in enumerate(inputs, start or 0) if isinstance(each, dict | Mapping)]
+    parents = ["" if start is None else f"/light_curves/{index}" for index, _ in numbered]
+    decoded: list[Any] = list(inputs)
+    for (index, _), curve in zip(numbered, decode_bodies([body for _, body in numbered], parents), strict=True):
+        decoded[index - (start or 0)] = curve
+    return decoded
+
+
+def read_inputs(inputs: Sequence[Input], start: int | None = None) -> list[Sequence[Read]]:
+    """Decode inputs as :func:`decode_inputs`, and every packet to its alerts or its error."""
+    return [read_packet(each) if isinstance(each, bytes) else [each] for each in decode_inputs(inputs, start)]
+
+
+def evolution_input(inputs: Iterable[Input]) -> tuple[LightCurve, str]:
+    """Return the one light curve among inputs, and the survey that chooses the model.
+
+    Raises
+    ------
+    LightCurveError
+        If it is invalid, or of an alert that has none.
+    ValueError
+        If there are several, or none.
+    """
+    reads = list(chain.from_iterable(read_inputs(list(inputs))))
+    if len(reads) != 1:
+        raise ValueError(f"evolution takes one light curve or alert, not {len(reads)}")
+    item, survey = item_of(reads[0])
+    if isinstance(item, Skipped):
+        raise LightCurveError("", item.reason, item.detail or item.reason)
+    if isinstance(item, LightCurveError):
+        raise item
+    return item, survey
 
 
 def is_table(data: Any) -> bool:
@@ -265,19 +327,12 @@ def decode_bodies(bodies: Sequence[Body], parents: Sequence[str] = ()) -> list[L
     parents = parents or [""] * len(bodies)
     usual = [_usual_columns(body) for body in bodies]
     built = iter(light_curves([columns for columns in usual if columns is not None]))
-    curves = [None if columns is None else _with_warnings(next(built)) for columns in usual]
+    curves = [None if columns is None else next(built) for columns in usual]
     # Those that are not usual, or have an error, once more: field by field, with every error and its pointer.
     rest = [index for index, curve in enumerate(curves) if not isinstance(curve, LightCurve)]
     decoded = [diagnose_light_curve(_plain(bodies[index]), OBJECT_READER, parents[index]) for index in rest]
     checked = iter(validate_light_curves(decoded, MAX_POINTS, parents=[parents[index] for index in rest]))
-    return [curve if isinstance(curve, LightCurve) else next(checked) for curve in curves]
-
-
-def _with_warnings(curve: LightCurve | LightCurveError) -> LightCurve | LightCurveError:
-    if isinstance(curve, LightCurveError):
-        return curve
-    warnings = photometry_warnings(curve.mjd, curve.flux, curve.flux_err, curve.survey, band=curve.band)
-    return replace(curve, warnings=warnings) if warnings else curve
+    return [curve.with_warnings() if isinstance(curve, LightCurve) else next(checked) for curve in curves]
 
 
 def _usual_columns(body: Body) -> Columns | None:
@@ -296,7 +351,7 @@ def _usual_columns(body: Body) -> Columns | None:
     if type(object_id) is not str or len(object_id) > MAX_ID_LENGTH or type(metadata) is not dict:
         return None
     known = clean_metadata(metadata) if metadata and set(map(type, metadata.values())) <= {float, int} else {}
-    if len(known) < len(metadata) or implausible_redshifts(known):  # unknown names, missing values
+    if len(known) < len(metadata):  # unknown names, missing values, impossible redshifts
         return None
     mjd, flux, flux_err = columns
     return Columns(mjd, flux, flux_err, band, None, known, object_id)
@@ -333,16 +388,16 @@ def _column(values: Any) -> Any:
         return values
     if values is None or isinstance(values, str | bytes | Mapping):
         return values
-    if isinstance(values, list):
+    array = None if isinstance(values, list) else np.asarray(values)
+    if array is None or array.dtype.kind == "O":
+        values = values if array is None else array.tolist()
         try:
             array = np.array(values)
         except ValueError:  # lists of different lengths
             return values
-    else:
-        array = np.asarray(values)
     if array.ndim == 1 and array.dtype.kind in "fiub" and array.size:
         return array
-    return values if isinstance(values, list) else array.tolist()
+    return list(map(_item, values)) if isinstance(values, list) else array.tolist()
 
 
 def _listed(values: Any) -> Any:

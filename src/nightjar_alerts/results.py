@@ -18,7 +18,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 
 COLUMNS = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason", "warnings")
 """Columns of a table of results, named as the fields of the JSON."""
@@ -152,11 +152,6 @@ class Result:
         """What is probably wrong with the values, such as the unit, each with ``reason`` and ``detail``."""
         return [dict(warning) for warning in self._document.get("warnings", ())]
 
-    def prefix_errors(self, parent: str) -> None:
-        """Let the pointers of the errors begin at the document that holds the light curve."""
-        for error in self._document.get("errors", ()):
-            error["pointer"] = parent + error["pointer"]
-
     @property
     def points_per_band(self) -> dict[str, int]:
         """Number of observations that the network saw, by band."""
@@ -216,6 +211,30 @@ class Result:
     def _repr_html_(self) -> str:
         """Return the picture for a notebook."""
         return self.to_svg()
+
+
+class ModelNames:
+    """Lets the results of a call name their models as a reply does: only those of another model than the first."""
+
+    def __init__(self) -> None:
+        self._first: Mapping[str, str] | None = None
+
+    def __call__(self, result: Result) -> Result:
+        """Return the result."""
+        self._first = self._first or result.model
+        result._document.pop("model", None)
+        if result.model != self._first:
+            result._document["model"] = result.model
+        return result
+
+
+def light_curve_error(errors: Sequence[Mapping[str, str]]) -> LightCurveError:
+    """Return the exception for the errors of a light curve: the first, with the others as notes."""
+    first, *others = errors
+    error = LightCurveError(first["pointer"], first["reason"], f"{first['pointer'].lstrip('/')}: {first['detail']}")
+    for other in others:
+        error.add_note(f"{other['pointer'].lstrip('/')}: {other['detail']}")
+    return error
 
 
 class Evolution:

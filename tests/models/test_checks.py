@@ -56,6 +56,19 @@ def test_magnitudes_sent_as_flux_are_noticed() -> None:
     assert "mag_err" in warnings[0].detail
 
 
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"parallax": 2.0}, ["parallax_without_error"]),
+        ({"parallax": 2.0, "parallax_err": 0.0}, ["parallax_without_error"]),
+        ({"parallax": 2.0, "parallax_err": 0.1}, []),
+        ({"parallax_err": 0.1, "zspec": 0.1}, []),
+    ],
+)
+def test_parallax_without_an_error_is_noticed(metadata: dict[str, float], expected: list[str]) -> None:
+    assert reasons(*supernova(), metadata=metadata) == expected
+
+
 def test_times_of_ogle_and_asas_are_noticed() -> None:
     days, flux, flux_err = supernova()
     assert reasons(days - 49_999.5, flux, flux_err) == ["times_look_like_jd"]

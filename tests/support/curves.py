@@ -38,3 +38,19 @@ def csv_text(curves: list[dict[str, Any]]) -> str:
     heading = ["object_id", "mjd", "flux_njy", "flux_err_njy", "band"]
     lines = zip(*(columns[name] for name in ("object_id", "mjd", "flux", "flux_err", "band")), strict=True)
     return "\n".join([",".join(heading), *(",".join(map(str, line)) for line in lines)]) + "\n"
+
+
+TOLERANCE = 2e-5
+
+
+def close(actual: Any, expected: Any) -> bool:
+    """Return True for equal documents whose numbers differ by no more than the tolerance."""
+    if isinstance(expected, dict):
+        return isinstance(actual, dict) and actual.keys() == expected.keys() and all(
+            close(actual[name], expected[name]) for name in expected
+        )  # fmt: skip
+    if isinstance(expected, list):
+        return isinstance(actual, list) and len(actual) == len(expected) and all(map(close, actual, expected))
+    if isinstance(expected, float):
+        return isinstance(actual, float) and abs(actual - expected) <= TOLERANCE * max(1.0, abs(expected))
+    return bool(actual == expected)

@@ -122,11 +122,11 @@ def live(load: LoadOne, **changes: Any) -> Iterator[Live]:
         yield Live(service, server, server.servers[0].sockets[0].getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 300.0) -> None:
     """Return when ``holds()``; fail after ``seconds``."""
     give_up = time.monotonic() + seconds
     while not holds():

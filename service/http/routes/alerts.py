@@ -252,7 +252,7 @@ def _encode(
     live: LiveFeed | None,
 ) -> bytes:
     identities = [_identify(alert) for alert in alerts]
-    options = Options(embedding=query.embedding, experts=query.experts)
+    options = Options(embedding=query.embedding, experts=query.experts, coverage=query.coverage)
     built = build_results(serializers, outcomes, identities, [None] * len(alerts), options)
     if live is not None:
         live.publish(built.results)

@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.lightcurve import LightCurveError
-from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
+from nightjar_alerts.models.tables import (
+    Table,
+    TableError,
+    TableObject,
+    TableOptions,
+    TableQuestion,
+    read_object_metadata,
+    read_table,
+)
 from nightjar_alerts.models.tables import reader as reader_module
 
 ROWS = [
@@ -474,6 +482,68 @@ def test_options_override_every_guess() -> None:
 def test_options_with_wrong_values_are_errors_that_name_them(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TableError, match=message):
         read(csv_of(ROWS), **options)
+
+
+FLAGGED = csv_of(
+    [(*row, place % 4, place % 2 == 0, 0.1 * (place % 10)) for place, row in enumerate(ROWS)],
+    (*NAMES, "flag", "is_valid", "quality"),
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, 30),
+        ({"bad_flags": {"flag": 3}}, 8),
+        ({"bad_flags": {"flag": 2}}, 16),
+        ({"bad_flags": {"is_valid": 1}}, 15),
+        ({"minimum": {"is_valid": 1}}, 15),
+        ({"minimum": {"quality": 0.5}}, 15),
+    ],
+)
+def test_flags_and_qualities_leave_rows_out_as_asked(options: Any, left: int) -> None:
+    _, objects = read(FLAGGED, **options)
+    assert sum(int(item.usable().sum()) for item in objects) == left
+
+
+def test_columns_of_flags_that_are_not_used_name_the_option() -> None:
+    table, _ = read(FLAGGED)
+    lines = {line.split("'")[1]: line for guess in table.guesses if (line := str(guess)).startswith("no rows are left")}
+    assert "--bad-flags 'flag=3'" in lines["flag"]
+    assert "--minimum 'is_valid=1'" in lines["is_valid"]
+    assert "--minimum 'quality=VALUE'" in lines["quality"]
+    table, _ = read(FLAGGED, minimum={"quality": 0.5})
+    assert not any("no rows are left" in guess.text for guess in table.guesses)
+
+
+def test_metadata_of_objects_are_joined_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.csv"
+    path.write_text("SNID,redshift,MWEBV,comment\na,0.1,0.02,x\nc,,0.03,\nz,0.4,0.1,\n")
+    table, objects = read(csv_of(ROWS), object_metadata=read_object_metadata(path))
+    assert [dict(item.light_curve().metadata) for item in objects] == [
+        {"zspec": 0.1, "mwebv": 0.02}, {}, {"mwebv": 0.03},
+    ]  # fmt: skip
+    assert table.report.lines() == ["objects without a row of metadata: 1 of 3 (b)"]
+    assert table.report.to_dict()["objects_without_metadata"] == 1
+    numbered = [(index, *row[1:], 0.3) for index, row in enumerate(ROWS[:3])]
+    given = read_object_metadata({"objid": np.array([0, 2]), "redshift": [0.1, 0.2]})
+    _, objects = read(csv_of(numbered, (*NAMES, "redshift")), object_metadata=given)
+    assert [item.metadata["zspec"] for item in objects] == [0.1, 0.3, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"objid": ["a", "a"], "redshift": [0.1, 0.2]}, "object 'a' has two rows"),
+        ({"objid": ["a"], "colour": [0.1]}, "no column has metadata, such as redshift or mwebv; it has objid, colour"),
+        ({"first": ["a"], "redshift": [0.1]}, "no column has names of objects"),
+        ({"objid": ["a", "b", "c", "d", "e", "f"], "redshift": [*"12345", "0.1?"]}, "'0.1\\?' in column 'redshift'"),
+        ({"a": {"redshift": 0.1}}, "there is no metadata 'redshift'; they are zspec,"),
+    ],
+)
+def test_metadata_of_objects_that_cannot_be_read_are_a_sentence(data: Any, sentence: str) -> None:
+    with pytest.raises(TableError, match=sentence):
+        TableOptions(object_metadata=read_object_metadata(data))
 
 
 def test_metadata_columns_are_found_by_name() -> None:

@@ -300,9 +300,9 @@ def test_text_table_with_decimal_commas_between_blanks_is_read() -> None:
     np.testing.assert_allclose(item.flux, read(csv_of(supernova("X")))[1][0].flux, rtol=1e-6)
 
 
-def test_metadata_without_light_curves_is_an_error_that_says_how_to_merge() -> None:
+def test_metadata_without_light_curves_is_an_error_that_names_the_option() -> None:
     rows = [(615 + k, 10.0, -5.0, 0.2, 0.05) for k in range(6)]
-    with pytest.raises(TableError, match="merge"):
+    with pytest.raises(TableError, match="give it as object_metadata"):
         read(csv_of(rows, ("object_id", "ra", "decl", "hostgal_photoz", "hostgal_photoz_err")))
 
 

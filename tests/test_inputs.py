@@ -1,0 +1,98 @@
+"""What the Python calls accept: units, times and missing values in dictionaries of columns."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nightjar_alerts import LightCurve
+from nightjar_alerts.inputs import decode_inputs, read_request
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+
+MJD = [60_000.25, 60_001.5, 60_002.75]
+DATES = [datetime(2023, 2, 24, 23, 59, 23) + timedelta(days=days) for days in (0.25, 1.5, 2.75)]
+"""In UTC, 37 s behind TAI."""
+BODY = {"mjd": MJD, "flux": [1e3, 2e3, 3e3], "flux_err": [100.0] * 3, "band": ["g", "r", "i"]}
+
+
+def read(**changes: Any) -> LightCurve | InvalidLightCurve:
+    body = {name: value for name, value in {**BODY, **changes}.items() if value is not None}
+    (curve,) = decode_inputs(list(read_request(body, {}).inputs))
+    assert isinstance(curve, LightCurve | InvalidLightCurve)
+    return curve
+
+
+def assert_times(times: Any) -> None:
+    curve = read(mjd=times)
+    assert isinstance(curve, LightCurve), str(curve)
+    np.testing.assert_allclose(curve.mjd, MJD, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        DATES,
+        [time.replace(tzinfo=UTC).astimezone(timezone(timedelta(hours=2))) for time in DATES],
+        [time.isoformat() for time in DATES],
+        np.array(DATES, "datetime64[s]"),
+        list(np.array(DATES, "datetime64[ns]")),
+        np.array(MJD, object),
+        tuple(MJD),
+    ],
+    ids=["datetime", "with a zone", "text", "numpy", "list of numpy", "objects", "tuple"],
+)
+def test_times_of_python_and_numpy_become_mjd(times: Any) -> None:
+    assert_times(times)
+
+
+def test_times_of_pandas_become_mjd() -> None:
+    pandas = pytest.importorskip("pandas")
+    for times in (pandas.Series(DATES), pandas.Series(DATES).dt.tz_localize("UTC"), pandas.DatetimeIndex(DATES)):
+        assert_times(times)
+    assert_times(pandas.Series(MJD, dtype="Float64"))
+
+
+def test_times_of_astropy_become_mjd_in_tai() -> None:
+    time, units = pytest.importorskip("astropy.time"), pytest.importorskip("astropy.units")
+    tai = time.Time(MJD, format="mjd", scale="tai")
+    for times in (tai, tai.utc, time.Time(tai.tdb.jd, format="jd", scale="tdb"), list(tai), MJD * units.d):
+        assert_times(times)
+    assert_times(time.Time(MJD, format="mjd", scale="local"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "reason"),
+    [
+        ({"mjd": [*DATES[:2], "soon"]}, "/mjd/0", "not_a_number"),
+        ({"mjd": ["60000.5", "60001.5", "60002.5"]}, "/mjd/0", "not_a_number"),
+        ({"mjd": [60_000.0, date(2023, 2, 26), 60_002.0]}, "/mjd/1", "not_a_number"),
+        ({"mjd": np.array([*DATES[:2], "NaT"], "datetime64[s]")}, "/mjd/2", "not_finite"),
+        ({"flux": np.array([1.0, None, 2.0], object)}, "/flux/1", "not_a_number"),
+    ],
+)
+def test_values_that_are_no_times_or_numbers_are_named(changes: Any, pointer: str, reason: str) -> None:
+    invalid = read(**changes)
+    assert isinstance(invalid, InvalidLightCurve)
+    assert (invalid.pointer, invalid.reason) == (pointer, reason)
+
+
+def test_quantities_are_converted_or_named() -> None:
+    units = pytest.importorskip("astropy.units")
+    for flux in ([1, 2, 3] * units.uJy, [1 * units.uJy, 2e3 * units.nJy, 3 * units.uJy]):
+        curve = read(flux=flux)
+        assert isinstance(curve, LightCurve)
+        np.testing.assert_allclose(curve.flux, BODY["flux"])
+    magnitudes = {"flux": None, "flux_err": None, "mag": [20, 21, 22] * units.ABmag, "mag_err": [0.1] * 3 * units.mag}
+    curve = read(**magnitudes)
+    assert isinstance(curve, LightCurve)
+    np.testing.assert_allclose(curve.flux, 10 ** (-0.4 * (np.array([20, 21, 22]) - 31.4)), rtol=1e-5)
+    for changes, stated in (
+        ({"flux": [1, 2, 3] * units.m}, "the unit is m"),
+        ({"flux": units.Quantity([1, 2, 3])}, "the unit is dimensionless"),
+        (magnitudes | {"mag": [20, 21, 22] * units.STmag}, r"the unit is mag\(ST\)"),
+    ):
+        invalid = read(**changes)
+        assert isinstance(invalid, InvalidLightCurve)
+        assert invalid.reason == "wrong_unit"
+        assert str(invalid).startswith(stated.replace("\\", "")), str(invalid)
