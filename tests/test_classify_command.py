@@ -115,7 +115,7 @@ def test_classify_joins_metadata_and_takes_filters_of_other_instruments(
     documents = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     for curve, document in zip(curves, documents, strict=True):
         used = {name: count for name, count in document["points_per_band"].items() if count}
-        assert used == {"r": 1} | ({"i": len(curve["mjd"]) - 1} if len(curve["mjd"]) > 1 else {})
+        assert used == {"r": 1} | ({"i": min(len(curve["mjd"]) - 1, 65)} if len(curve["mjd"]) > 1 else {})
     assert run(tmp_path / "hst.csv", "--object-metadata", tmp_path / "hst.csv") == 2
     assert "no column has metadata" in capsys.readouterr().err
 

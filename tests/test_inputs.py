@@ -1,6 +1,8 @@
 """What the Python calls accept: units, times and missing values in dictionaries of columns."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,53 @@ def test_values_that_are_no_times_or_numbers_are_named(changes: Any, pointer: st
     invalid = read(**changes)
     assert isinstance(invalid, InvalidLightCurve)
     assert (invalid.pointer, invalid.reason) == (pointer, reason)
+
+
+def tables() -> dict[str, Any]:
+    """One light curve as the tables that Python programs have."""
+    columns = {"object_id": ["a"] * 3, "mjd": MJD, "flux_njy": [1e3, 2e3, 3e3], "flux_err_njy": [100.0] * 3}
+    columns["band"] = ["g", "r", "i"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    made: dict[str, Any] = {"rows": rows}
+    made["structured"] = np.array([tuple(row.values()) for row in rows], "U1, f8, f8, f8, U1")
+    made["structured"].dtype.names = tuple(columns)
+    pandas = pytest.importorskip("pandas")
+    made["pandas"] = pandas.DataFrame(columns)
+    made["categorical"] = made["pandas"].astype({"band": "category", "flux_njy": "Float64"})
+    made["records"] = made["pandas"].to_records()
+    if find_spec("polars"):
+        made["polars"] = import_module("polars").DataFrame(columns)
+    table = pytest.importorskip("astropy.table")
+    made["derived"] = type("LightCurve", (table.QTable,), {"__module__": "lightkurve.lightcurve"})(columns)
+    made["arrow"] = pytest.importorskip("pyarrow").record_batch(columns)
+    return made
+
+
+def test_tables_of_python_are_recognised() -> None:
+    for kind, table in tables().items():
+        (curve,) = decode_inputs(list(read_request(table, {}).inputs))
+        assert isinstance(curve, LightCurve), kind
+        assert (curve.object_id, curve.mjd.tolist(), curve.flux.tolist()) == ("a", MJD, BODY["flux"]), kind
+
+
+def test_bodies_in_a_list_are_no_rows_of_a_table() -> None:
+    first, second = decode_inputs(list(read_request([{}, BODY], {}).inputs))
+    assert isinstance(first, InvalidLightCurve)
+    assert isinstance(second, LightCurve)
+    assert read(mjd=60_000.0, flux=1.0).reason == "not_a_list"  # type: ignore[union-attr]
+
+
+def test_metadata_that_are_nan_are_missing_and_bytes_are_names() -> None:
+    curve = read(metadata={"zspec": float("nan"), "mwebv": np.float32(0.5)}, band=np.array([b"g", b"r", b"i"]))
+    assert isinstance(curve, LightCurve)
+    assert curve.metadata == {"mwebv": 0.5}
+
+
+def test_groups_of_pandas_with_their_names_are_a_sentence() -> None:
+    pandas = pytest.importorskip("pandas")
+    groups = pandas.DataFrame({**BODY, "name": "a"}).groupby("name")
+    with pytest.raises(TypeError, match="give the groups without names"):
+        list(read_request(groups, {}).inputs)
 
 
 def test_quantities_are_converted_or_named() -> None:

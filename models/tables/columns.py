@@ -84,7 +84,7 @@ def mjd_of_times(times: Any) -> Float64 | None:
     if hasattr(times, "mjd") and hasattr(times, "scale"):  # astropy.time.Time
         mjd = (times if times.scale in ("local", "ut1") else times.tai).mjd
         return np.asarray(mjd.filled(np.nan) if hasattr(mjd, "filled") else mjd, np.float64)
-    values = times if isinstance(times, list | tuple | np.ndarray) or hasattr(times, "dtype") else ()
+    values = times if isinstance(times, list | tuple) or getattr(times, "ndim", 0) == 1 else ()
     if not len(values):
         return None
     first = next(iter(values))

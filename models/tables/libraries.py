@@ -144,9 +144,12 @@ def _arrow_values(array: Any) -> Array:
 
 
 def library_of(data: Any) -> str:
-    """Return the library of a table in memory, empty for other data."""
-    module = type(data).__module__.partition(".")[0]
-    return module if module in LIBRARIES else ""
+    """Return the library of a table in memory, also of one derived from it or that Arrow reads; empty for others."""
+    if not hasattr(data, "columns"):
+        return ""
+    modules = [kind.__module__.partition(".")[0] for kind in type(data).__mro__]
+    usual = "pyarrow" if hasattr(data, "__arrow_c_stream__") else ""  # such as polars
+    return next((module for module in modules if module in LIBRARIES), usual)
 
 
 def batch_of(data: Any) -> tuple[Batch, dict[str, str]]:
@@ -159,7 +162,7 @@ def batch_of(data: Any) -> tuple[Batch, dict[str, str]]:
     """
     library = library_of(data)
     if library == "pyarrow":
-        table = data if hasattr(data, "to_batches") else import_module("pyarrow").table(data)
+        table = data if hasattr(data, "to_batches") else _library("pyarrow", "this table").table(data)
         return _arrow_batch(table), {}
     if library == "astropy":
         return _astropy_batch(data)

@@ -38,6 +38,7 @@ from nightjar_alerts.models.tables import (
     read_table,
 )
 from nightjar_alerts.models.tables.columns import mjd_of_times
+from nightjar_alerts.models.tables.libraries import library_of
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import RequestedPrior, curve_identity, packet_identity
 from nightjar_alerts.service.inference import Item, Skipped
@@ -251,6 +252,8 @@ def flatten(items: Iterable[Any]) -> Iterator[Input]:
             yield _without_units(item)
         elif isinstance(item, LightCurve | InvalidLightCurve | Packet | PacketError | bytes):
             yield item
+        elif isinstance(item, tuple):
+            raise TypeError("cannot read a light curve from a tuple; of pandas.groupby, give the groups without names")
         else:
             yield from read_request(item, {}).inputs
 
@@ -298,9 +301,13 @@ def evolution_input(inputs: Iterable[Input]) -> tuple[LightCurve, str]:
 
 
 def is_table(data: Any) -> bool:
-    """Return True for a table of pandas, pyarrow or astropy; imports none of them."""
-    modules = {kind.__module__.partition(".")[0] for kind in type(data).__mro__}
-    return bool(modules & {"pandas", "nested_pandas", "pyarrow", "astropy", "polars"}) and hasattr(data, "columns")
+    """Return True for a table in memory: of a library, which is not imported, a structured array, or a list of rows."""
+    if isinstance(data, np.ndarray):
+        return data.dtype.names is not None
+    if isinstance(data, list) and data and isinstance(data[0], Mapping):
+        values = [value for value in data[0].values() if not isinstance(value, str)]
+        return any(map(np.isscalar, values)) and not any(hasattr(value, "__len__") for value in values)
+    return bool(library_of(data))
 
 
 def table_inputs(source: Any, options: TableOptions, notes: list[str]) -> Iterator[LightCurve | InvalidLightCurve]:
@@ -376,7 +383,7 @@ def _plain(body: Body) -> dict[str, Any]:
         elif name == "object_id":
             plain[name] = _name(value)
         elif name == "metadata" and isinstance(value, Mapping):
-            plain[name] = {key: _item(each) for key, each in value.items()}
+            plain[name] = {key: None if each != each else _item(each) for key, each in value.items()}
         else:
             plain[name] = _item(value)
     return plain
@@ -407,6 +414,7 @@ def _listed(values: Any) -> Any:
     array = np.asarray(values)
     if array.dtype.kind in "iu":
         return array
+    array = np.char.decode(array, "utf-8", "replace") if array.dtype.kind == "S" else array
     return [str(value) if isinstance(value, str) else value for value in array.tolist()] if array.ndim else values
 
 
