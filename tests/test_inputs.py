@@ -15,7 +15,7 @@ from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 MJD = [60_000.25, 60_001.5, 60_002.75]
 DATES = [datetime(2023, 2, 24, 23, 59, 23) + timedelta(days=days) for days in (0.25, 1.5, 2.75)]
 """In UTC, 37 s behind TAI."""
-BODY = {"mjd": MJD, "flux": [1e3, 2e3, 3e3], "flux_err": [100.0] * 3, "band": ["g", "r", "i"]}
+BODY: dict[str, Any] = {"mjd": MJD, "flux": [1e3, 2e3, 3e3], "flux_err": [100.0] * 3, "band": ["g", "r", "i"]}
 
 
 def read(**changes: Any) -> LightCurve | InvalidLightCurve:

@@ -579,7 +579,7 @@ class _Guesser:
         bright = [name for name in free if self._looks_like_mags(name) and np.ptp(self._finite(name)) > 0]
         values = [name for name in free if not _is_error_name(plain(name))]
         mags = [name for name in values if name in bright and "mag" in plain(name)]
-        fluxes = [name for name in values if re.search("flux|jy", plain(name))]
+        fluxes = [name for name in values if re.search("flux|jy", plain(name)) and not plain(name).startswith("log")]
         if mags or fluxes or len(bright) == 1:
             return (mags, fluxes) if mags or fluxes else (bright, [])
         choices = [Choice(name, "looks like magnitudes") for name in bright]
@@ -661,6 +661,12 @@ class _Guesser:
                 "columns.object_id",
                 [Choice(name, "the objects"), Choice("", "the table is one object")],
             )
+        for name in self._candidates("object_id", self.scalars, self._names_each_row):
+            raise TableQuestion(
+                f"Does column {name!r} name the objects? Every row has another name.",
+                "columns.object_id",
+                [Choice(name, "every row is an object"), Choice("", "the table is one object")],
+            )
         for name in self._free(self._is_numeric, self.scalars) if "object_id" not in self.options.columns else ():
             if self._is_position(name) and np.ptp(self._finite(name)) > MAX_SPREAD_DEGREES:
                 text = (
@@ -675,6 +681,10 @@ class _Guesser:
         fits = re.search(r"(name|id|object|obj|source|src|target|star|sn|transient)$", plain(last_part(name)))
         other = re.search(r"(inst|tel|obs|filter|band|exp|image|visit)", plain(name))
         return bool(fits and not other and self._holds_ids(name))
+
+    def _names_each_row(self, name: str) -> bool:
+        """Return True for text that differs in every row, unlike a number of the row."""
+        return "object_id" not in self.options.columns and not self._is_numeric(name) and all(texts(self._values(name)))
 
     def _may_name_objects(self, name: str) -> bool:
         """Return True for text that may name several objects, which would be mixed otherwise."""

@@ -173,8 +173,8 @@ class TableOptions:
             raise TableError("limit_sigma must be greater than zero")
         for name in (*(self.metadata or ()), *(name for row in self.object_metadata.values() for name in row)):
             if name not in KNOWN_COLUMNS:
-                known = ", ".join([*CONTEXT_COLUMNS, *REDSHIFTS[1:], "mwebv"])
-                raise TableError(f"there is no metadata {name!r}; they are {known} and others of host galaxies")
+                listed = ", ".join([*CONTEXT_COLUMNS, *REDSHIFTS[1:], "mwebv"])
+                raise TableError(f"there is no metadata {name!r}; they are {listed} and others of host galaxies")
 
     @classmethod
     def option_names(cls) -> tuple[str, ...]:

@@ -256,9 +256,10 @@ def read_object_metadata(data: Data) -> Mapping[str, Mapping[str, float]]:
                 object_id, columns = guess_object_columns(source.header, batch)
             values = {}
             for name, column in columns.items():
-                values[name], bad = numbers(_flat(batch[column]))
+                stated = _flat(batch[column])
+                values[name], bad = numbers(stated)
                 if bad.any():
-                    raise TableError(f"{batch[column][int(np.argmax(bad))]!r} in column {column!r} is no number")
+                    raise TableError(f"{stated[int(np.argmax(bad))]!r} in column {column!r} is no number")
             for row, name in enumerate(texts(_flat(batch[object_id]))):
                 if name in found:
                     raise TableError(f"object {name!r} has two rows")

@@ -313,6 +313,21 @@ def test_times_counted_from_a_date_in_the_name_become_mjd(name: str, zero: float
     np.testing.assert_allclose(item.mjd[0], 60_300.0, atol=1e-6)
 
 
+def test_names_that_differ_in_every_row_are_a_question() -> None:
+    rows = [(f"SN {k}", *row[1:]) for k, row in enumerate(supernova())]
+    assert question(csv_of(rows, ("name", *NAMES[1:]))).option == "columns.object_id"
+    _, items = read(csv_of(rows, ("name", *NAMES[1:])), columns={"object_id": "name"})
+    assert len(items) == len(rows)
+    numbered = [(k, *row[1:]) for k, row in enumerate(supernova())]
+    table, _ = read(csv_of(numbered, ("id", *NAMES[1:])))
+    assert any("the table holds one object" in guess.text for guess in table.guesses)
+
+
+def test_logarithms_of_fluxes_are_not_read_as_fluxes() -> None:
+    rows = [(*row[:3], 3.5, 0.02) for row in supernova()]
+    assert question(csv_of(rows, (*NAMES[:3], "log_flux", "log_flux_err"))).option == "columns.flux"
+
+
 def test_days_of_a_spreadsheet_are_a_question() -> None:
     rows = [(row[0], 45_702.0 + k, *row[2:]) for k, row in enumerate(supernova())]
     asked = question(csv_of(rows, ("name", "date", *NAMES[2:])))
