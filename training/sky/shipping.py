@@ -7,6 +7,7 @@ their training light curves.
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,7 @@ from nightjar_alerts.models.bundle import (
     load_bundle,
     write_manifest,
 )
-from nightjar_alerts.models.lightcurve import Float64, Int64, RaggedBatch, Tokens
+from nightjar_alerts.models.lightcurve import Bool, Float64, Int64, RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
@@ -43,7 +44,15 @@ from nightjar_alerts.training.score.calibrate import ServedSample, calibrated, f
 from nightjar_alerts.training.score.confidence import Strata, coverage_and_size, fit_strata, reweighted
 from nightjar_alerts.training.sky.card import write_sky_card
 from nightjar_alerts.training.sky.heads import HeadInputs, answers, scores, shares
-from nightjar_alerts.training.sky.novelty import CurveSet, OutlierModel, fit_outliers, joined, judge, read_curve_set
+from nightjar_alerts.training.sky.novelty import (
+    THRESHOLD,
+    CurveSet,
+    OutlierModel,
+    fit_outliers,
+    joined,
+    judge,
+    read_curve_set,
+)
 from nightjar_alerts.training.sky.readers import STAND_INS
 from nightjar_alerts.training.sky.tables import classes_of, read_part
 
@@ -55,6 +64,7 @@ SAME_LEAVES: Final = 1e-5  # of a logit: a leaf differs from its neighbour by mo
 SURVEYS_OF_STRANGERS: Final = ("css", "eros1", "gaia_alerts", "crts_mantra", "catalina")
 REFERENCE, REFERENCE_ALIKE = 60_000, 20_000  # training light curves that novelty is fitted to
 KINDS_JUDGED: Final = 5
+WELL_OBSERVED, GROUP_ALARMS = 20, 0.02  # detections; unusual of any broad class
 SMALLEST_SHARE: Final = 1e-4
 MEASURED_ON: Final = (
     "light curves of real surveys, of simulations and of real objects seen as other surveys would have, none of them "
@@ -145,9 +155,9 @@ def fit_all(
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
     novelty, auroc = _novelty(network, training_part, folders, sample, recipe.seed)
     strata = Strata(curve_set.detections, curve_set.bands, novelty.novelty(sample.embedding_NE), curve_set.source)
-    usual = strata.novelty <= novelty.described.threshold
-    measured = _without(p_NC, sample.label_N, strata, usual)
     classes = classes_of(folders[0])
+    novelty, usual = _with_thresholds(novelty, strata, _groups(sample.label_N, classes))
+    measured = _without(p_NC, sample.label_N, strata, usual)
     sets = _fit_sets(*measured, classes)
     share_C = shares(training.label, len(classes))
     metrics = {
@@ -177,13 +187,38 @@ def fit_all(
     )
 
 
+def _groups(label_N: Int64, classes: Sequence[str]) -> Int64:
+    """Index of the broad class of each light curve, ``(N,)``."""
+    group_C = np.unique([leaf.path[-1] for leaf in taxonomy_of(classes).classes], return_inverse=True)[1]
+    group_N: Int64 = group_C[label_N].astype(np.int64)
+    return group_N
+
+
+def _with_thresholds(novelty: OutlierModel, strata: Strata, group_N: Int64) -> tuple[OutlierModel, Bool]:
+    """Add a threshold for ``WELL_OBSERVED`` light curves, and return which light curves are usual.
+
+    It calls at most `GROUP_ALARMS` of any broad class unusual. The threshold for all light curves would leave 12 % of
+    the fast transients with that many detections without a prediction set.
+    """
+    many_N = strata.detections >= WELL_OBSERVED
+    groups = (strata.novelty[many_N & (group_N == group)] for group in np.unique(group_N[many_N]))
+    threshold = max((float(np.quantile(group, 1 - GROUP_ALARMS)) for group in groups), default=THRESHOLD)
+    usual_N: Bool = strata.novelty <= np.where(many_N, threshold, THRESHOLD)
+    described = novelty.described.model_copy(
+        update={
+            "thresholds_by_detections": {0: THRESHOLD, WELL_OBSERVED: threshold},
+            "false_alarm_rate": float(1 - usual_N.mean()),
+        }
+    )
+    return replace(novelty, described=described), usual_N
+
+
 def _fit_sets(p_NC: Float64, label_N: Int64, strata: Strata, classes: Sequence[str]) -> PredictionSets:
     """Thresholds by stratum: the larger of a fit to all light curves, and of one in which broad classes count alike.
 
     Otherwise sets of long-lived transients, which are few, would contain the true class less often than stated.
     """
-    group_C = np.unique([leaf.path[-1] for leaf in taxonomy_of(classes).classes], return_inverse=True)[1]
-    group_N = group_C[label_N]
+    group_N = _groups(label_N, classes)
     alike_N = 1.0 / np.bincount(group_N)[group_N]
     fits = [fit_strata(p_NC, label_N, strata, _measured_on(classes), ratio_N) for ratio_N in (None, alike_N)]
     groups = [
