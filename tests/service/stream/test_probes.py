@@ -80,7 +80,8 @@ def test_live_events_of_a_worker_show_its_results(feed_and_probes: tuple[LiveFee
     connection, response = open_events(probes, "?class=Ia")
     assert (response.status, response.getheader("Content-Type")) == (200, "text/event-stream; charset=utf-8")
     document = {"status": "classified", "object_id": "one", "survey": "ztf", "class": "Ia", "confidence": 0.8}
-    feed.publish([document, document | {"class": "II"}])
+    probabilities = {"Ia": 0.8, "II": 0.2}
+    feed.publish([{**document, "probabilities": probabilities, "class": name} for name in ("Ia", "II")])
     lines = iter(response.readline, b"")
     assert b'"object_id":"one"' in next(line for line in lines if b'"results":[{' in line)
     probes.close()
