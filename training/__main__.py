@@ -44,8 +44,8 @@ class Simulate(TrainingCommand):
 
     out: Path = Field(description="Parquet file to write")
     per_class: int = Field(default=3000, ge=1, description="objects of each class")
-    survey: Literal["rubin", "ztf", "any"] = Field(
-        default="rubin", description="Rubin's 20 classes, six of ZTF's supernovae, or the 20 as any survey sees them"
+    survey: Literal["rubin", "any"] = Field(
+        default="rubin", description="20 classes as Rubin sees them, or as any survey sees them"
     )
     classes: list[str] = Field(default=[], description="class to simulate; repeat for several; default: all")
     deep_fraction: float = Field(default=0.05, ge=0, le=1, description="share of candidates in deep fields")

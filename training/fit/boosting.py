@@ -1,9 +1,8 @@
-"""Boosted trees on the inputs of heads (`training.sky`): for distillation, and for an ensemble in one graph.
+"""Boosted trees on statistics and embeddings (`training.sky`), for an ensemble with a network in one graph.
 
 With few real objects trees learn better than networks. LightGBM (Ke et al. 2017) fits them, and
-``models.networks.parts.trees`` evaluates them from tables. For distillation (Hinton et al. 2015) heads are trained on
-labels and on out-of-fold probabilities of the trees in equal parts.
-Their weight in the ensemble is fitted on validation light curves.
+``models.networks.parts.trees`` evaluates them from tables. Their weight in the ensemble is fitted on validation light
+curves.
 
 Notable: LightGBM compares in double precision, a graph in single; thresholds are rounded down to single
 precision, which splits all single-precision numbers in the same way.
@@ -27,9 +26,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 from nightjar_alerts.models.bundle import MODEL, Ensemble
 from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
-from nightjar_alerts.training.score.calibrate import softmax
 
-FOLDS: Final = 4
 ROUNDS: Final = 140
 PARAMETERS: Final[dict[str, Any]] = {
     "objective": "multiclass", "learning_rate": 0.08, "num_leaves": 24, "max_depth": 8, "min_data_in_leaf": 60,
@@ -200,17 +197,6 @@ def tree_logits(forest: Forest, value_NF: Float32) -> Float32:
     """Return the scores of trees, [N, C]."""
     trees, rows = BoostedTrees(forest), torch.from_numpy(value_NF)
     return np.concatenate([trees(rows[at : at + BATCH_ROWS]).numpy() for at in range(0, len(rows), BATCH_ROWS)])
-
-
-def out_of_fold(value_NF: Float32, label_N: Int64, owner_N: Int64, classes: int, *, seed: int) -> Float32:
-    """Probabilities by trees that were not fitted to an object, [N, C]."""
-    fold_N = np.random.default_rng(seed).permutation(int(owner_N.max()) + 1)[owner_N] % FOLDS
-    p_NC = np.zeros((len(label_N), classes), np.float32)
-    for fold in range(FOLDS):
-        rest, mine = fold_N != fold, fold_N == fold
-        forest = fit_forest(value_NF[rest], label_N[rest], classes, seed=seed)
-        p_NC[mine] = softmax(tree_logits(forest, value_NF[mine]))
-    return p_NC
 
 
 def fit_ensemble(

@@ -1,11 +1,8 @@
 """Astro-MoE and its baseline: the paper's networks, the shipped model, a small debug recipe, and fine-tuning.
 
 Fine-tuning continues from simulated to real objects, of which few have labels: ``train`` and ``crossvalidate`` with
-``--pretrained`` and a run of ``default``, ``default-ztf`` or ``default-multiband-astromer``.
-
-For real surveys the backbone continues from simulated light curves to a mixture (`training.data.mixture`), with
-``--pretrained`` and a run of ``default-periods`` or an unpacked bundle; then ``sky heads`` fits ``sky-heads`` on its
-embeddings.
+``--pretrained`` and a run of ``default``. For real surveys ``sky-bands-whole`` trains an unpacked bundle on a mixture
+(`training.data.mixture`).
 """
 
 from nightjar_alerts.models.lightcurve import Limits
@@ -71,56 +68,14 @@ def default() -> Recipe:
     )
 
 
-def default_statistics() -> Recipe:
-    """Return the shipped model, trained further with statistics of the light curve, including correlations by lag.
-
-    From the weights of ``default``, which keep what they know by learning at a third of the rate: what a network for
-    all of twenty classes lacks most are the time scales of variable stars.
-    """
-    return _learned_on("default-statistics", d_statistics=64, lag_statistics=True, head_dropout=0.1)
-
-
-def default_periods() -> Recipe:
-    """Add the periods of the light curve to the statistics; begins from ``default-statistics``."""
-    statistics = {"d_statistics": 96, "lag_statistics": True, "period_statistics": True}
-    return _learned_on("default-periods", head_dropout=0.1, **statistics)
-
-
-def _learned_on(name: str, **network: object) -> Recipe:
-    tuned = with_network(default(), name, **network)
-    optimiser = tuned.optimiser.model_copy(update={"body_lr": 0.3})
-    return tuned.model_copy(update={"schedule": ScheduleConfig(steps=5_000, warmup_steps=100), "optimiser": optimiser})
-
-
 def default_pe() -> Recipe:
     """Return the shipped model with the fixed positional encoding in place of time modulation."""
     return with_network(default(), "default-pe", time_encoding="baseline")
 
 
-def default_multiband_astromer() -> Recipe:
-    """Return the paper's baseline at the shipped width: fixed encoding, dense layers in place of mixtures."""
-    return with_network(default_pe(), "default-multiband-astromer", n_experts=0, n_input_experts=0)
-
-
 def default_pretraining() -> Recipe:
     """Masked reconstruction with the light-curve branch of the shipped model, on its views of the curves."""
     return pretraining(default())
-
-
-def default_ztf() -> Recipe:
-    """Take the shipped model from Rubin's 20 classes to six of simulated ZTF supernovae (``simulate --survey ztf``).
-
-    Whole histories, as the typed objects have them; learned on from ``default``, it is what ``default-finetuning``
-    starts from.
-    """
-    return with_network(default(), "default-ztf", dropout=0.05).model_copy(
-        update={
-            "schedule": ScheduleConfig(steps=4_000, warmup_steps=100),
-            "optimiser": OptimiserConfig(lr=7e-4, weight_decay=0.01, ema_decay=0.998),
-            "validation": ValidationConfig(objects=3_000),
-            "augmentation": AugmentationConfig(mta_days=(), at_detection=0.15),
-        }
-    )
 
 
 def default_dense() -> Recipe:
@@ -182,82 +137,8 @@ def default_finetuning() -> Recipe:
     )
 
 
-def default_finetuning_metadata() -> Recipe:
-    """Fine-tune on some 2,000 objects with metadata, which are learned by heart even sooner."""
-    tuned = default_finetuning()
-    return with_network(tuned, "default-finetuning-metadata", head_dropout=0.5).model_copy(
-        update={
-            "schedule": ScheduleConfig(steps=500, warmup_steps=25),
-            "batch": tuned.batch.model_copy(update={"balance": 0.6}),
-            "optimiser": tuned.optimiser.model_copy(update={"weight_decay": 0.5}),
-        }
-    )
-
-
-def default_finetuning_whole() -> Recipe:
-    """Return the whole network without statistics on a few thousand labelled objects: short and gentle."""
-    return with_network(default(), "default-finetuning-whole", dropout=0.2).model_copy(
-        update={
-            "schedule": ScheduleConfig(steps=500, warmup_steps=25),
-            "batch": BatchConfig(size=64, pool=16, balance=0.55),
-            "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.05, ema_decay=0.99),
-            "validation": ValidationConfig(every=100, objects=1_000),
-            "augmentation": AugmentationConfig(mta_days=(), at_detection=0.15),
-        }
-    )
-
-
-def default_ztf_alerts() -> Recipe:
-    """Fine-tune for alerts of ZTF: half of the draws end at a detection, as when an object is still growing.
-
-    In g and r alone: what the labelled objects lack, i, the network would have to guess at.
-    """
-    tuned = default_finetuning()
-    return tuned.model_copy(
-        update={
-            "name": "default-ztf-alerts",
-            "data": tuned.data.model_copy(update={"bands": ("g", "r")}),
-            "schedule": ScheduleConfig(steps=1_200, warmup_steps=50),
-            "augmentation": AugmentationConfig(mta_days=(), at_detection=0.5, short_history=0.25),
-        }
-    )
-
-
-def multiband_astromer_finetuning() -> Recipe:
-    """``default-finetuning-whole`` for weights of ``default-multiband-astromer``."""
-    changes = {"time_encoding": "baseline", "n_experts": 0, "n_input_experts": 0}
-    return with_network(default_finetuning_whole(), "multiband-astromer-finetuning", **changes)
-
-
-def sky_body() -> Recipe:
-    """Return the branches of the shipped model on light curves of every survey, two thirds of them degraded."""
-    base = default()
-    return base.model_copy(
-        update={
-            "name": "sky-body",
-            "schedule": ScheduleConfig(steps=6_000, warmup_steps=100, shape="constant"),
-            "batch": BatchConfig(size=64, pool=16),
-            "optimiser": OptimiserConfig(lr=6e-4, weight_decay=0.01, ema_decay=0.998),
-            "validation": ValidationConfig(every=500, objects=2_000, keep="last"),
-            "augmentation": base.augmentation.model_copy(update={"degraded": 0.65}),
-        }
-    )
-
-
-def sky_body_views() -> Recipe:
-    """Train on with re-observed light curves in the mixture, to the end."""
-    body = sky_body()
-    return body.model_copy(
-        update={
-            "name": "sky-body-views",
-            "schedule": ScheduleConfig(steps=6_000, warmup_steps=50),
-            "optimiser": body.optimiser.model_copy(update={"lr": 5e-4}),
-        }
-    )
-
-
 def sky_heads() -> Recipe:
-    """Mixed heads on the embedding and on statistics, with frozen branches."""
+    """Return the network of the bundles of real surveys, and light curves of which half are degraded."""
     statistics = {"d_statistics": 192, "lag_statistics": True, "period_statistics": True, "period_search": "fitted"}
     statistics["shape_statistics"] = True  # for the trees
     heads = {"head_width": 192, "head_copies": 4, "head_dropout": 0.15}
@@ -274,13 +155,13 @@ def sky_heads() -> Recipe:
         degraded=0.5,
         degrade=DegradeConfig(bands=0.25, thinned=0.2, late=0.15, early=0.25, misjudged=0.3, noisier=0.2),
     )
-    recipe = with_network(sky_body(), "sky-heads", **statistics, **heads)
+    recipe = with_network(default(), "sky-heads", **statistics, **heads)
     data = recipe.data.model_copy(update={"limits": Limits(kept="around_maximum")})
     return recipe.model_copy(update={"augmentation": augmentation, "data": data})
 
 
 def sky_bands() -> Recipe:
-    """Heads on light curves half of which lack bands and a third end at an early detection, for all classes alike."""
+    """Show light curves of which half lack bands and a third end at an early detection, for all classes alike."""
     heads = sky_heads()
     augmentation = heads.augmentation.model_copy(
         update={
@@ -291,53 +172,19 @@ def sky_bands() -> Recipe:
     return heads.model_copy(update={"name": "sky-bands", "augmentation": augmentation})
 
 
-def sky_whole() -> Recipe:
-    """Train branches, statistics and heads on together, on light curves of which most are shown whole.
-
-    Starts from a bundle unpacked, all of whose weights fit.
-    """
-    heads = sky_heads()
-    augmentation = heads.augmentation.model_copy(
-        update={"mta_days": (128.0, *(2048.0,) * 5), "at_detection": 0.12, "detected_only": 0.07, "degraded": 0.25}
-    )
-    return heads.model_copy(
-        update={
-            "name": "sky-whole",
-            "schedule": ScheduleConfig(steps=6_500, warmup_steps=150, final_fraction=0.0),
-            "optimiser": OptimiserConfig(lr=4e-4, weight_decay=0.01, ema_decay=0.999),
-            "validation": ValidationConfig(every=600, objects=3_000, keep="last"),
-            "augmentation": augmentation,
-        }
-    )
-
-
-def sky_whole_on() -> Recipe:
-    """Train a run of ``sky-whole`` on: fewer light curves degraded, most of the others shaken, a lower rate."""
-    whole = sky_whole()
-    augmentation = whole.augmentation.model_copy(update={"at_detection": 0.1, "degraded": 0.2, "shaken": 0.75})
-    return whole.model_copy(
-        update={
-            "name": "sky-whole-on",
-            "schedule": ScheduleConfig(steps=8_750, warmup_steps=150, final_fraction=0.0),
-            "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.01, ema_decay=0.999),
-            "augmentation": augmentation,
-        }
-    )
-
-
 def sky_bands_whole() -> Recipe:
     """Train the whole network of a bundle, heads included, on light curves as ``sky-bands`` shows them.
 
     Objects are shown up to nine magnitudes brighter.
     """
-    whole, bands = sky_whole_on(), sky_bands()
+    bands = sky_bands()
     augmentation = bands.augmentation.model_copy(
         update={
-            "degraded": 0.2, "shaken": 0.7, "few_bands": 0.45, "prefix": 0.35,
+            "degraded": 0.2, "shaken": 0.7,
             "degrade": bands.augmentation.degrade.model_copy(update={"magnitudes": (-9.0, 3.0)}),
         }
     )  # fmt: skip
-    return whole.model_copy(
+    return bands.model_copy(
         update={
             "name": "sky-bands-whole",
             "schedule": ScheduleConfig(steps=1_600, warmup_steps=60, final_fraction=0.0),
@@ -350,7 +197,7 @@ def sky_bands_whole() -> Recipe:
 
 
 def sky_heads_ztf() -> Recipe:
-    """Put such heads on it for the six types of supernovae of ZTF, in g and r, complete or as alerts show them."""
+    """Show supernovae of ZTF in g and r, complete or as alerts show them, for its six types."""
     heads = sky_heads()
     degraded = DegradeConfig(brightness=0.2, bands=0.1, thinned=0.25, late=0.15, early=0.2, misjudged=0.2)
     augmentation = AugmentationConfig(mta_days=(), at_detection=0.25, degraded=0.4, degrade=degraded)

@@ -8,14 +8,10 @@ Notable:
   et al. 2024);
 - ``default`` makes the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
-  ``default-statistics`` continues for half an hour with statistics of the light curve, and ``default-periods`` for
-  another with periods;
 - ``default-dense`` is the dense baseline, for comparisons of speed;
-- ``default-ztf`` continues from its weights on simulated ZTF supernovae; ``default-finetuning`` puts new heads on it
-  for a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts``
-  for ZTF's as alerts show them; ``default-finetuning-whole`` trains all weights;
-- ``sky-body`` and ``sky-body-views`` continue from its weights on light curves of every survey, ``sky-heads`` puts
-  heads on them and on statistics, ``sky-whole`` and ``sky-whole-on`` continue training all of it;
+- ``default-finetuning`` puts new heads on its weights for a few thousand real objects;
+- ``sky-bands-whole`` trains the network of a bundle on light curves of every survey; ``sky-heads``, ``sky-bands`` and
+  ``sky-heads-ztf`` are what ``sky sample`` draws light curves by;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)
   or to forecast;
@@ -345,25 +341,13 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe.astro_moe_tm,
     astro_moe.multiband_astromer,
     astro_moe.default,
-    astro_moe.default_statistics,
-    astro_moe.default_periods,
     astro_moe.default_dense,
     astro_moe.default_finetuning,
-    astro_moe.default_finetuning_metadata,
-    astro_moe.default_finetuning_whole,
-    astro_moe.default_ztf_alerts,
-    astro_moe.sky_body,
-    astro_moe.sky_body_views,
     astro_moe.sky_heads,
     astro_moe.sky_bands,
-    astro_moe.sky_whole,
-    astro_moe.sky_whole_on,
     astro_moe.sky_bands_whole,
     astro_moe.sky_heads_ztf,
-    astro_moe.default_ztf,
     astro_moe.default_pe,
-    astro_moe.default_multiband_astromer,
-    astro_moe.multiband_astromer_finetuning,
     astro_moe.default_pretraining,
     astro_moe.debug,
     astro_moe.debug_pretraining,

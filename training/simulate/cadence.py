@@ -163,46 +163,24 @@ def _depths(rng: np.random.Generator, n: int, object_index: Ints) -> Floats:
 OUTLIER_FRACTION = 0.001
 
 
-@dataclass(frozen=True, eq=False)
-class Camera:
-    """``electrons`` f64[6]: photo-electrons per nJy; ``floor`` f64[6]: calibration error over total flux.
-
-    ``misjudged`` is the scatter of the reported error about the true one, in e-folds.
-    """
-
-    electrons: Floats
-    floor: Floats
-    misjudged: float
+# of Rubin: photo-electrons per nJy in 30 s, from instrumental zero points in mag/(e/s); calibration error over total
+# flux; scatter of the reported error about the true one, in e-folds
+ELECTRONS: Floats = 30.0 * 10.0 ** (0.4 * (np.array([27.0, 28.4, 28.2, 27.9, 27.5, 26.7]) - NJY_ZERO_POINT))
+FLOOR: Floats = np.array([0.010, 0.006, 0.006, 0.006, 0.008, 0.010])
+MISJUDGED = 0.04
 
 
-def _electrons(seconds: float, zero_point: Floats) -> Floats:
-    """Photo-electrons per nJy from instrumental zero points in mag/(e/s)."""
-    electrons: Floats = seconds * 10.0 ** (0.4 * (zero_point - NJY_ZERO_POINT))
-    return electrons
-
-
-RUBIN = Camera(
-    electrons=_electrons(30.0, np.array([27.0, 28.4, 28.2, 27.9, 27.5, 26.7])),
-    floor=np.array([0.010, 0.006, 0.006, 0.006, 0.008, 0.010]),
-    misjudged=0.04,
-)
-# Errors of bright detections in alerts of 6,000 ZTF supernovae are 4 % of the flux: the subtraction, not the photons.
-ZTF = Camera(electrons=_electrons(30.0, np.full(6, 25.7)), floor=np.full(6, 0.045), misjudged=0.1)
-
-
-def observe(
-    rng: np.random.Generator, visits: Visits, difference: Floats, steady: Floats, camera: Camera = RUBIN
-) -> tuple[Floats, Floats]:
+def observe(rng: np.random.Generator, visits: Visits, difference: Floats, steady: Floats) -> tuple[Floats, Floats]:
     """Measured difference flux and reported 1-sigma error, f64[P] nJy, from true ``difference`` and ``steady`` flux."""
     sky = njy_of_magnitude(visits.depth) / 5.0
     total = np.maximum(difference + steady, 0.0)
-    photons = (total + steady) / camera.electrons[visits.band]  # the template contributes its own photon noise
-    floor = camera.floor[visits.band] * total
+    photons = (total + steady) / ELECTRONS[visits.band]  # the template contributes its own photon noise
+    floor = FLOOR[visits.band] * total
     sigma = np.sqrt(sky**2 + photons + floor**2)
     deviate = rng.standard_normal(len(sigma))
     tail = rng.random(len(sigma)) < OUTLIER_FRACTION
     flux = difference + sigma * np.where(tail, 3.0, 1.0) * deviate
-    error: Floats = sigma * np.exp(camera.misjudged * rng.standard_normal(len(sigma)))
+    error: Floats = sigma * np.exp(MISJUDGED * rng.standard_normal(len(sigma)))
     return flux, error
 
 

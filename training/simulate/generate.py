@@ -3,8 +3,8 @@
     from nightjar_alerts.training.simulate.generate import simulate
     simulate(Path("build/sim.parquet"), n_per_class=3000, seed=1, workers=2)
 
-``rubin`` has the 20 classes of ELAsTiCC, ``ztf`` the six of ZTF (`training.simulate.transients`); ``any`` has the 20
-classes at every brightness, as surveys of all kinds report them (`training.simulate.anywhere`).
+Classes are the 20 of ELAsTiCC: ``rubin`` as Rubin sees them, ``any`` at every brightness, as any survey reports
+them (`training.simulate.anywhere`).
 
 Notable: work is cut into chunks of `CHUNK` kept objects of one class, each with its own random stream derived from
 (seed, class, chunk). The output is therefore the same for any number of workers, and a larger set begins with the
@@ -25,7 +25,7 @@ import numpy as np
 from tqdm import tqdm
 
 from nightjar_alerts.models.photometry import njy_of_magnitude
-from nightjar_alerts.models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
+from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
 from nightjar_alerts.training.simulate import anywhere, cadence, galactic, host, photometry, transients
 from nightjar_alerts.training.simulate.cadence import (
@@ -55,8 +55,7 @@ VARIABLES: dict[str, Callable[[np.random.Generator, Visits, Floats], Signal]] = 
 }
 
 
-TAXONOMIES: dict[str, Taxonomy] = {"rubin": ELASTICC, "ztf": ZTF_SUPERNOVAE, "any": ELASTICC}
-Survey = Literal["rubin", "ztf", "any"]
+Survey = Literal["rubin", "any"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def simulate(
     ValueError
         For a class outside the taxonomy, a fraction outside [0, 1], no objects or a negative seed.
     """
-    class_names = TAXONOMIES[survey].names
+    class_names = ELASTICC.names
     if unknown := sorted(set(classes) - set(class_names)):
         raise ValueError(f"no class {', '.join(unknown)}; there are {', '.join(class_names)}")
     if not 0.0 <= deep_fraction <= 1.0:
@@ -161,13 +160,11 @@ def _chunks(tasks: list[_Task], workers: int) -> Iterator[list[LabelledObject]]:
 def _run(task: _Task) -> list[LabelledObject]:
     """Return the first ``task.count`` objects of a chunk, which is always drawn in full rounds of the same size."""
     rng = np.random.default_rng(np.random.SeedSequence(task.seed, spawn_key=(task.class_index, task.chunk)))
-    taxon = TAXONOMIES[task.survey].classes[task.class_index]
+    taxon = ELASTICC.classes[task.class_index]
     prefix = (task.seed % 100_000 * 10_000 + taxon.id) * 10_000_000 + task.chunk * CHUNK
     objects: list[LabelledObject] = []
     while len(objects) < task.count:
-        if task.survey == "ztf":
-            objects += transients.bright_supernovae(rng, taxon.name, prefix + len(objects))
-        elif task.survey == "any":
+        if task.survey == "any":
             objects += anywhere.candidates(rng, taxon.name, prefix + len(objects), VARIABLES.get(taxon.name))
         else:
             objects += _round(rng, taxon.name, prefix + len(objects), task.deep_fraction)

@@ -5,37 +5,17 @@ optionally delayed by a fading plateau, over a slower tail (exponential, or a po
 ejecta). Spectra are blackbodies of cooling temperature normalised by their total light, so that
 F_nu = L(t) B_nu(lambda, T) / T^4, times line blanketing in the ultraviolet, class-average and per-object departures,
 and host dust. Bandwidth stretch (1+z), time dilation and luminosity distance are applied in full.
-
-**Supernovae of ZTF** (:func:`bright_supernovae`), as its Bright Transient Survey collects them: six spectroscopic
-classes, g and r, detections alone. A network sees them before it is shown the few thousand real ones: near objects
-(redshift below 0.2, superluminous ones to 0.6), at maximum brighter than about magnitude 19, at least eight detections,
-no metadata.
-
-Notable: the physics is the same; what is another is who is out there, when ZTF looks, how deep, and what gets a
-spectrum. Cadence, depths, errors and the selection were set by eye against
-6,082 typed ZTF supernovae: medians of peak, colour, duration and number of points agree to 0.2 mag, 0.15 mag and 30 %,
-except that real IIn and II last longer and fade from their maximum sooner. No object of that set is in this one, but
-it is no independent check of it either. Survey: Fremling+ 2020, Perley+ 2020 (ApJ 904, 35); depths: Bellm+ 2019.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.photometry import NJY_ZERO_POINT, njy_of_magnitude
-from nightjar_alerts.training.data.dataset import LabelledObject
-from nightjar_alerts.training.simulate import cadence, photometry, transient_classes
-from nightjar_alerts.training.simulate.cadence import (
-    MOON_PERIOD,
-    SURVEY_NIGHTS,
-    SURVEY_START,
-    MeasuredPoints,
-    Visits,
-    objects,
-)
+from nightjar_alerts.models.photometry import njy_of_magnitude
+from nightjar_alerts.training.simulate import photometry
+from nightjar_alerts.training.simulate.cadence import Visits
 from nightjar_alerts.training.simulate.photometry import (
     FAINTEST_PEAK,
     MILKY_WAY_DUST,
@@ -45,7 +25,7 @@ from nightjar_alerts.training.simulate.photometry import (
     host_dust,
     planck,
 )
-from nightjar_alerts.training.simulate.transient_classes import SED_NODES, Plateau, Spread, Subtype
+from nightjar_alerts.training.simulate.transient_classes import SED_NODES, Spread, Subtype
 
 NORMAL_WAVELENGTH = 4800.0  # rest Angstrom at which peak magnitudes are quoted
 SED_SCATTER = 0.07  # mag, per node and object
@@ -94,17 +74,11 @@ class Events:
 
 
 def draw(
-    rng: np.random.Generator,
-    kinds: tuple[Subtype, ...],
-    milky_way: Floats,
-    first_mjd: float,
-    last_mjd: float,
-    *,
-    faintest: float = FAINTEST_PEAK,
+    rng: np.random.Generator, kinds: tuple[Subtype, ...], milky_way: Floats, first_mjd: float, last_mjd: float
 ) -> Events:
-    """One event of a class of these subtypes per entry of ``milky_way`` (E(B-V)), at maximum not below ``faintest``."""
+    """One event of a class of these subtypes per entry of ``milky_way`` (E(B-V)), bright enough to be detected."""
     n = len(milky_way)
-    sample = _detectable(rng, kinds, n, faintest)
+    sample = _detectable(rng, kinds, n)
     shape = {key: _spread(rng, [pair(k) for k in kinds], sample.kind) for key, pair in PARAMETERS.items()}
     for key in STRETCHED:
         shape[key] *= sample.stretch
@@ -179,16 +153,16 @@ class _Sample:
         return _Sample(*(np.concatenate(pair) for pair in pairs))
 
 
-def _detectable(rng: np.random.Generator, kinds: tuple[Subtype, ...], n: int, faintest: float) -> _Sample:
+def _detectable(rng: np.random.Generator, kinds: tuple[Subtype, ...], n: int) -> _Sample:
     """``n`` events of a volume-limited population that are bright enough at maximum to be worth simulating."""
-    sample = _bright(_volume(rng, kinds, POOL), faintest)
+    sample = _bright(_volume(rng, kinds, POOL))
     while len(sample.kind) < n:
-        sample = sample.joined(_bright(_volume(rng, kinds, POOL), faintest))
+        sample = sample.joined(_bright(_volume(rng, kinds, POOL)))
     return sample.take(slice(n))
 
 
-def _bright(sample: _Sample, faintest: float) -> _Sample:
-    return sample.take(sample.magnitude + 0.8 * sample.a_v < faintest)
+def _bright(sample: _Sample) -> _Sample:
+    return sample.take(sample.magnitude + 0.8 * sample.a_v < FAINTEST_PEAK)
 
 
 def _volume(rng: np.random.Generator, kinds: tuple[Subtype, ...], n: int) -> _Sample:
@@ -250,130 +224,3 @@ def _departure(events: Events, own: Ints, rest: Floats, phase: Floats) -> Floats
     right = events.sed[own, low + 1] + age * events.sed_drift[own, low + 1]
     departure: Floats = left + part * (right - left)
     return departure
-
-
-CANDIDATES = 128
-FAINTEST_PEAK = 19.8  # AB; hardly anything fainter has eight detections
-MIN_DETECTIONS = 8
-G, R = 1, 2
-DEPTH: Floats = np.array([0.0, 20.1, 20.0, 0.0, 0.0, 0.0])  # 5 sigma in difference images, half moon
-MOON_GAIN: Floats = np.array([0.0, 0.3, 0.18, 0.0, 0.0, 0.0])  # magnitudes gained at new moon and lost at full
-SPECTRUM_LIMIT, SPECTRUM_WIDTH = 18.9, 0.2  # peak magnitude at which half of the objects get a spectrum
-SUPERLUMINOUS_LIMIT = 19.3  # rare ones are followed deeper
-
-
-def _near(kind: Subtype, share: float, farthest: float) -> Subtype:
-    return replace(kind, population=replace(kind.population, share=share, redshift=(0.003, farthest)))
-
-
-def _paced(kind: Subtype, rise: Spread, fall: Spread, tail_time: Spread) -> Subtype:
-    return replace(kind, light=replace(kind.light, rise=rise, fall=fall, tail_time=tail_time))
-
-
-def _luminous(kind: Subtype, magnitude: Spread) -> Subtype:
-    return replace(kind, population=replace(kind.population, magnitude=magnitude))
-
-
-def _bluer(kind: Subtype, cooling: float, slope: Spread) -> Subtype:
-    """Slower cooling and a steeper plateau than the deep survey's, as the ZTF set has them in g - r."""
-    plateau = Plateau(kind.plateau.length, slope)
-    return replace(kind, colour=replace(kind.colour, cooling=(cooling, 0.3)), plateau=plateau)
-
-
-def _kinds() -> dict[str, tuple[Subtype, ...]]:
-    t = transient_classes
-    return {
-        "Ia": (_near(t.NORMAL_IA, 0.90, 0.17), _near(t.LIKE_1991BG, 0.05, 0.1), _near(t.LIKE_2002CX, 0.05, 0.12)),
-        "II": (
-            _bluer(_near(t.IIP, 0.55, 0.1), 30.0, (0.012, 0.6)),
-            _bluer(_near(t.IIL, 0.3, 0.12), 25.0, (0.024, 0.35)),
-            _near(t.IIB, 0.15, 0.1),
-        ),
-        "Ibc": (_near(t.IB, 0.45, 0.1), _near(t.IC, 0.35, 0.1), _near(t.IC_BROAD_LINED, 0.2, 0.15)),
-        "IIn": (_luminous(_near(t.IIN, 1.0, 0.2), (-18.8, 0.9)),),
-        "SLSN-I": (_paced(_near(t.SUPERLUMINOUS, 1.0, 0.6), (27.0, 0.35), (26.0, 0.35), (50.0, 0.35)),),
-        "SLSN-II": (
-            _paced(_luminous(_near(t.IIN, 0.6, 0.45), (-20.6, 0.6)), (35.0, 0.4), (35.0, 0.4), (60.0, 0.4)),
-            _luminous(_near(t.SUPERLUMINOUS, 0.4, 0.45), (-20.8, 0.6)),
-        ),
-    }
-
-
-ZTF_KINDS = _kinds()
-"""Subtypes of each class of `models.taxonomy.ZTF_SUPERNOVAE`."""
-
-
-def bright_supernovae(rng: np.random.Generator, name: str, first_id: int) -> list[LabelledObject]:
-    """Draw `CANDIDATES` explosions of class ``name`` and return those that the survey would have classified."""
-    milky_way = photometry.milky_way_dust(rng, CANDIDATES, galactic=False)
-    first, last = SURVEY_START - 30.0, SURVEY_START + SURVEY_NIGHTS
-    events = draw(rng, ZTF_KINDS[name], milky_way, first, last, faintest=FAINTEST_PEAK)
-    visits = ztf_visits(rng, CANDIDATES, *window(events))
-    true = flux(events, visits)
-    measured, error = cadence.observe(rng, visits, true, np.zeros_like(true), cadence.ZTF)
-    alerted = _alerted(rng, measured / error)
-    is_published = alerted & _classified(rng, name, visits, np.where(alerted, measured, 0.0))[visits.object_index]
-    trigger = np.full(CANDIDATES, np.inf)
-    np.minimum.at(trigger, visits.object_index[is_published], visits.mjd[is_published])
-    missing = np.full((CANDIDATES, len(METADATA_COLUMNS)), np.nan, np.float32)
-    points = MeasuredPoints(
-        visits, measured, error, alerted & (measured > 4.2 * error), is_published, trigger, missing, events.redshift
-    )
-    return objects(name, first_id, points)
-
-
-def _alerted(rng: np.random.Generator, snr: Floats) -> NDArray[np.bool_]:
-    """Draw which points became alerts: most images require a signal-to-noise ratio of 4.5, one in five less."""
-    threshold = np.where(rng.random(len(snr)) < 0.8, 4.5, 3.3) + 0.4 * rng.standard_normal(len(snr))
-    return snr > threshold
-
-
-def _classified(rng: np.random.Generator, name: str, visits: Visits, flux: Floats) -> NDArray[np.bool_]:
-    """Draw which candidates got a spectrum and enough detections, bool[n]; ``flux`` is 0 where nothing was alerted."""
-    brightest = np.full(visits.n, 1e-3)
-    np.maximum.at(brightest, visits.object_index, flux)
-    peak = NJY_ZERO_POINT - 2.5 * np.log10(brightest)
-    limit = SUPERLUMINOUS_LIMIT if name.startswith("SLSN") else SPECTRUM_LIMIT
-    chance = 1.0 / (1.0 + np.exp(np.clip((peak - limit) / SPECTRUM_WIDTH, -50.0, 50.0)))
-    enough = np.bincount(visits.object_index[flux > 0.0], minlength=visits.n) >= MIN_DETECTIONS
-    classified: NDArray[np.bool_] = enough & (rng.random(visits.n) < chance)
-    return classified
-
-
-def ztf_visits(rng: np.random.Generator, n: int, start: Floats, end: Floats) -> Visits:
-    """ZTF's visits in g and r to ``n`` positions within [start, end] (f64[n], MJD).
-
-    A field has its turn every night, every second or every third, is now and then visited between, and on many nights
-    in both bands.
-    """
-    night_of = np.arange(SURVEY_NIGHTS)
-    day: Floats = SURVEY_START + night_of.astype(np.float64)
-    observed = _nights(rng, n, night_of) & (day >= start[:, None]) & (day <= end[:, None])
-    object_index, night = np.nonzero(observed)
-    count = len(object_index)
-    first = np.where(rng.random(count) < rng.uniform(0.35, 0.5, n)[object_index], G, R)
-    second = rng.random(count) < rng.uniform(0.25, 0.75, n)[object_index]
-    third = rng.random(count) < 0.08
-    row = np.concatenate([np.arange(count), np.flatnonzero(second), np.flatnonzero(third)])
-    hour = np.concatenate([np.full(count, 0.2), np.full(second.sum(), 0.36), np.full(third.sum(), 0.46)])
-    band = np.concatenate([first, (G + R) - first[second], first[third]]).astype(np.int64)
-    mjd = day[night[row]] + hour + rng.uniform(-0.05, 0.05, len(row))
-    order = np.lexsort((mjd, object_index[row]))
-    return _exposures(rng, n, object_index[row][order], mjd[order], band[order])
-
-
-def _exposures(rng: np.random.Generator, n: int, object_index: Ints, mjd: Floats, band: Ints) -> Visits:
-    moon = np.cos(2.0 * np.pi * (mjd + rng.uniform(0.0, MOON_PERIOD, n)[object_index]) / MOON_PERIOD)
-    scatter = 0.12 * rng.standard_normal(n)[object_index] + 0.25 * rng.standard_normal(len(object_index))
-    return Visits(n, object_index, mjd, band, DEPTH[band] + MOON_GAIN[band] * moon + scatter)
-
-
-def _nights(rng: np.random.Generator, n: int, night: Ints) -> NDArray[np.bool_]:
-    """Nights on which each position is observed, bool[n, nights]: in season, clear, and in its turn."""
-    day_of_year = np.mod(night + rng.uniform(0.0, 365.25, (n, 1)), 365.25)
-    spells = rng.random((n, len(night) // 3 + 2)) < 0.8  # weather comes in spells of three nights
-    clear = np.repeat(spells, 3, axis=1)[:, : len(night)]
-    every = rng.choice([1, 2, 3], p=[0.25, 0.5, 0.25], size=(n, 1))
-    turn = np.mod(night + rng.integers(0, 3, (n, 1)), every) == 0
-    visited = rng.random((n, len(night))) < np.where(turn, 0.75, 0.12)
-    return (day_of_year < rng.uniform(190.0, 300.0, (n, 1))) & clear & visited

@@ -1,19 +1,16 @@
-"""Subcommands of ``nightjar-train sky``: re-observation, bundles trained on real surveys, boosted trees, scores.
+"""Subcommands of ``nightjar-train sky``: re-observation, bundles trained on real surveys, scores.
 
 A bundle is made by::
 
-    nightjar-train train sky-body --data first.json --pretrained runs/unpacked
-    nightjar-train train sky-body-views --data mixture.json --pretrained runs/sky-body-0
-    nightjar-train sky sample runs/tables --mixture mixture.json --data DATA
-    nightjar-train sky featurize runs/tables --backbone runs/sky-body-views-0
-    nightjar-train sky heads runs/tables --backbone runs/sky-body-views-0 --out runs/sky-heads-0
-    nightjar-train sky boost runs/tables --out runs/trees.npz
-    nightjar-train sky export runs/sky-heads-0 build/astro-moe-elasticc --tables runs/tables --trees runs/trees.npz
+    nightjar-train train sky-bands-whole --data mixture.json --pretrained runs/unpacked
+    nightjar-train sky sample runs/tables --mixture mixture.json --data DATA --recipe sky-bands
+    nightjar-train sky featurize runs/tables --backbone runs/sky-bands-whole-0
+    nightjar-train sky boost runs/tables --statistics --out runs/trees.npz
+    nightjar-train sky export runs/sky-bands-whole-0 build/bundle --tables runs/tables --trees runs/trees.npz
 """
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,7 +73,7 @@ class Views(SurveyCommand):
 
 
 class Sample(SkyStep):
-    """Sample light curves of a mixture, to fit and score heads, and outliers of no known class."""
+    """Sample light curves of a mixture, for trees and calibration, and outliers of no known class."""
 
     tables: CliPositionalArg[Path] = Field(description="folder to write")
     mixture: Path = Field(description="JSON file that names the data files and their shares")
@@ -126,32 +123,6 @@ class Featurize(SkyStep):
             write_embeddings(backbone, self.tables)
 
 
-class Heads(SkyStep):
-    """Fit heads to the light curves of a folder; print the validation scores as JSON."""
-
-    tables: CliPositionalArg[Path] = Field(description="folder of `sample` and `featurize`")
-    backbone: Path = Field(description="run folder of the backbone that produced the embeddings")
-    out: Path = Field(description="run folder to write")
-    more: list[Path] = Field(default=[], description="further folders with embeddings of the same backbone")
-    steps: int = Field(default=2_500, ge=1, description="of 1,024 light curves")
-    seed: int = Field(default=0, ge=0, description="of weights and draws")
-    recipe: SkyRecipe = Field(default="sky-heads", description="of the heads, as for `sample`")
-    trees: CliImplicitFlag[bool] = Field(default=False, description="distil boosted trees into the heads")
-    go_on: CliImplicitFlag[bool] = Field(
-        default=False, description="start from the heads of the backbone's run, with a fifth of the rate"
-    )
-
-    def cli_cmd(self) -> None:
-        """Fit."""
-        from nightjar_alerts.training.sky.heads import HeadsConfig
-        from nightjar_alerts.training.sky.tables import fit_run
-
-        recipe, config = _recipe(self.recipe).model_copy(update={"seed": self.seed}), HeadsConfig(steps=self.steps)
-        if self.go_on:
-            config = config._replace(rate=config.rate / 5, go_on=True)
-        _print(fit_run([self.tables, *self.more], self.backbone, self.out, recipe, config, trees=self.trees))
-
-
 class Boost(SkyStep):
     """Fit boosted trees to the same light curves, for `export`; print their validation scores."""
 
@@ -190,11 +161,11 @@ class Boost(SkyStep):
 
 
 class Export(SkyStep):
-    """Calibrate fitted heads, fit their sets and their novelty, and export all of it as a bundle."""
+    """Calibrate a network, with or without trees; fit its prediction sets and novelty; export it as a bundle."""
 
-    run: CliPositionalArg[Path] = Field(description="run folder of `heads`, or of `train romae-sky`")
+    run: CliPositionalArg[Path] = Field(description="run folder of `train`")
     out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
-    tables: Path = Field(description="folder of `sample` and `featurize` that the heads were fitted on")
+    tables: Path = Field(description="folder of `sample` and `featurize`")
     more: list[Path] = Field(default=[], description="further folders, for fitting and validation; repeatable")
     trees: Path | None = Field(default=None, description="npz file of `boost`, for the ensemble")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
@@ -241,7 +212,7 @@ class Measure(SurveyCommand):
     views: Path | None = Field(default=None, description="npz of `sky views` of the part; default: sampled")
     view_number: int = Field(default=6000, ge=0, description="views to sample without a file; 0: none")
     unseen: list[Path] = Field(default=[], description="bundles trained on none of the surveys: column `left out`")
-    reports: list[Path] = Field(default=[], description="JSON files of `sky trees` and of an earlier `sky measure`")
+    reports: list[Path] = Field(default=[], description="JSON files of earlier calls, whose models are added")
     simulated: list[Path] = Field(default=[], description="JSON files of `evaluate`: the simulated test set")
     part: Literal["valid", "test"] = Field(default="test", description="valid: for choices, and the spread of seeds")
     seeds: list[Path] = Field(
@@ -317,66 +288,10 @@ class Drift(SurveyCommand):
         sys.stdout.write(drift_page(report))
 
 
-class TrainTrees(SurveyCommand):
-    """Train boosted trees on features of real objects and views: seen, surveys left out in groups, and adapted."""
-
-    out: Path = Field(description="JSON file to write")
-    train_views: list[Path] = Field(description="npz files of `sky views --part train`")
-    valid_views: list[Path] = Field(description="npz files of `sky views --part valid`")
-    test_views: list[Path] = Field(description="npz files of `sky views --part test`")
-    rows: Path = Field(description="folder that keeps the features from one call to the next")
-    seeds: int = Field(default=1, ge=1, description="how many seeds of the column `seen`")
-    rounds: int = Field(default=160, ge=1, description="of boosting")
-    left_out: list[str] = Field(
-        default=["ztf", "des", "ps1", "near", "rest"], description="groups to leave out in turn"
-    )
-    inner: CliImplicitFlag[bool] = Field(default=False, description="score the valid part, for choices")
-    most: int = Field(default=1500, ge=1, description="raw objects of a class and survey that are learned from")
-
-    def cli_cmd(self) -> None:
-        """Work out features, train, score, and write."""
-        from nightjar_alerts.training.sky.load import load_surveys
-        from nightjar_alerts.training.sky.record import PARTS, join, read_sample
-        from nightjar_alerts.training.sky.trees import trees_report
-
-        sky = load_surveys(self.data, self.cache)
-        views = {
-            "train": join([read_sample(path) for path in self.train_views]),
-            "valid": join([read_sample(path) for path in self.valid_views]),
-        }
-        parts = {part: self._rows(sky, part, views[part]) for part in views}
-        scored, scored_views = sky, join([read_sample(path) for path in self.test_views])
-        if self.inner:
-            scored, scored_views = sky.take(sky.part == PARTS.index("valid")), views["valid"]
-            scored.part[:] = PARTS.index("test")
-        say = partial(print, file=sys.stderr, flush=True)
-        report = trees_report(
-            parts,
-            scored,
-            scored_views,
-            seeds=range(self.seeds),
-            left_out=self.left_out,
-            rounds=self.rounds,
-            say=say,
-            keep=partial(_write, self.out),
-        )
-        _write(self.out, report)
-
-    def _rows(self, sky: Any, part: str, views: Any) -> Any:
-        from nightjar_alerts.training.sky.record import PARTS
-        from nightjar_alerts.training.sky.trees import read_rows, rows_of
-
-        path = self.rows / f"rows-{part}-{len(views)}.npz"
-        if not path.exists():
-            raw = sky.take(sky.part == PARTS.index(part))
-            rows_of(raw, views, most=self.most).save(path)
-        return read_rows(path)
-
-
 class FitZtf6(SurveyCommand):
     """Map a network of 20 classes to ZTF's six supernova classes and fit trees, for `export`."""
 
-    run: CliPositionalArg[Path] = Field(description="run folder of `heads`, or a bundle unpacked")
+    run: CliPositionalArg[Path] = Field(description="run folder of `train`, or a bundle unpacked")
     out: CliPositionalArg[Path] = Field(description="folder to write: run/, tables/ and trees.npz")
     seed: int = Field(default=11, ge=0, description="of the draws of light curves")
     folds: Path | None = Field(default=None, description="score the same in folds and write it to this JSON file")
@@ -434,14 +349,12 @@ class RealSky(SkyStep):
     views: CliSubCommand[Views]
     sample: CliSubCommand[Sample]
     featurize: CliSubCommand[Featurize]
-    heads: CliSubCommand[Heads]
     boost: CliSubCommand[Boost]
     export: CliSubCommand[Export]
     card: CliSubCommand[SkyCard]
     measure: CliSubCommand[Measure]
     partial: CliSubCommand[Partial]
     drift: CliSubCommand[Drift]
-    trees: CliSubCommand[TrainTrees]
     fit_ztf6: CliSubCommand[FitZtf6]
 
     def cli_cmd(self) -> None:

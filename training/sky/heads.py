@@ -1,22 +1,21 @@
-"""Fit heads on embeddings of a frozen backbone and on statistics.
+"""Predictions of the heads of a network from stored embeddings and statistics.
 
-Notable: every copy of the mixed head has its own random weights of the light curves (the Bayesian bootstrap, Rubin
-1981), so that copies differ where there are few examples; the mean of their log-probabilities is the prediction. The
-prediction is of class shares of the table (``shares``), which the service replaces with others.
+Notable: the mean of the log-probabilities of all copies of the mixed head is the prediction. It assumes the class
+shares of the training light curves (``shares``), which the service replaces with others.
 
-Legend: N light curves, M of a batch, K statistics, E embedding of the branches, C classes.
+Legend: N light curves, M of a batch, K statistics, E embedding of the branches, D of the statistics, C classes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 
 from nightjar_alerts.models.common import write_atomic
 from nightjar_alerts.models.lightcurve import Bool, Float32, Int64
@@ -25,15 +24,11 @@ from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.statistics.points import Statistics
 from nightjar_alerts.models.networks.zoo import build, transfer
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
-from nightjar_alerts.training.fit.loop import update_average
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.metrics import confusion, ece, log_loss, macro_f1
 
-SMOOTHING: Final = 0.01
 SURE: Final = 0.8
-LEAST_SPREAD: Final = 0.2  # of a statistic: below, what a runtime rounds otherwise would be made large
-WARMUP: Final = 50
-ROWS_AT_ONCE: Final = 4096  # rows at a time where nothing is learned
+ROWS_AT_ONCE: Final = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,95 +62,6 @@ def join_inputs(parts: Sequence[HeadInputs]) -> HeadInputs:
     return HeadInputs(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
 
-class HeadsConfig(NamedTuple):
-    """Settings by which heads are fitted.
-
-    ``taught``: share of the loss that a teacher's probabilities make, where there is one; ``go_on``: from the heads
-    that the backbone's network holds, instead of from none.
-    """
-
-    steps: int = 2_500
-    batch: int = 1_024
-    rate: float = 2e-3
-    decay: float = 0.02
-    average: float = 0.995
-    taught: float = 0.5
-    go_on: bool = False
-
-
-def fit_heads(
-    backbone: AstroMoE,
-    recipe: Recipe,
-    inputs: HeadInputs,
-    label_N: Int64,
-    config: HeadsConfig,
-    *,
-    seed: int,
-    teacher_NC: Float32 | None = None,
-) -> AstroMoE:
-    """Build a recipe's network on the branches of ``backbone`` and fit its heads and statistics; in evaluation mode.
-
-    ``teacher_NC`` are probabilities that the heads are trained on in addition to the labels.
-    """
-    target_NC = _targets(label_N, recipe.network.n_classes, teacher_NC, config.taught)
-    torch.manual_seed(seed)
-    network = build(recipe.network)
-    assert isinstance(network, AstroMoE)
-    if config.go_on:
-        network.load_state_dict(backbone.state_dict())
-    else:
-        _begin(network, backbone, inputs, seed)
-    average = build(recipe.network)
-    average.load_state_dict(network.state_dict())
-    parts = [name for name, _ in network.named_parameters() if name.startswith(("head", "statistics"))]
-    optimiser = torch.optim.AdamW(
-        [network.get_parameter(name) for name in parts], lr=config.rate, weight_decay=config.decay
-    )
-    rng = np.random.default_rng((seed, 1))
-    weight_NH = rng.exponential(1.0, (len(label_N), 1 + len(network.head_more))).astype(np.float32)
-    for step in range(config.steps):
-        rate = min(1.0, (step + 1) / WARMUP) * 0.5 * (1 + np.cos(np.pi * step / config.steps))
-        for group in optimiser.param_groups:
-            group["lr"] = config.rate * max(rate, 1e-3)
-        rows = rng.integers(0, len(label_N), config.batch)
-        network.train()
-        loss = _loss(network, *inputs.rows(rows), torch.from_numpy(target_NC[rows]), torch.from_numpy(weight_NH[rows]))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        update_average(average, network, config.average, step)
-    assert isinstance(average, AstroMoE)
-    return average.eval()
-
-
-def _begin(network: AstroMoE, backbone: AstroMoE, inputs: HeadInputs, seed: int) -> None:
-    """Take over the branches of a backbone, and learn the scales of the statistics."""
-    transfer(backbone.state_dict(), network)
-    assert network.statistics is not None
-    sample = np.random.default_rng(seed).permutation(len(inputs.value))[:20_000]
-    network.statistics.fit(inputs.rows(sample)[1])
-    network.statistics.spread_K.clamp_(min=LEAST_SPREAD)
-
-
-def _targets(label_N: Int64, classes: int, teacher_NC: Float32 | None, taught: float) -> Float32:
-    """Probabilities to learn, [N, C]."""
-    target_NC = np.eye(classes, dtype=np.float32)[label_N]
-    return target_NC if teacher_NC is None else (1 - taught) * target_NC + taught * teacher_NC
-
-
-def _loss(network: AstroMoE, body_ME: Tensor, statistics: Statistics, target_MC: Tensor, weight_MH: Tensor) -> Tensor:
-    """Mean cross-entropy over the copies of the mixed head, each with its own weights, and of the statistics' head."""
-    assert network.statistics is not None
-    assert network.head_statistics is not None
-    vector_MD = network.statistics(statistics)
-    joined_ME = torch.cat([body_ME, vector_MD], dim=1)
-    losses = [cross_entropy(network.head_statistics(vector_MD), target_MC)]
-    for place, head in enumerate((network.head_mix, *network.head_more)):
-        each_M = cross_entropy(head(joined_ME), target_MC, reduction="none", label_smoothing=SMOOTHING)
-        losses.append((each_M * weight_MH[:, place]).mean())
-    return torch.stack(losses).mean()
-
-
 @torch.inference_mode()
 def answers(network: AstroMoE | RoMAE, inputs: HeadInputs) -> tuple[Float32, Float32]:
     """Logits [N, C] and complete embeddings [N, E + D] from the embeddings of the branches; RoMAE has no statistics."""
@@ -174,7 +80,7 @@ def answers(network: AstroMoE | RoMAE, inputs: HeadInputs) -> tuple[Float32, Flo
 
 
 def shares(label_N: Int64, classes: int) -> NDArray[np.float64]:
-    """Class shares of what heads were fitted on, [C]; a class that is not there counts as half an object."""
+    """Class shares of the training light curves, [C]; an absent class counts as half an object."""
     count_C = np.maximum(np.bincount(label_N, minlength=classes), 0.5)
     share_C: NDArray[np.float64] = count_C / count_C.sum()
     return share_C
@@ -194,7 +100,7 @@ def scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
 
 
 def load_backbone(run: Path) -> tuple[AstroMoE, RunConfig]:
-    """Network of a run of ``sky-body``; of a run of ``sky heads``, or a bundle unpacked, the branches alone."""
+    """Return the branches of the network of a run, without heads and statistics."""
     network, config = load_whole(run)
     if network.statistics is None:
         return network, config

@@ -230,7 +230,7 @@ def measure_all(
     ----------
     bundles : bundle folders by column.
     views : re-observations of ``part``, which are scored too.
-    report_files : reports of ``sky trees`` and of an earlier measurement, whose models are added.
+    report_files : reports of earlier measurements, whose models are added.
     simulated : reports of ``evaluate``.
     seeds : measurements of the validation part, each of one bundle, which differ in seeds alone.
     looks : how often the test part has been used, in words.

@@ -1,4 +1,4 @@
-"""Folders of light curves for the fit of heads, with their statistics and embeddings.
+"""Folders of light curves with their statistics and embeddings, for trees, calibration, prediction sets and novelty.
 
     sample      PART.npz              light curves (`training.sky.novelty`)
     featurize   PART.statistics.npz   statistics
@@ -23,21 +23,10 @@ from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.augment import AugmentationConfig
 from nightjar_alerts.training.data.mixture import read_mixture, sky_dataset
-from nightjar_alerts.training.fit.boosting import bundled_forest, fit_forest, out_of_fold, save_forest, tree_logits
-from nightjar_alerts.training.fit.train import with_classes
+from nightjar_alerts.training.fit.boosting import bundled_forest, fit_forest, save_forest, tree_logits
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import softmax
-from nightjar_alerts.training.sky.heads import (
-    HeadInputs,
-    HeadsConfig,
-    answers,
-    fit_heads,
-    join_inputs,
-    load_backbone,
-    load_whole,
-    save_run,
-    scores,
-)
+from nightjar_alerts.training.sky.heads import HeadInputs, join_inputs, scores
 from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.novelty import (
     CurveSet,
@@ -153,33 +142,6 @@ def read_part(folders: Sequence[Path], part: str) -> tuple[HeadInputs, CurveSet]
     return join_inputs([read_head_inputs(folder, part) for folder in folders]), joined(
         [read_curve_set(folder / f"{part}.npz") for folder in folders]
     )
-
-
-def fit_run(
-    folders: Sequence[Path], backbone: Path, out: Path, recipe: Recipe, config: HeadsConfig, *, trees: bool
-) -> dict[str, dict[str, float]]:
-    """Fit the heads of a recipe on a folder and write a run folder; scores of the validation light curves come back.
-
-    Parameters
-    ----------
-    folders : of light curves to fit on.
-    trees : fit boosted trees first, and let the heads learn from them as well.
-    """
-    network, run = load_whole(backbone) if config.go_on else load_backbone(backbone)
-    classes = len(classes_of(folders[0]))
-    recipe = with_classes(recipe, classes)
-    (valid_inputs, validation), (train_inputs, training) = (
-        read_part(folders, part) for part in ("validation", "train")
-    )
-    report, teacher_NC = {}, None
-    if trees:
-        teacher_NC = out_of_fold(train_inputs.columns, training.label, training.object_index, classes, seed=recipe.seed)
-        forest = fit_forest(train_inputs.columns, training.label, classes, seed=recipe.seed)
-        report["trees"] = scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)
-    fitted = fit_heads(network, recipe, train_inputs, training.label, config, seed=recipe.seed, teacher_NC=teacher_NC)
-    save_run(fitted, recipe, backbone, run.data, out)
-    report["heads"] = scores(softmax(answers(fitted, valid_inputs)[0]), validation.label)
-    return report
 
 
 def fit_trees(

@@ -17,7 +17,6 @@ from nightjar_alerts.training.fit.boosting import (
     fit_ensemble,
     fit_forest,
     forest_of,
-    out_of_fold,
     pooled,
     read_forest,
     save_forest,
@@ -91,14 +90,6 @@ def _answers_of(node: onnx.NodeProto, rows: Float32, classes: int) -> Float32:
     model = helper.make_model(helper.make_graph([node], "trees", [value], [answer]), opset_imports=opsets, ir_version=9)
     (logits,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {node.input[0]: rows})
     return np.asarray(logits, dtype=np.float32)
-
-
-def test_out_of_fold_is_no_memory() -> None:
-    value, label = table(400, 3)
-    nonsense = np.random.default_rng(0).permutation(label)
-    p = out_of_fold(value, nonsense, np.arange(400), CLASSES, seed=0)
-    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
-    assert (p.argmax(1) == nonsense).mean() < 0.35
 
 
 def test_the_better_of_trees_and_network_weighs_more() -> None:
