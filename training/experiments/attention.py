@@ -15,17 +15,16 @@ Notable:
 - random tokens share nothing that a projection or a hash could exploit, and ``linformer`` is measured before training:
   read its error, and ``grouped_query``'s, as that of replacing a trained layer without training;
 - *forward* is inference, *step* is training, forward and backward. Memory is the peak of the tensors made on the way,
-  beyond weights and input: as reported by the allocator on a GPU, and live tensors on a CPU (not the scratch space
-  inside an operator).
+  beyond weights and input, as reported by the allocator of a GPU; a CPU has no such figure.
 
 Each kind writes a record; the table goes to standard output.
 
 Legend: B batch, S places, D width.
 """
 
+import math
 import statistics
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
@@ -35,8 +34,6 @@ import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig, SelfAttention
@@ -119,7 +116,7 @@ def _record(command: AttentionExperiment, kind: str, metrics: dict[int, Metrics]
         experiment="attention",
         variant=f"{kind}-{command.device}{'-bfloat16' * command.bfloat16}",
         seed=command.seed,
-        metrics={f"{name}_L{length}": row[name] for length, row in metrics.items() for name in COLUMNS},
+        metrics={f"{name}_L{length}": row[name] for length, row in metrics.items() for name in row},
         settings=command.model_dump(mode="json", exclude={"records"}),
         command=command.command(),
         steps=0,
@@ -134,7 +131,11 @@ def table(costs: dict[str, dict[int, dict[str, float]]]) -> str:
     """Markdown table of kind -> length -> metrics, grouped by length."""
     lengths = next(iter(costs.values()))
     rows = [
-        (str(length), kind, *(number(by_length[length][name], 3) for name in COLUMNS))
+        (
+            str(length),
+            kind,
+            *(number(by_length[length][name], 3) if name in by_length[length] else "-" for name in COLUMNS),
+        )
         for length in lengths
         for kind, by_length in costs.items()
     ]
@@ -150,7 +151,7 @@ def measure(command: AttentionExperiment) -> dict[str, dict[int, Metrics]]:
         layers = {kind: _layer(command, kind, length, SPREADS[0]) for kind in KINDS}
         x_MD, packing = _tokens(command, length)
         runs = {kind: _runs(layer, x_MD, packing, command.bfloat16) for kind, layer in layers.items()}
-        peaks = {kind: _peaks(kind_runs, command.device) for kind, kind_runs in runs.items()}
+        peaks = {kind: _peaks(kind_runs) if command.device == "cuda" else {} for kind, kind_runs in runs.items()}
         times = _times(runs, command.rounds, command.device)
         for kind in KINDS:
             costs[kind][length] = errors[kind] | peaks[kind] | times[kind]
@@ -256,9 +257,9 @@ def _time(run: Callable[[], None], device: str) -> float:
     return 1000 * (perf_counter() - start)
 
 
-def _peaks(runs: Runs, device: str) -> Metrics:
-    """Peak memory of what is made on the way, in MB (10^6 bytes)."""
-    return {f"{what}_mb": (_cuda_peak if device == "cuda" else _cpu_peak)(runs[what]) / 1e6 for what in WHAT}
+def _peaks(runs: Runs) -> Metrics:
+    """Peak memory of what is made on the way, in MB (10^6 bytes), on a GPU."""
+    return {f"{what}_mb": _cuda_peak(runs[what]) / 1e6 for what in WHAT}
 
 
 def _cuda_peak(run: Callable[[], None]) -> int:
@@ -269,53 +270,3 @@ def _cuda_peak(run: Callable[[], None]) -> int:
     run()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
-
-
-def _cpu_peak(run: Callable[[], None]) -> int:
-    live = LiveTensors()
-    with live:
-        run()
-    return live.peak
-
-
-class LiveTensors(TorchDispatchMode):
-    """Bytes of the tensors that operators make while this is active, and their peak.
-
-    A storage counts once, from the operator that returns it until it is freed; what an operator allocates and frees
-    within itself is not seen.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has left it without annotations
-        self.peak, self._live = 0, 0
-        self._storages: dict[int, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator and count what it returned."""
-        addresses = {_address(tensor) for tensor in _tensors((args, kwargs))}
-        result = func(*args, **(kwargs or {}))
-        for tensor in _tensors(result):
-            if _address(tensor) not in addresses:
-                self._count(tensor.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        address = storage._cdata
-        if address in self._storages:
-            return
-        self._storages[address] = storage.nbytes()
-        self._live += storage.nbytes()
-        self.peak = max(self.peak, self._live)
-        weakref.finalize(storage, self._free, address)
-
-    def _free(self, address: int) -> None:
-        self._live -= self._storages.pop(address)
-
-
-def _address(tensor: Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
-    return address
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

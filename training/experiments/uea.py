@@ -10,8 +10,8 @@ Notable:
   are 69, 84 and 1066 (42 is added to 27, 42 and 1024). It has no settings for JapaneseVowels and RacketSports; those
   here are our choice;
 - the released script fine-tunes with SGD at a learning rate chosen per set, after 400 epochs of masked pretraining on
-  the training side, and validates on the test side. Here AdamW at one learning rate serves all sets, pretraining is an
-  option (``--pretrain-epochs 400`` is the published one), and the test side is used once, after the last step;
+  the training side, and validates on the test side. Here AdamW at one learning rate serves all sets, nothing is
+  pretrained, and the test side is used once, after the last step;
 - the published size is ``tiny``, 4.67 million encoder parameters for as few as 40 training series; ``tiny-shallow`` is
   two of its twelve blocks.
 
@@ -27,8 +27,6 @@ Run::
 
 Notable: the archive's own split is kept. The ``.npz`` files do not contain it; it follows from the archive's published
 counts put it (:data:`NPZ_TRAINING`), and the classes, which are sorted within each block, confirm it.
-
-**Training** is optional masked pretraining on the training side, then classification from [CLS].
 
 Legend: B series, L steps of the longest, K channels, C classes.
 """
@@ -50,21 +48,15 @@ from nightjar_alerts.models.networks.romae import (
     SMALL,
     TINY,
     TINY_SHALLOW,
-    MaskedAutoencoder,
-    RoMAEEncoderConfig,
     SequenceModel,
-    masked_mse,
 )
-from nightjar_alerts.models.networks.zoo import transfer
-from nightjar_alerts.training.data.targets import MaskingConfig, draw_masking
 from nightjar_alerts.training.experiments.runner import (
     ExperimentOptions,
     ExperimentPlan,
-    RunIdentity,
     epochs,
     fit_config,
 )
-from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
+from nightjar_alerts.training.fit.loop import StepLoss, Task, to_device
 
 NPZ_TRAINING = {"Epilepsy": 137, "RacketSports": 151}
 
@@ -193,8 +185,7 @@ def _read_npz(path: Path, name: str) -> tuple[tuple[list[Float32], list[str]], t
 
 
 SIZES = {"tiny-shallow": TINY_SHALLOW, "tiny": TINY, "small": SMALL, "base": BASE}
-PRETRAINING_MASK = MaskingConfig(probed=0.75, hidden=1.0, random=0.0, same=0.0)
-PRETRAINING_BATCH = 64
+AT_ONCE = 64  # series of an evaluation batch
 
 
 class SeriesBatch(NamedTuple):
@@ -204,13 +195,6 @@ class SeriesBatch(NamedTuple):
     position_BL1: Tensor
     mask_BL: Tensor
     label_B: Tensor
-
-
-class HiddenBatch(NamedTuple):
-    """Series and which of their steps are hidden."""
-
-    series: SeriesBatch
-    hidden_BL: Tensor
 
 
 def collate(observed: Sequence[ObservedSteps], label_B: Int64) -> SeriesBatch:
@@ -250,37 +234,11 @@ class SeriesClassification(Task):
         return {"score": accuracy(network, self.data.train)}
 
 
-class SeriesReconstruction(Task):
-    """Masked pretraining on the training side: mean squared error of the hidden steps."""
-
-    def __init__(self, data: SeriesSet, seed: int) -> None:
-        self.data, self.seed = data, seed
-
-    def batches(self, step: int) -> Generator[HiddenBatch, None, None]:
-        """Shuffled epochs with new random masks."""
-        drawn = epochs(len(self.data.train), PRETRAINING_BATCH, self.seed, step)
-        for number, indices in enumerate(drawn, start=step):
-            series = batch_of(self.data.train, indices)
-            rng = np.random.default_rng((self.seed, number))
-            yield HiddenBatch(series, draw_masking(series.mask_BL.numpy(), PRETRAINING_MASK, rng).hidden_BL)
-
-    def loss(self, network: nn.Module, batch: HiddenBatch) -> StepLoss:
-        """Error of the hidden steps."""
-        series, hidden_BL = batch
-        prediction_BLK = network(series.values_BLK, series.position_BL1, series.mask_BL, hidden_BL)
-        return StepLoss(masked_mse(prediction_BLK, series.values_BLK, hidden_BL), {})
-
-    def score(self, network: nn.Module) -> dict[str, float]:
-        """Minus the error of one masked batch; selects nothing."""
-        batch = to_device(next(self.batches(0)), next(network.parameters()).device)
-        return {"score": -float(self.loss(network, batch).loss)}
-
-
 def accuracy(network: nn.Module, series: Series) -> float:
     """Share of the series that are classified correctly."""
     device = next(network.parameters()).device
     hits = 0
-    for indices in np.array_split(np.arange(len(series)), -(-len(series) // PRETRAINING_BATCH)):
+    for indices in np.array_split(np.arange(len(series)), -(-len(series) // AT_ONCE)):
         batch = to_device(batch_of(series, indices), device)
         logits_BC = network(batch.values_BLK, batch.position_BL1, batch.mask_BL)
         hits += int((logits_BC.argmax(1) == batch.label_B).sum())
@@ -315,7 +273,6 @@ class UEA(ExperimentOptions):
     size: Literal["tiny-shallow", "tiny", "small", "base"] = Field(default="tiny", description="of the encoder")
     dropped: float = Field(default=0.3, ge=0, lt=1, description="share of the time steps of every series")
     lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
-    pretrain_epochs: int = Field(default=0, ge=0, description="masked pretraining on the training side; published: 400")
 
     @property
     def setting(self) -> Setting:
@@ -323,34 +280,19 @@ class UEA(ExperimentOptions):
         return SETS[self.name]
 
     def plan(self) -> ExperimentPlan:
-        """Read and thin the set, build the classifier, and pretrain its encoder if configured."""
+        """Read and thin the set and build the classifier."""
         setting = self.setting
         data = standardise(drop_steps(read_set(self.data, self.name), self.dropped, self.seed))
         torch.manual_seed(self.seed)
         rates = {"hidden_dropout": setting.dropout, "attention_dropout": setting.dropout, "drop_path": setting.dropout}
         encoder = SIZES[self.size].model_copy(update=rates)
         network = SequenceModel(data.channels, len(data.classes), 1, encoder, "cls")
-        if self.pretrain_epochs:
-            transfer(_pretrained(self, data, SIZES[self.size]), network)
         steps = setting.epochs * -(-len(data.train) // setting.batch)
-        pretrained = f"-pretrained{self.pretrain_epochs}" if self.pretrain_epochs else ""
         return ExperimentPlan(
-            variant=f"{self.name}-{self.size}{pretrained}",
+            variant=f"{self.name}-{self.size}",
             network=network,
             task=SeriesClassification(data, setting.batch, setting.smoothing, self.seed),
             fit=fit_config(self, steps=steps, warmup=steps // 10, lr=self.lr, clip_norm=1.0),
             published_steps=steps,
             measure=lambda trained: {"test accuracy": accuracy(trained, data.test)},
         )
-
-
-def _pretrained(options: UEA, data: SeriesSet, encoder: RoMAEEncoderConfig) -> dict[str, Tensor]:
-    """Weights of an autoencoder after ``pretrain_epochs``: AdamW at 3e-4 with a tenth of warm-up, as released."""
-    steps = options.pretrain_epochs * -(-len(data.train) // PRETRAINING_BATCH)
-    unshortened = options.model_copy(update={"steps": None})
-    config = fit_config(unshortened, steps=steps, warmup=steps // 10, lr=3e-4, clip_norm=1.0)
-    autoencoder = MaskedAutoencoder(data.channels, 1, encoder, cls=True)
-    folder = options.runs / options.experiment / f"{options.name}-{options.size}-pretraining-{options.seed}-{steps}"
-    identity = RunIdentity(variant="pretraining", settings=options.settings(), fit=config)
-    fit(autoencoder, SeriesReconstruction(data, options.seed), config, folder, identity)
-    return autoencoder.cpu().state_dict()

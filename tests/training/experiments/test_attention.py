@@ -1,13 +1,12 @@
-"""The costs of the kinds of attention: the table and records of a tiny run, the errors' limits, and live tensors."""
+"""The costs of the kinds of attention: the table and records of a tiny run, and the errors' limits."""
 
 from pathlib import Path
 
 import pytest
-import torch
 
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig
 from nightjar_alerts.training.experiments import attention
-from nightjar_alerts.training.experiments.attention import COLUMNS, KINDS, AttentionExperiment, LiveTensors
+from nightjar_alerts.training.experiments.attention import COLUMNS, KINDS, AttentionExperiment
 from nightjar_alerts.training.experiments.runner import read_records
 
 TINY = {"tokens": 60, "width": 16, "rounds": 1}
@@ -21,7 +20,9 @@ def test_a_run_prints_a_row_and_records_each_kind(tmp_path: Path, capsys: pytest
     assert [cell.strip() for cell in lines[2].split("|")[1:3]] == ["20", "exact"]
     records = read_records("attention", tmp_path)
     assert len(records) == len(KINDS)
-    assert set(records[0].metrics) == {f"{name}_L{length}" for name in COLUMNS for length in (20, 30)}
+    assert set(records[0].metrics) == {
+        f"{name}_L{length}" for name in COLUMNS if not name.endswith("_mb") for length in (20, 30)
+    }
     exact = next(record for record in records if record.variant.startswith("exact"))
     assert exact.metrics["forward_ratio_L20"] == exact.metrics["step_ratio_L30"] == 1
     assert exact.command.endswith("attention --lengths 20,30 --tokens 60 --width 16 --rounds 1 --bfloat16 true")
@@ -39,17 +40,3 @@ def test_the_error_vanishes_where_a_kind_is_exact(kind: str, monkeypatch: pytest
         assert 0.01 < errors["error_1"] < 10
     else:
         assert max(errors.values()) < 1e-5
-
-
-def test_live_tensors_count_a_storage_once_until_it_is_freed() -> None:
-    with LiveTensors() as live:
-        first = torch.zeros(1000)
-        view = first.view(10, 100)
-        second = view + 1
-        assert live.peak == 8000
-        del first, view
-        third = second + 1
-        assert live.peak == 8000
-        fourth = third.add_(1) + 1
-    assert live.peak == 12000
-    assert fourth.shape == (10, 100)

@@ -4,8 +4,6 @@ import pytest
 from nightjar_alerts.training.experiments.spirals import (
     N_TEST,
     THETA_L,
-    Protocol,
-    Spirals,
     SpiralsExperiment,
     curves,
     draw_shown,
@@ -42,20 +40,14 @@ def test_published_samples_are_curves_of_this_family(key: str) -> None:
 
 
 @needs_shared
-def test_published_noise_and_scale() -> None:
+def test_published_noise() -> None:
     stored = np.load(shared("parity", "generators.npz"))
     noise = stored["spiral_romae/test_noisy_first4"] - stored["spiral_romae/test_orig_first4"]
     assert noise.std() == pytest.approx(0.1, rel=0.05)
-    low_2, high_2 = stored["spiral_conti/min_xy"], stored["spiral_conti/max_xy"]
-    clean = np.concatenate([part.clean_NL2 for part in draw_spirals("contiformer")])
-    np.testing.assert_allclose((clean.min((0, 1)), clean.max((0, 1))), ((0, 0), (1, 1)))
-    rng = np.random.default_rng(5)
-    raw = curves(rng.normal(0.0, 0.02, 300), rng.normal(0.3, 0.02, 300), rng.random(300) < 0.5)
-    np.testing.assert_allclose(np.ptp(raw, axis=(0, 1)), high_2 - low_2, rtol=0.08)
 
 
 def test_distribution_of_the_drawn_spirals() -> None:
-    train, test = draw_spirals("romae")
+    train, test = draw_spirals()
     assert (train.clean_NL2.shape, test.clean_NL2.shape) == ((200, 75, 2), (100, 75, 2))
     assert (train.noisy_NL2 - train.clean_NL2).std() == pytest.approx(0.1, rel=0.02)
     counter_clockwise = np.isclose(train.clean_NL2[:, 0, 1], 0.0).mean()
@@ -63,29 +55,18 @@ def test_distribution_of_the_drawn_spirals() -> None:
     assert not np.isin(test.noisy_NL2[:, 0, 0], train.noisy_NL2[:, 0, 0]).any()
 
 
-@pytest.mark.parametrize(("protocol", "length", "points"), [("romae", 75, 30), ("contiformer", 150, 50)])
-def test_points_shown(protocol: Protocol, length: int, points: int) -> None:
-    shown_NL = draw_shown(20, protocol, np.random.default_rng(0))
-    assert shown_NL.shape == (20, length)
-    assert set(shown_NL.sum(1)) == {points}
-    assert not shown_NL[:, 75:].any()
+def test_points_shown() -> None:
+    shown_NL = draw_shown(20, np.random.default_rng(0))
+    assert shown_NL.shape == (20, 75)
+    assert set(shown_NL.sum(1)) == {30}
 
 
 def test_the_truth_scores_the_noise_and_zero() -> None:
-    _, test = draw_spirals("romae")
-    shown_NL = draw_shown(N_TEST, "romae", np.random.default_rng(0))
-    truth = errors(test.clean_NL2, test, shown_NL, "romae")
+    _, test = draw_spirals()
+    shown_NL = draw_shown(N_TEST, np.random.default_rng(0))
+    truth = errors(test.clean_NL2, test, shown_NL)
     assert truth["noisy RMSE"] == pytest.approx(0.1, rel=0.03)
     assert truth["clean RMSE"] == 0.0
-
-
-def test_contiformers_unit_is_a_distance_in_hundredths_of_the_range() -> None:
-    clean_NL2 = np.zeros((2, 150, 2))
-    spirals = Spirals(clean_NL2, clean_NL2)
-    shown_NL = np.zeros((2, 150), dtype=np.bool_)
-    assert errors(clean_NL2 + np.array([0.003, 0.004]), spirals, shown_NL, "contiformer") == pytest.approx(
-        {"clean distance x 100": 0.5}
-    )
 
 
 def test_the_plan_is_the_published_table() -> None:

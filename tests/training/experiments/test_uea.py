@@ -1,10 +1,9 @@
-"""The UEA experiment: its batches, its pretraining, and one whole run on an easy set."""
+"""The UEA experiment: its batches, and one whole run on an easy set."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from nightjar_alerts.models.networks.romae import RoMAEEncoderConfig
 from nightjar_alerts.training.experiments import uea
@@ -13,13 +12,8 @@ from nightjar_alerts.training.experiments.uea import (
     SETS,
     UEA,
     ObservedSteps,
-    SeriesReconstruction,
     Setting,
-    accuracy,
     collate,
-    drop_steps,
-    read_set,
-    standardise,
 )
 
 CHANNELS = 2
@@ -62,19 +56,6 @@ def test_padding_is_at_the_end_and_positions_are_step_numbers() -> None:
     assert batch.label_B.tolist() == [1, 0]
 
 
-def test_pretraining_hides_three_quarters_and_repeats_itself(tmp_path: Path) -> None:
-    data = standardise(drop_steps(read_set(write_set(tmp_path), "BasicMotions"), 0.3, 0))
-    task = SeriesReconstruction(data, seed=1)
-    batches = task.batches(0)
-    next(batches)
-    second, again = next(batches), next(task.batches(1))
-    lengths = second.series.mask_BL.sum(1)
-    assert (second.hidden_BL.sum(1) == torch.ceil(0.75 * lengths)).all()
-    assert not (second.hidden_BL & ~second.series.mask_BL).any()
-    assert torch.equal(second.hidden_BL, again.hidden_BL)
-    assert torch.equal(second.series.values_BLK, again.series.values_BLK)
-
-
 @pytest.mark.usefixtures("small")
 def test_a_run_learns_and_is_recorded(tmp_path: Path) -> None:
     chosen = options(tmp_path)
@@ -84,17 +65,3 @@ def test_a_run_learns_and_is_recorded(tmp_path: Path) -> None:
     assert record.metrics["test accuracy"] > 0.9
     assert record.steps == record.published_steps == 60
     assert record.command.endswith("--name BasicMotions --lr 0.005")
-
-
-@pytest.mark.usefixtures("small")
-def test_pretrained_weights_reach_the_classifier(tmp_path: Path) -> None:
-    chosen = options(tmp_path, pretrain_epochs=2)
-    plan, scratch = chosen.plan(), options(tmp_path).plan()
-    assert plan.variant == "BasicMotions-tiny-pretrained2"
-    same = {
-        name: torch.equal(weight, scratch.network.state_dict()[name])
-        for name, weight in plan.network.state_dict().items()
-    }
-    assert not same["embedding.projection.weight"]
-    assert not same["encoder.blocks.0.attention.out.weight"]
-    assert 0.0 <= accuracy(plan.network.eval(), read_set(chosen.data, "BasicMotions").test) <= 1.0
