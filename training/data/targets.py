@@ -47,10 +47,9 @@ from nightjar_alerts.models.lightcurve import (
     featurise,
 )
 from nightjar_alerts.models.networks.network import Masking
-from nightjar_alerts.models.photometry import BANDS, FluxUnit, njy_to
+from nightjar_alerts.models.photometry import FluxUnit, njy_to
 from nightjar_alerts.training.data.augment import AugmentationConfig, apply_view, draw_view
 from nightjar_alerts.training.data.dataset import Dataset
-from nightjar_alerts.training.data.queries import Queries, make_queries, pad_queries, query_order
 
 _GRAIN = 1e-9  # 0.55 * 100 is 55.00000000000001, of which the ceiling is meant to be 55
 
@@ -146,6 +145,32 @@ class ForecastingConfig(BaseModel):
     max_queries: int = Field(default=32, ge=1, description="maximum number of queries, a random subset")
 
 
+class Queries(NamedTuple):
+    """Times and bands of the forecasts that are wanted for one light curve, sorted by time, then band.
+
+    ``time`` float32 (q,), days since the history's first kept observation; ``band`` int64 (q,).
+    """
+
+    time: Float32
+    band: Int64
+
+
+def make_queries(tokens: Tokens, mjd: Float64, band: Int64) -> Queries:
+    """Sort queries about a history, so that an answer does not depend on their order; times subtract in float64."""
+    order = np.lexsort((band, mjd))
+    return Queries((mjd[order] - tokens.origin_mjd).astype(np.float32), band[order])
+
+
+def pad_queries(batch: Sequence[Queries]) -> dict[str, NDArray[Any]]:
+    """Pad queries of several histories at the end with zeros: inputs ``query_time``, ``query_band``, ``query_mask``."""
+    lengths = np.array([len(queries.time) for queries in batch])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    time, band = np.zeros(mask.shape, dtype=np.float32), np.zeros(mask.shape, dtype=np.int64)
+    time[mask] = np.concatenate([queries.time for queries in batch])
+    band[mask] = np.concatenate([queries.band for queries in batch])
+    return {"query_time": time, "query_band": band, "query_mask": mask}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ForecastQuestion:
     """A history, queries, and the observations of the queries.
@@ -215,10 +240,10 @@ def ask(
 ) -> ForecastQuestion:
     """Make queries of the observations ``indices`` of ``curve``, given a history of the same object."""
     tokens = featurise(history, limits, flux_unit, ())
-    order = indices[query_order(curve.mjd[indices], curve.band[indices])]
+    order = indices[np.lexsort((curve.band[indices], curve.mjd[indices]))]
     return ForecastQuestion(
         tokens=tokens,
-        queries=make_queries(tokens, curve.mjd[order], curve.band[order], BANDS, len(order)),
+        queries=make_queries(tokens, curve.mjd[order], curve.band[order]),
         flux=njy_to(curve.flux[order], flux_unit).astype(np.float32),
         flux_err=njy_to(curve.flux_err[order], flux_unit).astype(np.float32),
     )

@@ -22,7 +22,6 @@ Each kind writes a record; the table goes to standard output.
 Legend: B batch, S places, D width.
 """
 
-import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping

@@ -19,7 +19,7 @@ from nightjar_alerts.models.networks.informer import (
 from nightjar_alerts.models.networks.network import FluxDistribution, Forecast
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.runtime import open_session, run
-from nightjar_alerts.training.data.queries import make_queries, pad_queries
+from nightjar_alerts.training.data.targets import make_queries, pad_queries
 from nightjar_alerts.training.export.graph import write_graph
 from support.bundles import random_curves
 
