@@ -64,7 +64,7 @@ class Novelty(_Frozen):
     reference_objects : number of training objects to whose embeddings distances are measured.
     """
 
-    method: Literal["mahalanobis", "neighbours", "fitted"] = "mahalanobis"
+    method: Literal["mahalanobis", "fitted"] = "mahalanobis"
     threshold: float = Field(ge=0, le=1)
     thresholds_by_detections: dict[int, Annotated[float, Field(ge=0, le=1)]] = {}
     false_alarm_rate: float = Field(ge=0, le=1)

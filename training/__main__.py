@@ -26,7 +26,7 @@ if missing := [
     sys.exit(f"nightjar-train: {' and '.join(missing)} not installed: pip install 'nightjar-alerts[train]'")
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSubCommand, SettingsConfigDict
 
 from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.importers.commands import Import
@@ -164,7 +164,6 @@ class Evaluate(TrainingCommand):
     split: str = Field(default="test", description="train, validation or test")
     objects: int | None = Field(default=None, ge=1, description="score a sample of this size; default: all")
     left_out: list[str] = Field(default=[], description="class outside the models' training; repeatable")
-    tsne: CliImplicitFlag[bool] = Field(default=False, description="add a t-SNE plot of the embedding (minutes)")
 
     def cli_cmd(self) -> None:
         """Score, write the report and print the scores of every view."""
@@ -172,7 +171,7 @@ class Evaluate(TrainingCommand):
         from nightjar_alerts.training.score.page import read_baselines, write_page
 
         baselines = read_baselines(self.baseline)  # fails before the hours of scoring
-        report = evaluate(self.models, self.data, self.split, self.objects, left_out=self.left_out, tsne=self.tsne)
+        report = evaluate(self.models, self.data, self.split, self.objects, left_out=self.left_out)
         _write_report(self.report, report)
         if self.html is not None:
             write_page(self.html, report, baselines)
@@ -238,7 +237,8 @@ class CrossValidate(TrainingCommand):
             runs,
             folds=self.folds,
             pretrained=self.pretrained,
-            trees=[(kind, self.features) for kind in self.trees],
+            trees=self.trees,
+            features=self.features,
         )
         self.report.parent.mkdir(parents=True, exist_ok=True)
         self.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -31,7 +31,6 @@ KEPT = {"newest": "the newest", "around_maximum": "those around the brightest de
 
 NEARER = {
     "mahalanobis": "lie nearer (Mahalanobis) to the mean of their nearest class",
-    "neighbours": "lie nearer to their neighbours among those trained on",
     "fitted": "score lower on a small perceptron trained to separate known objects from outliers",
 }
 

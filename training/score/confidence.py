@@ -6,16 +6,9 @@ does not exceed q. The true class is then in the set with probability at least 1
 objects drawn as the calibration objects were*: thresholds fitted to complete light curves are not valid for alerts
 with two detections, so fit them to light curves like those of the requests.
 
-- ``lac`` (Sadinle et al. 2019): 1 - p of the class; the smallest sets, empty where no class is probable enough;
-- ``aps`` (Romano et al. 2020): summed probability of all more probable classes; larger sets for less confident
-  predictions;
-- ``raps`` (Angelopoulos et al. 2021): aps plus a penalty for every rank beyond ``free_ranks``.
-
-Notable: aps and raps draw a random share of the class's own probability; here the share is always 0, so that the same
-alert always gets the same set, and that the most probable class is always in it (with a share of 1 the surest objects
-would get empty sets). The guarantee holds for any fixed score. With ``by_class`` each class has its own threshold from
-its own calibration objects, which guarantees the coverage of rare classes too; a class with too few of them (fewer than
-1 / alpha - 1) is in every set.
+The score is 1 - p of the class (Sadinle et al. 2019), which gives the smallest sets, empty where no class is probable
+enough. With ``by_class`` each class has its own threshold from its own calibration objects, which guarantees the
+coverage of rare classes too; a class with too few of them (fewer than 1 / alpha - 1) is in every set.
 
 **The sets of a bundle** (:func:`fit_sets`) come from validation objects in views as served, with the score that
 :class:`models.posterior.PredictionSets` describes: 1 - p of the true class, 0 if it is the most probable one.
@@ -34,10 +27,9 @@ probabilities are those under the shares.
 **Novelty** is how far an object's embedding lies from those of the training objects:
 
 - Mahalanobis (Lee et al. 2018): the smallest distance to a class mean, under one covariance shared by all classes;
-- nearest neighbours (Sun et al. 2022): the distance to the k-th nearest training embedding, both scaled to length 1;
-- without an embedding: one minus the largest probability (Hendrycks & Gimpel 2017), and the entropy.
+- without an embedding: one minus the largest probability (Hendrycks & Gimpel 2017).
 
-For every score larger means more unusual. It is measured with classes that were left out of training: the AUROC is the
+For both scores larger means more unusual. It is measured with classes that were left out of training: the AUROC is the
 probability that one of their objects has a larger score than an object of a known class. A bundle serves the first
 (:func:`fit_novelty`), as the fraction of validation objects with a smaller distance.
 
@@ -46,7 +38,7 @@ Legend: B objects, N rows (views of objects) or reference objects, C classes, K 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,54 +48,15 @@ from nightjar_alerts.models.posterior import Novelty, PredictionSets, SetThresho
 from nightjar_alerts.training.score.calibrate import DETECTION_GROUPS, ServedSample
 from nightjar_alerts.training.score.metrics import Float, area_under_roc
 
-Kind = Literal["lac", "aps", "raps"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Conformal:
-    """A fitted rule: ``threshold_C`` float64 (C,), infinite where a class is always included."""
-
-    kind: Kind
-    alpha: float
-    threshold_C: NDArray[np.float64]
-    penalty: float
-    free_ranks: int
-
-    def sets(self, probabilities_BC: Float) -> Bool:
-        """Return which classes are in the set of each object, bool (B, C)."""
-        inside_BC: Bool = nonconformity(probabilities_BC, self.kind, self.penalty, self.free_ranks) <= self.threshold_C
-        return inside_BC
-
-
-def nonconformity(
-    probabilities_BC: Float, kind: Kind, penalty: float = 0.01, free_ranks: int = 3
-) -> NDArray[np.float64]:
-    """Score of every class of every object, shape (B, C): the larger, the less it fits."""
-    p_BC = probabilities_BC.astype(np.float64)
-    if kind == "lac":
-        return np.asarray(1.0 - p_BC)
-    order_BC = np.argsort(-p_BC, axis=1, kind="stable")
-    ordered_BC = np.take_along_axis(p_BC, order_BC, axis=1)
-    above_BC = np.zeros_like(p_BC)
-    ordered_BC[:, :-1].cumsum(1, out=above_BC[:, 1:])
-    if kind == "raps":
-        above_BC += penalty * np.maximum(0, np.arange(1, p_BC.shape[1] + 1) - free_ranks)
-    score_BC = np.empty_like(p_BC)
-    np.put_along_axis(score_BC, order_BC, above_BC, axis=1)
-    return score_BC
-
 
 def fit_conformal(
-    probabilities_BC: Float,
-    label_B: Int64,
-    *,
-    alpha: float = 0.1,
-    kind: Kind = "lac",
-    by_class: bool = False,
-    penalty: float = 0.01,
-    free_ranks: int = 3,
-) -> Conformal:
+    probabilities_BC: Float, label_B: Int64, *, alpha: float = 0.1, by_class: bool = False
+) -> NDArray[np.float64]:
     """Fit thresholds on calibration objects that neither trained the network nor are scored.
+
+    Returns
+    -------
+    Largest 1 - p of a class that is in the set, float64 (C,); infinite where a class is always included.
 
     Raises
     ------
@@ -114,13 +67,17 @@ def fit_conformal(
         raise ValueError(f"alpha must lie between 0 and 1, not {alpha}")
     if not len(label_B) or not np.isfinite(probabilities_BC).all():
         raise ValueError("conformal sets need at least one calibration object, and finite probabilities")
-    score_B = nonconformity(probabilities_BC, kind, penalty, free_ranks)[np.arange(len(label_B)), label_B]
+    score_B = 1.0 - probabilities_BC[np.arange(len(label_B)), label_B].astype(np.float64)
     classes = probabilities_BC.shape[1]
     if by_class:
-        threshold_C = np.array([conformal_quantile(score_B[label_B == label], alpha) for label in range(classes)])
-    else:
-        threshold_C = np.full(classes, conformal_quantile(score_B, alpha))
-    return Conformal(kind, alpha, threshold_C, penalty, free_ranks)
+        return np.array([conformal_quantile(score_B[label_B == label], alpha) for label in range(classes)])
+    return np.full(classes, conformal_quantile(score_B, alpha))
+
+
+def sets_of(probabilities_BC: Float, threshold_C: NDArray[np.float64]) -> Bool:
+    """Return which classes are in the set of each object, bool (B, C)."""
+    inside_BC: Bool = 1.0 - probabilities_BC.astype(np.float64) <= threshold_C
+    return inside_BC
 
 
 def conformal_quantile(score_B: NDArray[np.float64], alpha: float) -> float:
@@ -344,32 +301,22 @@ def coverage_and_size(
 
 
 SHRINKAGE = 0.01  # of the covariance towards its mean variance: some directions of an embedding hardly vary
-NEIGHBOURS = 10
 FALSE_ALARMS = 0.01  # stated share of known objects beyond the threshold of a bundle
 GRID = 1e-3  # of the median distance: knots nearer than that (views that hardly differ) would make steps of slopes
 REFERENCE_PER_CLASS = 200
-_CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingReference:
-    """Facts about the training embeddings: class means, the whitening of their spread, and unit vectors."""
+    """Class means of the training embeddings, and the whitening of their spread."""
 
     mean_KE: NDArray[np.float64]
     whiten_EE: NDArray[np.float64]
-    unit_NE: NDArray[np.float64]
 
     def mahalanobis(self, embedding_BE: Float) -> NDArray[np.float64]:
         """Distance to the nearest class mean in units of the shared spread, shape (B,)."""
         white_BE = embedding_BE.astype(np.float64) @ self.whiten_EE
         return np.asarray(np.sqrt(_squared_distances(white_BE, self.mean_KE @ self.whiten_EE).min(1)))
-
-    def neighbours(self, embedding_BE: Float, k: int = NEIGHBOURS) -> NDArray[np.float64]:
-        """Distance to the k-th nearest training embedding on the unit sphere, shape (B,)."""
-        unit_BE, k = _unit(embedding_BE), min(k, len(self.unit_NE))
-        parts = [unit_BE[start : start + _CHUNK] for start in range(0, len(unit_BE), _CHUNK)]
-        nearest = [np.partition(_squared_distances(part, self.unit_NE), k - 1, axis=1)[:, k - 1] for part in parts]
-        return np.sqrt(np.concatenate(nearest)) if nearest else np.zeros(0)
 
 
 def fit_reference(embedding_NE: Float, label_N: Int64) -> EmbeddingReference:
@@ -390,19 +337,16 @@ def fit_reference(embedding_NE: Float, label_N: Int64) -> EmbeddingReference:
     variance = max(float(np.trace(covariance_EE)) / len(covariance_EE), 1e-12)
     values_E, vectors_EE = np.linalg.eigh(covariance_EE)
     shrunk_E = (1 - SHRINKAGE) * np.maximum(values_E, 0) + SHRINKAGE * variance
-    return EmbeddingReference(mean_KE, vectors_EE / np.sqrt(shrunk_E), _unit(x_NE))
+    return EmbeddingReference(mean_KE, vectors_EE / np.sqrt(shrunk_E))
 
 
 def strangeness(
     reference: EmbeddingReference, embedding_BE: Float, probabilities_BC: Float
 ) -> dict[str, NDArray[np.float64]]:
-    """Every score of every object, each of shape (B,), by name."""
-    p_BC = np.clip(probabilities_BC.astype(np.float64), 1e-12, 1.0)
+    """Both scores of every object, each of shape (B,), by name."""
     return {
         "Mahalanobis": reference.mahalanobis(embedding_BE),
-        "nearest neighbours": reference.neighbours(embedding_BE),
-        "1 - largest probability": 1.0 - p_BC.max(1),
-        "entropy": -(p_BC * np.log(p_BC)).sum(1),
+        "1 - largest probability": 1.0 - probabilities_BC.max(1).astype(np.float64),
     }
 
 
@@ -478,11 +422,6 @@ def quantiles_of(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], 
     share_Q = share_Q[first]
     share_Q[-1] = 1.0
     return distance_Q.astype(np.float64), share_Q
-
-
-def _unit(x_BE: Float) -> NDArray[np.float64]:
-    x_BE = x_BE.astype(np.float64)
-    return np.asarray(x_BE / np.maximum(np.linalg.norm(x_BE, axis=1, keepdims=True), 1e-12))
 
 
 def _squared_distances(a_BE: NDArray[np.float64], b_NE: NDArray[np.float64]) -> NDArray[np.float64]:

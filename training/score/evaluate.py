@@ -58,7 +58,6 @@ def evaluate(
     objects: int | None = None,
     *,
     left_out: Sequence[str] = (),
-    tsne: bool = False,
 ) -> dict[str, Any]:
     """Score models on one split of a data file; see the module docstring for what the report holds.
 
@@ -66,7 +65,6 @@ def evaluate(
     ----------
     objects : score a fixed random sample of the split of this size.
     left_out : names of classes that the models were trained without.
-    tsne : add a t-SNE plot of the embedding, which takes minutes.
 
     Raises
     ------
@@ -83,7 +81,7 @@ def evaluate(
     source = {**fingerprint(data, len(dataset)).model_dump(), "split": split, "split_objects": len(rows)}
     report: dict[str, Any] = {"data": source, "models": [{"name": one.name, "seed": one.seed} for one in panel.models]}
     report |= {name: series_scores(panel, rows, views) for name, views in series_of(dataset).items()}
-    report |= _in_full(panel, rows) | _further(panel, rows, tsne=tsne)
+    report |= _in_full(panel, rows) | _further(panel, rows)
     report["conformal"] = None if split == "validation" else _conformal(panel, rows, unseen, objects)
     report["left_out"] = list(left_out)
     train = split_indices(dataset, config.fractions, config.turn)["train"]
@@ -167,7 +165,7 @@ def _classes_of(taxonomy: Taxonomy) -> dict[str, Any]:
     }
 
 
-def _further(panel: ModelPanel, rows: Int64, *, tsne: bool) -> dict[str, Any]:
+def _further(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
     """Sections that need only the scored objects."""
     classes = len(panel.dataset.classes)
     growing = {name: SERIES[name] for name in ("days", "detections")}
@@ -178,7 +176,7 @@ def _further(panel: ModelPanel, rows: Int64, *, tsne: bool) -> dict[str, Any]:
         "abstention": sections.abstention_section(panel, rows),
         "stability": {name: sections.stability_section(panel, rows, views) for name, views in growing.items()},
         "experts": sections.experts_section(panel, rows, classes),
-        "embedding": sections.embedding_section(panel, rows, tsne=tsne),
+        "embedding": sections.embedding_section(panel, rows),
     }
 
 

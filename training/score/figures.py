@@ -226,7 +226,7 @@ def sets_figure(section: Mapping[str, Any], classes: Sequence[str]) -> Figure:
 
 def _class_coverage(axes: Axes, coverage: Mapping[str, Any], stated: float, classes: Sequence[str]) -> None:
     place = np.arange(len(classes))
-    labels = {"lac": "one threshold", "lac, by class": "one per class"}
+    labels = {"one threshold": "one threshold", "one threshold per class": "one per class"}
     for (name, label), (colour, marker, _), shift in zip(labels.items(), STYLES, (-0.16, 0.16), strict=False):
         values = np.array(coverage[name], dtype=np.float64)
         axes.plot(values, place + shift, marker, color=colour, label=label)
@@ -364,37 +364,15 @@ def experts_figure(section: Mapping[str, Any], classes: Sequence[str], families:
     return figure
 
 
-def embedding_figure(place: Mapping[str, Any], families: Sequence[str], name: str) -> Figure:
+def embedding_figure(place: Mapping[str, Any], families: Sequence[str]) -> Figure:
     """All mapped objects, coloured by the family of their class."""
     figure, (axes,) = canvas(1, 1, 5.8)
-    label, x, y = _places(place)
+    label, x, y = np.array(place["label"]), np.array(place["x"], dtype=float), np.array(place["y"], dtype=float)
     for family, colour, marker in zip(dict.fromkeys(families), FAMILY_COLOURS, FAMILY_MARKERS, strict=False):
         mine = np.isin(label, [index for index, other in enumerate(families) if other == family])
         axes.scatter(x[mine], y[mine], s=12, color=colour, marker=marker, alpha=0.75, linewidth=0, label=family)
-    shares = place["explained"]
-    axes.set_xlabel(
-        f"{name}, first axis" if shares is None else f"first principal component ({shares[0]:.0%} of the variance)"
-    )
-    axes.set_ylabel(f"{name}, second axis" if shares is None else f"second principal component ({shares[1]:.0%})")
+    first, second = place["explained"]
+    axes.set_xlabel(f"first principal component ({first:.0%} of the variance)")
+    axes.set_ylabel(f"second principal component ({second:.0%})")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), markerscale=2, frameon=False)
     return figure
-
-
-def class_map_figure(place: Mapping[str, Any], classes: Sequence[str]) -> Figure:
-    """Plot the map once for every class, its objects dark before the others."""
-    columns = 5
-    rows = -(-len(classes) // columns)
-    figure, panels = canvas(rows, columns, 1.9 * rows)
-    label, x, y = _places(place)
-    for index, axes in enumerate(panels):
-        axes.set_axis_off()
-        if index < len(classes):
-            mine = label == index
-            axes.scatter(x[~mine], y[~mine], s=4, color="0.85", linewidth=0)
-            axes.scatter(x[mine], y[mine], s=8, color=BLUE, linewidth=0)
-            axes.set_title(f"{classes[index]} ({mine.sum()})", fontsize=9.5)
-    return figure
-
-
-def _places(place: Mapping[str, Any]) -> tuple[NDArray[np.int64], Matrix, Matrix]:
-    return np.array(place["label"]), np.array(place["x"], dtype=np.float64), np.array(place["y"], dtype=np.float64)

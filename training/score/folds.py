@@ -15,7 +15,6 @@ Run::
 """
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +23,24 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
 from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.models.taxonomy import taxonomy_of
 from nightjar_alerts.training.data.augment import View
-from nightjar_alerts.training.data.batches import Example, view_examples
+from nightjar_alerts.training.data.batches import view_examples
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from nightjar_alerts.training.fit.checkpoints import fingerprint
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.baseline import NAMES, FeatureSet, Kind, fit_trees, matrix
 from nightjar_alerts.training.score.metrics import all_scores, confusion, f1_per_class
-from nightjar_alerts.training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, labels, open_model
+from nightjar_alerts.training.score.predictions import ModelPanel, Predictions, open_model
 from nightjar_alerts.training.score.sections import number, spread
 
 VALIDATION = 0.1
 BOOSTING = {"max_iter": 200, "learning_rate": 0.05, "l2_regularization": 1.0, "max_leaf_nodes": 15}
 FOREST = {"n_estimators": 400, "min_samples_leaf": 3, "n_jobs": -1}
 
-Make = Callable[[Recipe, Dataset], ScoredModel]
+Fold = Callable[[Recipe], Predictions]  # from the recipe on a split to predictions of its test objects
 
 
 def of_fold(recipe: Recipe, fold: int, folds: int) -> Recipe:
@@ -57,7 +57,8 @@ def crossvalidate(
     *,
     folds: int = 5,
     pretrained: Path | None = None,
-    trees: Sequence[tuple[Kind, FeatureSet]] = (),
+    trees: Sequence[Kind] = (),
+    features: FeatureSet = "union",
     progress: bool = True,
 ) -> dict[str, Any]:
     """Train and score a recipe, and trees, on every fold.
@@ -74,30 +75,29 @@ def crossvalidate(
     """
     dataset = read_dataset(data)
     require_labels(dataset, data)
-    sides: dict[str, Make] = {}
+    sides: dict[str, Fold] = {}
     if runs is not None:
 
-        def trained(turned: Recipe, dataset: Dataset) -> ScoredModel:
+        def trained(turned: Recipe) -> Predictions:
             folder = runs / f"fold-{round(turned.data.turn * folds)}"
             train(turned, data, folder, pretrained=pretrained, progress=progress)
-            return open_model(folder, dataset)
+            return ModelPanel(dataset, [open_model(folder, dataset)]).first(_rows(dataset, turned, "test"), View())
 
         sides[recipe.name] = trained
-    measured = Features()
-    for kind, features in trees:
-        sides[f"{NAMES[kind]}, {features} features"] = _grower(kind, features, measured)
+    if trees:
+        rows_N, value_NF = _features(dataset, recipe, features)
+        for kind in trees:
+            sides[f"{NAMES[kind]}, {features} features"] = _grower(kind, dataset, rows_N, value_NF)
     source = {**fingerprint(data, len(dataset)).model_dump(), "folds": folds}
-    return {"data": source, "models": {name: score(dataset, recipe, make, folds) for name, make in sides.items()}}
+    return {"data": source, "models": {name: score(dataset, recipe, fold, folds) for name, fold in sides.items()}}
 
 
-def score(dataset: Dataset, recipe: Recipe, make: Make, folds: int) -> dict[str, Any]:
+def score(dataset: Dataset, recipe: Recipe, predict: Fold, folds: int) -> dict[str, Any]:
     """Scores by fold, and the F1 of every class over all objects, each predicted by the model of its fold."""
     taxonomy = taxonomy_of(dataset.classes)
     counts_CC, by_fold = np.zeros((len(dataset.classes),) * 2, dtype=np.int64), []
     for fold in range(folds):
-        turned = of_fold(recipe, fold, folds)
-        rows = split_indices(dataset, turned.data.fractions, turned.data.turn)["test"]
-        predictions = ModelPanel(dataset, [make(turned, dataset)]).first(rows, View())
+        predictions = predict(of_fold(recipe, fold, folds))
         counts_CC += confusion(predictions.label_N, predictions.top_N, len(dataset.classes))
         by_fold.append(all_scores(predictions.probabilities_NC, predictions.label_N, taxonomy))
     f1_C = f1_per_class(counts_CC)
@@ -108,50 +108,38 @@ def score(dataset: Dataset, recipe: Recipe, make: Make, folds: int) -> dict[str,
     }
 
 
-class Features:
-    """Cached features of light curves, which folds and kinds of trees share."""
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[FeatureSet, bytes], NDArray[np.float32]] = {}
-
-    def of(self, examples: Sequence[Example], feature_set: FeatureSet) -> NDArray[np.float32]:
-        """Features of light curves, as `training.score.baseline.matrix` has them."""
-        return np.stack([self._row(example, feature_set) for example in examples])
-
-    def _row(self, example: Example, feature_set: FeatureSet) -> NDArray[np.float32]:
-        tokens = example.tokens
-        columns = (tokens.time, tokens.flux, tokens.flux_err, tokens.band, tokens.detected, tokens.metadata)
-        key = feature_set, sha256(b"".join(column.tobytes() for column in columns)).digest()
-        if key not in self._rows:
-            self._rows[key] = matrix([example], feature_set)[0]
-        return self._rows[key]
+def _rows(dataset: Dataset, recipe: Recipe, *parts: str) -> Int64:
+    split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
+    return np.concatenate([split[part] for part in parts])
 
 
-def _grower(kind: Kind, features: FeatureSet, measured: Features) -> Make:
-    def grown(recipe: Recipe, dataset: Dataset) -> ScoredModel:
-        split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
-        complete = view_examples(dataset, np.concatenate([split["train"], split["validation"]]), recipe.data, View())
-        return ScoredModel(
-            NAMES[kind], recipe.seed, recipe.data, grow(kind, features, complete, len(dataset.classes), measured)
+def _features(dataset: Dataset, recipe: Recipe, features: FeatureSet) -> tuple[Int64, NDArray[np.float32]]:
+    """Rows [N] of the objects that show a detection, and features [N, F] of their complete light curves."""
+    examples = [view_examples(dataset, np.array([row]), recipe.data, View()) for row in range(len(dataset))]
+    rows_N = np.array([row for row, found in enumerate(examples) if found], dtype=np.int64)
+    return rows_N, matrix([found[0] for found in examples if found], features)
+
+
+def _grower(kind: Kind, dataset: Dataset, rows_N: Int64, value_NF: NDArray[np.float32]) -> Fold:
+    """Fit class-weighted trees to complete light curves of training and validation objects."""
+    place = np.full(len(dataset), -1)
+    place[rows_N] = np.arange(len(rows_N))
+
+    def grown(turned: Recipe) -> Predictions:
+        fitted_N, tested_N = (
+            place[rows][place[rows] >= 0]
+            for rows in (_rows(dataset, turned, "train", "validation"), _rows(dataset, turned, "test"))
         )
+        label_N = dataset.label[rows_N]
+        trees = fit_trees(_estimator(kind), value_NF[fitted_N], label_N[fitted_N], len(dataset.classes))
+        return Predictions(rows_N[tested_N], label_N[tested_N], trees.predict(value_NF[tested_N]), None)
 
     return grown
 
 
-def grow(
-    kind: Kind, features: FeatureSet, examples: Sequence[Example], classes: int, measured: Features
-) -> Callable[[Sequence[Example]], ModelAnswers]:
-    """Fit class-weighted trees on complete light curves; return a classifier of others."""
-    estimator = _boosted() if kind == "boosted" else _forest()
-    fitted = fit_trees(estimator, measured.of(examples, features), labels(examples), classes)
-    return lambda others: ModelAnswers(fitted.predict(measured.of(others, features)))
-
-
-def _boosted() -> HistGradientBoostingClassifier:
-    return HistGradientBoostingClassifier(**BOOSTING, early_stopping=False, class_weight="balanced", random_state=0)
-
-
-def _forest() -> RandomForestClassifier:
+def _estimator(kind: Kind) -> HistGradientBoostingClassifier | RandomForestClassifier:
+    if kind == "boosted":
+        return HistGradientBoostingClassifier(**BOOSTING, early_stopping=False, class_weight="balanced", random_state=0)
     return RandomForestClassifier(**FOREST, class_weight="balanced_subsample", random_state=0)
 
 

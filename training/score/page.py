@@ -38,7 +38,6 @@ COLUMNS: Final = {
     "ece": "ECE",
     "hierarchical_f1": "hierarchical F1",
 }
-METHODS: Final = {"lac": "LAC", "aps": "APS", "raps": "RAPS"}
 STABILITY: Final = {
     "flip_rate": "flip rate: share of steps that change the class",
     "flips_per_object": "changes per object",
@@ -100,7 +99,9 @@ def _tiles(report: Report) -> Iterator[tuple[str, str, str]]:
     first += [(report["detections"][n]["macro_f1"], 3, f"macro-F1 at {n} detections") for n in ("3", "10")]
     first.append((everything["ece"], 3, "calibration error (ECE)"))
     if sets is not None:
-        first.append((sets["methods"]["lac"]["mean_size"], 2, f"classes in a {sets['stated_coverage']:.0%} set"))
+        first.append(
+            (sets["methods"]["one threshold"]["mean_size"], 2, f"classes in a {sets['stated_coverage']:.0%} set")
+        )
     for score, digits, label in first:
         mean, _, spread = value(score, digits).partition(" ± ")
         yield mean, spread, label
@@ -152,13 +153,12 @@ def _step(step: float | None, axis: str) -> str:
 
 
 def _sets(report: Report) -> Rows:
-    rows = []
-    for name, method in (report["conformal"] or {"methods": {}})["methods"].items():
-        kind, _, by_class = name.partition(", ")
-        keys = ("coverage", "worst_class_coverage", "mean_size", "empty", "single")
-        label = METHODS[kind] + (", one threshold per class" if by_class else "")
-        rows.append([label, *(value(method[key], 2 if key == "mean_size" else 3) for key in keys)])
-    return rows
+    keys = ("coverage", "worst_class_coverage", "mean_size", "empty", "single")
+    methods = (report["conformal"] or {"methods": {}})["methods"]
+    return [
+        [name, *(value(method[key], 2 if key == "mean_size" else 3) for key in keys)]
+        for name, method in methods.items()
+    ]
 
 
 def _drawn(report: Report, baselines: Sequence[Report]) -> dict[str, Any]:
@@ -180,13 +180,8 @@ def _drawn(report: Report, baselines: Sequence[Report]) -> dict[str, Any]:
         drawn["novelty"] = _source(figures.novelty_figure(report["novelty"], classes))
     if report["experts"] is not None:
         drawn["experts"] = _source(figures.experts_figure(report["experts"], classes, families))
-    drawn["embedding"] = {
-        name: (
-            _source(figures.embedding_figure(place, families, name), "png"),
-            _source(figures.class_map_figure(place, classes), "png"),
-        )
-        for name, place in (report["embedding"] or {}).items()
-    }
+    if report["embedding"] is not None:
+        drawn["embedding"] = _source(figures.embedding_figure(report["embedding"], families), "png")
     return drawn
 
 

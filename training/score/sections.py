@@ -1,7 +1,4 @@
-"""Sections of a report beyond the scores of one view, as plain JSON, and maps of the embedding.
-
-Principal components are exact, quick and always drawn; t-SNE (van der Maaten & Hinton 2008) shows small groups better
-but its distances mean nothing and it takes minutes for many objects, so it is optional and uses a subsample.
+"""Sections of a report beyond the scores of one view, as plain JSON, and a map of the embedding.
 
 Each section is a function of a panel of models. Notable: what a person decides by (abstention, sets, strangeness) is
 measured on the objects that the scores are measured on; thresholds of conformal sets come from the validation split, of
@@ -28,7 +25,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.manifold import TSNE
 from torch import Tensor, nn
 
 from nightjar_alerts.models.bundle import MANIFEST, load_bundle
@@ -46,6 +42,7 @@ from nightjar_alerts.training.score.confidence import (
     fit_reference,
     novelty_scores,
     set_scores,
+    sets_of,
     strangeness,
 )
 from nightjar_alerts.training.score.metrics import (
@@ -200,8 +197,7 @@ def _balanced(dataset: Dataset, rows: Int64, classes: int) -> Int64:
     return np.concatenate([rng.permutation(group)[:PER_CLASS] for group in groups])
 
 
-MAPPED, TSNE_MAPPED = 3000, 1000
-_PERPLEXITY = 30.0
+MAPPED = 3000
 
 
 class EmbeddingMap(NamedTuple):
@@ -209,7 +205,7 @@ class EmbeddingMap(NamedTuple):
 
     chosen_M: Int64
     place_M2: NDArray[np.float64]
-    explained: tuple[float, float] | None
+    explained: tuple[float, float]
 
 
 def principal_components(embedding_NE: Float, limit: int = MAPPED) -> EmbeddingMap:
@@ -231,14 +227,6 @@ def principal_components(embedding_NE: Float, limit: int = MAPPED) -> EmbeddingM
     return EmbeddingMap(chosen_M, x_ME @ direction_2E.T, (float(share_R[0]), float(share_R[1])))
 
 
-def neighbour_map(embedding_NE: Float, limit: int = TSNE_MAPPED) -> EmbeddingMap:
-    """t-SNE of a sample, from a fixed seed; raises as :func:`principal_components` does."""
-    chosen_M = _sample(embedding_NE, limit)
-    perplexity = min(_PERPLEXITY, (len(chosen_M) - 1) / 3)
-    tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
-    return EmbeddingMap(chosen_M, tsne.fit_transform(embedding_NE[chosen_M].astype(np.float64)), None)
-
-
 def _sample(embedding_NE: Float, limit: int) -> Int64:
     if len(embedding_NE) < 3 or embedding_NE.shape[1] < 2 or not np.isfinite(embedding_NE).all():
         raise ValueError("an embedding map needs three objects and two finite numbers of each")
@@ -249,7 +237,7 @@ def _sample(embedding_NE: Float, limit: int) -> Int64:
 
 Scores = dict[str, float]
 ALPHA = 0.1
-KINDS = ("lac", "aps", "raps")
+SET_METHODS = {"one threshold": False, "one threshold per class": True}
 LOW, HIGH = 5, 95  # percentiles over runs
 EARLY = {"everything": View(), **{f"{n} detection{'s' * (n > 1)}": View(detections=n) for n in (1, 3, 10)}}
 
@@ -362,21 +350,16 @@ def _followed(steps: Sequence[Predictions]) -> tuple[Int64, Int64]:
 def conformal_section(
     panel: ModelPanel, rows: Int64, validation: Int64, detections: Mapping[str, View]
 ) -> dict[str, Any] | None:
-    """Fit sets on validation objects: every kind on complete light curves, the smallest kind by detections."""
+    """Fit sets on validation objects, for complete light curves and by detections."""
     fitted, answers = panel.ask(validation, View()), panel.ask(rows, View())
     if not len(fitted[0].rows_N) or not len(answers[0].rows_N):
         return None
     methods, coverage_C, thresholds = {}, {}, {}
-    for kind in KINDS:
-        for by_class in (False, True):
-            rules = [_fit(predictions, kind, by_class) for predictions in fitted]
-            inside = [rule.sets(predictions.probabilities_NC) for rule, predictions in zip(rules, answers, strict=True)]
-            name = f"{kind}{', by class' * by_class}"
-            methods[name] = spread(
-                [set_scores(one, predictions.label_N) for one, predictions in zip(inside, answers, strict=True)]
-            )
-            coverage_C[name] = numbers(class_coverage(inside[0], answers[0].label_N))
-            thresholds[name] = numbers(rules[0].threshold_C)
+    for name, by_class in SET_METHODS.items():
+        rules = [_fit(predictions, by_class=by_class) for predictions in fitted]
+        methods[name] = spread([_set_scores(*pair) for pair in zip(rules, answers, strict=True)])
+        coverage_C[name] = numbers(class_coverage(sets_of(answers[0].probabilities_NC, rules[0]), answers[0].label_N))
+        thresholds[name] = numbers(rules[0])
     early = {step: _early_sets(panel, rows, validation, view) for step, view in detections.items()}
     return {
         "stated_coverage": 1 - ALPHA,
@@ -388,8 +371,12 @@ def conformal_section(
     }
 
 
-def _fit(predictions: Predictions, kind: Any, by_class: bool) -> Any:
-    return fit_conformal(predictions.probabilities_NC, predictions.label_N, alpha=ALPHA, kind=kind, by_class=by_class)
+def _fit(predictions: Predictions, *, by_class: bool = False) -> NDArray[np.float64]:
+    return fit_conformal(predictions.probabilities_NC, predictions.label_N, alpha=ALPHA, by_class=by_class)
+
+
+def _set_scores(threshold_C: NDArray[np.float64], predictions: Predictions) -> Scores:
+    return set_scores(sets_of(predictions.probabilities_NC, threshold_C), predictions.label_N)
 
 
 def _early_sets(panel: ModelPanel, rows: Int64, validation: Int64, view: View) -> dict[str, Any] | None:
@@ -400,9 +387,8 @@ def _early_sets(panel: ModelPanel, rows: Int64, validation: Int64, view: View) -
         return None
     values = []
     for own, full, predictions in zip(fitted, complete, answers, strict=True):
-        own_scores = set_scores(_fit(own, "lac", False).sets(predictions.probabilities_NC), predictions.label_N)
-        misused = set_scores(_fit(full, "lac", False).sets(predictions.probabilities_NC), predictions.label_N)
-        values.append({**own_scores, "coverage_with_complete_thresholds": misused["coverage"]})
+        misused = _set_scores(_fit(full), predictions)
+        values.append({**_set_scores(_fit(own), predictions), "coverage_with_complete_thresholds": misused["coverage"]})
     return spread(values)
 
 
@@ -431,22 +417,17 @@ def _embedded(panel: ModelPanel, rows: Int64) -> list[Predictions]:
     return panel.ask(rows, View(), embeddings=True)
 
 
-def embedding_section(panel: ModelPanel, rows: Int64, *, tsne: bool) -> dict[str, Any] | None:
+def embedding_section(panel: ModelPanel, rows: Int64) -> dict[str, Any] | None:
     """Map of the first model's embedding of complete light curves; None when it has none or too few objects."""
     predictions = panel.first(rows, View(), embeddings=True)
     if predictions.embedding_NE is None or len(predictions.rows_N) < 3:
         return None
-    maps = {"principal components": principal_components(predictions.embedding_NE)}
-    if tsne:
-        maps["t-SNE"] = neighbour_map(predictions.embedding_NE)
+    place = principal_components(predictions.embedding_NE)
     return {
-        name: {
-            "label": predictions.label_N[place.chosen_M].tolist(),
-            "x": numbers(place.place_M2[:, 0]),
-            "y": numbers(place.place_M2[:, 1]),
-            "explained": place.explained,
-        }
-        for name, place in maps.items()
+        "label": predictions.label_N[place.chosen_M].tolist(),
+        "x": numbers(place.place_M2[:, 0]),
+        "y": numbers(place.place_M2[:, 1]),
+        "explained": place.explained,
     }
 
 

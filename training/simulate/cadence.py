@@ -189,7 +189,6 @@ EFFICIENCY_WIDTH = 1.0
 MINIMUM_SNR = 3.0
 MINIMUM_DETECTIONS = 2
 PRE_TRIGGER_DAYS = 30.0
-FORCED_DELAY_DAYS = 1.0  # from the first detection of an object until its alerts hold forced photometry
 
 
 def detect(rng: np.random.Generator, flux: Floats, error: Floats) -> NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """The 64 metadata columns: two nearby galaxies (photometry, shape, photo-z), Galactic dust, a final redshift.
 
 Notable, and what a user of the columns should know:
-- a missing value is NaN here; `sentinel` has the values of ELAsTiCC alerts (-9, -999, -9999, 999);
+- a missing value is NaN here; in ELAsTiCC alerts it is -9, -999, -9999 or 999;
 - the catalogue is not the truth: 3 to 13 % of the photo-z are outliers, one host in twenty is the wrong galaxy, faint
   hosts are not in the catalogue at all, and Galactic objects sometimes have a chance galaxy nearby;
 - ``z_final`` is the host's spectroscopic redshift where one is known, else its photo-z, with the matching error;
@@ -59,17 +59,6 @@ FIELD = Galaxies((-20.3, 1.3), 0.3, 1.0)  # any galaxy: chance neighbours
 CHANCE_NEIGHBOUR = 0.07  # of Galactic objects
 SECOND_HOST = 0.115
 WRONG_HOST = 0.05
-
-
-def sentinel(column: str) -> float:
-    """Return the value of a missing ``column`` in an ELAsTiCC alert."""
-    if "_mag" in column:
-        return 999.0
-    if column.endswith(("ellipticity", "sqradius")):
-        return -9999.0
-    if column.endswith(("zspec", "zspec_err", "zphot", "zphot_err")):
-        return -999.0
-    return -9.0
 
 
 def metadata(rng: np.random.Generator, name: str, redshift: Floats, milky_way: Floats) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from nightjar_alerts.training.score.sections import neighbour_map, principal_components
+from nightjar_alerts.training.score.sections import principal_components
 
 
 def test_principal_components_agree_with_scikit_learn() -> None:
@@ -26,12 +26,6 @@ def test_large_sets_are_sampled_and_small_ones_are_not() -> None:
     chosen = principal_components(embedding, limit=20).chosen_M
     assert len(set(chosen)) == 20
     np.testing.assert_array_equal(chosen, principal_components(embedding, limit=20).chosen_M)
-
-
-def test_tsne_places_every_object_of_a_small_set() -> None:
-    embedding_map = neighbour_map(np.random.default_rng(3).normal(size=(12, 4)))
-    assert embedding_map.place_M2.shape == (12, 2)
-    assert np.isfinite(embedding_map.place_M2).all()
 
 
 def test_identical_embeddings_are_one_place() -> None:

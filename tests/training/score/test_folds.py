@@ -23,7 +23,7 @@ def test_folds_share_out_the_objects(tmp_path: Path) -> None:
 
 def test_trees_are_scored_on_every_object(tmp_path: Path) -> None:
     data = write_toy_dataset(tmp_path / "toy.parquet", 120)
-    report = crossvalidate(debug(), data, None, folds=2, trees=[("boosted", "summary"), ("forest", "summary")])
+    report = crossvalidate(debug(), data, None, folds=2, trees=["boosted", "forest"], features="summary")
     assert set(report["models"]) == {"boosted trees, summary features", "random forest, summary features"}
     for model in report["models"].values():
         assert sum(map(sum, model["confusion"])) == 120

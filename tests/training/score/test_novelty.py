@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
-from sklearn.neighbors import NearestNeighbors
 
 from nightjar_alerts.training.score.calibrate import ServedSample
 from nightjar_alerts.training.score.confidence import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, strangeness
@@ -31,29 +30,17 @@ def test_mahalanobis_by_definition() -> None:
     np.testing.assert_allclose(fit_reference(train, label).mahalanobis(test), expected, rtol=1e-9)
 
 
-def test_neighbours_agree_with_scikit_learn() -> None:
-    (train, label), (test, _) = cloud(0, (0, 1, 2)), cloud(1, (0, 3), 10)
-    unit, unit_test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (train, test))
-    distance, _ = NearestNeighbors(n_neighbors=7).fit(unit).kneighbors(unit_test)
-    np.testing.assert_allclose(fit_reference(train, label).neighbours(test, k=7), distance[:, -1], atol=1e-7)
-
-
-def test_more_neighbours_than_objects_is_the_farthest() -> None:
-    train, label = cloud(0, (0,), 3)
-    assert fit_reference(train, label).neighbours(train, k=50).shape == (3,)
-
-
 def test_left_out_classes_look_strange() -> None:
     (train, label), (test, true) = cloud(0, (0, 1, 2)), cloud(1, (0, 1, 2, 3, 4))
     uniform = np.full((len(test), 3), 1 / 3)
     strange = strangeness(fit_reference(train, label), test, uniform)
     areas = novelty_scores(strange, true, np.array([3, 4]))
     assert areas["Mahalanobis"]["all"] > 0.95
-    assert areas["entropy"]["all"] == areas["1 - largest probability"]["all"] == 0.5
+    assert areas["1 - largest probability"]["all"] == 0.5
     assert areas["Mahalanobis"]["all"] == pytest.approx(roc_auc_score(true >= 3, strange["Mahalanobis"]))
     alone = true != 4
-    expected = roc_auc_score(true[alone] == 3, strange["nearest neighbours"][alone])
-    assert areas["nearest neighbours"]["by_class"][3] == pytest.approx(expected)
+    expected = roc_auc_score(true[alone] == 3, strange["Mahalanobis"][alone])
+    assert areas["Mahalanobis"]["by_class"][3] == pytest.approx(expected)
 
 
 def test_views_that_hardly_differ_make_no_steps() -> None:
@@ -66,16 +53,9 @@ def test_views_that_hardly_differ_make_no_steps() -> None:
     assert (fit.share_Q[0], fit.share_Q[-1]) == (0.0, 1.0)
 
 
-def test_entropy_of_certainty_is_nothing() -> None:
-    train, label = cloud(0, (0, 1))
-    strange = strangeness(fit_reference(train, label), train[:2], np.array([[1.0, 0.0], [0.5, 0.5]]))
-    assert strange["entropy"] == pytest.approx([0.0, np.log(2)], abs=1e-9)
-
-
 def test_identical_embeddings_have_a_finite_distance() -> None:
     reference = fit_reference(np.ones((5, 3)), np.zeros(5, dtype=np.int64))
     assert np.isfinite(reference.mahalanobis(np.array([[1.0, 1.0, 2.0]]))).all()
-    assert np.isfinite(reference.neighbours(np.zeros((1, 3)))).all()
 
 
 def test_too_little_or_broken_is_refused() -> None:
