@@ -4,9 +4,9 @@ Notable: recipes are immutable and a misspelt field is an error; :class:`FitConf
 for any experiment, and :class:`Recipe` adds the network, the data and the task of a light-curve run.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.networks.zoo import NetworkConfig, NetworkTask
@@ -45,15 +45,6 @@ class BatchConfig(Frozen):
         le=1,
         description="1: classes equally often; 0: as in the data; else share ** (1 - balance)",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_before_there_were_degrees(cls, values: Any) -> Any:
-        """Accept ``balanced`` of earlier run folders."""
-        if not isinstance(values, dict) or "balanced" not in values:
-            return values
-        others = {name: value for name, value in values.items() if name != "balanced"}
-        return others | {"balance": float(values["balanced"])}
 
 
 class OptimiserConfig(Frozen):

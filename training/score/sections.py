@@ -5,23 +5,17 @@ measured on the objects that the scores are measured on; thresholds of conformal
 the same view. Where a part cannot be measured (no validation objects, no embedding, no mixture) it is None and the page
 says so.
 
-The uses of each expert, its share of the tokens of every band and of every class, are measured in two ways, named in
-the result:
-
-- ``tokens``, from a run folder: the routers' choices are read from the network itself, observation by observation, in
-  complete light curves;
-- ``batches``, from a bundle: its graph returns the loads of a call only, so it is called with objects of one class, and
-  with light curves cut down to one band. That is another question: an observation is routed in the context of its own
-  band alone, and [CLS] tokens count.
-
-Rows are shares of a group's choices: they sum to 1, and an even mixture has 1 / experts everywhere.
+The uses of each expert, its share of the tokens of every band and class, are counted observation by observation
+in complete light curves: from a run folder by reading the routers of the network itself, from a bundle by its output
+``experts_by_band``, which has neither the input experts nor the last block. Rows are shares of a group's choices: they
+sum to 1, and an even mixture has 1 / experts everywhere.
 
 Legend: N tokens, L mixtures, G groups (bands or classes), X experts, K kept experts.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +50,8 @@ from nightjar_alerts.training.score.metrics import (
 )
 from nightjar_alerts.training.score.predictions import BATCH, ModelPanel, Predictions, ScoredModel, outputs_of
 
-PER_CLASS, PER_BAND = 50, 200
-LOADS = ("input_expert_load", "expert_load")
+PER_CLASS = 50
+BY_BAND = "experts_by_band"
 
 
 class MixtureChoices(NamedTuple):
@@ -69,27 +63,24 @@ class MixtureChoices(NamedTuple):
 
 
 class Specialisation(NamedTuple):
-    """Every mixture of one model, and how it was measured."""
+    """Every mixture of one model."""
 
     model: str
-    measured: Literal["tokens", "batches"]
     mixtures: list[MixtureChoices]
 
 
 def specialisation(models: Sequence[ScoredModel], dataset: Dataset, rows: Int64, classes: int) -> Specialisation | None:
-    """Expert use of the first run folder with mixtures among the models, else of the first bundle with loads."""
-    runs = [model for model in models if model.path and not (model.path / MANIFEST).exists()]
-    bundles = [model for model in models if model.path and (model.path / MANIFEST).exists()]
+    """Expert use of the first run folder with mixtures among the models, else of the first bundle that returns it."""
+    with_path = [(model, model.path) for model in models if model.path is not None]
     sample = _balanced(dataset, rows, classes)
-    for model in (*runs, *bundles):
-        assert model.path is not None
-        if model in runs:
-            examples = view_examples(dataset, sample, model.data, View())
-            mixtures = shares_by_token(load_network(model.path)[0], examples, classes)
+    for model, path in sorted(with_path, key=lambda pair: (pair[1] / MANIFEST).exists()):  # run folders first
+        examples = view_examples(dataset, sample, model.data, View())
+        if (path / MANIFEST).exists():
+            mixtures = shares_in_bundle(path, examples, classes)
         else:
-            mixtures = shares_by_batch(model.path, model, dataset, sample, classes)
+            mixtures = shares_by_token(load_network(path)[0], examples, classes)
         if mixtures:
-            return Specialisation(model.name, "tokens" if model in runs else "batches", mixtures)
+            return Specialisation(model.name, mixtures)
     return None
 
 
@@ -139,42 +130,21 @@ def _count(
         np.add.at(count, (group_N[:, None], chosen_NK), 1)
 
 
-def shares_by_batch(
-    path: Path, model: ScoredModel, dataset: Dataset, rows: Int64, classes: int
-) -> list[MixtureChoices]:
-    """Run a bundle on one class, and on one band, at a time. Empty without expert loads."""
+def shares_in_bundle(path: Path, examples: Sequence[Example], classes: int) -> list[MixtureChoices]:
+    """Add up the choices that a bundle returns for each light curve. Empty when it returns none."""
     session = open_session(load_bundle(path).model)
-    outputs_of_loads = [name for name in LOADS if name in {output.name for output in session.get_outputs()}]
-    if not outputs_of_loads:
+    if not examples or BY_BAND not in {output.name for output in session.get_outputs()}:
         return []
-
-    def loads(examples: Sequence[Example]) -> list[NDArray[np.float64]]:
-        ordered = sorted(examples, key=lambda example: len(example.tokens))
-        parts = [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
-        outputs = [run(session, RaggedBatch.collate([item.tokens for item in part]).padded()) for part in parts]
-        totals = [np.sum([output[name] for output in outputs], axis=0) for name in outputs_of_loads if outputs]
-        return [load.astype(np.float64) for total in totals for load in total]
-
-    of_band = rows if len(rows) <= PER_BAND else np.random.default_rng(0).choice(rows, PER_BAND, replace=False)
-    bands = [loads(view_examples(dataset, of_band, model.data, View(bands=(band,)))) for band in BANDS]
-    labels = [
-        loads(view_examples(dataset, rows[dataset.label[rows] == label], model.data, View()))
-        for label in range(classes)
+    ordered = sorted(examples, key=lambda example: len(example.tokens))
+    parts = [[one.tokens for one in ordered[start : start + BATCH]] for start in range(0, len(ordered), BATCH)]
+    count_NSGX = np.concatenate([run(session, RaggedBatch.collate(part).padded())[BY_BAND] for part in parts])
+    label_N = np.array([example.label for example in ordered])
+    by_class = np.stack([count_NSGX[label_N == label].sum((0, 2)) for label in range(classes)], axis=1)
+    names = _names(count_NSGX.shape[1], has_input=False)
+    return [
+        MixtureChoices(name, _shares(band_GX), _shares(class_CX))
+        for name, band_GX, class_CX in zip(names, count_NSGX.sum(0), by_class, strict=True)
     ]
-    return _stack(bands, labels, has_input=LOADS[0] in outputs_of_loads)
-
-
-def _stack(
-    bands: list[list[NDArray[np.float64]]], labels: list[list[NDArray[np.float64]]], *, has_input: bool
-) -> list[MixtureChoices]:
-    """Mixtures of loads by group; a group without objects has no loads, hence a row of NaN."""
-    sizes = [len(load) for load in next((group for group in (*bands, *labels) if group), [])]
-
-    def table(groups: list[list[NDArray[np.float64]]], place: int) -> NDArray[np.float64]:
-        return _shares(np.stack([group[place] if group else np.zeros(sizes[place]) for group in groups]))
-
-    names = _names(len(sizes), has_input)
-    return [MixtureChoices(name, table(bands, place), table(labels, place)) for place, name in enumerate(names)]
 
 
 def _names(mixtures: int, has_input: bool) -> list[str]:
@@ -440,4 +410,4 @@ def experts_section(panel: ModelPanel, rows: Int64, classes: int) -> dict[str, A
         {"name": one.name, "by_band": numbers(one.by_band), "by_class": numbers(one.by_class)}
         for one in specialised.mixtures
     ]
-    return {"model": specialised.model, "measured": specialised.measured, "mixtures": mixtures}
+    return {"model": specialised.model, "mixtures": mixtures}

@@ -130,11 +130,6 @@ class Boost(SkyStep):
     out: Path = Field(description="npz file to write")
     more: list[Path] = Field(default=[], description="further folders with embeddings of the same backbone")
     rounds: int = Field(default=140, ge=1, description="of boosting, a tree of each class in every one")
-    rate: float = Field(default=0.08, gt=0, le=1, description="learning rate; use less for few objects")
-    leaves: int = Field(default=24, ge=2, description="of a tree, at most")
-    share: float = Field(default=0.15, gt=0, le=1, description="fraction of the features for each tree")
-    rows: float = Field(default=0.7, gt=0, le=1, description="fraction of the light curves for each round")
-    weights: list[float] = Field(default=[], description="of a light curve of each folder, in order; default: 1")
     statistics: CliImplicitFlag[bool] = Field(default=False, description="use statistics only, no embedding")
     start: Path | None = Field(default=None, description="bundle whose trees come first; `rounds` are further ones")
     kept: int = Field(default=170, ge=1, description="rounds of the bundle's trees that come first")
@@ -144,18 +139,13 @@ class Boost(SkyStep):
         """Fit."""
         from nightjar_alerts.training.sky.tables import fit_trees
 
-        changes = {"learning_rate": self.rate, "num_leaves": self.leaves, "feature_fraction": self.share}
-        changes["bagging_fraction"] = self.rows
-        folders = [self.tables, *self.more]
         scores = fit_trees(
-            folders,
+            [self.tables, *self.more],
             self.out,
             seed=self.seed,
             rounds=self.rounds,
-            weights=self.weights,
             statistics=self.statistics,
             start=None if self.start is None else (self.start, self.kept),
-            **changes,
         )
         _print(scores)
 
@@ -253,20 +243,17 @@ class Partial(SurveyCommand):
     out: Path = Field(description="JSON file to write; bundles that it holds already are kept")
     surveys: Path | None = Field(default=None, description="folder of sets, as real/, that were not used in training")
     part: Literal["valid", "test"] = Field(default="test", description="valid: for choices")
-    page: Path | None = Field(default=None, description="markdown page to write from the JSON file")
 
     def cli_cmd(self) -> None:
-        """Measure, and write."""
+        """Measure and write."""
         from nightjar_alerts.training.sky.load import load_surveys
-        from nightjar_alerts.training.sky.partial import measure_partial, partial_page
+        from nightjar_alerts.training.sky.partial import measure_partial
 
         sky = load_surveys(self.data, self.cache)
         reports = json.loads(self.out.read_text(encoding="utf-8")) if self.out.exists() else {}
         for path in self.bundles:
             name, report = measure_partial(path, sky, self.surveys, self.part)
             _write(self.out, reports := {**reports, name: report})
-        if self.page is not None:
-            self.page.write_text(partial_page(reports), encoding="utf-8")
 
 
 class Drift(SurveyCommand):

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import load_bundle
-from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.fit.boosting import boost
@@ -266,62 +265,3 @@ def _pattern(curves: CurveSet) -> NDArray[np.float32]:
             value_NF[row, number] = np.log(here.sum())
             value_NF[row, len(BANDS) + number] = np.log(np.median(error[here]))
     return value_NF
-
-
-PAGE: Final = """# Few bands, few points
-
-How answers change when a light curve lacks bands, when it has just begun, and when metadata change. Objects of the test
-part, at most {most} of each class and survey, with at least {points} points and two detections in the bands of a row,
-and two points in each band of a pair. Written by `nightjar-train sky partial`.
-
-- `broad`: the most probable of the five broad classes is right; `top-1`: of the 20 classes
-- `sure and wrong`: a wrong class with p >= 0.8
-- `other`: the class named is neither a supernova's nor that of a long transient
-- `sets`: how often sets of 90 % hold the true class, and their mean size; `withheld`: called unusual, so without a set
-"""
-SHOWN: Final = ("objects", "top_1", "broad", "sure_and_wrong", "other")
-
-
-def partial_page(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write the tables of several bundles, one after the other, as a markdown page."""
-    parts = [PAGE.format(most=OF_A_SOURCE, points=FEWEST_POINTS)]
-    for name, report in reports.items():
-        parts.append(f"## {name}\n")
-        for title in ("bands", "early", "early, detections alone"):
-            parts += [f"### {name}: {title}\n", _group_rows(report[title])]
-        rows = [[change, *map(_cell, row.values())] for change, row in report["metadata"].items()]
-        columns = ["change", "objects", "median change of the largest class", "objects that change their class"]
-        parts += [f"### {name}: metadata\n", markdown_table(columns, rows)]
-        flat = [[shown, *map(_cell, row.values())] for shown, row in report["flat"].items()]
-        columns = ["constant flux", "objects", "supernova-like", "Ia", "p >= 0.8", "Ia with p >= 0.8", "withheld"]
-        parts += [f"### {name}: constant sources\n", markdown_table(columns, flat)]
-        if "surveys" in report:
-            parts += [f"### {name}: surveys that trained nothing\n", _survey_rows(report["surveys"])]
-    return "\n".join(parts) + "\n"
-
-
-def _group_rows(table: Mapping[str, Mapping[str, Any]]) -> str:
-    groups = sorted({group for row in table.values() for group in row})
-    rows = [[group, shown, *_cells(row[group])] for group in groups for shown, row in table.items() if group in row]
-    return markdown_table(["group", "shown", *_HEADINGS], rows)
-
-
-def _survey_rows(table: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [
-        [survey, shown, *_cells(row), ", ".join(f"{name} {count}" for name, count in row["named"].items())]
-        for survey, by_shown in table.items()
-        for shown, row in by_shown.items()
-    ]
-    return markdown_table(["survey and class", "shown", *_HEADINGS, "named"], rows)
-
-
-_HEADINGS: Final = (*(name.replace("_", " ").replace("top 1", "top-1") for name in SHOWN), "sets", "withheld")
-
-
-def _cells(scores: Mapping[str, Any]) -> list[str]:
-    sets = f"{_cell(scores['coverage'])}, {_cell(scores['size'])}"
-    return [*(_cell(scores[name]) for name in SHOWN), sets, _cell(scores["withheld"])]
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.2f}"

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -150,31 +150,24 @@ def fit_trees(
     *,
     seed: int,
     rounds: int,
-    weights: Sequence[float] = (),
     statistics: bool = False,
     start: tuple[Path, int] | None = None,
-    **changes: Any,
 ) -> dict[str, float]:
     """Fit boosted trees on folders and write them; scores of the validation light curves come back.
 
     Parameters
     ----------
-    weights : of a light curve of each folder; default: 1.
     statistics : use statistics only: a backbone trained on the same light curves has memorised their classes.
     start : a bundle whose trees come first, and the number of their rounds.
 
     Raises
     ------
     ValueError
-        When there are weights, but not one for each folder, or when the bundle has no trees.
+        When the bundle has no trees.
     """
-    if weights and len(weights) != len(folders):
-        raise ValueError(f"{len(folders)} folders and {len(weights)} weights")
     (valid_inputs, validation), (train_inputs, training) = (
         read_part(folders, part) for part in ("validation", "train")
     )
-    number = [len(read_curve_set(folder / "train.npz")) for folder in folders]
-    weight_N = np.repeat(np.array(weights, np.float32), number) if weights else None
     classes = len(classes_of(folders[0]))
     if statistics:
         train_inputs = replace(
@@ -182,8 +175,6 @@ def fit_trees(
         )  # what is constant decides nothing
     columns_NF = train_inputs.columns
     first = None if start is None else bundled_forest(start[0], columns_NF.shape[1], start[1])
-    forest = fit_forest(
-        columns_NF, training.label, classes, seed=seed, rounds=rounds, weight_N=weight_N, start=first, **changes
-    )
+    forest = fit_forest(columns_NF, training.label, classes, seed=seed, rounds=rounds, start=first)
     save_forest(forest, out)
     return scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)

@@ -1,7 +1,6 @@
-"""The 64 metadata: missing is NaN, sentinels on the wire mean the same, and values hang together."""
+"""The 64 metadata: missing is NaN, and values hang together."""
 
 import numpy as np
-import pytest
 
 from nightjar_alerts.models.metadata import METADATA_COLUMNS, clean_metadata
 from nightjar_alerts.training.simulate import host
@@ -89,23 +88,6 @@ def test_ellipticals_prefer_red_hosts() -> None:
         columns = drawn(name, 0.2)
         colour[name] = np.nanmedian(columns["hostgal_mag_g"] - columns["hostgal_mag_r"])
     assert colour["91bg"] > colour["SLSN"] + 0.3
-
-
-@pytest.mark.parametrize("name", METADATA_COLUMNS)
-def test_a_sentinel_on_the_wire_is_a_missing_value(name: str) -> None:
-    assert clean_metadata({name: host.sentinel(name)}) == {}
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("hostgal_mag_u", 999.0), ("hostgal2_magerr_Y", 999.0), ("hostgal_ellipticity", -9999.0),
-        ("hostgal2_sqradius", -9999.0), ("hostgal_zspec", -999.0), ("hostgal_zphot_err", -999.0),
-        ("hostgal2_zphot_q050", -9.0), ("hostgal_snsep", -9.0),
-    ],
-)  # fmt: skip
-def test_sentinels_are_those_of_elasticc(column: str, value: float) -> None:
-    assert host.sentinel(column) == value
 
 
 def test_values_never_look_like_sentinels() -> None:

@@ -171,14 +171,12 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     save_run(whole, recipe, tmp_path / "backbone", DataSource(name="sim", sha256="0", objects=1), run)
     trees = tmp_path / "trees.npz"
     assert fit_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
-    both = fit_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2, weights=[1.0, 0.5])
+    both = fit_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2)
     assert both["light_curves"] == 2 * len(curve_set)
     numbers = read_head_inputs(folder, "train").value.shape[1]
     fit_trees([folder], tmp_path / "some.npz", seed=0, rounds=2, statistics=True)
     some = read_forest(tmp_path / "some.npz")
     assert (some.look_M % some.numbers < numbers).all()
-    with pytest.raises(ValueError, match="1 folders and 2 weights"):
-        fit_trees([folder], trees, seed=0, rounds=1, weights=[1.0, 0.5])
     about = {"mixture": {"sim": 1.0}}
     bundle = ship(run, folder, tmp_path / "bundle", name="small", version="1.0.0", about=about, trees=trees)
     manifest = bundle.manifest

@@ -14,7 +14,6 @@ from nightjar_alerts.training.sky.partial import (
     early_table,
     flat_table,
     metadata_changes,
-    partial_page,
     pattern_score,
 )
 from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
@@ -101,18 +100,3 @@ def curve_set(bands_of: dict[int, str], number: int, seed: int) -> CurveSet:
 def test_pattern_score_is_high_where_bands_name_the_class(bands: dict[int, str], least: float, most: float) -> None:
     scores = pattern_score(curve_set(bands, 200, 0), curve_set(bands, 100, 1))
     assert least <= scores["balanced_accuracy"] <= most
-
-
-def test_partial_page_shows_every_table_of_a_bundle() -> None:
-    ask, objects = always_ia([]), sky(bands="griz")
-    tables = {
-        "bands": band_table(ask, objects),  # type: ignore[arg-type]  # a plain function
-        "early": early_table(ask, objects),  # type: ignore[arg-type]  # a plain function
-        "early, detections alone": {},
-        "metadata": {"dust 0 to 0.1": {"objects": 4, "median change": 0.01, "change their class": 0.0}},
-        "flat": flat_table(ask, objects),  # type: ignore[arg-type]  # a plain function
-    }
-    page = partial_page({"model 1.0.0": tables})
-    assert "| SN-like | iz | 4 | 1.00 | 1.00 | 0.00 | 0.00 | 1.00, 1.00 | 0.00 |" in page
-    assert "| dust 0 to 0.1 | 4 | 0.01 | 0.00 |" in page
-    assert "| 3 detections, flux 5 times the error | 4 | 1.00 | 1.00 | 1.00 | 1.00 | 0.00 |" in page
