@@ -48,7 +48,6 @@ class Simulate(TrainingCommand):
         default="rubin", description="20 classes as Rubin sees them, or as any survey sees them"
     )
     classes: list[str] = Field(default=[], description="class to simulate; repeat for several; default: all")
-    deep_fraction: float = Field(default=0.05, ge=0, le=1, description="share of candidates in deep fields")
     seed: int = Field(default=1, ge=0, description="the same seed gives the same file")
     workers: int = Field(default=2, ge=1, description="processes; the result does not depend on their number")
 
@@ -56,7 +55,7 @@ class Simulate(TrainingCommand):
         """Run the simulator."""
         from nightjar_alerts.training.simulate.generate import simulate
 
-        options: dict[str, Any] = self.model_dump(include={"classes", "deep_fraction", "survey"})
+        options: dict[str, Any] = self.model_dump(include={"classes", "survey"})
         simulate(self.out, self.per_class, self.seed, self.workers, **options)
 
 

@@ -64,9 +64,8 @@ Notable:
   ``context = "independent"`` (the default) every token looks at the start tokens alone, itself coming in through the
   residual: an answer depends on its own question only;
 - ``causal`` is the published one, by default with ProbSparse, whose lazy queries take the running sum of the values;
-- the released decoder hands its mixed heads on as [H, S, E] read as [S, H E]: places and heads end up shuffled into
-  each other before the output projection. ``mix`` repeats that, for the sake of comparison; it makes an answer depend
-  on the number of places, so it means something only where every row has the same and none is padding.
+- the released decoder hands its mixed heads on as [H, S, E] read as [S, H E], which shuffles places and heads into
+  each other before the output projection and makes an answer depend on the number of places; that is not repeated.
 
 Legend: B batch, L length, N real tokens, M packed tokens, Q queries, T start tokens, D width, C classes, G bands,
 K features. In encoder and decoder: S places (of the decoder S = T + Q, start tokens first), K places of the memory,
@@ -75,7 +74,7 @@ H heads, E = D / H.
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -192,30 +191,15 @@ class StartAttention(nn.Module):
 class CausalAttention(nn.Module):
     """Every token looks at itself and the places before it, in the configured kind of attention."""
 
-    def __init__(self, width: int, n_heads: int, dropout: float, config: AttentionConfig, *, mix: bool = False) -> None:
+    def __init__(self, width: int, n_heads: int, dropout: float, config: AttentionConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(width, n_heads, dropout, config=config, causal=True)
-        if mix:
-            self.attention.kernel = _Mixed(self.attention.kernel)
 
     def forward(self, x_BSD: Tensor, mask_BS: Tensor) -> Tensor:
         """Map a grid [B, S, D]; keys outside ``mask_BS`` are masked."""
         packing = Packing.of(mask_BS, leading=False)
         mixed_BSD: Tensor = packing.unpack(self.attention(packing.pack(x_BSD), packing))
         return mixed_BSD
-
-
-class _Mixed(nn.Module):
-    """A kernel whose result [B, H, S, E] is read on as [B, S, H, E]; see ``mix`` above."""
-
-    def __init__(self, kernel: nn.Module) -> None:
-        super().__init__()
-        self.kernel = kernel
-
-    def forward(self, *arguments: Any) -> Tensor:
-        mixed_BHSE: Tensor = self.kernel(*arguments)
-        batch, heads, places, width = mixed_BHSE.shape
-        return mixed_BHSE.reshape(batch, places, heads, width).transpose(1, 2)
 
 
 class DecoderBlock(nn.Module):

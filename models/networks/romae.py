@@ -234,7 +234,6 @@ class SequenceModel(nn.Module):
         readout: Readout = "mean",
         *,
         cls: bool | None = None,
-        head_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         cls = readout == "cls" if cls is None else cls
@@ -243,7 +242,7 @@ class SequenceModel(nn.Module):
         self.readout = readout
         self.embedding = Embedding(n_values, encoder.d_model, cls)
         self.encoder = RoMAEEncoder(encoder, n_axes)
-        self.head = make_head(encoder.d_model, n_outputs, head_dropout)
+        self.head = make_head(encoder.d_model, n_outputs)
         self.apply(init_classifier)
 
     def forward(self, values_BLK: Tensor, position_BLA: Tensor, mask_BL: Tensor) -> Tensor:
@@ -323,12 +322,11 @@ class MaskedAutoencoder(nn.Module):
         decoder: RoMAEEncoderConfig = TINY_SHALLOW,
         *,
         cls: bool = False,
-        head_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.embedding = Embedding(n_values, encoder.d_model, cls, encoder.position_dropout)
         self.encoder = RoMAEEncoder(encoder, n_axes)
-        self.decoder = MaskDecoder(encoder.d_model, n_values, n_axes, decoder, head_dropout, encoder.position_dropout)
+        self.decoder = MaskDecoder(encoder.d_model, n_values, n_axes, decoder, token_dropout=encoder.position_dropout)
 
     def forward(self, values_BLK: Tensor, position_BLA: Tensor, mask_BL: Tensor, hidden_BL: Tensor) -> Tensor:
         """Values [B, L, K] as :func:`reconstruct` gives them."""
@@ -359,18 +357,14 @@ def reconstruct(embedding: Embedding, encoder: RoMAEEncoder, decoder: MaskDecode
     return grid_BLK.scatter_add(1, place_BS1.expand_as(prediction_BSK), prediction_BSK)
 
 
-def masked_mse(
-    prediction_BLK: Tensor, target_BLK: Tensor, hidden_BL: Tensor, mean_over: Literal["hidden", "rectangle"] = "hidden"
-) -> Tensor:
+def masked_mse(prediction_BLK: Tensor, target_BLK: Tensor, hidden_BL: Tensor) -> Tensor:
     """Mean squared error of the hidden tokens' values, a scalar.
 
-    ``mean_over="rectangle"`` divides, as the released code does, by B times the largest number of hidden tokens of a
-    row: missing ones count as zeros, so a row's weight depends on its batch-mates.
+    The released code divides by B times the largest number of hidden tokens of a row instead: missing ones count as
+    zeros there, and a row's weight depends on its batch-mates.
     """
     squares_BL = (prediction_BLK - target_BLK).square().mean(-1) * hidden_BL
-    count_B = hidden_BL.sum(1)
-    count = count_B.sum() if mean_over == "hidden" else count_B.max() * len(count_B)
-    return squares_BL.sum() / count.clamp(min=1)
+    return squares_BL.sum() / hidden_BL.sum().clamp(min=1)
 
 
 INPUT_NAMES = ("flux", "flux_err", "time", "band", "mask")

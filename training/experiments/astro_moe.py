@@ -250,7 +250,7 @@ def trees(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> ArmOutco
     if options.dataset == "simulated":
         fitted = train_trees(problem.dataset, recipe, options.examples)
         metrics = {
-            name: _f1(examples, fitted.predict(examples).argmax(1), len(ELASTICC.names))
+            name: _f1(examples, fitted.predict(matrix(examples)).argmax(1), len(ELASTICC.names))
             for name, examples in problem.tests.items()
         }
     else:

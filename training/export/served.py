@@ -249,18 +249,20 @@ class ServedNetwork(nn.Module):
 
     def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
         """Modules, by their names in here, whose answer to an input without a number is always the same."""
-        method = getattr(self.network, "answers_to_nothing", None)
-        return {} if method is None else {f"network.{name}": answer for name, answer in method().items()}
+        return self._of_network("answers_to_nothing")
 
     def works_on_rows(self) -> dict[str, int]:
         """Modules, by their names in here, that are given some rows of a batch, or none: the width of their answer."""
-        method = getattr(self.network, "works_on_rows", None)
-        return {} if method is None else {f"network.{name}": width for name, width in method().items()}
+        return self._of_network("works_on_rows")
 
     def native(self) -> dict[str, dict[str, int]]:
         """Modules by name that native kernels can replace, with the attributes of the kernels."""
-        method = getattr(self.network, "native", None)
-        return {} if method is None else {f"network.{name}": attributes for name, attributes in method().items()}
+        return self._of_network("native")
+
+    def _of_network(self, method: str) -> dict[str, Any]:
+        """Return what a method of the network gives for its modules, by their names in here; empty without one."""
+        found = getattr(self.network, method, dict)()
+        return {f"network.{name}": value for name, value in found.items()}
 
     @property
     def input_names(self) -> tuple[str, ...]:

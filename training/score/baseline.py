@@ -240,13 +240,17 @@ def baseline(
     require_labels(dataset, data)
     trees = train_trees(dataset, recipe, examples, classifier, feature_set)
     name = NAMES[classifier] + ("" if feature_set == "union" else f", {feature_set} features")
-    model = ScoredModel(name, recipe.seed, recipe.data, lambda drawn: ModelAnswers(trees.predict(drawn)))
+
+    def answer(drawn: Sequence[Example]) -> ModelAnswers:
+        return ModelAnswers(trees.predict(matrix(drawn, feature_set)))
+
+    model = ScoredModel(name, recipe.seed, recipe.data, answer)
     indices = sample_split(dataset, recipe.data, split, objects)
     panel = ModelPanel(dataset, [model])
     scored = {name: series_scores(panel, indices, views) for name, views in series_of(dataset).items()}
     described = {
         **{"name": name, "seed": recipe.seed, "classifier": classifier, "feature_set": feature_set},
-        **{"examples": examples, "features": len(trees.fitted.used_F), "iterations": trees.iterations},
+        **{"examples": examples, "features": len(trees.used_F), "iterations": trees.iterations},
     }
     source = {**fingerprint(data, len(dataset)).model_dump(), "split": split, "split_objects": len(indices)}
     return {"data": source, "models": [described], **scored}
@@ -262,6 +266,12 @@ class FittedTrees:
     classifier: Classifier
     classes: int
     used_F: Int64
+
+    @property
+    def iterations(self) -> int:
+        """Rounds of boosting, or trees of the forest."""
+        fitted = self.classifier
+        return int(fitted.n_iter_ if isinstance(fitted, HistGradientBoostingClassifier) else fitted.n_estimators)
 
     def predict(self, value_NF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Probabilities [N, classes], 0 for classes without training objects."""
@@ -297,31 +307,13 @@ def fit_trees(
     return FittedTrees(fitted, classes, used_F)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BaselineTrees:
-    """Trees that answer light curves by one set of features."""
-
-    fitted: FittedTrees
-    feature_set: FeatureSet
-
-    @property
-    def iterations(self) -> int:
-        """Rounds of boosting, or trees of the forest."""
-        fitted = self.fitted.classifier
-        return int(fitted.n_iter_ if isinstance(fitted, HistGradientBoostingClassifier) else fitted.n_estimators)
-
-    def predict(self, examples: Sequence[Example]) -> NDArray[np.float64]:
-        """Probabilities, shape (examples, classes), 0 for classes without training objects."""
-        return self.fitted.predict(matrix(examples, self.feature_set))
-
-
 def train_trees(
     dataset: Dataset,
     recipe: Recipe,
     examples: int,
     classifier: Kind = "boosted",
     feature_set: FeatureSet = "summary",
-) -> BaselineTrees:
+) -> FittedTrees:
     """Fit boosted trees, or a forest, on random views of training objects."""
     rng = np.random.default_rng(recipe.seed)
     parts = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
@@ -333,7 +325,7 @@ def train_trees(
     fitted = fit_trees(estimator, *train, len(dataset.classes), validation)
     if classifier == "forest":
         fitted.classifier.set_params(n_jobs=None)  # batches of answers are too small for threads
-    return BaselineTrees(fitted, feature_set)
+    return fitted
 
 
 def _boosting(seed: int) -> HistGradientBoostingClassifier:

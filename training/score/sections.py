@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from nightjar_alerts.models.bundle import MANIFEST, load_bundle
@@ -41,7 +42,6 @@ from nightjar_alerts.training.score.confidence import (
 )
 from nightjar_alerts.training.score.metrics import (
     COVERAGES,
-    Float,
     abstention,
     confusion,
     f1_per_class,
@@ -51,6 +51,7 @@ from nightjar_alerts.training.score.metrics import (
 from nightjar_alerts.training.score.predictions import BATCH, ModelPanel, Predictions, ScoredModel, outputs_of
 
 PER_CLASS = 50
+MAPPED = 3000  # objects of the map of the embedding
 BY_BAND = "experts_by_band"
 
 
@@ -165,44 +166,6 @@ def _balanced(dataset: Dataset, rows: Int64, classes: int) -> Int64:
     rng = np.random.default_rng(0)
     groups = [rows[dataset.label[rows] == label] for label in range(classes)]
     return np.concatenate([rng.permutation(group)[:PER_CLASS] for group in groups])
-
-
-MAPPED = 3000
-
-
-class EmbeddingMap(NamedTuple):
-    """Places of a sample of objects: which of them (M,), where (M, 2); explained variance of principal components."""
-
-    chosen_M: Int64
-    place_M2: NDArray[np.float64]
-    explained: tuple[float, float]
-
-
-def principal_components(embedding_NE: Float, limit: int = MAPPED) -> EmbeddingMap:
-    """Project a sample on the two directions of largest variance; signs are fixed by the largest loading.
-
-    Raises
-    ------
-    ValueError
-        With fewer than three objects, or embeddings that are not finite.
-    """
-    chosen_M = _sample(embedding_NE, limit)
-    x_ME = embedding_NE[chosen_M].astype(np.float64)
-    x_ME -= x_ME.mean(0)
-    _, spread_R, direction_RE = np.linalg.svd(x_ME, full_matrices=False)
-    direction_2E = (
-        direction_RE[:2] * np.sign(direction_RE[:2][np.arange(2), np.abs(direction_RE[:2]).argmax(1)])[:, None]
-    )
-    share_R = spread_R**2 / max(float((spread_R**2).sum()), 1e-300)
-    return EmbeddingMap(chosen_M, x_ME @ direction_2E.T, (float(share_R[0]), float(share_R[1])))
-
-
-def _sample(embedding_NE: Float, limit: int) -> Int64:
-    if len(embedding_NE) < 3 or embedding_NE.shape[1] < 2 or not np.isfinite(embedding_NE).all():
-        raise ValueError("an embedding map needs three objects and two finite numbers of each")
-    if len(embedding_NE) <= limit:
-        return np.arange(len(embedding_NE))
-    return np.sort(np.random.default_rng(0).choice(len(embedding_NE), limit, replace=False))
 
 
 Scores = dict[str, float]
@@ -388,16 +351,19 @@ def _embedded(panel: ModelPanel, rows: Int64) -> list[Predictions]:
 
 
 def embedding_section(panel: ModelPanel, rows: Int64) -> dict[str, Any] | None:
-    """Map of the first model's embedding of complete light curves; None when it has none or too few objects."""
+    """Principal components of the first model's embedding of complete light curves; None without one, or of few."""
     predictions = panel.first(rows, View(), embeddings=True)
-    if predictions.embedding_NE is None or len(predictions.rows_N) < 3:
+    found = len(predictions.rows_N)
+    if predictions.embedding_NE is None or found < 3:
         return None
-    place = principal_components(predictions.embedding_NE)
+    chosen_M = np.sort(np.random.default_rng(0).choice(found, min(MAPPED, found), replace=False))
+    components = PCA(2, svd_solver="full")  # whose signs are those of the largest loadings
+    place_M2 = components.fit_transform(predictions.embedding_NE[chosen_M].astype(np.float64))
     return {
-        "label": predictions.label_N[place.chosen_M].tolist(),
-        "x": numbers(place.place_M2[:, 0]),
-        "y": numbers(place.place_M2[:, 1]),
-        "explained": place.explained,
+        "label": predictions.label_N[chosen_M].tolist(),
+        "x": numbers(place_M2[:, 0]),
+        "y": numbers(place_M2[:, 1]),
+        "explained": np.nan_to_num(components.explained_variance_ratio_).tolist(),  # NaN where all are alike
     }
 
 

@@ -64,7 +64,6 @@ class _Task:
     chunk: int
     count: int
     seed: int
-    deep_fraction: float = DEEP_FRACTION
     survey: Survey = "rubin"
 
 
@@ -76,7 +75,6 @@ def simulate(
     progress: bool = True,
     *,
     classes: Sequence[str] = (),
-    deep_fraction: float = DEEP_FRACTION,
     survey: Survey = "rubin",
 ) -> Path:
     """Write ``n_per_class`` objects of each class to the Parquet file ``out`` and return it.
@@ -84,25 +82,22 @@ def simulate(
     Parameters
     ----------
     classes : names of those to simulate, in any order; none means all. An object does not depend on this choice.
-    deep_fraction : share of the candidates that lie in deep fields, in [0, 1]; of ``rubin`` alone.
 
     Raises
     ------
     ValueError
-        For a class outside the taxonomy, a fraction outside [0, 1], no objects or a negative seed.
+        For a class outside the taxonomy, no objects or a negative seed.
     """
     class_names = ELASTICC.names
     if unknown := sorted(set(classes) - set(class_names)):
         raise ValueError(f"no class {', '.join(unknown)}; there are {', '.join(class_names)}")
-    if not 0.0 <= deep_fraction <= 1.0:
-        raise ValueError(f"the share of deep fields must be between 0 and 1, not {deep_fraction}")
     names = [name for name in class_names if name in classes or not classes]
     tasks = [
-        replace(task, deep_fraction=deep_fraction, survey=survey)
+        replace(task, survey=survey)
         for name in names
         for task in _class_tasks(class_names.index(name), n_per_class, seed)
     ]
-    about = provenance(dict.fromkeys(names, n_per_class), seed, deep_fraction, survey)
+    about = provenance(dict.fromkeys(names, n_per_class), seed, survey)
     with tqdm(total=n_per_class * len(names), unit="curve", disable=not progress) as bar:
 
         def counted() -> Iterator[LabelledObject]:
@@ -114,12 +109,12 @@ def simulate(
     return out
 
 
-def provenance(counts: Mapping[str, int], seed: int, deep_fraction: float, survey: Survey = "rubin") -> dict[str, Any]:
+def provenance(counts: Mapping[str, int], seed: int, survey: Survey = "rubin") -> dict[str, Any]:
     """Describe a simulated file, key ``simulation`` of `training.data.dataset.read_notes`.
 
     With the version of the simulator it is all that is needed to make the same file again.
     """
-    options = {"deep_fraction": deep_fraction} if survey == "rubin" else {"survey": survey}
+    options = {"deep_fraction": DEEP_FRACTION} if survey == "rubin" else {"survey": survey}
     return {
         "simulator": "nightjar_alerts.training.simulate",
         "version": VERSION,
@@ -167,14 +162,14 @@ def _run(task: _Task) -> list[LabelledObject]:
         if task.survey == "any":
             objects += anywhere.candidates(rng, taxon.name, prefix + len(objects), VARIABLES.get(taxon.name))
         else:
-            objects += _round(rng, taxon.name, prefix + len(objects), task.deep_fraction)
+            objects += _round(rng, taxon.name, prefix + len(objects))
     return objects[: task.count]
 
 
-def _round(rng: np.random.Generator, name: str, first_id: int, deep_fraction: float) -> list[LabelledObject]:
+def _round(rng: np.random.Generator, name: str, first_id: int) -> list[LabelledObject]:
     """Draw 2 `CHUNK` candidates of class ``name`` and return those that a survey would have found."""
     milky_way = photometry.milky_way_dust(rng, 2 * CHUNK, galactic=name not in host.HOSTS)
-    visits, signal = _scene(rng, name, milky_way, deep_fraction)
+    visits, signal = _scene(rng, name, milky_way)
     flux, error = cadence.observe(rng, visits, signal.difference, signal.steady)
     usable = signal.difference + signal.steady < SATURATION[visits.band]
     detected = cadence.detect(rng, flux, error) & usable
@@ -184,12 +179,12 @@ def _round(rng: np.random.Generator, name: str, first_id: int, deep_fraction: fl
     return objects(name, first_id, measured)
 
 
-def _scene(rng: np.random.Generator, name: str, milky_way: Floats, deep_fraction: float) -> tuple[Visits, Signal]:
+def _scene(rng: np.random.Generator, name: str, milky_way: Floats) -> tuple[Visits, Signal]:
     """Visits of one batch of candidates and the true light they see."""
     if name not in KINDS:
-        visits = cadence.visits(rng, len(milky_way), deep_fraction=deep_fraction)
+        visits = cadence.visits(rng, len(milky_way))
         return visits, VARIABLES[name](rng, visits, milky_way)
     events = transients.draw(rng, KINDS[name], milky_way, SURVEY_START - 30.0, SURVEY_START + SURVEY_NIGHTS)
-    visits = cadence.visits(rng, len(milky_way), *transients.window(events), deep_fraction=deep_fraction)
+    visits = cadence.visits(rng, len(milky_way), *transients.window(events))
     difference = transients.flux(events, visits)
     return visits, Signal(difference, np.zeros_like(difference), events.redshift)

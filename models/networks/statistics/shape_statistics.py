@@ -1,6 +1,6 @@
 """Shape of a light curve: flux and colours at days from the maximum, and the width of the maximum.
 
-The most useful features for boosted trees with few labelled objects (`training.sky.trees`). Fluxes are relative to the
+The most useful features for boosted trees with few labelled objects. Fluxes are relative to the
 one at the maximum of all bands, so shapes contain neither brightness nor survey; days are at rest where a redshift is
 known.
 
@@ -10,8 +10,7 @@ Notable:
 - flux between two points of a band is interpolated, where they are no further apart than the distance from the maximum
   allows, and reaches :data:`BEYOND` days past its ends;
 - of two points of a band at the same time either may be used;
-- ``training.sky.trees`` uses the same numbers, and trees in a graph use them (`training.export.served`); a
-  network's own branch of statistics does not.
+- trees in a graph use these numbers (`training.export.served`); a network's own branch of statistics does not.
 
 Legend: B batch, L length, G bands, I days, E levels, K statistics.
 """

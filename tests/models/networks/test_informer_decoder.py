@@ -30,9 +30,9 @@ def decoder(order: NormOrder, attention: Callable[[], nn.Module], n_blocks: int 
     return network
 
 
-def causal(kind: str = "exact", mix: bool = False) -> Callable[[], nn.Module]:
+def causal(kind: str = "exact") -> Callable[[], nn.Module]:
     config = AttentionConfig.model_validate({"kind": kind})
-    return lambda: CausalAttention(WIDTH, HEADS, 0.0, config, mix=mix)
+    return lambda: CausalAttention(WIDTH, HEADS, 0.0, config)
 
 
 def independent() -> nn.Module:
@@ -67,9 +67,9 @@ def heads(x_SD: Float) -> Float:
 class Oracle:
     """One unpadded row through a decoder, from its weights by name."""
 
-    def __init__(self, network: Decoder, order: NormOrder, context: str, mix: bool) -> None:
+    def __init__(self, network: Decoder, order: NormOrder, context: str) -> None:
         self.w = {name: value.double().numpy() for name, value in network.state_dict().items()}
-        self.n_blocks, self.order, self.context, self.mix = len(network.blocks), order, context, mix
+        self.n_blocks, self.order, self.context = len(network.blocks), order, context
 
     def linear(self, name: str, x: Float) -> Float:
         mapped: Float = x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
@@ -92,9 +92,7 @@ class Oracle:
             return self.cross(f"{name}.attention", x_SD, x_SD[:START])
         query, key, value = np.split(self.linear(f"{name}.attention.qkv", x_SD), 3, axis=1)
         mixed = attend(heads(query), heads(key), heads(value), np.tri(len(x_SD), dtype=np.bool_))
-        # As released with mix: [H, S, E] in memory order, read as [S, H E].
-        flat = mixed.reshape(x_SD.shape) if self.mix else mixed.transpose(1, 0, 2).reshape(x_SD.shape)
-        return self.linear(f"{name}.attention.out", flat)
+        return self.linear(f"{name}.attention.out", mixed.transpose(1, 0, 2).reshape(x_SD.shape))
 
     def feed_forward(self, name: str, x_SD: Float) -> Float:
         return self.linear(f"{name}.layers.2", np.maximum(self.linear(f"{name}.layers.0", x_SD), 0))
@@ -115,13 +113,13 @@ class Oracle:
 
 
 @pytest.mark.parametrize("order", ["pre", "post"])
-@pytest.mark.parametrize(("context", "mix"), [("independent", False), ("causal", False), ("causal", True)])
-def test_decoder_agrees_with_its_restatement(order: NormOrder, context: str, mix: bool) -> None:
-    network = decoder(order, independent if context == "independent" else causal(mix=mix))
+@pytest.mark.parametrize("context", ["independent", "causal"])
+def test_decoder_agrees_with_its_restatement(order: NormOrder, context: str) -> None:
+    network = decoder(order, independent if context == "independent" else causal())
     x_BSD, mask_BS, memory_BKD, memory_mask_BK = tensors()
     with torch.no_grad():
         out_BSD = network(x_BSD, mask_BS, memory_BKD, memory_mask_BK).numpy()
-    oracle = Oracle(network, order, context, mix)
+    oracle = Oracle(network, order, context)
     for row in range(2):
         expected = oracle(x_BSD[row].numpy(), memory_BKD[row, memory_mask_BK[row]].numpy())
         np.testing.assert_allclose(out_BSD[row], expected, atol=1e-9)

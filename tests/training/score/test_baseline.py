@@ -85,7 +85,7 @@ def test_a_forest_learns_them_from_any_features(tmp_path: Path, feature_set: Fea
     forest = train_trees(dataset, debug(), 200, "forest", feature_set)
     test = split_indices(dataset)["test"]
     examples = view_examples(dataset, test, debug().data, View())
-    predicted_NC = forest.predict(examples)
+    predicted_NC = forest.predict(matrix(examples, feature_set))
     np.testing.assert_allclose(predicted_NC.sum(1), 1.0)
     assert (predicted_NC.argmax(1) == dataset.label[test]).mean() > 0.7
     assert forest.iterations == FOREST_TREES
@@ -97,7 +97,7 @@ def test_classes_are_those_of_the_data(tmp_path: Path) -> None:
     dataset = read_dataset(path)
     trees = train_trees(dataset, debug(), 60, "forest")
     examples = view_examples(dataset, np.arange(3), debug().data, View())
-    assert trees.predict(examples).shape == (3, len(TOY_CLASSES))
+    assert trees.predict(matrix(examples)).shape == (3, len(TOY_CLASSES))
 
 
 def test_both_sets_together_hold_the_metadata_once() -> None:
