@@ -13,7 +13,7 @@ Legend: N light curves, M outliers, V validation light curves, K statistics, E e
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -171,7 +171,7 @@ def statistician(recipe: Recipe) -> AstroMoE:
 @torch.inference_mode()
 def statistics_of(network: AstroMoE, curve_set: CurveSet) -> tuple[Float32, Bool]:
     """Values and whether they are known, both [N, K], in the order of the rows."""
-    value_NK, mask_NK = _empty(len(curve_set)), _empty(len(curve_set), np.bool_)
+    value_NK, mask_NK = np.zeros((len(curve_set), 0), np.float32), np.zeros((len(curve_set), 0), np.bool_)
     for rows, inputs in curve_set.batches():
         statistics = network.statistics_of(*(inputs[name] for name in network.input_names))
         if not value_NK.shape[1]:
@@ -184,17 +184,10 @@ def statistics_of(network: AstroMoE, curve_set: CurveSet) -> tuple[Float32, Bool
 @torch.inference_mode()
 def embeddings_of(network: AstroMoE | RoMAE, curve_set: CurveSet) -> Float32:
     """Return the embeddings [N, E] of the branches, or of RoMAE."""
-    embedding_NE = _empty(len(curve_set))
+    embedding_NE = np.zeros((len(curve_set), network.embedding_dim), np.float32)
     for rows, inputs in curve_set.batches():
-        part_BE = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
-        if not embedding_NE.shape[1]:
-            embedding_NE = np.zeros((len(curve_set), part_BE.shape[1]), np.float32)
-        embedding_NE[rows] = part_BE
+        embedding_NE[rows] = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
     return embedding_NE
-
-
-def _empty(rows: int, kind: Any = np.float32) -> NDArray[Any]:
-    return np.zeros((rows, 0), dtype=kind)
 
 
 STEPS: Final = 1_000
@@ -303,15 +296,7 @@ def _shuffled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> Cur
     order = np.arange(int(curves.offsets[-1]))
     for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):
         order[start:stop] = start + rng.permutation(int(stop - start))
-    changed = RaggedBatch(
-        offsets=curves.offsets,
-        time=curves.time,
-        flux=curves.flux[order],
-        flux_err=curves.flux_err[order],
-        band=curves.band,
-        detected=curves.detected[order],
-        metadata=curves.metadata,
-    )
+    changed = replace(curves, flux=curves.flux[order], flux_err=curves.flux_err[order], detected=curves.detected[order])
     return _outliers(changed, "shuffled", rows)
 
 
@@ -323,15 +308,7 @@ def _doubled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> Curv
         half = (int(stop) - int(start)) // 2
         factor = np.float32(4.0 ** rng.uniform(-1, 1))
         flux[stop - half : stop] = factor * flux[start : start + half][::-1]
-    changed = RaggedBatch(
-        offsets=curves.offsets,
-        time=curves.time,
-        flux=flux,
-        flux_err=curves.flux_err,
-        band=curves.band,
-        detected=np.abs(flux) >= 5 * curves.flux_err,
-        metadata=curves.metadata,
-    )
+    changed = replace(curves, flux=flux, detected=np.abs(flux) >= 5 * curves.flux_err)
     return _outliers(changed, "doubled", rows)
 
 
