@@ -1,7 +1,7 @@
 """How a classification develops: the light curve as it stood after each detection, and how steady the classes were."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def history(curve: LightCurve, max_steps: int = MAX_STEPS) -> History:
         times = mjd[-1:]
     kept = times[sample(times.size, max_steps)]
     ends = np.searchsorted(mjd, kept, side="right")
-    curves = [_rows(curve, order[:end]) for end in ends]
+    curves = [curve.rows(order[:end]) for end in ends]
     return History(kept, curves, [int(np.count_nonzero(each.detected)) for each in curves], times.size)
 
 
@@ -66,17 +66,6 @@ def sample(number: int, most: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]
         return np.arange(number)
     early = np.linspace(0, number - RECENT_DETECTIONS, most - RECENT_DETECTIONS, endpoint=False).astype(np.int64)
     return np.concatenate([early, np.arange(number - RECENT_DETECTIONS, number)])
-
-
-def _rows(curve: LightCurve, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> LightCurve:
-    return replace(
-        curve,
-        mjd=curve.mjd[rows],
-        flux=curve.flux[rows],
-        flux_err=curve.flux_err[rows],
-        band=curve.band[rows],
-        detected=curve.detected[rows],
-    )
 
 
 @dataclass(frozen=True, slots=True)

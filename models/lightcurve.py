@@ -93,6 +93,11 @@ class LightCurve:
         """Return the number of observations."""
         return len(self.mjd)
 
+    def rows(self, chosen: Bool | Int64) -> "LightCurve":
+        """Return the light curve of some of the observations, by a mask or by their indices."""
+        columns = ("mjd", "flux", "flux_err", "band", "detected")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
     @classmethod
     def from_columns(
         cls,

@@ -84,7 +84,7 @@ def shake(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
     What a network sees often it knows by heart; shaken, no draw of an object is like another. Metadata stay.
     """
     is_kept = _still(curve, np.ones(len(curve), dtype=np.bool_), rng.random(len(curve)) < rng.uniform(0.6, 1.0))
-    fewer = _take(curve, is_kept)
+    fewer = curve.rows(is_kept)
     scale = 10 ** (-0.4 * 0.15 * rng.standard_normal())
     flux, error = fewer.flux.astype(np.float64) * scale, fewer.flux_err.astype(np.float64) * scale
     more = error * np.exp(rng.uniform(0.0, np.log(1.4)))
@@ -110,18 +110,13 @@ def _cut(curve: LightCurve, config: DegradeConfig, chance: dict[str, float], rng
         is_kept = _still(curve, is_kept, curve.mjd <= last)
     if chance["detected_only"] < config.detected_only:
         is_kept = _still(curve, is_kept, curve.detected)
-    return _take(curve, is_kept)
+    return curve.rows(is_kept)
 
 
 def _still(curve: LightCurve, flags: Bool, also: Bool) -> Bool:
     """Both, or the first where the second leaves no detection."""
     both: Bool = flags & also
     return both if (both & curve.detected).any() else flags
-
-
-def _take(curve: LightCurve, rows: Bool) -> LightCurve:
-    columns = ("mjd", "flux", "flux_err", "band", "detected")
-    return replace(curve, **{name: getattr(curve, name)[rows] for name in columns})
 
 
 def _elsewhere(
@@ -290,9 +285,9 @@ def restrict(curve: LightCurve, config: AugmentationConfig, rng: np.random.Gener
 def _in_bands(curve: LightCurve, bands: NDArray[np.int64], rng: np.random.Generator) -> LightCurve:
     detected = np.unique(curve.band[curve.detected])
     if np.isin(detected, bands).any():
-        return _take(curve, np.isin(curve.band, bands))
+        return curve.rows(np.isin(curve.band, bands))
     if len(detected) == 1 and (near := bands[np.abs(bands - detected[0]) <= NEAREST]).size:
-        only = _take(curve, curve.band == detected[0])
+        only = curve.rows(curve.band == detected[0])
         return replace(only, band=np.full_like(only.band, rng.choice(near)))
     return curve
 
@@ -304,7 +299,7 @@ def _until_detection(curve: LightCurve, position: float, *, detections_alone: bo
         return curve
     number = min(len(alerts), int((len(alerts) + 1) ** position))
     is_kept = curve.mjd <= alerts[number - 1]
-    return _take(curve, is_kept & curve.detected if detections_alone else is_kept)
+    return curve.rows(is_kept & curve.detected if detections_alone else is_kept)
 
 
 def _common(metadata: Mapping[str, float], rng: np.random.Generator) -> dict[str, float]:
@@ -335,17 +330,9 @@ def apply_view(curve: LightCurve, view: View) -> LightCurve | None:
     is_visible = _visible(curve, view)
     if is_visible is None:
         return None
-    flux = curve.flux[is_visible]
-    scale = np.float32(np.clip(SATURATION / np.abs(flux).max(initial=1.0), 1.0, view.brightness))
-    return replace(
-        curve,
-        mjd=curve.mjd[is_visible],
-        flux=flux * scale,
-        flux_err=curve.flux_err[is_visible] * scale,
-        band=curve.band[is_visible],
-        detected=curve.detected[is_visible],
-        metadata=_metadata(curve, view),
-    )
+    seen = curve.rows(is_visible)
+    scale = np.float32(np.clip(SATURATION / np.abs(seen.flux).max(initial=1.0), 1.0, view.brightness))
+    return replace(seen, flux=seen.flux * scale, flux_err=seen.flux_err * scale, metadata=_metadata(curve, view))
 
 
 def _visible(curve: LightCurve, view: View) -> Bool | None:

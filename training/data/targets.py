@@ -27,7 +27,7 @@ Notable:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -222,17 +222,10 @@ def draw_question(
     cut = cuts[int((len(cuts) + 1) ** own.random()) - 1]
     later = np.flatnonzero((curve.mjd > cut) & (curve.mjd <= cut + config.horizon_days))
     queries = np.sort(own.permutation(later)[: config.max_queries])
-    history = seen_at(curve, cut)
+    history = curve.rows(curve.mjd <= cut)
     # A view's brightness would have to scale the targets too; the survey is the one that answers.
     view = draw_view(history, augmentation, own).model_copy(update={"brightness": 1.0})
     return ask(curve, queries, apply_view(history, view) or history, limits, flux_unit)
-
-
-def seen_at(curve: LightCurve, mjd: float) -> LightCurve:
-    """Return what had been observed by a time, that moment included."""
-    is_past = curve.mjd <= mjd
-    columns = {name: getattr(curve, name)[is_past] for name in ("mjd", "flux", "flux_err", "band", "detected")}
-    return replace(curve, **columns)
 
 
 def ask(

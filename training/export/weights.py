@@ -37,13 +37,14 @@ from nightjar_alerts.models.bundle import (
 from nightjar_alerts.models.common import write_atomic
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.network import Output
-from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
+from nightjar_alerts.models.networks.parts.trees import BoostedTrees
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.bundle import output_spec
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
 from nightjar_alerts.training.export.served import AXES, Ensembled, NoveltyScore, ServedNetwork, StrangerScore
+from nightjar_alerts.training.fit.boosting import forest_in
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
 from nightjar_alerts.training.recipes.schema import Recipe
 
@@ -130,7 +131,8 @@ def read_served(path: Path) -> ServedNetwork:
     described = bundle.manifest.ensemble
     ensemble = None
     if described is not None:
-        forest = _forest(model, described.depth, _statistics(network, path))
+        forest = forest_in(model, _statistics(network, path))
+        assert forest is not None
         ensemble = Ensembled(BoostedTrees(forest), described)
     served = ServedNetwork(network, bundle.manifest.calibration, ensemble=ensemble)
     served.novelty = _novelty(model)
@@ -165,47 +167,6 @@ def _novelty(model: onnx.ModelProto) -> nn.Module | None:
     if not tables:
         return None
     return NoveltyScore.of_tables(tables) if "distance_Q" in tables else StrangerScore.of_tables(tables)
-
-
-def _forest(model: onnx.ModelProto, depth: int, least: int) -> Forest:
-    """Read the trees of a graph with at least this number of features."""
-    (node,) = [node for node in model.graph.node if node.op_type == "TreeEnsemble"]
-    attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
-    tables = {
-        name: numpy_helper.to_array(value) for name, value in attributes.items() if isinstance(value, onnx.TensorProto)
-    }
-    splits, weights, numbers = (
-        tables["nodes_splits"],
-        tables["leaf_weights"],
-        max(least, max(attributes["nodes_featureids"]) + 1),
-    )
-    look, threshold, children, value = (list[Any]() for _ in range(4))
-
-    def put(place: int, number: int, is_leaf: int) -> None:
-        """Write a node or a leaf to its place, and those below it behind all that there are."""
-        if is_leaf:
-            value[place] = weights[number]
-            return
-        side = 0 if attributes["nodes_missing_value_tracks_true"][number] else numbers
-        look[place], threshold[place] = attributes["nodes_featureids"][number] + side, splits[number]
-        children[place] = below = grow(2)
-        put(below, attributes["nodes_truenodeids"][number], attributes["nodes_trueleafs"][number])
-        put(below + 1, attributes["nodes_falsenodeids"][number], attributes["nodes_falseleafs"][number])
-
-    def grow(count: int) -> int:
-        first = len(children)
-        for column, empty in ((look, 0), (threshold, np.inf), (value, 0.0)):
-            column.extend([empty] * count)
-        children.extend(range(first, first + count))
-        return first
-
-    roots = []
-    for number in attributes["tree_roots"]:
-        roots.append(grow(1))
-        put(roots[-1], number, 0)
-    look_M, left_M, root_T = (np.array(one, dtype=np.int64) for one in (look, children, roots))
-    threshold_M, value_M = (np.array(one, dtype=np.float32) for one in (threshold, value))
-    return Forest(look_M, threshold_M, left_M, value_M, root_T, numbers, attributes["n_targets"], depth)
 
 
 def _weights(model: onnx.ModelProto) -> dict[str, Array]:

@@ -98,14 +98,28 @@ def bundled_forest(bundle: Path, numbers: int, rounds: int) -> Forest:
     ValueError
         When the graph has no trees.
     """
-    nodes = [node for node in onnx.load(bundle / MODEL).graph.node if node.op_type == "TreeEnsemble"]
-    if not nodes:
+    forest = forest_in(onnx.load(bundle / MODEL), numbers, rounds)
+    if forest is None:
         raise ValueError(f"{bundle} has no trees")
+    return forest
+
+
+def forest_in(model: onnx.ModelProto, numbers: int, rounds: int | None = None) -> Forest | None:
+    """Read the trees of a graph, all of them or the first rounds of boosting; None where it has none.
+
+    Parameters
+    ----------
+    numbers : how many features there are, at least.
+    """
+    nodes = [node for node in model.graph.node if node.op_type == "TreeEnsemble"]
+    if not nodes:
+        return None
     tables = {attribute.name: helper.get_attribute_value(attribute) for attribute in nodes[0].attribute}
     split, value = (numpy_helper.to_array(tables[name]) for name in ("nodes_splits", "leaf_weights"))
+    numbers = max(numbers, max(tables["nodes_featureids"]) + 1)
     rows: list[tuple[int, float, int, float]] = []  # look, threshold, left, value
     roots, deepest = [], 1
-    for root in tables["tree_roots"][: rounds * tables["n_targets"]]:
+    for root in tables["tree_roots"][: None if rounds is None else rounds * tables["n_targets"]]:
         roots.append(len(rows))
         waiting, free = deque([(root, False, 0)]), len(rows) + 1
         while waiting:
@@ -114,10 +128,9 @@ def bundled_forest(bundle: Path, numbers: int, rounds: int) -> Forest:
             if is_leaf:
                 rows.append((0, np.inf, len(rows), float(value[node])))
                 continue
-            goes_left = tables["nodes_missing_value_tracks_true"][node]
-            rows.append(
-                (tables["nodes_featureids"][node] + (0 if goes_left else numbers), float(split[node]), free, 0.0)
-            )
+            look = tables["nodes_featureids"][node]
+            look += 0 if tables["nodes_missing_value_tracks_true"][node] else numbers
+            rows.append((look, float(split[node]), free, 0.0))
             for side in ("true", "false"):
                 child, leaf = (tables[f"nodes_{side}{what}"][node] for what in ("nodeids", "leafs"))
                 waiting.append((child, bool(leaf), depth + 1))

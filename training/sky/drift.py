@@ -18,7 +18,7 @@ from nightjar_alerts.models.bundle import Bundle, Manifest, SurveyStatistics, lo
 from nightjar_alerts.models.checks import photometry_warnings
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.drift import LIMITS, MIN_CURVES, WINDOW, InputReference, summary
-from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64, LightCurve
+from nightjar_alerts.models.lightcurve import Float32, Float64, Int64, LightCurve
 from nightjar_alerts.training.export.statistics import DIGITS, quantiles
 from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.record import PARTS, SurveySample
@@ -228,18 +228,13 @@ def _thinned(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
     """Return a light curve with about half of its points, at least one."""
     kept = rng.random(len(curve)) < 0.5
     kept[rng.integers(len(curve))] = True
-    return _points(curve, kept)
+    return curve.rows(kept)
 
 
 def _history(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
     """Return the points up to a random detection, as an alert has them."""
     detections = np.flatnonzero(curve.detected)
-    return _points(curve, np.arange(len(curve)) <= rng.choice(detections)) if len(detections) else curve
-
-
-def _points(curve: LightCurve, kept: Bool) -> LightCurve:
-    columns = {name: getattr(curve, name)[kept] for name in ("mjd", "flux", "flux_err", "band", "detected")}
-    return replace(curve, **columns)
+    return curve.rows(np.arange(len(curve)) <= rng.choice(detections)) if len(detections) else curve
 
 
 def drift_page(report: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from nightjar_alerts.training.data.targets import (
     cut_times,
     draw_question,
     pad_questions,
-    seen_at,
 )
 from support.toy_dataset import write_toy_dataset
 
@@ -74,7 +73,7 @@ def test_nothing_after_the_cut_reaches_the_history(dataset: Dataset) -> None:
         other = replace(
             curve, flux=np.where(later, -9e6, curve.flux).astype(np.float32), detected=curve.detected | later
         )
-        tokens = [featurise(seen_at(both, cut), LIMITS, "FLUXCAL", ()) for both in (curve, other)]
+        tokens = [featurise(both.rows(both.mjd <= cut), LIMITS, "FLUXCAL", ()) for both in (curve, other)]
         for name in ("time", "flux", "flux_err", "band", "detected"):
             np.testing.assert_array_equal(getattr(tokens[0], name), getattr(tokens[1], name))
         assert tokens[0].origin_mjd == tokens[1].origin_mjd
@@ -163,6 +162,6 @@ def test_asking_sorts_by_time_and_band() -> None:
     curve = LightCurve.from_columns(
         [0.0, 5.0, 5.0, 2.0], [1.0, 2.0, 3.0, 4.0], [1.0] * 4, ["g", "r", "g", "i"], [True] * 4, flux_unit="nJy"
     )
-    question = ask(curve, np.array([1, 2, 3]), seen_at(curve, 0.0), LIMITS, "nJy")
+    question = ask(curve, np.array([1, 2, 3]), curve.rows(curve.mjd <= 0.0), LIMITS, "nJy")
     assert question.queries.time.tolist() == [2.0, 5.0, 5.0]
     assert question.flux.tolist() == [4.0, 3.0, 2.0]
