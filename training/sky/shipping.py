@@ -101,11 +101,11 @@ def ship(
     trees: Path | None = None,
     more: Sequence[Path] = (),
 ) -> Bundle:
-    """Write a bundle of a run of ``sky heads``, or of ``train romae-sky``, which has no metadata and no trees.
+    """Write a bundle of a run of ``train``: of an Astro-MoE, or of ``romae-sky``, which has no metadata and no trees.
 
     Parameters
     ----------
-    folder : light curves and features of the fit of the heads.
+    folder : light curves and features that calibration, sets and novelty are fitted to.
     about : further provenance for the manifest: sources and their shares.
     trees : file of ``sky boost``, trees for the ensemble.
     more : further such folders.
