@@ -261,7 +261,7 @@ class ServedNetwork(nn.Module):
 
     def _of_network(self, method: str) -> dict[str, Any]:
         """Return what a method of the network gives for its modules, by their names in here; empty without one."""
-        found = getattr(self.network, method, dict)()
+        found: dict[str, Any] = getattr(self.network, method, dict)()
         return {f"network.{name}": value for name, value in found.items()}
 
     @property

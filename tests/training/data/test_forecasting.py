@@ -92,7 +92,7 @@ def test_a_draw_is_a_function_of_one_number(dataset: Dataset) -> None:
     curve = dataset.curve(2)
     first, again, other = draw(curve, 4), draw(curve, 4), draw(curve, 5)
     np.testing.assert_array_equal(first.queries.time, again.queries.time)
-    assert len(first.queries) != len(other.queries) or (first.queries.time != other.queries.time).any()
+    assert len(first.queries.time) != len(other.queries.time) or (first.queries.time != other.queries.time).any()
     rng, before = np.random.default_rng(0), np.random.default_rng(0)
     draw_question(curve, LIMITS, "FLUXCAL", ForecastingConfig(), WHOLE, rng)
     before.integers(2**63)
@@ -150,7 +150,7 @@ def test_padding(dataset: Dataset) -> None:
     questions = [draw(dataset.curve(index), index) for index in range(4)]
     arrays = pad_questions(questions)
     is_query = arrays["query_mask"]
-    assert is_query.sum(1).tolist() == [len(question.queries) for question in questions]
+    assert is_query.sum(1).tolist() == [len(question.queries.time) for question in questions]
     assert arrays["mask"].sum(1).tolist() == [len(question.tokens) for question in questions]
     np.testing.assert_array_equal(arrays["target_flux"][2][is_query[2]], questions[2].flux)
     assert not arrays["target_flux_err"][~is_query].any()
