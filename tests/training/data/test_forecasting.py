@@ -46,7 +46,7 @@ def test_history_ends_at_a_detection_and_queries_follow_it(dataset: Dataset) -> 
         question = draw(curve, int(index), config)
         ahead = question.tokens.origin_mjd + question.queries.time.astype(np.float64) - cut_of(question)
         assert question.tokens.detected[-1]
-        assert 1 <= len(question.queries) <= 6
+        assert 1 <= len(question.queries.time) <= 6
         assert (ahead > 0).all()
         assert (ahead <= 25.0 + 1e-4).all()
 
@@ -55,7 +55,7 @@ def test_targets_are_the_observations_asked_for(dataset: Dataset) -> None:
     curve = dataset.curve(5)
     question = draw(curve, 0)
     order = np.lexsort((curve.band, curve.mjd))
-    for place in range(len(question.queries)):
+    for place in range(len(question.queries.time)):
         mjd = question.tokens.origin_mjd + float(question.queries.time[place])
         match = order[np.argmin(np.abs(curve.mjd[order] - mjd))]
         assert curve.band[match] == question.queries.band[place]
