@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest, trees
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.graph import tree_attributes, write_graph
-from nightjar_alerts.training.export.weights import _forest
+from nightjar_alerts.training.fit.boosting import forest_in
 
 NUMBERS, CLASSES, ROUNDS, DEPTH = 7, 3, 11, 5
 
@@ -111,5 +111,6 @@ def test_trees_read_back_lead_to_the_same_leaves() -> None:
     node = onnx.helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", **tree_attributes(forest))
     graph = onnx.helper.make_graph([node], "trees", [], [])
     rows_BF = torch.from_numpy(random_rows(200))
-    again = _forest(onnx.helper.make_model(graph), forest.depth, NUMBERS)
+    again = forest_in(onnx.helper.make_model(graph), NUMBERS)
+    assert again is not None
     assert torch.equal(BoostedTrees(again)(rows_BF), BoostedTrees(forest)(rows_BF))
