@@ -35,8 +35,8 @@ import yaml
 from deploy.bench.__main__ import sample_packets
 from deploy.bench.http_load import Request, drive, request
 from deploy.bench.service_process import HOST, ServiceProcess, free_port, running
-from deploy.bench.stream import feed, redis_server, worker
-from deploy.bench.workload import columns, visit
+from deploy.bench.stream import Redis, feed, redis_server, worker
+from deploy.bench.workload import alert_mix, visit
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MODEL, load_bundle, write_manifest
 
 DEPLOY: Final = Path(__file__).resolve().parent
@@ -147,29 +147,6 @@ def prometheus(
         server.close()
 
 
-class Redis:
-    """A Redis server on a fixed port that can be stopped and started again. It keeps nothing on disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port, self._folder = free_port(), folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Start the server, unless it runs."""
-        if self._process is not None:
-            return
-        command = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--dir", str(self._folder)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        """Kill the server, if it runs; its data are lost."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-
-
 @contextmanager
 def repeated(work: Callable[[int], None], pause: float) -> Iterator[None]:
     """Call a function with 0, 1, 2 and so on in a thread until the block ends, with pauses of some seconds."""
@@ -217,7 +194,7 @@ def without_band(curve: Mapping[str, Any]) -> dict[str, Any]:
 
 def http_requests(number: int, packets: Sequence[bytes]) -> list[Request]:
     """Return a round of requests: good and bad light curves and packets, a client that vanishes, look-ups."""
-    curves = columns(24, seed=number)
+    curves = alert_mix(24, seed=number)
     good = classify(curves[:16])
     mixed = classify([*curves[:2], too_bright(curves[2]), without_band(curves[3])])
     requests = [good, good, mixed, Request(good.data, vanish=True), request("/v1/classify", b'{"light_curves": [1]}')]
@@ -447,7 +424,7 @@ def _number(value: float, unit: str, decimals: int | None = None) -> str:
 
 def _one_band(port: int, number: int) -> None:
     """Send light curves as a broken pipeline would: every point in the same band."""
-    curves = [{**curve, "band": ["r"] * len(curve["band"])} for curve in columns(24, seed=10_000 + number)]
+    curves = [{**curve, "band": ["r"] * len(curve["band"])} for curve in alert_mix(24, seed=10_000 + number)]
     asyncio.run(drive(port, [with_key(classify(curves), "broker")], clients=1))
 
 
@@ -465,7 +442,7 @@ def main() -> None:
         with repeated(lambda number: _one_band(running.service.port, number), pause=0.1):
             time.sleep(40)
         time.sleep(10)
-        burst = [with_key(classify(columns(16, seed=number)), "broker") for number in range(150)]
+        burst = [with_key(classify(alert_mix(16, seed=number)), "broker") for number in range(150)]
         asyncio.run(drive(running.service.port, burst, clients=64))
         time.sleep(40)
         for path in sorted(DASHBOARDS.glob("*.json")):

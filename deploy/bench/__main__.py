@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from deploy.bench import engine_bench, hostile, hostile_stream, in_process, kafka, peers, report, stream, throughput
+from deploy.bench import engine_bench, hostile, in_process, kafka, peers, report, stream, throughput
 from deploy.bench.before import ARMS, Arm, compare
 from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.models.alerts.files import read_path
@@ -31,7 +31,6 @@ Part = Literal[
     "kernels",
     "gpu",
     "hostile",
-    "hostile_stream",
     "peers",
     "before",
 ]
@@ -56,10 +55,9 @@ class Bench(BaseSettings):
     kafka_parts: tuple[kafka.Part, ...] = Field(
         (), description="parts of kafka to measure, in this order, as a JSON list"
     )
-    kafka_minutes: float = Field(60, gt=0, description="minutes after which nothing more of kafka begins")
     servers: tuple[peers.Name, ...] = Field(peers.EVERY, description="other servers of the peers part, as a JSON list")
     environments: Path = Field(Path("build/peers"), description="where the other servers are installed")
-    hostile_seconds: float = Field(10, gt=0, description="seconds of each attack of the hostile parts")
+    hostile_seconds: float = Field(10, gt=0, description="seconds of each attack of the hostile part")
     hostile_scale: float = Field(1.0, gt=0, le=1, description="share of the attacks' force, for a trial")
     hostile_attacks: tuple[str, ...] = Field((), description="names of the attacks to measure, as a JSON list")
     before: Path | None = Field(None, description="checkout of another commit, installed in its own .venv")
@@ -100,9 +98,7 @@ class Bench(BaseSettings):
             case "stream":
                 return stream.measure(self.bundle, self.stream_scale, self.backlog, say)
             case "kafka":
-                return kafka.measure(
-                    self.bundle, self.stream_scale, say, self._keep, self.kafka_parts, self.kafka_minutes
-                )
+                return kafka.measure(self.bundle, self.stream_scale, say, self._keep, self.kafka_parts)
             case "kernels":  # both need the training extra
                 from deploy.bench import kernels
 
@@ -115,10 +111,6 @@ class Bench(BaseSettings):
                 rows = hostile.measure(self.bundle, self.hostile_seconds, self.hostile_scale, self.hostile_attacks, say)
                 print(hostile.table(rows))
                 return hostile.numbers(rows)
-            case "hostile_stream":
-                floods = hostile_stream.measure(self.bundle, self.hostile_seconds, say)
-                print(hostile_stream.table(floods))
-                return hostile_stream.numbers(floods)
             case "peers":
                 servers = peers.measure(
                     self.bundle, self.servers, self.environments, self.curves, min(self.rounds, peers.ROUNDS), say

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import onnxruntime as ort
 
-from deploy.bench.workload import Columns, graph_inputs
+from deploy.bench.workload import Columns
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from nightjar_alerts.models.runtime import Inputs, open_session, run
@@ -43,7 +43,7 @@ class Bare:
     def of(cls, folder: Path, curves: Sequence[Columns]) -> "Bare":
         """Open a bundle as the service does (CPU, one thread a run) and prepare every curve as a batch of one."""
         bundle = load_bundle(folder)
-        inputs = [graph_inputs(curve, bundle.manifest) for curve in curves]
+        inputs = [_inputs([tokens_of(curve, bundle.manifest)]) for curve in curves]
         bare = cls(open_session(bundle.model), inputs)
         bare.run(callers=1)  # the first run of a shape takes longer
         return bare
@@ -105,24 +105,18 @@ class Best:
     curves: int
 
     @classmethod
-    def of(cls, folder: Path, curves: Sequence[Columns], callers: int, among: int | None = None) -> "Best":
-        """Try every schedule with `callers` threads on (some of) the curves; keep the best for all of them.
-
-        Parameters
-        ----------
-        among : how many curves a schedule may choose among at a time, in the order they come in; by default all. No
-            service is faster whose clients have no more than that in flight.
-        """
+    def of(cls, folder: Path, curves: Sequence[Columns], callers: int) -> "Best":
+        """Try every schedule with `callers` threads on (some of) the curves; keep the best for all of them."""
         bundle = load_bundle(folder)
         session = open_session(bundle.model)
         tokens = [tokens_of(curve, bundle.manifest) for curve in curves]
         some = tokens[:SAMPLE]
-        ready = {budget: _runs(some, budget, among) for budget in BUDGETS}
+        ready = {budget: [_inputs(group) for group in cut(some, budget)] for budget in BUDGETS}
         rates = dict.fromkeys(BUDGETS, 0.0)
         for budget in [*BUDGETS] * (1 + TRIALS):  # the first run of a shape takes longer, and never the best
             rates[budget] = max(rates[budget], pace(session, ready[budget], callers, len(some)).per_second)
         best = max(BUDGETS, key=lambda budget: rates[budget])
-        return cls(session, best, _runs(tokens, best, among), len(tokens))
+        return cls(session, best, [_inputs(group) for group in cut(tokens, best)], len(tokens))
 
     def run(self, callers: int) -> BarePace:
         """Run every curve once, with `callers` threads that share the session."""
@@ -146,12 +140,6 @@ def cut(tokens: Sequence[Tokens], budget: int) -> list[list[Tokens]]:
         else:
             groups.append([one])
     return groups
-
-
-def _runs(tokens: Sequence[Tokens], budget: int, among: int | None) -> list[Inputs]:
-    """Return the inputs of every run of a schedule."""
-    windows = [tokens[first : first + (among or len(tokens))] for first in range(0, len(tokens), among or len(tokens))]
-    return [_inputs(group) for window in windows for group in cut(window, budget)]
 
 
 def _inputs(group: Sequence[Tokens]) -> Inputs:

@@ -17,8 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -27,7 +27,7 @@ import orjson
 
 from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, interval, spread
-from deploy.bench.service_process import ServiceProcess, free_port
+from deploy.bench.service_process import ServiceProcess, running
 from deploy.bench.stream import feed, milliseconds, redis_server, wait
 from deploy.bench.throughput import answered
 from deploy.bench.workload import alert_mix, packed_request, visit
@@ -145,8 +145,10 @@ def _start(
 ) -> dict[Arm, Measurement]:
     """Start what the arms need, and measure each once to warm up."""
     measurements: dict[Arm, Measurement] = {}
+    cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="nightjar-"))
+    start = partial(running, seconds=120, environment={**chosen, "XDG_CACHE_HOME": cache})
     if set(arms) & plans.keys():
-        service = stack.enter_context(_running(nightjar, "serve", chosen, "PORT"))
+        service = stack.enter_context(start(command=(nightjar, "serve")))
         for arm in arms:
             if arm in plans:
                 in_flight = 1 if arm == "lone" else BATCHES_IN_FLIGHT
@@ -155,30 +157,11 @@ def _start(
         client = stack.enter_context(redis_server())
         address = f"redis://{HOST}:{client.get_connection_kwargs()['port']}"
         ends = {"NIGHTJAR_SOURCE": f"{address}/alerts", "NIGHTJAR_SINK": f"{address}/results"}
-        worker = stack.enter_context(_running(nightjar, "worker", {**chosen, **ends}, "WORKER_PORT"))
+        worker = stack.enter_context(start(settings=ends, command=(nightjar, "worker")))
         measurements["stream"] = partial(_drain, worker, client, packets)
     for measure in measurements.values():
         measure()
     return measurements
-
-
-@contextmanager
-def _running(nightjar: Path, command: str, chosen: Mapping[str, str], port_setting: str) -> Iterator[ServiceProcess]:
-    """Run a ready process in a folder of its own, where it also keeps its caches."""
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
-        places = {"XDG_CACHE_HOME": folder, f"NIGHTJAR_{port_setting}": str(port)}
-        log = Path(folder, "log")
-        with log.open("wb") as sink:
-            process = subprocess.Popen(
-                [nightjar, command], env={**chosen, **places}, cwd=folder, stdout=sink, stderr=subprocess.STDOUT
-            )
-        service = ServiceProcess(process, port, log)
-        try:
-            service.wait_ready(120)
-            yield service
-        finally:
-            service.stop()
 
 
 def _send(service: ServiceProcess, plan: Path, in_flight: int) -> Usage:

@@ -1,11 +1,7 @@
-"""Benchmark of the engine: its simulation, other batching policies, bare onnxruntime, and a lone request.
-
-**Simulated and real** (:mod:`deploy.bench.simulation`), with the same trace and limits. Each round measures the cost of
-runs, simulates, and runs the real engine with the trace. Two simulations are compared with it: one with the costs
-measured before, which includes changes of the machine, and one with the costs of the replay, for queue and policy only.
+"""Benchmark of the engine: other batching policies, and a lone request.
 
 **A lone request**: one JSON light curve without other load, compared with its bare run. Each curve is run bare and
-over HTTP, in turn; the difference is taken curve by curve. The client is a blocking socket in this process.
+over HTTP, in turn; the difference is taken curve by curve. The client is http.client in this process.
 
 **Light curves** have the lengths of real alerts: lognormal around 50 points, and one in a hundred from a deep field.
 The cache is off, since curves are repeated.
@@ -17,13 +13,12 @@ and ratios are taken within a round.
 """
 
 import asyncio
-import json
 import re
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -33,113 +28,18 @@ import orjson
 from numpy.typing import NDArray
 
 from deploy.bench.bare import Bare, tokens_of
-from deploy.bench.http_load import HOST, request
+from deploy.bench.http_load import HOST
 from deploy.bench.report import Numbers, Spread, spread
-from deploy.bench.simulation.events import (
-    Contender,
-    Machine,
-    PolicyName,
-    TraceOutcome,
-    contenders,
-    fitted,
-    occupation,
-    replay,
-    simulate,
-)
-from deploy.bench.simulation.figures import Figures, figures
+from deploy.bench.simulation.events import Contender, PolicyName, contenders
 from deploy.bench.throughput import WrongAnswer, patient
-from deploy.bench.workload import LONGEST, Columns, Trace, alert_mix, visits
+from deploy.bench.workload import Columns, alert_mix
 from nightjar_alerts.models.runtime import run
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.engine.engine import Engine, engine_options
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
 
-WITHIN: Final = 1.0  # seconds, for goodput, which is not used here
-FIGURES: Final = ("throughput", "p50_ms", "p99_ms")
-
-
-class Ratios(NamedTuple):
-    """Simulated over measured, in the order of :data:`FIGURES`."""
-
-    before: tuple[float, ...]
-    afterwards: tuple[float, ...]
-
-
-def measure_agreement(model: LoadedModel, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``engine.simulated_vs_measured.FIGURE``, ``...FIGURE.runs_known`` and ``engine.simulation_error``."""
-    longest = min(LONGEST, TaskAdapter(model.bundle.manifest).max_points)
-    pairs = []
-    for number in range(rounds):
-        trace = visits(curves, 1, longest, np.random.default_rng(number))
-        pairs.append(_round(model, trace, contenders(engine_options(model.provider).limits)[OURS]))
-        ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(FIGURES, pairs[-1].before, strict=True))
-        say(f"simulated / measured, {number + 1}/{rounds}: {ratios}")
-    numbers: Numbers = {}
-    for index, name in enumerate(FIGURES):
-        numbers[f"engine.simulated_vs_measured.{name}"] = spread([one.before[index] for one in pairs])
-        numbers[f"engine.simulated_vs_measured.{name}.runs_known"] = spread([one.afterwards[index] for one in pairs])
-    numbers["engine.simulation_error"] = _error([one.before for one in pairs])
-    numbers["engine.simulation_error.runs_known"] = _error([one.afterwards for one in pairs])
-    return numbers
-
-
-def _round(model: LoadedModel, trace: Trace, ours: Contender) -> Ratios:
-    workers = engine_options(model.provider).workers
-    before = Machine(workers, model.cost, occupation(model, workers))
-    measured = asyncio.run(replay(trace, model, workers, ours.limits))
-    afterwards = Machine(workers, model.cost, fitted(measured.runs))
-    real = _figures(measured)
-    return Ratios(*(_over(_figures(simulate(trace, ours, machine)), real) for machine in (before, afterwards)))
-
-
-def _figures(outcome: TraceOutcome) -> Figures:
-    return figures(outcome, WITHIN)
-
-
-def _over(simulated: Figures, measured: Figures) -> tuple[float, ...]:
-    return tuple(getattr(simulated, name) / getattr(measured, name) for name in FIGURES)
-
-
-def _error(ratios: list[tuple[float, ...]]) -> float:
-    """Largest distance of a figure's median ratio from 1."""
-    return max(abs(float(median(column)) - 1) for column in zip(*ratios, strict=True))
-
-
 CURVES: Final = 100
-_PIECE: Final = 1 << 16
-
-
-class HttpLine:
-    """A connection that stays open."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection((HOST, port), timeout=30)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def ask(self, data: bytes) -> tuple[str, bytes]:
-        """Return head, in lower case, and body of the reply. Raises WrongAnswer for anything but 200."""
-        self._socket.sendall(data)
-        received = b""
-        while (split := received.find(b"\r\n\r\n")) < 0:
-            received += self._more()
-        head = received[:split].lower()
-        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
-        while len(received) < split + 4 + length:
-            received += self._more()
-        if head[9:12] != b"200":
-            raise WrongAnswer(received.decode("utf-8", "replace")[:500])
-        return head.decode("latin-1"), received[split + 4 :]
-
-    def close(self) -> None:
-        """Hang up."""
-        self._socket.close()
-
-    def _more(self) -> bytes:
-        piece = self._socket.recv(_PIECE)
-        if not piece:
-            raise WrongAnswer("the service hung up in the middle of a reply")
-        return piece
 
 
 class Lone(NamedTuple):
@@ -159,18 +59,18 @@ def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Call
     """Keys ``engine.lone_*``; medians over the curves of a round."""
     some = curves[:CURVES]
     bare = Bare.of(bundle, some)
-    requests = [request("/v1/classify", orjson.dumps(curve)).data for curve in some]
+    bodies = [orjson.dumps(curve) for curve in some]
     lone_rounds: list[list[Lone]] = []
     with patient(bundle) as service:
-        line = HttpLine(service.port)
+        connection = HTTPConnection(HOST, service.port, timeout=30)
         for number in range(1 + rounds):
-            lone_rounds.append([_ask_alone(line, data, bare, index) for index, data in enumerate(requests)])
+            lone_rounds.append([_ask_alone(connection, body, bare, index) for index, body in enumerate(bodies)])
             http_ms, alone = (
                 1e3 * median(one.over_http for one in lone_rounds[-1]),
                 1e3 * median(one.bare for one in lone_rounds[-1]),
             )
             say(f"lone, {number}/{rounds}: {http_ms:.2f} ms, of which bare {alone:.2f} ms")
-        line.close()
+        connection.close()
     return lone_numbers(lone_rounds[1:])  # the first round warms up
 
 
@@ -192,22 +92,23 @@ def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
     }
 
 
-def _ask_alone(line: HttpLine, data: bytes, bare: Bare, index: int) -> Lone:
-    """Classify a light curve over HTTP, then run the network bare."""
+def _ask_alone(connection: HTTPConnection, body: bytes, bare: Bare, index: int) -> Lone:
+    """Classify a light curve over HTTP, then run the network bare. Raises WrongAnswer."""
     began = time.perf_counter()
-    head, body = line.ask(data)
+    connection.request("POST", "/v1/classify", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    reply = response.read()
     over_http = time.perf_counter() - began
-    if json.loads(body)["results"][0]["status"] != "classified":
-        raise WrongAnswer(body.decode()[:500])
+    if response.status != 200 or orjson.loads(reply)["results"][0]["status"] != "classified":
+        raise WrongAnswer(reply.decode()[:500])
     began = time.perf_counter()
     run(bare.session, bare.inputs[index])
-    return Lone(over_http, time.perf_counter() - began, stages_of(head, over_http))
+    return Lone(over_http, time.perf_counter() - began, stages_of(response.headers["Server-Timing"], over_http))
 
 
-def stages_of(head: str, over_http: float) -> dict[str, float]:
+def stages_of(header: str, over_http: float) -> dict[str, float]:
     """Seconds by stage of a reply's ``Server-Timing``, with what lies between the stages and outside of them."""
-    header = head.partition("server-timing:")[2].partition("\r\n")[0]
-    seconds = {name.strip(): 1e-3 * float(value) for name, value in re.findall(r"([a-z_]+);dur=([0-9.]+)", header)}
+    seconds = {name: 1e-3 * float(value) for name, value in re.findall(r"([a-z_]+);dur=([0-9.]+)", header)}
     total = seconds.pop("total")
     return {**seconds, BETWEEN: total - sum(seconds.values()), OUTSIDE: over_http - total}
 
@@ -233,7 +134,6 @@ def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) 
         "engine.max_batch_tokens": options.limits.max_tokens,
     }
     numbers |= measure_policies(model, drawn, rounds, say)
-    numbers |= measure_agreement(model, curves, rounds, say)
     del model  # its threads' memory is not to be in the way of what follows
     return numbers | measure_lone(bundle, drawn, rounds, say)
 

@@ -25,7 +25,7 @@ from deploy.bench.bare import cut, tokens_of
 from deploy.bench.http_load import run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import running
-from deploy.bench.workload import BATCH, Columns, columns, packed_request
+from deploy.bench.workload import BATCH, Columns, alert_mix, packed_request
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
@@ -59,7 +59,7 @@ def measure(bundle: Path, say: Callable[[str], None]) -> Numbers:
             numbers[f"gpu.curves_per_s.{shape}"] = spread([size / each for each in seconds])
             say(f"{shape}: {1e3 * min(seconds):.2f} ms")
         _gpu_experts(Path(folder), numbers, say)
-        drawn = columns(GPU_CURVES, seed=5)
+        drawn = alert_mix(GPU_CURVES, seed=5)
         paces = real_mix(graph, "cuda", drawn, load_bundle(bundle).manifest)
         numbers["gpu.mix_per_s"] = spread(paces)
         served = _served_per_second(copy, drawn)

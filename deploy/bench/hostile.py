@@ -1,7 +1,7 @@
 """Attacks on the HTTP port of a real service, and the latency of a well-behaved client during each of them.
 
     python -m deploy.bench --parts '["hostile"]'
-    python -m deploy.bench.hostile ADDRESS PORT [CERTIFICATE]      the well-behaved client alone
+    python -m deploy.bench.hostile PORT [CERTIFICATE]      the well-behaved client alone
 
 Attacks are connections that are idle, slow or many, and bodies that cost more than their size. Floods of connections
 come through nginx with the shipped configuration, all others to the bare port. Each is measured for a few seconds:
@@ -14,7 +14,6 @@ same cores as the service, so its latency contains their cost, too.
 All attacks are bounded in connections, bytes and time, and go to loopback only.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -30,6 +29,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +37,7 @@ import numpy as np
 
 from deploy.bench.http_load import quantile
 from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
-from deploy.bench.report import Numbers
+from deploy.bench.report import ROOT, Numbers
 from deploy.bench.service_process import HOST, ServiceDied, ServiceProcess, running
 from nightjar_alerts.models.common import markdown_table
 
@@ -125,7 +125,7 @@ class AttackConnection:
                     self._has_transport = True
                     self._streams = await asyncio.open_connection(sock=self._socket, limit=READ_BYTES)
                     if self.target.tls is not None:  # afterwards: a handshake cut off must leave a transport to abort
-                        await self._streams[1].start_tls(self.target.tls, server_hostname="localhost")
+                        await self._streams[1].start_tls(self.target.tls, server_hostname=HOST)
                     self._streams[1].transport.set_write_buffer_limits(0)  # drain() waits until all is sent
                 self._streams[1].write(data)
                 await self._streams[1].drain()
@@ -595,7 +595,7 @@ def table(rows: Sequence[AttackRow]) -> str:
 
 def _attacked(service: _Attacked, attack: Attack, seconds: float, scale: float) -> AttackRow:
     """Attack the service while a well-behaved client uses it, from before the attack until after it."""
-    with _good_client(service.port, None if service.nginx is None else service.nginx.certificate) as good:
+    with _good_client(service.port, None if service.nginx is None else service.nginx.certificate) as stop:
         quiet = [_passing(QUIET_SECONDS)]
         before, computed, started = service.memory(), service.loop_seconds(), time.monotonic()
         target = Target(service.port, scale, started + seconds, service.tls)
@@ -607,7 +607,7 @@ def _attacked(service: _Attacked, attack: Attack, seconds: float, scale: float) 
         time.sleep(REST_SECONDS)
         after = service.memory()
         quiet.append(_passing(QUIET_SECONDS))
-        replies = good.stop()
+        replies = stop()
     hit = _between(replies, attacked)
     return AttackRow(
         attack.name, sent / MB, 1e3 * max((reply.seconds for reply in hit), default=PATIENCE_SECONDS),
@@ -653,28 +653,20 @@ async def _watched(service: _Attacked, attack: Attack, target: Target) -> tuple[
     return task.result(), peak
 
 
-class _GoodClient:
-    """The well-behaved client, a process of its own."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
-
-    def stop(self) -> list[TimedReply]:
-        """Stop it and return its requests in order."""
-        out, _ = self._process.communicate()
-        return [TimedReply(*one) for one in json.loads(out)]
-
-
 @contextlib.contextmanager
-def _good_client(port: int, certificate: Path | None = None) -> Iterator[_GoodClient]:
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "deploy.bench.hostile", GOOD_ADDRESS, str(port)]
-    command += [] if certificate is None else [str(certificate)]
-    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def _good_client(port: int, certificate: Path | None = None) -> Iterator[Callable[[], list[TimedReply]]]:
+    """Run the well-behaved client, a process of its own; yields what stops it and returns its requests in order."""
+    command = [sys.executable, "-m", "deploy.bench.hostile", str(port), *([str(certificate)] if certificate else [])]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+
+        def stop() -> list[TimedReply]:
+            out, _ = process.communicate()
+            return [TimedReply(*one) for one in json.loads(out)]
+
         try:
             assert process.stdout is not None
             process.stdout.readline()  # it has started
-            yield _GoodClient(process)
+            yield stop
         finally:
             process.kill()
 
@@ -685,44 +677,29 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def send(address: str, port: int, request: bytes, tls: ssl.SSLContext | None = None) -> tuple[float, int]:
-    """Send a request on a new connection from ``address``; return seconds and status, 0 for no reply."""
-    started, status = time.perf_counter(), 0
-    try:
-        with contextlib.ExitStack() as stack:
-            connection = stack.enter_context(socket.create_connection((HOST, port), PATIENCE_SECONDS, (address, 0)))
-            if tls is not None:
-                connection = stack.enter_context(tls.wrap_socket(connection, server_hostname="localhost"))
-            connection.sendall(request)
-            reply = b""
-            while piece := connection.recv(65536):
-                reply += piece
-            status = int(reply[9:12] or 0)
-    except OSError:
-        pass
-    return time.perf_counter() - started, status
-
-
-def good_requests(
-    address: str, port: int, certificate: Path | None, stopped: Callable[[], bool]
-) -> Iterator[TimedReply]:
-    """Classify one light curve after another, with a pause between them."""
+def good_requests(port: int, tls: ssl.SSLContext | None, stopped: Callable[[], bool]) -> Iterator[TimedReply]:
+    """Classify one light curve after another, each on a new connection, with a pause between them."""
     body = json.dumps(light_curve(30)).encode()
-    head = HEAD % b"application/json" + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-    tls = None if certificate is None else client_context(certificate)
+    source = (GOOD_ADDRESS, 0)
     while not stopped():
-        began = time.monotonic()
-        yield TimedReply(began, *send(address, port, head + body, tls))
+        if tls is None:
+            connection = HTTPConnection(HOST, port, PATIENCE_SECONDS, source)
+        else:
+            connection = HTTPSConnection(HOST, port, timeout=PATIENCE_SECONDS, source_address=source, context=tls)
+        began, status = time.monotonic(), 0
+        with contextlib.closing(connection), contextlib.suppress(OSError, HTTPException):
+            connection.request("POST", "/v1/classify", body, {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            reply.read()
+            status = reply.status
+        yield TimedReply(began, time.monotonic() - began, status)
         time.sleep(PAUSE_SECONDS)
 
 
 def main() -> None:
     """Run the well-behaved client until standard input ends, and print its requests."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.bench.hostile", description="the well-behaved client")
-    parser.add_argument("address")
-    parser.add_argument("port", type=int)
-    parser.add_argument("certificate", type=Path, nargs="?", help="certificate to trust; without one there is no TLS")
-    options = parser.parse_args()
+    port, *certificate = sys.argv[1:]
+    tls = client_context(Path(certificate[0])) if certificate else None
     print("started", flush=True)
     ended = threading.Event()
 
@@ -731,7 +708,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    print(json.dumps(list(good_requests(options.address, options.port, options.certificate, ended.is_set))))
+    print(json.dumps(list(good_requests(int(port), tls, ended.is_set))))
 
 
 if __name__ == "__main__":

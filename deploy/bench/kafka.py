@@ -1,23 +1,19 @@
-"""The worker between topics of a real Kafka: visits, rebalances, kills and broken brokers, counted from outside.
+"""The worker between topics of a real Kafka: visits, cost of exactly once, rebalances and kills, counted from outside.
 
     python -m deploy.bench --parts '["kafka"]' --output build/kafka.json
-    python -m deploy.bench --parts '["kafka"]' --kafka-parts '["kills", "commits"]' --kafka-minutes 5
-    python -m deploy.bench.kafka SCALE [PART ...]        some parts at a smaller scale
+    python -m deploy.bench --parts '["kafka"]' --kafka-parts '["kills"]' --stream-scale 0.1
 
 One local broker (:mod:`deploy.bench.brokers`) and real worker processes. Each figure is stored as soon as it is known,
 so that an interrupted run keeps its results.
 """
 
 import itertools
-import json
 import statistics
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -27,14 +23,12 @@ import numpy as np
 
 from deploy.bench.brokers import Brokers, brokers, home
 from deploy.bench.kafka_trial import PARTITIONS, Trial, answered, assigned, until
-from deploy.bench.report import Numbers, interval, spread
+from deploy.bench.report import Numbers, interval
 from deploy.bench.service_process import ServiceProcess
 from deploy.bench.workload import visit
 from nightjar_alerts.service.engine.machine import usable_cores
 
-Part = Literal[
-    "visits", "rebalance", "kills", "kills_loaded", "outages", "commits", "price", "steady", "drain",
-]  # fmt: skip
+Part = Literal["visits", "rebalance", "kills", "kills_loaded", "price", "steady", "drain"]
 VISITS: Final = (10_000, 40_000)
 ARRIVAL_SECONDS: Final = 5.0
 WAITING: Final = 20_000
@@ -42,41 +36,32 @@ LEAST_WAITING: Final = 10_000  # with fewer the work is over before the second w
 STAY_SECONDS: Final = 6.0
 REBALANCES: Final = 3  # times that a second worker joins and leaves
 KILLS: Final = 20
-LANES: Final = 2  # workers between topics of their own, killed side by side: starting one takes longer than all else
 RATE: Final = 270
 KILLED_SECONDS: Final = 2.5
 """Seconds of that rate before each kill; it strikes in the last of them."""
 KILLED_SESSION_MS: Final = 3000
 LOADED: Final = 50_000  # alerts that wait while workers are killed at full load
-WORK_ALERTS: Final = 500  # that each of them answers at least before it is killed
-HEIR_ALERTS: Final = 100  # that its successor answers at least before it ends
+WORK_ALERTS: Final = 500  # that each worker answers at least before it is killed
+SUCCESSOR_ALERTS: Final = 100  # that its successor answers at least before it ends
 LEAST_LEFT: Final = 2_000  # with fewer left a kill would not be one at full load
 ROUND_ALERTS: Final = 8_000
-COMMIT_ROUNDS: Final = 7
 PRICE_ROUNDS: Final = 4
 STEADY_SECONDS: Final = 20.0
 WORKERS: Final = (1, 2, 4)
 WARM: Final = 100
-FAULTS: Final = ("killed", "silent")
-OUTAGE_SECONDS: Final = 10.0
-NEVER_SECONDS: Final = 60.0
-"""Seconds of silence after everything is mended that count as standing still."""
 
 Say = Callable[[str], None]
 Keep = Callable[[Numbers], None]
 
 
-def measure(
-    bundle: Path, scale: float, say: Say, keep: Keep, parts: Sequence[Part] = (), minutes: float = 60.0
-) -> Numbers:
-    """Keys ``kafka.*``; ``kafka.failed.NAME`` for each part that came to no end.
+def measure(bundle: Path, scale: float, say: Say, keep: Keep, parts: Sequence[Part]) -> Numbers:
+    """Keys ``kafka.*``.
 
     Parameters
     ----------
     scale : share of alerts, rounds and kills, for a trial.
     keep : is given each figure once it is known, and again when it is known better.
-    parts : what to measure, in this order; everything when empty, the most wanted first.
-    minutes : after which no part, round or kill begins any more.
+    parts : what to measure, in this order; everything when empty.
     """
     if home() is None:
         say("no unpacked Kafka (NIGHTJAR_KAFKA_HOME) or no Java: nothing was measured between topics")
@@ -88,52 +73,31 @@ def measure(
         keep(figures)
 
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder, brokers(Path(folder)) as cluster:
-        bench = KafkaBench(cluster, bundle, scale, time.monotonic() + 60 * minutes, say, note)
+        bench = KafkaBench(cluster, bundle, scale, say, note)
         note({"kafka.scale": scale})
         for name in parts or PARTS:
-            _run(bench, name)
+            say(f"- {name}")
+            PARTS[name](bench)
     return numbers
-
-
-def _run(bench: "KafkaBench", name: Part) -> None:
-    """Measure one part; what the others measure is not lost when it fails."""
-    if bench.over:
-        bench.say(f"{name}: left out, the time is over")
-        return
-    started = time.monotonic()
-    try:
-        PARTS[name](bench)
-    except Exception as error:
-        bench.note({f"kafka.failed.{name}": 1.0})
-        bench.say(f"{name}: failed: {type(error).__name__}: {error}")
-    bench.say(f"{name}: took {time.monotonic() - started:.0f} s")
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaBench:
-    """Cluster, bundle, amount and end of the measurement, and the progress callback."""
+    """Cluster, bundle and amount of the measurement, and the progress callbacks."""
 
     cluster: Brokers
     bundle: Path
     scale: float
-    end: float
     say: Say
     note: Keep
-
-    @property
-    def over(self) -> bool:
-        """Return whether time is up."""
-        return time.monotonic() > self.end
 
     def trial(self) -> Trial:
         """Create new topics."""
         return Trial(self.cluster, self.bundle)
 
-    def times(self, count: int) -> Iterator[int]:
-        """Yield numbers of rounds or kills from 0: the scaled count, at least two, until time is up."""
-        for number in range(max(2, round(count * self.scale))):
-            if not self.over or number == 0:
-                yield number
+    def times(self, count: int) -> range:
+        """Return the numbers of rounds or kills from 0: the scaled count, at least two."""
+        return range(max(2, round(count * self.scale)))
 
     def alerts(self, count: int) -> int:
         """Scale a number of alerts."""
@@ -174,9 +138,9 @@ def _visit(bench: KafkaBench, count: int, seconds: float, workers: int = 1, warm
 class WorkerArm:
     """One of two workers that are compared: ready, warm, between topics of its own, fed in its turn alone."""
 
-    def __init__(self, bench: KafkaBench, stack: ExitStack, once: bool = False, seldom: bool = False) -> None:
+    def __init__(self, bench: KafkaBench, stack: ExitStack, once: bool) -> None:
         self._trial = bench.trial()
-        worker = stack.enter_context(self._trial.worker(once=once, seldom=seldom))
+        worker = stack.enter_context(self._trial.worker(once=once))
         until(lambda: assigned(worker) == PARTITIONS)
         self._answers, self._fed = stack.enter_context(self._trial.answers()), 0
         self.rate(WARM)
@@ -189,41 +153,25 @@ class WorkerArm:
         return 1000 * count / (self._answers.last_ms - min(stamps.values()))
 
 
-def _rounds(bench: KafkaBench, count: int, one: WorkerArm, other: WorkerArm) -> Iterator[tuple[float, float]]:
-    """Alerts a second of both arms in turn; who comes first changes from round to round."""
-    for number in bench.times(count):
-        arms = (one, other) if number % 2 else (other, one)
-        rates = {arm: arm.rate(bench.alerts(ROUND_ALERTS)) for arm in arms}
-        bench.say(f"round {number + 1}: {rates[one]:.0f} and {rates[other]:.0f} alerts/s")
-        yield rates[one], rates[other]
-
-
 def price(bench: KafkaBench) -> None:
     """Share of the alerts a second that transactions cost: medians of rounds of both, in turn."""
     least, exactly = list[float](), list[float]()
     with ExitStack() as stack:
-        arms = WorkerArm(bench, stack), WorkerArm(bench, stack, once=True)
-        for rates in _rounds(bench, PRICE_ROUNDS, *arms):
-            least.append(rates[0])
-            exactly.append(rates[1])
+        arms = {once: WorkerArm(bench, stack, once) for once in (False, True)}
+        for number in bench.times(PRICE_ROUNDS):
+            # Who comes first changes from round to round.
+            rates = {
+                once: arms[once].rate(bench.alerts(ROUND_ALERTS)) for once in sorted(arms, reverse=number % 2 == 1)
+            }
+            bench.say(f"round {number + 1}: {rates[False]:.0f} and, exactly once, {rates[True]:.0f} alerts/s")
+            least.append(rates[False])
+            exactly.append(rates[True])
             plain, whole = statistics.median(least), statistics.median(exactly)
             low, high = interval([1 - b / a for a, b in zip(least, exactly, strict=True)])
             name = "kafka.exactly_once_price"
             bench.note({name: 1 - whole / plain, f"{name}.low": low, f"{name}.high": high})
             bench.note({"kafka.at_least_once_per_s": plain, "kafka.exactly_once_per_s": whole})
             bench.note({"kafka.price_rounds": float(len(least))})
-
-
-def commits(bench: KafkaBench) -> None:
-    """Alerts a second with a commit twenty times a second over those with one every five seconds, in turn."""
-    ratios, name = list[float](), "kafka.commit_often_ratio"
-    with ExitStack() as stack:
-        arms = WorkerArm(bench, stack), WorkerArm(bench, stack, seldom=True)
-        for often, seldom in _rounds(bench, COMMIT_ROUNDS, *arms):
-            ratios.append(often / seldom)
-            low, high = interval(ratios)
-            bench.note({name: spread(ratios), f"{name}.low": low, f"{name}.high": high})
-            bench.note({"kafka.commit_rounds": float(len(ratios))})
 
 
 def steady(bench: KafkaBench) -> None:
@@ -286,32 +234,17 @@ def _standstill(service: ServiceProcess, seconds: float, is_work_left: Callable[
 
 def kills(bench: KafkaBench) -> None:
     """Alerts answered twice for each worker that is killed at a steady rate, once it has caught up."""
-    counts_by_lane, one_at_a_time = dict[int, tuple[int, int]](), threading.Lock()
-
-    def note(lane: int, repeated: int, killed: int) -> None:
-        with one_at_a_time:
-            counts_by_lane[lane] = repeated, killed
-            repeated, killed = (sum(column) for column in zip(*counts_by_lane.values(), strict=True))
-            _note_kills(bench, "kafka.repeats_per_kill", "kafka.kills", repeated, killed)
-
-    with ThreadPoolExecutor(LANES) as lanes:
-        for one in [lanes.submit(_kill_in_turn, bench, bench.trial(), partial(note, lane)) for lane in range(LANES)]:
-            one.result()
-
-
-def _kill_in_turn(bench: KafkaBench, trial: Trial, note: Callable[[int, int], None]) -> None:
-    """Kill one worker after the other; report duplicates and kills each time all alerts are published."""
-    each, fed = int(RATE * KILLED_SECONDS), 0
-    with trial.answers() as answers, ThreadPoolExecutor(1) as apart:
-        for number in itertools.chain(bench.times(KILLS // LANES), [None]):
+    trial, each, fed = bench.trial(), int(RATE * KILLED_SECONDS), 0
+    with trial.answers() as answers, ThreadPoolExecutor(1) as feeder:
+        for number in itertools.chain(bench.times(KILLS), [None]):
             with trial.worker(session_ms=KILLED_SESSION_MS) as worker:
                 until(lambda: assigned(worker) == PARTITIONS)
                 answers.wait(fed)
-                note(answers.repeats(), fed // each)
+                _note_kills(bench, "", answers.repeats(), fed // each)
                 if number is None:  # the last one only brings everything to an end
                     worker.stop(60)
                     break
-                feeding = apart.submit(trial.feed, packets(fed, each), KILLED_SECONDS)
+                feeding = feeder.submit(trial.feed, packets(fed, each), KILLED_SECONDS)
                 time.sleep(KILLED_SECONDS - 1 + number % 10 / 10)
                 worker.process.kill()
                 feeding.result()
@@ -335,47 +268,22 @@ def kills_loaded(bench: KafkaBench) -> None:
                 until(partial(at_work, worker))
                 time.sleep(number % 5 * 0.1)  # anywhere between two commits
             killed += 1
-            with trial.worker(session_ms=KILLED_SESSION_MS) as heir:
-                until(partial(at_work, heir, HEIR_ALERTS))
-                heir.stop(60)  # in peace: after two deaths in a row suspects would be tried alone
-            _note_kills(bench, "kafka.repeats_per_kill_full_load", "kafka.kills_full_load", answers.repeats(), killed)
+            with trial.worker(session_ms=KILLED_SESSION_MS) as successor:
+                until(partial(at_work, successor, SUCCESSOR_ALERTS))
+                successor.stop(
+                    60
+                )  # in peace: after two deaths in a row the worker would process suspected alerts in isolation
+            _note_kills(bench, "_full_load", answers.repeats(), killed)
         with trial.worker() as worker:
             answers.wait(waiting)
             worker.stop(60)
-        _note_kills(bench, "kafka.repeats_per_kill_full_load", "kafka.kills_full_load", answers.repeats(), killed)
+        _note_kills(bench, "_full_load", answers.repeats(), killed)
 
 
-def _note_kills(bench: KafkaBench, key: str, counted: str, repeated: int, killed: int) -> None:
+def _note_kills(bench: KafkaBench, load: str, repeated: int, killed: int) -> None:
     if killed:
         bench.say(f"{killed} kills: {repeated} duplicates")
-        bench.note({key: repeated / killed, counted: float(killed)})
-
-
-def outages(bench: KafkaBench) -> None:
-    """Return seconds from a broker's return to the first new result, by failure and delivery guarantee."""
-    key, longest = "kafka.return_to_first_answer_s", 0.0
-    for fault, (name, once) in itertools.product(FAULTS, (("at_least_once", False), ("exactly_once", True))):
-        took = _outage(bench, fault, once)
-        longest = max(longest, took)
-        bench.say(f"broker {fault}, {name}: first answer after {took:.1f} s")
-        bench.note({f"{key}.{fault}.{name}": took, key: longest})
-
-
-def _outage(bench: KafkaBench, fault: str, once: bool) -> float:
-    """Seconds from a broker's return to the first new answer."""
-    trial, cluster = bench.trial(), bench.cluster
-    breaks, mends = (cluster.kill, cluster.start) if fault == "killed" else (cluster.hang, cluster.wake)
-    with trial.worker(once), trial.answers() as answers:
-        trial.feed(packets(0, 300), 1.0)
-        answers.wait(300)
-        breaks(1)
-        time.sleep(OUTAGE_SECONDS)
-        mends(1)
-        back = time.monotonic()
-        trial.feed(packets(300, 300), 0)
-        with suppress(TimeoutError):
-            answers.wait(301, NEVER_SECONDS)
-        return min(time.monotonic() - back, NEVER_SECONDS)
+        bench.note({f"kafka.repeats_per_kill{load}": repeated / killed, f"kafka.kills{load}": float(killed)})
 
 
 PARTS: Final[Mapping[Part, Callable[[KafkaBench], None]]] = {
@@ -383,8 +291,6 @@ PARTS: Final[Mapping[Part, Callable[[KafkaBench], None]]] = {
     "rebalance": rebalance,
     "kills": kills,
     "kills_loaded": kills_loaded,
-    "outages": outages,
-    "commits": commits,
     "price": price,
     "steady": steady,
     "drain": drain,
@@ -401,16 +307,3 @@ def packets(first: int, count: int) -> list[bytes]:
 @cache
 def _thousand(number: int) -> list[bytes]:
     return visit(1000, seed=number, first=1000 * number)
-
-
-def main() -> None:
-    """Measure one tree alone and print the numbers."""
-    from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
-
-    say: Say = partial(print, flush=True)
-    chosen: list[Part] = [name for name in PARTS if name in sys.argv[2:]]
-    print(json.dumps(measure(DEFAULT_BUNDLE, float(sys.argv[1]), say, lambda _: None, chosen), indent=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,38 +1,26 @@
 """One trial on a real Kafka: two new topics, workers between them, alerts sent and results received.
 
 The broker timestamps alerts and results, so no other clock is needed. Duplicates are identified by the keys of the
-results. ``BENCH_WORKER_TREE`` names another checkout to measure.
+results.
 """
 
 import itertools
-import os
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.bench.brokers import Brokers
-from deploy.bench.service_process import HOST, ServiceProcess, free_port
+from deploy.bench.service_process import WORKER, ServiceProcess, start
 
 PARTITIONS: Final = 4
 FIRST_ID: Final = 10**17  # of the alerts of a visit
 SESSION_MS: Final = 6000
 PATIENCE_SECONDS: Final = 300.0
-SELDOM: Final = """
-import runpy, sys
-from nightjar_alerts.service.stream.kafka import commits, source
-commits.COMMIT_SECONDS, commits.MAX_UNCOMMITTED = 5.0, 1 << 40
-source.KafkaSource.commit_window = lambda self: None
-sys.argv = ["service", "worker"]
-runpy.run_module("nightjar_alerts.service", run_name="__main__")
-"""
-"""Settings of a worker that commits every five seconds, as Kafka clients do by default."""
 _NUMBERS: Final = itertools.count(1)
 
 
@@ -42,19 +30,18 @@ class Trial:
     Parameters
     ----------
     bundle : what the workers serve.
-    config : further properties of the topic of alerts.
 
     Attributes
     ----------
     source, sink : names of the topics.
     """
 
-    def __init__(self, cluster: Brokers, bundle: Path, config: Mapping[str, str] | None = None) -> None:
+    def __init__(self, cluster: Brokers, bundle: Path) -> None:
         self._cluster, self._bundle = cluster, bundle
         number = next(_NUMBERS)
         self.source, self.sink = f"alerts-{number}", f"results-{number}"
         stamped = {"message.timestamp.type": "LogAppendTime"}
-        cluster.create(self.source, PARTITIONS, **(stamped | dict(config or {})))
+        cluster.create(self.source, PARTITIONS, **stamped)
         cluster.create(self.sink, 2, **stamped)
 
     @property
@@ -63,43 +50,31 @@ class Trial:
         return self._cluster.hosts()
 
     @contextmanager
-    def worker(
-        self, once: bool = False, runs: int = 0, seldom: bool = False, session_ms: int = SESSION_MS
-    ) -> Iterator[ServiceProcess]:
+    def worker(self, once: bool = False, runs: int = 0, session_ms: int = SESSION_MS) -> Iterator[ServiceProcess]:
         """Run a worker process, ready; killed at the end where it has not ended before.
 
         Parameters
         ----------
         once : whether it publishes in transactions.
         runs : runs of the network at once; 0 leaves it to the worker.
-        seldom : whether it commits every few seconds alone.
         session_ms : time after which the group misses a member that was killed.
         """
-        port = free_port()
         session = f"session.timeout.ms={session_ms}&heartbeat.interval.ms={session_ms // 6}"
         with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
             settings = {
-                "HOST": HOST, "WORKER_PORT": port, "BUNDLE": self._bundle, "CACHE_BYTES": 0, "WORKERS": runs,
-                "SOURCE": f"kafka://{self.hosts}/{self.source}?group={self.source}&{session}"
+                "NIGHTJAR_CACHE_BYTES": "0",
+                "NIGHTJAR_WORKERS": str(runs),
+                "NIGHTJAR_SOURCE": f"kafka://{self.hosts}/{self.source}?group={self.source}&{session}"
                 "&topic.metadata.refresh.interval.ms=2000",
-                "SINK": f"kafka://{self.hosts}/{self.sink}{'?exactly_once=yes' if once else ''}",
-                "DEAD_LETTERS": f"file:{folder}/letters/",
-            }  # fmt: skip
-            environment = {**os.environ, **{f"NIGHTJAR_{name}": str(value) for name, value in settings.items()}}
-            tree = os.environ.get("BENCH_WORKER_TREE")
-            if tree:
-                environment["PYTHONPATH"] = tree
-            log = Path(folder, "log")
-            with log.open("wb") as sink:
-                command = [sys.executable, *(("-c", SELDOM) if seldom else ("-m", "nightjar_alerts.service", "worker"))]
-                process = subprocess.Popen(command, env=environment, stderr=sink, cwd=tree)
-            service = ServiceProcess(process, port, log)
+                "NIGHTJAR_SINK": f"kafka://{self.hosts}/{self.sink}{'?exactly_once=yes' if once else ''}",
+                "NIGHTJAR_DEAD_LETTERS": f"file:{folder}/letters/",
+            }
+            service = start(Path(folder), self._bundle, settings, WORKER)
             try:
                 service.wait_ready(PATIENCE_SECONDS)
                 yield service
             finally:
-                with suppress(ProcessLookupError):
-                    service.process.kill()
+                service.process.kill()
                 service.process.wait()
 
     def answers(self) -> "AnswerTopic":
@@ -156,46 +131,28 @@ class AnswerTopic:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def _read(self) -> None:
+    def wait(self, count: int, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait for the results of a number of alerts; raises TimeoutError."""
+        until(lambda: self.count() >= count, seconds, f"not all of {count} alerts were answered")
+
+    def wait_total(self, count: int) -> None:
+        """Wait for a number of results of alerts that were sent several times; raises TimeoutError."""
+        until(lambda: self.count() and self._keys.total() >= count, what=f"{count} results did not come")
+
+    def count(self) -> int:
+        """Alerts answered so far."""
         for message in self._consumer.consume(2000, 0.05):
             if message.error() is None:
                 key, stamp = message.key() or b"", message.timestamp()[1]
                 self._keys[key] += 1
                 self.stamps.setdefault(_number(key), stamp)
                 self.last_ms = max(self.last_ms, stamp)
-
-    def wait(self, count: int, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait for the results of a number of alerts; raises TimeoutError."""
-        self._wait(count, seconds, lambda: len(self._keys))
-
-    def wait_total(self, count: int, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait for a number of results of alerts that were sent several times; raises TimeoutError."""
-        self._wait(count, seconds, self._keys.total)
-
-    def _wait(self, count: int, seconds: float, count_so_far: Callable[[], int]) -> None:
-        end = time.monotonic() + seconds
-        while count_so_far() < count:
-            self._read()
-            if time.monotonic() > end:
-                raise TimeoutError(f"{count_so_far()} of {count} alerts were answered")
-
-    def wait_for(self, numbers: Iterable[int], seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until the alerts of these numbers are answered; raises TimeoutError."""
-        missing, end = set(numbers), time.monotonic() + seconds
-        while missing := missing - self.stamps.keys():
-            self._read()
-            if time.monotonic() > end:
-                raise TimeoutError(f"{len(missing)} alerts were not answered: {sorted(missing)[:5]}")
-
-    def count(self) -> int:
-        """Alerts answered so far."""
-        self._read()
         return len(self._keys)
 
     def repeats(self) -> int:
         """Answers beyond the first to the same alert."""
         for _ in range(20):
-            self._read()
+            self.count()
         return self._keys.total() - len(self._keys)
 
 
@@ -222,10 +179,10 @@ def assigned(service: ServiceProcess) -> int:
     return metric(service, "nightjar_stream_assigned_partitions")
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds; raises TimeoutError."""
-    end = time.monotonic() + PATIENCE_SECONDS
+def until(holds: Callable[[], object], seconds: float = PATIENCE_SECONDS, what: str = "waited in vain") -> None:
+    """Wait until something holds; raises TimeoutError with a message."""
+    end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
-            raise TimeoutError("waited in vain")
+            raise TimeoutError(what)
         time.sleep(0.05)

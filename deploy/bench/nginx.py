@@ -69,7 +69,7 @@ def running_nginx(folder: Path, service_port: int, changes: Mapping[str, str] | 
     folder.mkdir()
     certificate = ["-keyout", f"{folder}/privkey.pem", "-out", f"{folder}/fullchain.pem", "-subj", "/CN=localhost"]
     kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    names = ["-addext", "subjectAltName=DNS:localhost"]
+    names = ["-addext", f"subjectAltName=DNS:localhost,IP:{HOST}"]
     subprocess.run(["openssl", "req", *kind, *certificate, *names], check=True, capture_output=True)
     plain_port, port = free_port(), free_port()
     text = SHIPPED.read_text()

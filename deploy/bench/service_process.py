@@ -3,8 +3,8 @@
     with running(bundle) as service:
         urllib.request.urlopen(f"{service.url}/readyz")
 
-The process is ``nightjar serve``, configured by environment variables, with its log in a file, since a full pipe would
-block it.
+The process is ``nightjar serve`` or ``nightjar worker``, configured by environment variables, with its log in a file,
+since a full pipe would block it.
 """
 
 import os
@@ -14,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 HOST = "127.0.0.1"
+SERVE = (sys.executable, "-m", "nightjar_alerts.service", "serve")
+WORKER = (sys.executable, "-m", "nightjar_alerts.service", "worker")
 START_SECONDS = 400.0  # on a machine with much else to do; a few otherwise
 STOP_SECONDS = 30.0
 
@@ -51,14 +53,11 @@ class ServiceProcess:
 
     def cpu_seconds(self) -> float:
         """Processor time the process has used so far, in all threads."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_seconds(Path(f"/proc/{self.process.pid}/stat"))
 
     def loop_seconds(self) -> float:
         """Processor time that the main thread, which runs the event loop, has used so far."""
-        stat = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat").read_text()
-        fields = stat.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_seconds(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat"))
 
     def get(self, path: str, timeout: float = 5.0) -> int:
         """Status code of a GET; raises OSError or HTTPException while nothing answers."""
@@ -94,6 +93,11 @@ class ServiceProcess:
             raise ServiceDied(f"still there {seconds:.0f} s after SIGTERM\n{self.log.read_text()}") from None
 
 
+def _cpu_seconds(stat: Path) -> float:
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def free_port() -> int:
     """Return an unused TCP port."""
     with socket.socket() as probe:
@@ -101,8 +105,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] | None = None) -> ServiceProcess:
-    """Start the service, without waiting for it.
+def start(
+    folder: Path,
+    bundle: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    command: Sequence[str | Path] = SERVE,
+    environment: Mapping[str, str] = os.environ,
+) -> ServiceProcess:
+    """Start a service or a worker, without waiting for it.
 
     Parameters
     ----------
@@ -111,14 +121,15 @@ def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] 
     settings : more settings, by environment name (``NIGHTJAR_WORKERS``).
     """
     port = free_port()
-    chosen = {"NIGHTJAR_HOST": HOST, "NIGHTJAR_PORT": str(port), "NIGHTJAR_DRAIN_DELAY": "0"}
+    chosen = {name: str(port) for name in ("NIGHTJAR_PORT", "NIGHTJAR_WORKER_PORT")}
+    chosen |= {"NIGHTJAR_HOST": HOST, "NIGHTJAR_DRAIN_DELAY": "0"}
     if bundle is not None:
         chosen["NIGHTJAR_BUNDLE"] = str(bundle)
     log = folder / f"service-{port}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nightjar_alerts.service", "serve"],
-            env={**os.environ, **chosen, **(settings or {})},
+            command,
+            env={**environment, **chosen, **(settings or {})},
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
@@ -128,11 +139,15 @@ def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] 
 
 @contextmanager
 def running(
-    bundle: Path | None = None, settings: Mapping[str, str] | None = None, seconds: float = START_SECONDS
+    bundle: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    seconds: float = START_SECONDS,
+    command: Sequence[str | Path] = SERVE,
+    environment: Mapping[str, str] = os.environ,
 ) -> Iterator[ServiceProcess]:
-    """Run a ready service for the length of a ``with`` block. Raises ServiceDied when it dies or will not stop."""
+    """Run a ready process for the length of a ``with`` block. Raises ServiceDied when it dies or will not stop."""
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
-        service = start(Path(folder), bundle, settings)
+        service = start(Path(folder), bundle, settings, command, environment)
         try:
             service.wait_ready(seconds)
             yield service

@@ -9,14 +9,12 @@ Processor time of an alert is measured by step: decode, featurise, run, encode, 
 
 import io
 import json
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from itertools import cycle, islice
 from pathlib import Path
@@ -27,7 +25,7 @@ import numpy as np
 
 from deploy.bench.bare import Bare, Best
 from deploy.bench.report import Numbers
-from deploy.bench.service_process import HOST, ServiceProcess, free_port
+from deploy.bench.service_process import HOST, WORKER, ServiceProcess, free_port, running
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from nightjar_alerts.models.alerts import plans
 from nightjar_alerts.models.alerts.envelopes import read_packet
@@ -44,6 +42,7 @@ from nightjar_alerts.service.inference import Outcome
 STEP_SECONDS: Final = 0.05
 AT_ONCE: Final = 500  # alerts in a round trip to the server
 PATIENCE_SECONDS: Final = 600.0
+START_SECONDS: Final = 120.0
 
 
 def feed(client: Any, packets: Sequence[bytes], seconds: float = 0.0, stream: str = "alerts") -> None:
@@ -73,49 +72,64 @@ def milliseconds(entry: bytes) -> int:
     return int(entry.partition(b"-")[0])
 
 
+class Redis:
+    """A Redis server on a port of its own that can be killed and started again. It keeps nothing on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self._folder = free_port(), folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, unless it runs."""
+        if self._process is not None:
+            return
+        command = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--dir", str(self._folder)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        """Kill the server, if it runs; its data are lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def client(self) -> Any:
+        """Return a client that waits for the server, with the worker's consumer group on the stream ``alerts``."""
+        import redis
+
+        retry = redis.retry.Retry(redis.backoff.ConstantBackoff(0.1), 600)
+        client = redis.Redis(HOST, self.port, protocol=2, retry=retry)
+        client.xgroup_create("alerts", "nightjar", "0", mkstream=True)
+        return client
+
+
 @contextmanager
 def redis_server() -> Iterator[Any]:
-    """Return a client of a server of one's own, which keeps nothing on disk."""
-    import redis
-
+    """Run a Redis server; yields a client of it."""
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
-        port = free_port()
-        command = ["redis-server", "--port", str(port), "--bind", HOST, "--save", "", "--dir", folder]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        client = redis.Redis(HOST, port, protocol=2, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 100))
+        server = Redis(Path(folder))
         try:
-            client.ping()
-            client.xgroup_create("alerts", "nightjar", "0", mkstream=True)
-            yield client
+            with closing(server.client()) as client:
+                yield client
         finally:
-            client.close()
-            process.kill()
-            process.wait()
+            server.kill()
 
 
 @contextmanager
 def worker(bundle: Path, client: Any, runs: int, sink: str = "") -> Iterator[ServiceProcess]:
     """Run a worker process, ready. ``sink`` is an address other than the stream ``results`` of the same server."""
-    port, place = free_port(), f"redis://{HOST}:{client.get_connection_kwargs()['port']}"
+    server = f"redis://{HOST}:{client.get_connection_kwargs()['port']}"
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         settings = {
-            "HOST": HOST, "WORKER_PORT": port, "BUNDLE": bundle, "WORKERS": runs, "CACHE_BYTES": 0,
-            "SOURCE": f"{place}/alerts", "SINK": sink or f"{place}/results",
-            "DEAD_LETTERS": f"file:{folder}/letters/",
-        }  # fmt: skip
-        chosen = {f"NIGHTJAR_{name}": str(value) for name, value in settings.items()}
-        environment = {**os.environ, **chosen}
-        log = Path(folder, "log")
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "nightjar_alerts.service", "worker"], env=environment, stderr=output
-            )
-        service = ServiceProcess(process, port, log)
-        try:
-            service.wait_ready(120)
+            "NIGHTJAR_WORKERS": str(runs),
+            "NIGHTJAR_CACHE_BYTES": "0",
+            "NIGHTJAR_SOURCE": f"{server}/alerts",
+            "NIGHTJAR_SINK": sink or f"{server}/results",
+            "NIGHTJAR_DEAD_LETTERS": f"file:{folder}/letters/",
+        }
+        with running(bundle, settings, START_SECONDS, WORKER) as service:
             yield service
-        finally:
-            service.stop()
 
 
 DIFFERENT: Final = 1000

@@ -1,10 +1,9 @@
 """Light curves, packets, requests and their arrival: what benchmarks measure with, all fixed by a seed.
 
-**Light curves** have lengths as a survey's alerts have them: lognormal (median 50, mean about 65, 95th percentile about
-170) and at most 390 points, spread evenly over the six bands. Half of the curves carry the 64 metadata columns, half
-carry none, as real LSST alerts do. Every point survives the service's window: the first one is a detection.
-:func:`alert_mix` takes one curve in a hundred from a deep field (:func:`draw_lengths`), with a history of several
-hundred.
+**Light curves** have lengths as a survey's alerts have them: lognormal (median 50, 95th percentile about 170), one in a
+hundred from a deep field with a history of several hundred (:func:`draw_lengths`), and at most 390 points, spread
+evenly over the six bands. Half of the curves carry the 64 metadata columns, half carry none, as real LSST alerts do.
+Every point survives the service's window: the first one is a detection.
 
 **Packets** are framed LSST records of the newest schema, without images, with lengths as on a night: of a hundred
 alerts, seventy are of new objects and hold their detection alone, twenty have 5 detections and 20 forced points, eight
@@ -34,8 +33,7 @@ from numpy.typing import NDArray
 from deploy.bench.http_load import Request, request
 from nightjar_alerts.models.alerts import avro
 from nightjar_alerts.models.alerts.avro import bare
-from nightjar_alerts.models.bundle import Manifest
-from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS, REDSHIFTS
 from nightjar_alerts.models.photometry import BANDS, filter_index
 
@@ -50,20 +48,8 @@ SPAN_DAYS = 300.0
 Columns = dict[str, Any]
 
 
-def lengths(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Shape (count,): number of points of each curve."""
-    drawn = np.rint(rng.lognormal(np.log(MEDIAN_LENGTH), LOG_SIGMA, count))
-    return np.clip(drawn, 1, LONGEST).astype(np.int64)
-
-
-def columns(count: int, seed: int) -> list[Columns]:
-    """`count` light curves in the form of the JSON interface (MJD, nJy)."""
-    rng = np.random.default_rng(seed)
-    return [_curve(index, int(length), rng) for index, length in enumerate(lengths(count, rng))]
-
-
 def alert_mix(count: int, seed: int) -> list[Columns]:
-    """Draw curves as long as real alerts: lognormal, and a tail of deep fields cut at what a network takes."""
+    """Draw light curves in the form of the JSON interface (MJD, nJy), as long as real alerts."""
     rng = np.random.default_rng(seed)
     return [_curve(index, int(length), rng) for index, length in enumerate(draw_lengths(count, LONGEST, rng))]
 
@@ -93,15 +79,6 @@ def _apart(mjd: NDArray[np.float64]) -> NDArray[np.float64]:
 def _metadata(rng: np.random.Generator) -> dict[str, float]:
     values = dict(zip(METADATA_COLUMNS, rng.uniform(0.01, 25.0, len(METADATA_COLUMNS)).round(3).tolist(), strict=True))
     return values | {name: values[name] / 10 for name in METADATA_COLUMNS if name in REDSHIFTS}
-
-
-def graph_inputs(curve: Columns, manifest: Manifest) -> dict[str, NDArray[Any]]:
-    """Make the graph's inputs of one light curve, a batch of one, in the service's own way."""
-    record = LightCurve.from_columns(
-        curve["mjd"], curve["flux"], curve["flux_err"], curve["band"], metadata=curve["metadata"]
-    )
-    tokens = featurise(record, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands)
-    return RaggedBatch.collate([tokens]).padded()
 
 
 SCHEMA: Final = "lsst/11.1"
@@ -204,7 +181,7 @@ def _batch(pool: Sequence[Columns], rng: random.Random) -> bytes:
 def requests(count: int, packets: Sequence[bytes], seed: int) -> list[Request]:
     """`count` requests: curves, batches, packets whole and cut short, faults, vanishing clients, look-ups."""
     rng = random.Random(seed)
-    pool = columns(POOL, seed)
+    pool = alert_mix(POOL, seed)
     return [_one(pool, packets, rng) for _ in range(count)]
 
 

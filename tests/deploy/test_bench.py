@@ -12,7 +12,7 @@ import pytest
 
 from deploy.bench import report, stream, throughput, workload
 from deploy.bench.bare import Bare
-from deploy.bench.workload import LONGEST, columns, lengths, requests
+from deploy.bench.workload import requests
 from nightjar_alerts.models.alerts.envelopes import read_packet
 from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.lightcurve import LightCurve
@@ -27,17 +27,9 @@ def quiet(_: str) -> None:
     pass
 
 
-def test_lengths_are_as_stated() -> None:
-    drawn = lengths(50_000, np.random.default_rng(0))
-    assert abs(np.median(drawn) - 50) <= 1
-    assert abs(drawn.mean() - 65) <= 2
-    assert abs(np.percentile(drawn, 95) - 170) <= 5
-    assert drawn.max() == LONGEST
-
-
 def test_curves_are_valid_and_fixed_by_the_seed() -> None:
-    drawn = columns(40, seed=3)
-    assert drawn == columns(40, seed=3)
+    drawn = workload.alert_mix(40, seed=3)
+    assert drawn == workload.alert_mix(40, seed=3)
     for curve in drawn:
         LightCurve.from_columns(curve["mjd"], curve["flux"], curve["flux_err"], curve["band"])
     assert Counter(bool(curve["metadata"]) for curve in drawn) == {True: 20, False: 20}

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from deploy.bench import engine_bench
 from deploy.bench.bare import Best, cut, tokens_of
-from deploy.bench.engine_bench import HttpLine, Lone, lone_numbers, stages_of
-from deploy.bench.http_load import HOST
-from deploy.bench.service_process import running
+from deploy.bench.engine_bench import Lone, lone_numbers, stages_of
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.workload import LONGEST, alert_mix
 from nightjar_alerts.models.bundle import load_bundle
@@ -68,25 +66,15 @@ def test_the_best_schedule_is_run_on_every_curve(tiny_bundle: Path) -> None:
     assert best.run(2).per_second > 0
 
 
-def test_a_schedule_that_chooses_among_few_runs_every_curve_with_its_neighbours(tiny_bundle: Path) -> None:
-    curves = alert_mix(40, seed=4)
-    best = Best.of(tiny_bundle, curves, callers=2, among=8)
-    assert sum(len(one["mask"]) for one in best.inputs) == 40
-    assert max(len(one["mask"]) for one in best.inputs) <= 8
-
-
-def test_a_refusal_ends_a_lone_measurement(tiny_bundle: Path) -> None:
-    with running(tiny_bundle) as service:
-        line = HttpLine(service.port)
-        assert b"models" in line.ask(b"GET /v1/models HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())[1]
-        with pytest.raises(WrongAnswer, match="404"):
-            line.ask(b"GET /nowhere HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())
-        line.close()
+def test_measure_lone_of_a_rejected_light_curve_raises(tiny_bundle: Path) -> None:
+    curve = alert_mix(1, seed=1)[0]
+    flux = [1e4 * value for value in curve["flux"]]
+    with pytest.raises(WrongAnswer, match="rejected"):
+        engine_bench.measure_lone(tiny_bundle, [curve | {"flux": flux, "flux_err": [0.0] * len(flux)}], 1, quiet)
 
 
 def test_stages_add_up_to_what_a_client_waited() -> None:
-    head = "http/1.1 200 ok\r\nserver-timing: receive;dur=0.100, run;dur=3.000, total;dur=4.500\r\nx-other: y"
-    stages = stages_of(head, 0.005)
+    stages = stages_of("receive;dur=0.100, run;dur=3.000, total;dur=4.500", 0.005)
     assert stages == pytest.approx({"receive": 1e-4, "run": 3e-3, "between": 1.4e-3, "outside": 5e-4})
     assert sum(stages.values()) == pytest.approx(0.005)
     numbers = lone_numbers([[Lone(0.005, 0.002, stages)] * 3])
@@ -101,7 +89,6 @@ def test_every_figure_of_the_engine_is_measured(tiny_bundle: Path, monkeypatch: 
         "engine.policy_speedup.one_by_one",
         "engine.p99_half_load_vs_one_by_one",
         "engine.lone_p50_overhead_ms",
-        "engine.simulation_error",
     }
     for key, figure in numbers.items():
         assert np.isfinite(figure["median"] if isinstance(figure, dict) else figure), key

@@ -17,18 +17,16 @@ from typing import Any
 
 import orjson
 import pytest
-import redis
 import yaml
 
 from deploy.bench.http_load import Request, drive, request
 from deploy.bench.service_process import HOST, ServiceProcess, free_port, start
-from deploy.bench.stream import feed, worker
+from deploy.bench.stream import Redis, feed, worker
 from deploy.bench.workload import visit
 from deploy.monitoring import (
     RULES,
     SECONDS,
     Prometheus,
-    Redis,
     classify,
     copy_bundle,
     prometheus,
@@ -134,14 +132,6 @@ def start_service(folder: Path, bundle: Path, port: int, **settings: str) -> Ser
     return replace(started, port=port)
 
 
-def client_of(server: Redis) -> Any:
-    """A client of a server that has the worker's group."""
-    retry = redis.retry.Retry(redis.backoff.ConstantBackoff(0.1), 600)
-    client = redis.Redis(HOST, server.port, protocol=2, retry=retry)
-    client.xgroup_create("alerts", "nightjar", "0", mkstream=True)
-    return client
-
-
 @pytest.fixture(scope="module")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     folder = tmp_path_factory.mktemp("faults")
@@ -159,7 +149,7 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
         broker, sink = Redis(folder / "broker"), Redis(folder / "sink")
         stack.callback(broker.kill)
         stack.callback(sink.kill)
-        source = client_of(broker)
+        source = broker.client()
         stack.callback(source.close)
         consumer = stack.enter_context(worker(bundle.path, source, 1, sink=f"redis://{HOST}:{sink.port}/results"))
         jobs = {SERVICE: [service.port], RESTARTED: [ports[1]], WORKER: [consumer.port]}

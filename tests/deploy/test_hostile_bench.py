@@ -63,9 +63,9 @@ def test_numbers_of_several_attacks_are_the_worst_but_valid_bodies() -> None:
 
 def test_good_client_returns_its_timed_requests(edge: Live) -> None:
     began = time.monotonic()
-    with hostile._good_client(edge.port) as good:
+    with hostile._good_client(edge.port) as stop:
         time.sleep(0.5)
-        replies = good.stop()
+        replies = stop()
     assert replies
     assert all(reply.status == 200 and began < reply.began < time.monotonic() for reply in replies)
     assert hostile._between(replies, (began, time.monotonic())) == replies
@@ -80,13 +80,13 @@ def test_floods_go_through_nginx(edge: Live, tmp_path: Path) -> None:
 
     with running_nginx(tmp_path / "nginx", edge.port) as nginx:
         wait_until(lambda: nginx.memory() > 0)  # it listens before its workers have started
-        with hostile._good_client(nginx.port, nginx.certificate) as good:
+        with hostile._good_client(nginx.port, nginx.certificate) as stop:
             for attack in (one for one in ATTACKS.values() if one.is_flood):
                 if attack.name == "idle":
                     assert not sends(attack)
                 else:
                     wait_until(partial(sends, attack))
-            replies = good.stop()
+            replies = stop()
     assert replies
     assert {reply.status for reply in replies} == {200}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deploy.bench import gpu, kernels
-from deploy.bench.workload import columns
+from deploy.bench.workload import alert_mix
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle
 from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts
 from nightjar_alerts.training.export.weights import random_inputs
@@ -35,7 +35,7 @@ def test_gpu_part_without_a_gpu_measures_nothing() -> None:
 def test_gpu_part_stages_batches_on_the_cpu(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "ROUNDS", 2)
     bundle = load_bundle(tiny_bundle)
-    paces = gpu.real_mix(bundle.model, "cpu", columns(12, seed=0), bundle.manifest)
+    paces = gpu.real_mix(bundle.model, "cpu", alert_mix(12, seed=0), bundle.manifest)
     bound = gpu.device_run(bundle.model, "cpu")
     for seconds in (paces, gpu.timed_runs(bound, random_inputs(3, 20))):
         assert len(seconds) == 2

@@ -33,7 +33,7 @@ def test_a_cost_model_is_enough(tmp_path: Path, cost: str, capsys: pytest.Captur
     assert document["workers"] == 3
     assert document["cost"]["predicted"] == COST
     assert len(document["results"]) == 5 * (1 + 2 + 1)
-    assert (tmp_path / "out.svg").read_text().startswith("<svg")
+    assert "<svg" in (tmp_path / "out.svg").read_text()
     assert "window_5ms, 200 every 37 s" in capsys.readouterr().out
 
 

@@ -10,18 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from deploy.bench.service_process import free_port
 from support.edge import HOST, wait_until
 
 needs_redis = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="redis-server is not installed (apt-get install redis-server)"
 )
-
-
-def free_port() -> int:
-    """Return a TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 class RedisServer:

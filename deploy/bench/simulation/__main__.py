@@ -63,8 +63,10 @@ class SimulatePolicies(BaseSettings):
         results = [*saturated, *loads, *(result for burst in bursts for result in burst)]
         print(table([(f"{result.policy}, {result.traffic}", result.figures) for result in results]))
         compared = self._compare(sweep, saturated) if self.replay else {}
-        write(self.picture, picture(loads, bursts))
-        write(self.output, json.dumps(self._document(sweep, results) | compared, indent=1) + "\n")
+        for path in (self.output, self.picture):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        picture(loads, bursts).savefig(self.picture)
+        self.output.write_text(json.dumps(self._document(sweep, results) | compared, indent=1) + "\n")
         print(f"\nwritten to {self.output} and {self.picture}")
 
     @cached_property
@@ -150,12 +152,6 @@ def read_cost(path: Path) -> CostModel:
     if not (all(0 <= term < np.inf for term in terms.values()) and cost.seconds(1, 1) > 0):
         raise SimulateError(f"{path}: coefficients must not be negative, nor all of them zero")
     return cost
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file, and its folder where there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 def main(arguments: list[str] | None = None) -> None:

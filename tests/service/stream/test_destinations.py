@@ -13,11 +13,12 @@ import pytest
 # ruff: noqa: E402
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 
+from deploy.bench.service_process import free_port
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
 from nightjar_alerts.service.stream.connectors import open_connectors
 from nightjar_alerts.service.stream.messages import Record
 from nightjar_alerts.service.stream.redis_streams import GROUP, RETURNED, RedisSink, RedisSource
-from support.redis import RedisServer, free_port, needs_redis, redis_server
+from support.redis import RedisServer, needs_redis, redis_server
 from support.stream import alert, chosen, dead_letters, eventually, results, running
 
 pytestmark = [pytest.mark.slow, needs_redis]

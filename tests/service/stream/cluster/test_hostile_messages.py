@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from deploy.bench.hostile_stream import CLOCKLESS, Flood, floods
+from support.hostile_messages import CLOCKLESS, Flood, floods
 from support.kafka_trial import Trial
 from support.stream import eventually
 
