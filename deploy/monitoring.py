@@ -34,10 +34,10 @@ import yaml
 
 from deploy.bench.__main__ import sample_packets
 from deploy.bench.http_load import Request, drive, request
-from deploy.bench.service_process import HOST, ServiceProcess, free_port, running
 from deploy.bench.stream import Redis, feed, redis_server, worker
 from deploy.bench.workload import alert_mix, visit
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MODEL, load_bundle, write_manifest
+from nightjar_alerts.service.local import HOST, ServiceProcess, free_port, running
 
 DEPLOY: Final = Path(__file__).resolve().parent
 DASHBOARDS: Final = DEPLOY / "grafana" / "dashboards"

@@ -5,14 +5,8 @@
 
 import os
 import re
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -43,6 +37,7 @@ from nightjar_alerts.models.runtime import Provider, ProviderError
 from nightjar_alerts.service.engine.load import LoadedModel, Timing, check_bundle
 from nightjar_alerts.service.http.edge.keys import RedisUnavailable
 from nightjar_alerts.service.http.server import serve
+from nightjar_alerts.service.local import ServiceDied, running
 from nightjar_alerts.service.observe.tracing import TracingError
 from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.settings import (
@@ -56,10 +51,6 @@ from nightjar_alerts.service.settings import (
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.inspection import print_dead_letters
 from nightjar_alerts.service.stream.worker import work
-
-
-class DemoError(Exception):
-    """The service of the demonstration does not start."""
 
 
 def _report(loaded: LoadedModel, timings: Sequence[Timing]) -> str:
@@ -78,57 +69,6 @@ def _report(loaded: LoadedModel, timings: Sequence[Timing]) -> str:
         per_curve = milliseconds / timing.batch
         lines.append(f"{timing.batch:>8}{timing.length:>8}{milliseconds:>12.2f}{per_curve:>12.2f}")
     return "\n".join(lines)
-
-
-HOST = "127.0.0.1"
-START_SECONDS = 60.0
-STOP_SECONDS = 30.0
-SETTINGS = {"HOST": HOST, "DRAIN_DELAY": "0", "API_KEYS": "[]", "LOG_LEVEL": "info"}
-
-
-@contextmanager
-def demo_service() -> Iterator[str]:
-    """Address of a service that is ready, for the length of a ``with`` block; DemoError with its log if it is not.
-
-    The process is the command a user starts, with its log in a file, so that a full pipe can never block it.
-    """
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = int(probe.getsockname()[1])
-    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
-        log = Path(folder) / "service.log"
-        chosen = {f"NIGHTJAR_{name}": text for name, text in (SETTINGS | {"PORT": str(port)}).items()}
-        with log.open("wb") as sink:
-            command = [sys.executable, "-m", "nightjar_alerts.service", "serve"]
-            process = subprocess.Popen(command, env=os.environ | chosen, stdout=sink, stderr=subprocess.STDOUT)
-        try:
-            _wait(process, port, log)
-            yield f"http://{HOST}:{port}"
-        finally:
-            process.terminate()
-            process.wait(STOP_SECONDS)
-
-
-def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    give_up = time.monotonic() + START_SECONDS
-    while time.monotonic() < give_up:
-        if process.poll() is not None:
-            raise DemoError(f"ended with {process.returncode} before it was ready\n{log.read_text()}")
-        if _is_ready(port):
-            return
-        time.sleep(0.01)
-    raise DemoError(f"not ready after {START_SECONDS:.0f} s\n{log.read_text()}")
-
-
-def _is_ready(port: int) -> bool:
-    connection = HTTPConnection(HOST, port, timeout=5)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):  # it does not listen yet
-        return False
-    finally:
-        connection.close()
 
 
 _PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
@@ -170,7 +110,8 @@ class Demo(BaseModel):
             if not path.exists():
                 raise FileNotFoundError(f"{path} does not exist")
         started = perf_counter()
-        with demo_service() as url:
+        with running(settings={"NIGHTJAR_API_KEYS": "[]", "NIGHTJAR_LOG_LEVEL": "info"}) as service:
+            url = service.url
             print(f"service ready at {url} after {perf_counter() - started:.1f} s\n", flush=True)
             status = classify_files(["--url", url, "--api-key", "", *map(str, [SAMPLES, *paths])])
         print("service stopped")
@@ -318,7 +259,7 @@ def main(arguments: list[str] | None = None) -> None:
         AddressError,
         BundleError,
         ProviderError,
-        DemoError,
+        ServiceDied,
         FileNotFoundError,
         TracingError,
         RedisUnavailable,

@@ -32,9 +32,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from deploy.bench.service_process import ServiceProcess, running
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.replies import CurveFailure, CurveResult, PacketFailure, PacketResult
+from nightjar_alerts.service.local import ServiceProcess, running
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

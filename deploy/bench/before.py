@@ -27,10 +27,10 @@ import orjson
 
 from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, interval, spread
-from deploy.bench.service_process import ServiceProcess, running
 from deploy.bench.stream import feed, milliseconds, redis_server, wait
 from deploy.bench.throughput import answered
 from deploy.bench.workload import alert_mix, packed_request, visit
+from nightjar_alerts.service.local import ServiceProcess, running
 
 Arm = Literal["lone", "json_64", "msgpack_64", "stream"]
 ARMS: Final[tuple[Arm, ...]] = ("lone", "json_64", "msgpack_64", "stream")

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bench.service_process import HOST
+from nightjar_alerts.service.local import HOST
 
 USER, PASSWORD, STORE_PASSWORD = "reader", "a-secret", "changeit"
 LISTENERS: Final = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "PROXIED", "CONTROLLER")

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from deploy.bench.bare import cut, tokens_of
 from deploy.bench.http_load import run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
-from deploy.bench.service_process import running
 from deploy.bench.workload import BATCH, Columns, alert_mix, packed_request
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from nightjar_alerts.models.runtime import OnnxGraph, Provider, open_session
+from nightjar_alerts.service.local import running
 from nightjar_alerts.training.export.cuda import add_cuda, cuda_graph
 from nightjar_alerts.training.export.served import ServedNetwork
 from nightjar_alerts.training.export.weights import random_inputs, trace

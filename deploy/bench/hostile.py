@@ -38,8 +38,8 @@ import numpy as np
 from deploy.bench.http_load import quantile
 from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
 from deploy.bench.report import ROOT, Numbers
-from deploy.bench.service_process import HOST, ServiceDied, ServiceProcess, running
 from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.service.local import HOST, ServiceDied, ServiceProcess, running
 
 GOOD_ADDRESS: Final = "127.0.0.2"
 PATIENCE_SECONDS: Final = 60.0  # client timeout of a request

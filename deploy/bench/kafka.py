@@ -24,9 +24,9 @@ import numpy as np
 from deploy.bench.brokers import Brokers, brokers, home
 from deploy.bench.kafka_trial import PARTITIONS, Trial, answered, assigned, until
 from deploy.bench.report import Numbers, interval
-from deploy.bench.service_process import ServiceProcess
 from deploy.bench.workload import visit
 from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.service.local import ServiceProcess
 
 Part = Literal["visits", "rebalance", "kills", "kills_loaded", "price", "steady", "drain"]
 VISITS: Final = (10_000, 40_000)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.bench.brokers import Brokers
-from deploy.bench.service_process import WORKER, ServiceProcess, start
+from nightjar_alerts.service.local import WORKER, ServiceProcess, start
 
 PARTITIONS: Final = 4
 FIRST_ID: Final = 10**17  # of the alerts of a visit

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.bench.service_process import HOST, free_port
+from nightjar_alerts.service.local import HOST, free_port
 
 SHIPPED: Final = Path(__file__).resolve().parents[1] / "nginx.conf"
 START_SECONDS: Final = 60.0

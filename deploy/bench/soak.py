@@ -38,12 +38,12 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench.bare import Bare
 from deploy.bench.http_load import DROPPED, HOST, HttpReply, LoadClient, Request, request
-from deploy.bench.service_process import ServiceProcess, free_port, running
 from deploy.bench.throughput import TOLERANCE
 from deploy.bench.workload import MSGPACK, Columns, alert_mix, broken, packed_request
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.posterior import Posterior
+from nightjar_alerts.service.local import ServiceProcess, free_port, running
 
 Kind = Literal["one", "batch", "bad", "cancelled", "look-up"]
 SHARES: Final[Mapping[Kind, float]] = {"one": 0.62, "batch": 0.15, "bad": 0.10, "cancelled": 0.08, "look-up": 0.05}

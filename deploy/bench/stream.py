@@ -25,7 +25,6 @@ import numpy as np
 
 from deploy.bench.bare import Bare, Best
 from deploy.bench.report import Numbers
-from deploy.bench.service_process import HOST, WORKER, ServiceProcess, free_port, running
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from nightjar_alerts.models.alerts import plans
 from nightjar_alerts.models.alerts.envelopes import read_packet
@@ -38,6 +37,7 @@ from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.engine.machine import usable_cores
 from nightjar_alerts.service.inference import Outcome
+from nightjar_alerts.service.local import HOST, WORKER, ServiceProcess, free_port, running
 
 STEP_SECONDS: Final = 0.05
 AT_ONCE: Final = 500  # alerts in a round trip to the server

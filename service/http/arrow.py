@@ -31,7 +31,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from struct import unpack_from
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -168,7 +168,7 @@ def _validated(stream: Any, max_curves: int) -> Iterator[Any]:
 
 def _rows(batch: Any) -> list[dict[str, Any]]:
     names = batch.schema.names
-    columns = [_READ[name](column) for name, column in zip(names, batch.columns, strict=True)]
+    columns = [_COLUMNS[name].read(column) for name, column in zip(names, batch.columns, strict=True)]
     rows = zip(*columns, strict=True)
     return [{name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows]
 
@@ -205,35 +205,11 @@ def _is_references(kind: Any) -> bool:
     return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type)) and _is_float(kind.item_type)
 
 
-_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "object_id": (lambda kind: _is_names(kind) or pa.types.is_integer(kind), "text or integers"),
-    "mjd": (lambda kind: _is_list(kind, pa.types.is_float64), "lists of float64"),
-    "flux": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
-    "flux_err": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
-    "mag": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
-    "mag_err": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
-    "band": (
-        lambda kind: _is_list(kind, lambda of: _is_names(of) or pa.types.is_integer(of)),
-        "lists of text or of integers",
-    ),
-    "detected": (lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans"),
-    "upper_limit": (lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans"),
-    "metadata": (_is_metadata, "structs of float32 or float64, or lists of them"),
-    "filters": (_is_filters, "maps of text to structs of float32 or float64"),
-    "flux_unit": (_is_names, "text"),
-    "flux_kind": (_is_names, "text"),
-    "mag_system": (_is_names, "text"),
-    "reference_flux": (_is_references, "maps of text to float32 or float64"),
-    "survey": (_is_names, "text"),
-}
-
-
 def _check_schema(schema: Any) -> None:
     errors = [error for member in schema for error in _find_column_errors(member)]
+    missing = {"mjd", "band", *missing_columns(schema.names)} - set(schema.names)
     errors += [
-        field_error(f"/{name}", "missing")
-        for name in ("mjd", "flux", "flux_err", "mag", "band")
-        if name in {*(name for name in ("mjd", "band") if name not in schema.names), *missing_columns(schema.names)}
+        field_error(f"/{name}", "missing") for name in ("mjd", "flux", "flux_err", "mag", "band") if name in missing
     ]
     if len(set(schema.names)) < len(schema.names):
         errors.append(FieldError(pointer="", reason="ambiguous", detail="two columns have the same name"))
@@ -243,11 +219,11 @@ def _check_schema(schema: Any) -> None:
 
 def _find_column_errors(member: Any) -> list[FieldError]:
     where = pointer([member.name])
-    if member.name not in _TYPES:
+    column = _COLUMNS.get(member.name)
+    if column is None:
         return [field_error(where, "extra_forbidden")]
-    fits, description = _TYPES[member.name]
-    if not fits(member.type):
-        detail = f"must hold {description}, not {str(member.type)[:100]}"
+    if not column.fits(member.type):
+        detail = f"must hold {column.types}, not {str(member.type)[:100]}"
         return [FieldError(pointer=where, reason="wrong_type", detail=detail)]
     if not pa.types.is_struct(member.type):
         return []
@@ -338,17 +314,9 @@ def _band_names(values: Any) -> list[object]:
     return [None if index is None else BANDS[index] if 0 <= index < len(BANDS) else str(index) for index in indices]
 
 
-def _bands(column: Any) -> list[object]:
-    return _lists(column, _band_indices, _band_names)
-
-
 def _identifiers(column: Any) -> list[object]:
     if pa.types.is_integer(column.type):
         return [None if name is None else str(name) for name in column.to_pylist()]
-    return _shared(column)
-
-
-def _texts(column: Any) -> list[object]:
     return _shared(column)
 
 
@@ -388,23 +356,38 @@ def _references(column: Any) -> list[object]:
     return [None if row is None else dict(row) for row in column.to_pylist()]
 
 
-_READ: dict[str, Callable[[Any], list[object]]] = {
-    "object_id": _identifiers,
-    "mjd": _measurements,
-    "flux": _measurements,
-    "flux_err": _measurements,
-    "mag": _measurements,
-    "mag_err": _measurements,
-    "band": _bands,
-    "detected": _measurements,
-    "upper_limit": _measurements,
-    "metadata": _metadata,
-    "filters": _filters,
-    "flux_unit": _texts,
-    "flux_kind": _texts,
-    "mag_system": _texts,
-    "reference_flux": _references,
-    "survey": _texts,
+class _Column(NamedTuple):
+    """A column of a request: the types that it may have, their description, and how its rows are read."""
+
+    fits: Callable[[Any], bool]
+    types: str
+    read: Callable[[Any], list[object]]
+
+
+_MEASUREMENTS = _Column(lambda kind: _is_list(kind, _is_float), "lists of float32 or float64", _measurements)
+_BOOLEANS = _Column(lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans", _measurements)
+_TEXT = _Column(_is_names, "text", _shared)
+_COLUMNS: dict[str, _Column] = {
+    "object_id": _Column(lambda kind: _is_names(kind) or pa.types.is_integer(kind), "text or integers", _identifiers),
+    "mjd": _Column(lambda kind: _is_list(kind, pa.types.is_float64), "lists of float64", _measurements),
+    "flux": _MEASUREMENTS,
+    "flux_err": _MEASUREMENTS,
+    "mag": _MEASUREMENTS,
+    "mag_err": _MEASUREMENTS,
+    "band": _Column(
+        lambda kind: _is_list(kind, lambda of: _is_names(of) or pa.types.is_integer(of)),
+        "lists of text or of integers",
+        lambda column: _lists(column, _band_indices, _band_names),
+    ),
+    "detected": _BOOLEANS,
+    "upper_limit": _BOOLEANS,
+    "metadata": _Column(_is_metadata, "structs of float32 or float64, or lists of them", _metadata),
+    "filters": _Column(_is_filters, "maps of text to structs of float32 or float64", _filters),
+    "flux_unit": _TEXT,
+    "flux_kind": _TEXT,
+    "mag_system": _TEXT,
+    "reference_flux": _Column(_is_references, "maps of text to float32 or float64", _references),
+    "survey": _TEXT,
 }
 
 

@@ -21,7 +21,6 @@ from nightjar_alerts.service.http.query import default_query
 from nightjar_alerts.service.lightcurves.decoding import (
     JSON_READER,
     MAX_ELEMENTS,
-    MSGPACK_READER,
     OBJECT_READER,
     UNDECODABLE,
     BytesReader,
@@ -68,26 +67,6 @@ class RequestBody:
     single: bool = False
 
 
-def decode_valid_json(data: bytes, settings: Settings) -> RequestBody | None:
-    """Decode a JSON body; None if it is invalid. Raises as :func:`decode_valid`."""
-    return decode_valid(_check_json(data), JSON_READER, settings)
-
-
-def decode_json(data: bytes, settings: Settings) -> RequestBody:
-    """Decode a JSON body; raises as :func:`decode`."""
-    return decode(_check_json(data), JSON_READER, settings)
-
-
-def decode_valid_msgpack(data: bytes, settings: Settings) -> RequestBody | None:
-    """Decode a msgpack body; None if it is invalid. Raises as :func:`decode_valid`."""
-    return decode_valid(data, MSGPACK_READER, settings)
-
-
-def decode_msgpack(data: bytes, settings: Settings) -> RequestBody:
-    """Decode a msgpack body; raises as :func:`decode`."""
-    return decode(data, MSGPACK_READER, settings)
-
-
 def decode_rows(rows: Sequence[dict[str, Any]], settings: Settings) -> RequestBody:
     """Decode light curves whose columns are arrays, or lists where an array cannot hold them.
 
@@ -111,15 +90,17 @@ def _check_json(data: bytes) -> bytes:
     return data
 
 
-def decode_valid(data: bytes, reader: BytesReader, settings: Settings) -> RequestBody | None:
+def decode_valid(data: bytes, settings: Settings, reader: BytesReader) -> RequestBody | None:
     """Decode a body in one step; None if it is invalid.
 
     Raises
     ------
     ProblemError
-        413 for too many light curves, 422 for too long a deadline.
+        413 for too many light curves, 422 for too long a deadline, 400 for JSON with too many objects and names.
     """
     document: BatchClassifyRequest | ClassifyRequest
+    if reader is JSON_READER:
+        data = _check_json(data)
     try:
         try:  # the batch first: it fails at its first name, and is the form whose speed matters
             document = reader.decode(data, BatchClassifyRequest)
@@ -136,7 +117,7 @@ def decode_valid(data: bytes, reader: BytesReader, settings: Settings) -> Reques
     return RequestBody([document], options, given, reader.binary_columns, single=True)
 
 
-def decode(data: bytes, reader: BytesReader, settings: Settings) -> RequestBody:
+def decode(data: bytes, settings: Settings, reader: BytesReader) -> RequestBody:
     """Decode a body, part by part if it is invalid.
 
     Raises
@@ -145,9 +126,11 @@ def decode(data: bytes, reader: BytesReader, settings: Settings) -> RequestBody:
         400 for a body that is no document of its format, 422 for an invalid document or single light curve, 413 for
         too many light curves.
     """
-    body = decode_valid(data, reader, settings)
+    body = decode_valid(data, settings, reader)
     if body is not None:
         return body
+    if reader is JSON_READER:
+        data = data.removeprefix(BOM)
     try:
         reader.decode(data, Raw)
         if reader is JSON_READER:

@@ -16,16 +16,16 @@ from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import RequestBody
 from nightjar_alerts.service.http.deadlines import read_deadline_header
 from nightjar_alerts.service.http.edge import errors
-from nightjar_alerts.service.http.edge.body import Body, get_content_coding
+from nightjar_alerts.service.http.edge.body import Body, cancel_on_disconnect, get_content_coding
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.decompression import inflate
 from nightjar_alerts.service.http.edge.errors import ProblemKind
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS
 from nightjar_alerts.service.http.formats import RequestFormat
 from nightjar_alerts.service.http.lifecycle import Service, get_service
-from nightjar_alerts.service.inference import InferOptions, Outcome
+from nightjar_alerts.service.inference import InferOptions, Item, Outcome
 from nightjar_alerts.service.observe.metrics import STAGES, Metrics
-from nightjar_alerts.service.registry.serving import ModelHandle
+from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings
 
 ROLE_HEADER: Final = "Nightjar-Role"
@@ -139,6 +139,16 @@ async def charge_quota(request: Request, service: Service, curves: int) -> None:
     request.scope["state"]["charged"] = curves  # refunded if the engine rejects them because its queue is full
     if service.quotas is not None:
         await service.quotas.charge(key, curves)
+
+
+async def classify_items(
+    request: Request, handles: Sequence[ModelHandle], items: Sequence[Item], options: InferOptions
+) -> list[Outcome]:
+    """Charge items to the API key of a request, and classify each by its model; one outcome per item, in order."""
+    # Acquired first: charging the quota may wait for Redis, and a model could be unloaded meanwhile.
+    with acquired(handles):
+        await charge_quota(request, get_service(request), len(items))
+        return await cancel_on_disconnect(request, infer_many(handles, items, options))
 
 
 class Timings:

@@ -8,23 +8,17 @@ NDJSON.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from nightjar_alerts.service.answers.serializer import encode_json
-from nightjar_alerts.service.http.bodies import (
-    RequestBody,
-    decode_json,
-    decode_msgpack,
-    decode_rows,
-    decode_valid_json,
-    decode_valid_msgpack,
-)
+from nightjar_alerts.service.http.bodies import RequestBody, decode, decode_rows, decode_valid
 from nightjar_alerts.service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
 from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes, embedding_to_json
+from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MSGPACK_READER
 from nightjar_alerts.service.settings import Settings
 
 JSON_TYPE: Final = "application/json"
@@ -110,8 +104,8 @@ def _encode_arrow(results: ClassifyResults) -> bytes:
 
 JSON = ResponseFormat(JSON_TYPE, _encode_json)
 
-_JSON_REQUEST = RequestFormat(decode_json, decode_valid_json)
-_MSGPACK_REQUEST = RequestFormat(decode_msgpack, decode_valid_msgpack)
+_JSON_REQUEST = RequestFormat(partial(decode, reader=JSON_READER), partial(decode_valid, reader=JSON_READER))
+_MSGPACK_REQUEST = RequestFormat(partial(decode, reader=MSGPACK_READER), partial(decode_valid, reader=MSGPACK_READER))
 REQUEST_FORMATS: Final[Mapping[str, RequestFormat]] = {
     JSON_TYPE: _JSON_REQUEST,
     **dict.fromkeys(MSGPACK_TYPES, _MSGPACK_REQUEST),

@@ -5,13 +5,12 @@ share the pins.
 """
 
 import json
-import os
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 from pydantic import StringConstraints, TypeAdapter
 
+from nightjar_alerts.models.common import write_atomic
 from nightjar_alerts.service.registry.names import NAME_PATTERN, VERSION_PATTERN
 
 FILE_NAME = "pins.json"
@@ -39,14 +38,4 @@ def write_pins(repository: Path | None, pins: Pins) -> None:
     """Replace the file atomically. Raises OSError."""
     if repository is None:
         raise OSError("there is no model repository to keep pins in: set NIGHTJAR_REPOSITORY")
-    with NamedTemporaryFile("w", dir=repository, prefix=f".{FILE_NAME}.", delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            json.dump(pins, file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(0o644)  # replicas may run as other users
-            temporary.replace(repository / FILE_NAME)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+    write_atomic(repository / FILE_NAME, json.dumps(pins, indent=1, sort_keys=True).encode(), shared=True)

@@ -20,7 +20,6 @@ import pytest
 import yaml
 
 from deploy.bench.http_load import Request, drive, request
-from deploy.bench.service_process import HOST, ServiceProcess, free_port, start
 from deploy.bench.stream import Redis, feed, worker
 from deploy.bench.workload import visit
 from deploy.monitoring import (
@@ -36,6 +35,7 @@ from deploy.monitoring import (
     without_band,
 )
 from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.service.local import HOST, ServiceProcess, free_port, start
 from support.graph_bundles import FEWEST_POINTS
 from support.trouble import FAILING, GREEDY, faulty_bundle
 

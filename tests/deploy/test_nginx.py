@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
-from deploy.bench.service_process import HOST, ServiceProcess, free_port, running
+from nightjar_alerts.service.local import HOST, ServiceProcess, free_port, running
 from support.edge import curve, wait_until
 
 JSON = {"Content-Type": "application/json"}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from deploy.bench.http_load import HttpReply
-from deploy.bench.service_process import free_port
 from deploy.bench.soak import (
     SHARES,
     Administrator,
@@ -25,6 +24,7 @@ from deploy.bench.soak import (
     table,
 )
 from nightjar_alerts.models.bundle import load_bundle
+from nightjar_alerts.service.local import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -35,13 +35,14 @@ from nightjar_alerts.models.bundle import (
 )
 from nightjar_alerts.models.limits import milliseconds, whole_number
 from nightjar_alerts.service.http import arrow
-from nightjar_alerts.service.http.bodies import decode_json, decode_msgpack, decode_rows, validate_body
+from nightjar_alerts.service.http.bodies import decode, decode_rows, validate_body
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.edge.lines import LineSplitter
 from nightjar_alerts.service.http.oip.inference import read_request
 from nightjar_alerts.service.http.oip.schemas import InferRequest
 from nightjar_alerts.service.http.oip.tensors import load_json, split_body
 from nightjar_alerts.service.http.routes.alerts import split_parts
+from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MSGPACK_READER
 from nightjar_alerts.service.settings import ClientSettings, StreamSettings
 from support import alerts, oip, wire
 from support.bodies import read_lines
@@ -65,13 +66,13 @@ def reader() -> MessageReader:
 def json_body(data: bytes) -> None:
     """A body of light curves as JSON."""
     with suppress(ProblemError):
-        validate_body(decode_json(data, SETTINGS), SETTINGS)
+        validate_body(decode(data, SETTINGS, JSON_READER), SETTINGS)
 
 
 def msgpack_body(data: bytes) -> None:
     """A body of light curves as msgpack."""
     with suppress(ProblemError):
-        validate_body(decode_msgpack(data, SETTINGS), SETTINGS)
+        validate_body(decode(data, SETTINGS, MSGPACK_READER), SETTINGS)
 
 
 def arrow_body(data: bytes) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.http.bodies import RequestBody, decode_json, decode_msgpack, validate_body
-from nightjar_alerts.service.lightcurves.decoding import decode_lines
+from nightjar_alerts.service.http.bodies import RequestBody, decode, validate_body
+from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MSGPACK_READER, decode_lines
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.lightcurves.validation import validate_light_curves
@@ -30,7 +30,7 @@ def built(body: RequestBody, settings: Settings) -> Read:
 
 def read_text(text: bytes, settings: Settings) -> Read:
     """Read a JSON text."""
-    return built(decode_json(text, settings), settings)
+    return built(decode(text, settings, JSON_READER), settings)
 
 
 def read_json(document: object, settings: Settings) -> Read:
@@ -40,7 +40,7 @@ def read_json(document: object, settings: Settings) -> Read:
 
 def read_msgpack(body: bytes, settings: Settings) -> Read:
     """Read a msgpack body."""
-    return built(decode_msgpack(body, settings), settings)
+    return built(decode(body, settings, MSGPACK_READER), settings)
 
 
 def read_lines(lines: Sequence[bytes], settings: Settings) -> list[Curve]:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from deploy.bench.service_process import free_port
+from nightjar_alerts.service.local import free_port
 from support.kafka_brokers import brokers, commits_of
 from support.kafka_trial import Trial, trial
 from support.stream import Process, alert, eventually

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.service_process import free_port
+from nightjar_alerts.service.local import free_port
 from support.edge import HOST, wait_until
 
 needs_redis = pytest.mark.skipif(

@@ -31,7 +31,7 @@ from nightjar_alerts.service.http.edge.errors import MALFORMED, TOO_LARGE, Probl
 from nightjar_alerts.service.http.endpoint import (
     INLINE_ITEMS,
     Timings,
-    charge_quota,
+    classify_items,
     get_client_id,
     infer_options,
     make_response,
@@ -45,7 +45,7 @@ from nightjar_alerts.service.http.results import build_results, get_serializers
 from nightjar_alerts.service.inference import InferOptions, Item, Outcome, Skipped
 from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.observe.live import LiveFeed
-from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
+from nightjar_alerts.service.registry.serving import ModelHandle
 from nightjar_alerts.service.settings import Settings
 
 MAX_BOUNDARY = 70  # RFC 2046
@@ -76,7 +76,7 @@ async def classify_alerts(request: Request) -> Response:
     service, settings = get_service(request), get_service(request).settings
     timings = Timings(service.metrics)
     query = read_query(request, AlertQuery)
-    default = service.select_model(query.model)
+    service.select_model(query.model)  # raises before the body is read
     _check_query(query, settings)
     media_type = get_media_type(request, (*openapi.PACKET_TYPES, *openapi.MULTIPART_TYPES))
     options = infer_options(request, settings, timings.started, query.deadline_ms)
@@ -92,11 +92,8 @@ async def classify_alerts(request: Request) -> Response:
         timings.stage("decode")
         options = replace(options, surveys=[_get_survey(alert) for alert in alerts])
         handles, items = _route(service, query, alerts)
-        serializers = get_serializers(handles or [default], query.prior, settings.prior, PRIOR)
-        # Acquired first: charging the quota may wait for Redis, and the model could be unloaded meanwhile.
-        with acquired(handles):
-            await charge_quota(request, service, len(items))
-            outcomes = await cancel_on_disconnect(request, infer_many(handles, items, options)) if items else []
+        serializers = get_serializers(handles, query.prior, settings.prior, PRIOR)
+        outcomes = await classify_items(request, handles, items, options)
     timings.start()
     encode = partial(_encode, serializers, outcomes, alerts, query, service.live)
     content = await service.run_maybe_in_thread(encode, len(outcomes) > INLINE_ITEMS)

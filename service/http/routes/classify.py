@@ -11,12 +11,12 @@ from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import merge_options, validate_body
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
-from nightjar_alerts.service.http.edge.body import cancel_on_disconnect, get_media_type
+from nightjar_alerts.service.http.edge.body import get_media_type
 from nightjar_alerts.service.http.edge.errors import INTERNAL, ProblemError
 from nightjar_alerts.service.http.endpoint import (
     INLINE_ITEMS,
     Timings,
-    charge_quota,
+    classify_items,
     decode_body,
     get_client_id,
     get_routing_key,
@@ -40,7 +40,7 @@ from nightjar_alerts.service.inference import Item, Outcome
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.observe.live import LiveFeed
-from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
+from nightjar_alerts.service.registry.serving import ModelHandle
 
 router = APIRouter()
 
@@ -93,10 +93,7 @@ async def classify(request: Request) -> Response:
         handles, items = _route(request, service, query.model, curves, substitute=not response_format.single_model)
         serializers = get_serializers(handles, options.prior, settings.prior)
         inference_options = infer_options(request, settings, timings.started, options.deadline_ms)
-        # Acquired first: charging the quota may wait for Redis, and the model could be unloaded meanwhile.
-        with acquired(handles):
-            await charge_quota(request, service, len(items))
-            outcomes = await cancel_on_disconnect(request, infer_many(handles, items, inference_options))
+        outcomes = await classify_items(request, handles, items, inference_options)
     timings.start()
     if body.single and outcomes[0].status == "failed":
         raise ProblemError(INTERNAL, outcomes[0].detail)

@@ -19,7 +19,7 @@ from nightjar_alerts.service.http.edge.body import cancel_on_disconnect, get_med
 from nightjar_alerts.service.http.edge.errors import invalid_field
 from nightjar_alerts.service.http.endpoint import (
     Timings,
-    charge_quota,
+    classify_items,
     decode_body,
     get_client_id,
     get_routing_key,
@@ -34,7 +34,6 @@ from nightjar_alerts.service.http.query import EvolutionQuery, read_query
 from nightjar_alerts.service.http.results import get_serializer
 from nightjar_alerts.service.http.routes.alerts import read_packets
 from nightjar_alerts.service.inference import InferOptions, Item
-from nightjar_alerts.service.registry.serving import acquired
 
 LIGHT_CURVE_TYPES = (JSON_TYPE, *MSGPACK_TYPES)
 PACKET_TYPES = tuple(name for name in openapi.PACKET_TYPES if name != JSON_TYPE)
@@ -83,11 +82,8 @@ async def classify_evolution(request: Request) -> Response:
         handle, item = service.route(curve, query.model, survey=survey, routing_key=key, substitute=False)
         serializer = get_serializer(handle, query.prior, settings.prior, "/query/prior")
         items: Sequence[Item] = steps.curves if item is curve else [item] * len(steps.curves)
-        # Acquired first: charging the quota may wait for Redis, and the model could be unloaded meanwhile.
-        with acquired([handle]):
-            await charge_quota(request, service, len(items))
-            inference = handle.infer(items, replace(options, is_history=True))
-            outcomes = await cancel_on_disconnect(request, inference)
+        handles = [handle] * len(items)
+        outcomes = await classify_items(request, handles, items, replace(options, is_history=True))
     timings.start()
     encode = partial(serializer.evolution, steps, outcomes, query.coverage)
     document = await service.run_in_thread(encode)

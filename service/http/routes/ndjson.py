@@ -59,49 +59,66 @@ GROUP_LINES: Final = 64
 GROUP_BYTES: Final = 256 * 1024
 MAX_PENDING: Final = 512
 """Maximum number of light curves of one stream in the engine."""
-MODEL_HEADER: Final = "Nightjar-Model"
 
 
-class NdjsonResponse(Response):
-    """Response to an NDJSON request, which reads the request while it is sent.
+class StreamedResponse(Response):
+    """Response of NDJSON lines that is sent while its request is processed.
 
-    An error that ends the stream early is also raised after the client was notified, so that the middleware counts it.
+    An error that ends it early is a last line, ``{"problem": ...}``, once the response has started. It is also raised,
+    so that the middleware counts it.
     """
 
     def __init__(self, request: Request, query: ClassifyQuery) -> None:
-        self._request, self._service = request, get_service(request)
-        self._query, self._key = query, get_routing_key(request)
+        self.request, self.service, self.query = request, get_service(request), query
         super().__init__(media_type=NDJSON_TYPE, headers={"X-Accel-Buffering": "no"})  # nginx would buffer results
         del self.headers["content-length"]  # 0 for a Response without content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request; one version of the model classifies all of it."""
-        client_id = get_client_id(self._request)
-        self._service.streams.acquire(client_id)  # fewer than requests, because streams last
-        try:
-            handle = self._service.select_model(self._query.model, routing_key=self._key)
-            with acquired([handle]):
-                await self._run(LineClassifier(self._request, handle, self._query), scope, receive, send)
-        finally:
-            self._service.streams.release(client_id)
+        client_id, started = get_client_id(self.request), False
 
-    async def _run(self, classifier: "LineClassifier", scope: Scope, receive: Receive, send: Send) -> None:
-        self.headers[MODEL_HEADER] = classifier.model
-        settings, head = self._service.settings, {"status": self.status_code, "headers": self.raw_headers}
-        output = _Output(send, {"type": "http.response.start", **head})
+        async def send_noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        self.service.streams.acquire(client_id)  # fewer than requests, because streams last
         try:
-            with self._service.budget.reserve(get_client_id(self._request)) as reservation:
-                if get_content_coding(self._request):  # a compressed stream is read as a whole, within its limit
-                    receive = _replay(await read_body(self._request, reservation, settings.max_json_bytes), receive)
-                loop = _StreamLoop(LineBody(receive, settings), output, classifier, settings.max_json_bytes)
-                await loop.run(reservation)
+            handle = self.service.select_model(self.query.model, routing_key=get_routing_key(self.request))
+            with acquired([handle]), self.service.budget.reserve(client_id) as reservation:
+                classifier = LineClassifier(self.request, handle, self.query)
+                self.headers["Nightjar-Model"] = classifier.model
+                await self.run(classifier, reservation, receive, send_noted)
         except ClientDisconnected:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            if output.started:
+            if started:
                 problem = problem_document(to_problem(error), scope["path"], scope["state"]["request_id"])
-                await send(_body_message(encode_json({"problem": problem}) + b"\n", more=False))
+                await send(body_message(encode_json({"problem": problem}) + b"\n", more=False))
             raise
+        finally:
+            self.service.streams.release(client_id)
+
+    @property
+    def head(self) -> Message:
+        """Message that starts the response."""
+        return {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+
+    async def run(self, classifier: "LineClassifier", reservation: Reservation, receive: Receive, send: Send) -> None:
+        """Read the request and send the whole response."""
+        raise NotImplementedError
+
+
+class NdjsonResponse(StreamedResponse):
+    """Response to an NDJSON request, which is read while the response is sent."""
+
+    async def run(self, classifier: "LineClassifier", reservation: Reservation, receive: Receive, send: Send) -> None:
+        """Classify the lines of the request."""
+        settings = self.service.settings
+        if get_content_coding(self.request):  # a compressed stream is read as a whole, within its limit
+            receive = _replay(await read_body(self.request, reservation, settings.max_json_bytes), receive)
+        body, output = LineBody(receive, settings), _Output(send, self.head)
+        await _StreamLoop(body, output, classifier, settings.max_json_bytes).run(reservation)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -243,13 +260,14 @@ class _Output:
         if not self.started:
             self.started = True
             await self._send(self._head)
-        await self._send(_body_message(data, more=True))
+        await self._send(body_message(data, more=True))
 
     async def end(self) -> None:
-        await self._send(_body_message(b"", more=False))
+        await self._send(body_message(b"", more=False))
 
 
-def _body_message(data: bytes, more: bool) -> Message:
+def body_message(data: bytes, more: bool) -> Message:
+    """Return a message with a part of the body."""
     return {"type": "http.response.body", "body": data, "more_body": more}
 
 

@@ -4,7 +4,6 @@ The first line says how the table was read, the last one what was left out. A ta
 problem whose ``question`` names the option that answers it.
 """
 
-import asyncio
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
@@ -22,22 +21,15 @@ from nightjar_alerts.service.answers.serializer import encode_json, light_curve_
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge.body import cancel_on_disconnect
-from nightjar_alerts.service.http.edge.errors import (
-    INVALID,
-    UNSUPPORTED,
-    ProblemError,
-    invalid_field,
-    problem_document,
-    to_problem,
-)
-from nightjar_alerts.service.http.endpoint import get_client_id, get_routing_key, read_body, route_docs
+from nightjar_alerts.service.http.edge.budget import Reservation
+from nightjar_alerts.service.http.edge.errors import INVALID, UNSUPPORTED, ProblemError, invalid_field
+from nightjar_alerts.service.http.endpoint import read_body, route_docs
 from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import TableQuery, read_query
-from nightjar_alerts.service.http.routes.ndjson import LineClassifier
+from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedResponse, body_message
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import table_light_curve
-from nightjar_alerts.service.registry.serving import acquired
 
 GROUP_OBJECTS: Final = 64
 """Objects that are classified together."""
@@ -92,63 +84,38 @@ def _read_options(text: str) -> TableOptions:
         raise invalid_field("/query/options", "malformed", "must be a JSON object") from None
 
 
-class TableResponse(Response):
-    """Response to a table, which reads the request, and classifies objects while it is sent."""
+class TableResponse(StreamedResponse):
+    """Response to a table, whose objects are classified while the response is sent."""
 
     def __init__(self, request: Request, query: TableQuery, options: TableOptions) -> None:
-        self._request, self._service = request, get_service(request)
-        self._query, self._options = query, options
-        super().__init__(media_type=NDJSON_TYPE, headers={"X-Accel-Buffering": "no"})  # nginx would buffer results
-        del self.headers["content-length"]  # 0 for a Response without content
+        super().__init__(request, query)
+        self._light_curve, self._name, self._options = query.light_curve, query.name, options
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request; one version of the model classifies all of it."""
-        client_id = get_client_id(self._request)
-        self._service.streams.acquire(client_id)
-        try:
-            handle = self._service.select_model(self._query.model, routing_key=get_routing_key(self._request))
-            with acquired([handle]):
-                await self._run(LineClassifier(self._request, handle, self._query), scope, send)
-        finally:
-            self._service.streams.release(client_id)
-
-    async def _run(self, classifier: LineClassifier, scope: Scope, send: Send) -> None:
-        service, request = self._service, self._request
-        with service.budget.reserve(get_client_id(request)) as reservation:
-            data = await read_body(request, reservation, service.settings.max_json_bytes)
-            table = await service.run_in_thread(partial(_open, data, self._options, self._query.name), large=True)
-            objects = iter(table)
-            started = False
-            try:
-                # The first group before the head: what keeps the whole table from being read is an error status.
-                group = await service.run_in_thread(partial(_next_group, objects), large=True)
-                self.headers["Nightjar-Model"] = classifier.model
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                started = True
-                guesses = [guess.to_dict() for guess in table.guesses]
-                head = {"model": classifier.provenance, "table": {"columns": table.columns, "guesses": guesses}}
-                await self._send(send, head)
-                while group:
-                    await cancel_on_disconnect(request, self._classify(group, classifier, send))
-                    group = await service.run_in_thread(partial(_next_group, objects), large=True)
-                await self._send(send, {"summary": table.report.to_dict()}, more=False)
-            except (Exception, asyncio.CancelledError) as error:
-                if started:
-                    problem = problem_document(to_problem(error), scope["path"], scope["state"]["request_id"])
-                    await self._send(send, {"problem": problem}, more=False)
-                raise
+    async def run(self, classifier: LineClassifier, reservation: Reservation, receive: Receive, send: Send) -> None:
+        """Classify the objects of the table."""
+        service, request = self.service, self.request
+        data = await read_body(request, reservation, service.settings.max_json_bytes)
+        table = await service.run_in_thread(partial(_open, data, self._options, self._name), large=True)
+        objects = iter(table)
+        # The first group before the head: what keeps the whole table from being read is an error status.
+        group = await service.run_in_thread(partial(_next_group, objects), large=True)
+        await send(self.head)
+        guesses = [guess.to_dict() for guess in table.guesses]
+        head = {"model": classifier.provenance, "table": {"columns": table.columns, "guesses": guesses}}
+        await send(body_message(encode_json(head) + b"\n", more=True))
+        while group:
+            await cancel_on_disconnect(request, self._classify(group, classifier, send))
+            group = await service.run_in_thread(partial(_next_group, objects), large=True)
+        await send(body_message(encode_json({"summary": table.report.to_dict()}) + b"\n", more=False))
 
     async def _classify(
         self, group: list[LightCurve | InvalidLightCurve], classifier: LineClassifier, send: Send
     ) -> None:
         await classifier.charge(len(group))
         results = await classifier.classify_curves(group)
-        if self._query.light_curve:
+        if self._light_curve:
             results = results._replace(results=list(map(_add_light_curve, results.results, group)))
-        await send({"type": "http.response.body", "body": encode_ndjson(results), "more_body": True})
-
-    async def _send(self, send: Send, document: Mapping[str, Any], more: bool = True) -> None:
-        await send({"type": "http.response.body", "body": encode_json(document) + b"\n", "more_body": more})
+        await send(body_message(encode_ndjson(results), more=True))
 
 
 def _add_light_curve(result: Mapping[str, Any], curve: LightCurve | InvalidLightCurve) -> Mapping[str, Any]:

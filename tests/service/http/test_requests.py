@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.http.bodies import MAX_NAMES, decode_json
+from nightjar_alerts.service.http.bodies import MAX_NAMES, decode
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.lightcurves.decoding import MAX_NONFINITE_BYTES
+from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MAX_NONFINITE_BYTES
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import Read, read_json, read_text
 from support.edge import curve, settings
@@ -198,7 +198,7 @@ def test_json_invalid_light_curve_keeps_its_object_id(name: object, echoed: str)
 )
 def test_json_invalid_document_is_malformed(body: bytes) -> None:
     with pytest.raises(ProblemError) as caught:
-        decode_json(body, SETTINGS)
+        decode(body, SETTINGS, JSON_READER)
     assert caught.value.kind.status == 400
 
 
@@ -258,7 +258,7 @@ def test_json_malformed_document_takes_bounded_time(unit: bytes) -> None:
     text = b'{"mjd":[' + unit * ((8 << 20) // len(unit)) + b"x"
     started = time.thread_time()
     with pytest.raises(ProblemError) as caught:
-        decode_json(text, SETTINGS)
+        decode(text, SETTINGS, JSON_READER)
     assert caught.value.kind.status == 400
     assert time.thread_time() - started < 1.0
 
@@ -266,7 +266,7 @@ def test_json_malformed_document_takes_bounded_time(unit: bytes) -> None:
 def test_json_number_not_finite_in_long_text_is_malformed() -> None:
     bad = json.dumps(curve(3)).replace("1001.0", "NaN").encode()
     with pytest.raises(ProblemError) as caught:
-        decode_json(bad + b" " * MAX_NONFINITE_BYTES, SETTINGS)
+        decode(bad + b" " * MAX_NONFINITE_BYTES, SETTINGS, JSON_READER)
     assert caught.value.kind.status == 400
 
 

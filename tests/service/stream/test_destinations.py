@@ -13,7 +13,7 @@ import pytest
 # ruff: noqa: E402
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 
-from deploy.bench.service_process import free_port
+from nightjar_alerts.service.local import free_port
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
 from nightjar_alerts.service.stream.connectors import open_connectors
 from nightjar_alerts.service.stream.messages import Record

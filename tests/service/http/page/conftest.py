@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from deploy.bench.service_process import ServiceProcess, running
+from nightjar_alerts.service.local import ServiceProcess, running
 
 SECONDS = 120  # for whatever the page shows: the machine may be slow
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

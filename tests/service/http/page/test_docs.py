@@ -7,7 +7,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Page, expect
 
-from deploy.bench.service_process import ServiceProcess
+from nightjar_alerts.service.local import ServiceProcess
 
 pytestmark = pytest.mark.slow
 

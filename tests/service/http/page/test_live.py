@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from deploy.bench.service_process import ServiceProcess, running
+from nightjar_alerts.service.local import ServiceProcess, running
 from nightjar_alerts.service.pages import FILES
 
 pytestmark = pytest.mark.slow

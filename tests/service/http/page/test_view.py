@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Dialog, Locator, Page, expect
 
-from deploy.bench.service_process import ServiceProcess, running
+from nightjar_alerts.service.local import ServiceProcess, running
 from nightjar_alerts.service.pages import FILES
 
 pytestmark = pytest.mark.slow

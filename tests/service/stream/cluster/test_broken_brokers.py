@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.service_process import free_port
+from nightjar_alerts.service.local import free_port
 from nightjar_alerts.service.stream.addresses import parse_address
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions, Transaction
 from nightjar_alerts.service.stream.messages import FatalError, Record, TransientError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.bench.service_process import free_port
+from nightjar_alerts.service.local import free_port
 from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED, TransactionCommits
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from support.kafka_brokers import Brokers

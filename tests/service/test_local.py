@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.service_process import ServiceDied, ServiceProcess, free_port, running, start
+from nightjar_alerts.service.local import ServiceDied, ServiceProcess, free_port, running, start
 
 pytestmark = pytest.mark.slow
 

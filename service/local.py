@@ -1,4 +1,4 @@
-"""A service process for the demo, benchmarks and tests: start, wait, measure, stop.
+"""A service or worker process on this machine, for the demonstration, benchmarks and tests: start, wait, stop.
 
     with running(bundle) as service:
         urllib.request.urlopen(f"{service.url}/readyz")
