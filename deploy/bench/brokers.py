@@ -1,17 +1,16 @@
 """Local Kafka brokers for benchmarks and tests, which may be killed and restarted.
 
 NIGHTJAR_KAFKA_HOME names any unpacked Kafka (a folder with ``libs/*.jar``); Java 17 or newer runs it. Each broker is
-its own controller as well and listens at five ports: plain, SASL, TLS, both, and one that tests reach through a proxy.
+its own controller as well.
 """
 
 import os
 import random
 import re
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -19,10 +18,7 @@ from typing import Any, Final
 
 from nightjar_alerts.service.local import HOST
 
-USER, PASSWORD, STORE_PASSWORD = "reader", "a-secret", "changeit"
-LISTENERS: Final = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "PROXIED", "CONTROLLER")
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
-MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 START_SECONDS: Final = 400  # on a machine with much else to do; a few otherwise
 OLDEST_JAVA: Final = 17
 PORTS: Final = (12_000, 32_000)
@@ -83,38 +79,32 @@ class Brokers:
     Parameters
     ----------
     extra : further properties of each broker.
-    secure : whether there are users and certificates; starting is a few seconds quicker without.
+
+    Attributes
+    ----------
+    listeners : names of what each broker listens for, each at a port of its own; the last one is the controller's.
     """
 
-    def __init__(
-        self, folder: Path, count: int = 1, extra: Mapping[str, Any] | None = None, secure: bool = False
-    ) -> None:
-        self.folder, self.nodes, self._secure = folder, range(1, count + 1), secure
+    listeners: Sequence[str] = ("PLAINTEXT", "CONTROLLER")
+
+    def __init__(self, folder: Path, count: int = 1, extra: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.nodes = folder, range(1, count + 1)
         self._extra = dict(extra or {})
-        ports = _free_ports(count * len(LISTENERS))
-        self._ports = {
-            node: dict(zip(LISTENERS, ports[(node - 1) * len(LISTENERS) :], strict=False)) for node in self.nodes
-        }
-        self.advertised = self._advertise()
+        ports = iter(_free_ports(count * len(self.listeners)))
+        self._ports = {node: {listener: next(ports) for listener in self.listeners} for node in self.nodes}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         (folder / "broker.log4j2.properties").write_text(_LOGGING)
         (folder / "tool.log4j2.properties").write_text(_QUIET)
-        if secure:
-            make_certificate(folder, "broker")
         for node in self.nodes:
             self._prepare(node)
 
-    # Requests of clients.
-
     def hosts(self, listener: str = "PLAINTEXT") -> str:
         """Bootstrap servers."""
-        return ",".join(f"{HOST}:{self.advertised[n].get(listener, own[listener])}" for n, own in self._ports.items())
+        return ",".join(f"{HOST}:{self._advertised(node, listener)}" for node in self.nodes)
 
-    def _advertise(self) -> dict[int, dict[str, int]]:
-        """Advertised ports that differ from those of the listeners, by broker and listener."""
-        return {node: {} for node in self.nodes}
-
-    # What may befall them.
+    def _advertised(self, node: int, listener: str) -> int:
+        """Return the port by which clients reach a listener."""
+        return self._ports[node][listener]
 
     def start(self, *nodes: int) -> None:
         """Start brokers, all of them by default, and wait until they serve."""
@@ -138,29 +128,10 @@ class Brokers:
             process.kill()
             process.wait()
 
-    def hang(self, node: int) -> None:
-        """Keep connections open and answer them no more."""
-        self._processes[node].send_signal(signal.SIGSTOP)
-
-    def wake(self, node: int) -> None:
-        """End :meth:`hang`."""
-        self._processes[node].send_signal(signal.SIGCONT)
-
     def close(self) -> None:
         """End all brokers."""
         for node in self.nodes:
             self.kill(node)
-
-    # The tools that people use.
-
-    def tool(self, main: str, *arguments: str) -> str:
-        """Return what one of Kafka's command-line tools prints."""
-        command = self._java("tool", main, *arguments)
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=START_SECONDS).stdout
-
-    def topics(self, *arguments: str) -> str:
-        """``kafka-topics``."""
-        return self.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.hosts(), *arguments)
 
     def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic; by a client, which starts sooner than a tool."""
@@ -170,32 +141,6 @@ class Brokers:
         client = AdminClient({"bootstrap.servers": self.hosts(), "log_level": 0})
         for future in client.create_topics([NewTopic(topic, partitions, len(self.nodes), config=configs)]).values():
             future.result(START_SECONDS)
-
-    def configure(self, *arguments: str) -> None:
-        """``kafka-configs``: quotas, passwords."""
-        self.tool("kafka.admin.ConfigCommand", "--bootstrap-server", self.hosts(), "--alter", *arguments)
-
-    def group_lag(self, group: str) -> dict[tuple[str, int], int]:
-        """``kafka-consumer-groups --describe``: lag by topic and partition."""
-        main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-        text = self.tool(main, "--bootstrap-server", self.hosts(), "--describe", "--group", group)
-        rows = [line.split() for line in text.splitlines() if line.startswith(group)]
-        return {(row[1], int(row[2])): int(row[5]) for row in rows if row[5].isdigit()}
-
-    def coordinator(self, group: str) -> int:
-        """Return the broker that keeps a group's offsets."""
-        main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-        text = self.tool(main, "--bootstrap-server", self.hosts(), "--describe", "--group", group, "--state")
-        (row,) = (line.split() for line in text.splitlines() if line.startswith(group))
-        address = next(word for word in row if word.startswith(f"{HOST}:") or ":" in word)
-        port = int(address.rpartition(":")[2])
-        return next(n for n, own in self._ports.items() if port in (*own.values(), *self.advertised[n].values()))
-
-    def leader(self, topic: str, partition: int = 0) -> int:
-        """Return the broker that leads a partition."""
-        text = self.topics("--describe", "--topic", topic)
-        words = next(line for line in text.splitlines() if f"Partition: {partition}\t" in line).split()
-        return int(words[words.index("Leader:") + 1])
 
     def _java(self, logging: str, main: str, *arguments: object) -> list[str]:
         settings = f"-Dlog4j2.configurationFile={self.folder / f'{logging}.log4j2.properties'}"
@@ -207,30 +152,32 @@ class Brokers:
     def _prepare(self, node: int) -> None:
         path = self.folder / f"{node}.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in self._properties(node).items()))
-        users = [f"{mechanism}=[name={USER},password={PASSWORD}]" for mechanism in MECHANISMS] if self._secure else []
-        words = [word for user in users for word in ("--add-scram", user)]
-        main = "kafka.tools.StorageTool"
-        command = self._java("tool", main, "format", "-t", CLUSTER_ID, "-c", path, *words)
+        command = self._java(
+            "tool", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", path, *self._format_options()
+        )
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stdout + done.stderr)
 
+    def _format_options(self) -> list[str]:
+        """Return further options of the tool that prepares the folder of a broker."""
+        return []
+
     def _properties(self, node: int) -> dict[str, Any]:
         """KRaft, broker and controller in one process, three replicas of which two must have a record."""
         ports, replicas = self._ports[node], len(self.nodes)
-        listeners = [one for one in LISTENERS if self._secure or one in ("PLAINTEXT", "PROXIED", "CONTROLLER")]
-        advertised = {one: self.advertised[node].get(one, ports[one]) for one in listeners[:-1]}
+        advertised = {one: self._advertised(node, one) for one in self.listeners[:-1]}
         in_sync = 2 if replicas > 1 else 1
-        usual: dict[str, Any] = {
+        return {
             "process.roles": "broker,controller",
             "node.id": node,
             "controller.quorum.voters": ",".join(f"{n}@{HOST}:{self._ports[n]['CONTROLLER']}" for n in self.nodes),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": ",".join(f"{one}://{HOST}:{ports[one]}" for one in listeners),
+            "listeners": ",".join(f"{one}://{HOST}:{ports[one]}" for one in self.listeners),
             "advertised.listeners": ",".join(f"{one}://{HOST}:{port}" for one, port in advertised.items()),
             "listener.security.protocol.map": ",".join(
-                f"{one}:{'PLAINTEXT' if one in ('PROXIED', 'CONTROLLER') else one}" for one in LISTENERS
+                f"{one}:{'PLAINTEXT' if one in ('PROXIED', 'CONTROLLER') else one}" for one in self.listeners
             ),
             "log.dirs": self.folder / f"{node}.data",
             "default.replication.factor": replicas,
@@ -253,36 +200,14 @@ class Brokers:
             "num.io.threads": 2,
             "message.max.bytes": 4 << 20,
             "auto.create.topics.enable": "false",
+            **self._extra,
         }
-        return usual | (self._security() if self._secure else {}) | self._extra
-
-    def _security(self) -> dict[str, Any]:
-        store = {"location": self.folder / "broker.p12", "password": STORE_PASSWORD, "type": "PKCS12"}
-        module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        listeners = [(mechanism, one) for mechanism in MECHANISMS for one in ("sasl_plaintext", "sasl_ssl")]
-        return {
-            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-            **{f"ssl.keystore.{name}": value for name, value in store.items()},
-            **{f"listener.name.{one}.{name.lower()}.sasl.jaas.config": module for name, one in listeners},
-        }
-
-
-def make_certificate(folder: Path, name: str, host: str = HOST, start: str = "-1d", days: int = 30) -> None:
-    """Make a self-signed certificate for a host: ``NAME.p12`` for the broker, ``NAME.pem`` for who trusts it."""
-    store, kind = folder / f"{name}.p12", "ip" if host[0].isdigit() else "dns"
-    common = ["keytool", "-keystore", str(store), "-storepass", STORE_PASSWORD, "-alias", "broker"]
-    make = ["-genkeypair", "-storetype", "PKCS12", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", str(days)]
-    names = ["-dname", f"CN={host}", "-ext", "bc:c=ca:true", "-ext", f"san={kind}:{host}", "-startdate", start]
-    subprocess.run([*common, *make, *names], check=True, capture_output=True)
-    subprocess.run(
-        [*common, "-exportcert", "-rfc", "-file", str(folder / f"{name}.pem")], check=True, capture_output=True
-    )
 
 
 @contextmanager
-def brokers(folder: Path, count: int = 1, **extra: Any) -> Iterator[Brokers]:
-    """Brokers, running."""
-    cluster = Brokers(folder, count, {name.replace("_", "."): value for name, value in extra.items()})
+def running_brokers(folder: Path) -> Iterator[Brokers]:
+    """Run one broker."""
+    cluster = Brokers(folder)
     try:
         cluster.start()
         yield cluster

@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from deploy.bench.brokers import Brokers, brokers, home
+from deploy.bench.brokers import Brokers, home, running_brokers
 from deploy.bench.kafka_trial import PARTITIONS, Trial, answered, assigned, until
 from deploy.bench.report import Numbers, interval
 from deploy.bench.workload import visit
@@ -72,7 +72,7 @@ def measure(bundle: Path, scale: float, say: Say, keep: Keep, parts: Sequence[Pa
         numbers.update(figures)
         keep(figures)
 
-    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder, brokers(Path(folder)) as cluster:
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder, running_brokers(Path(folder)) as cluster:
         bench = KafkaBench(cluster, bundle, scale, say, note)
         note({"kafka.scale": scale})
         for name in parts or PARTS:

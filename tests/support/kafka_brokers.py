@@ -5,41 +5,130 @@ NIGHTJAR_KAFKA_HOME=path/to/kafka_2.13-4.2.1 NIGHTJAR_SOAK=1 python -m pytest te
 
 import json
 import os
+import signal
 import struct
+import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.bench import brokers as deployed
+from deploy.bench.brokers import START_SECONDS, home
+from nightjar_alerts.service.local import HOST
 from support.proxy import Proxy
 
-PASSWORD, USER = deployed.PASSWORD, deployed.USER
-home, make_certificate = deployed.home, deployed.make_certificate
+USER, PASSWORD, STORE_PASSWORD = "reader", "a-secret", "changeit"
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 NONE_FOUND = "no unpacked Kafka (set NIGHTJAR_KAFKA_HOME), or no Java 17"
 needs_brokers = pytest.mark.skipif(home() is None, reason=NONE_FOUND)
 
 
 class Brokers(deployed.Brokers):
-    """Brokers whose last listener is reached through proxies.
+    """Brokers with a listener that is reached through proxies and, if secure, with users and certificates.
 
-    Attributes
+    Parameters
     ----------
-    proxies : by broker.
+    secure : starting is a few seconds quicker without.
     """
 
-    def _advertise(self) -> dict[int, dict[str, int]]:
-        self.proxies = {node: Proxy(self._ports[node]["PROXIED"]) for node in self.nodes}
-        return {node: {"PROXIED": proxy.port} for node, proxy in self.proxies.items()}
+    def __init__(
+        self, folder: Path, count: int = 1, extra: Mapping[str, Any] | None = None, secure: bool = False
+    ) -> None:
+        guarded = ("SASL_PLAINTEXT", "SSL", "SASL_SSL") if secure else ()
+        self.listeners = ("PLAINTEXT", *guarded, "PROXIED", "CONTROLLER")
+        self._secure = secure
+        if secure:
+            make_certificate(folder, "broker")
+        super().__init__(folder, count, (_security(folder) if secure else {}) | dict(extra or {}))
+
+    @cached_property
+    def proxies(self) -> dict[int, Proxy]:
+        """Proxies by broker."""
+        return {node: Proxy(self._ports[node]["PROXIED"]) for node in self.nodes}
+
+    def _advertised(self, node: int, listener: str) -> int:
+        return self.proxies[node].port if listener == "PROXIED" else super()._advertised(node, listener)
+
+    def _format_options(self) -> list[str]:
+        users = [f"{mechanism}=[name={USER},password={PASSWORD}]" for mechanism in MECHANISMS] if self._secure else []
+        return [word for user in users for word in ("--add-scram", user)]
+
+    def hang(self, node: int) -> None:
+        """Keep connections open and answer them no more."""
+        self._processes[node].send_signal(signal.SIGSTOP)
+
+    def wake(self, node: int) -> None:
+        """End :meth:`hang`."""
+        self._processes[node].send_signal(signal.SIGCONT)
+
+    def tool(self, main: str, *arguments: str) -> str:
+        """Return what one of Kafka's command-line tools prints."""
+        command = self._java("tool", main, *arguments)
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=START_SECONDS).stdout
+
+    def topics(self, *arguments: str) -> str:
+        """``kafka-topics``."""
+        return self.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.hosts(), *arguments)
+
+    def configure(self, *arguments: str) -> None:
+        """``kafka-configs``: quotas, passwords."""
+        self.tool("kafka.admin.ConfigCommand", "--bootstrap-server", self.hosts(), "--alter", *arguments)
+
+    def group_lag(self, group: str) -> dict[tuple[str, int], int]:
+        """``kafka-consumer-groups --describe``: lag by topic and partition."""
+        main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+        text = self.tool(main, "--bootstrap-server", self.hosts(), "--describe", "--group", group)
+        rows = [line.split() for line in text.splitlines() if line.startswith(group)]
+        return {(row[1], int(row[2])): int(row[5]) for row in rows if row[5].isdigit()}
+
+    def coordinator(self, group: str) -> int:
+        """Return the broker that keeps a group's offsets."""
+        main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+        text = self.tool(main, "--bootstrap-server", self.hosts(), "--describe", "--group", group, "--state")
+        (row,) = (line.split() for line in text.splitlines() if line.startswith(group))
+        address = next(word for word in row if word.startswith(f"{HOST}:") or ":" in word)
+        port = int(address.rpartition(":")[2])
+        return next(n for n, own in self._ports.items() if port in (*own.values(), self._advertised(n, "PROXIED")))
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the broker that leads a partition."""
+        text = self.topics("--describe", "--topic", topic)
+        words = next(line for line in text.splitlines() if f"Partition: {partition}\t" in line).split()
+        return int(words[words.index("Leader:") + 1])
 
     def close(self) -> None:
         """End all brokers and proxies."""
         super().close()
         for proxy in self.proxies.values():
             proxy.close()
+
+
+def _security(folder: Path) -> dict[str, Any]:
+    store = {"location": folder / "broker.p12", "password": STORE_PASSWORD, "type": "PKCS12"}
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    listeners = [(mechanism, one) for mechanism in MECHANISMS for one in ("sasl_plaintext", "sasl_ssl")]
+    return {
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        **{f"ssl.keystore.{name}": value for name, value in store.items()},
+        **{f"listener.name.{one}.{name.lower()}.sasl.jaas.config": module for name, one in listeners},
+    }
+
+
+def make_certificate(folder: Path, name: str, host: str = HOST, start: str = "-1d") -> None:
+    """Make a self-signed certificate for a host: ``NAME.p12`` for the broker, ``NAME.pem`` for who trusts it."""
+    store, kind = folder / f"{name}.p12", "ip" if host[0].isdigit() else "dns"
+    common = ["keytool", "-keystore", str(store), "-storepass", STORE_PASSWORD, "-alias", "broker"]
+    make = ["-genkeypair", "-storetype", "PKCS12", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "30"]
+    names = ["-dname", f"CN={host}", "-ext", "bc:c=ca:true", "-ext", f"san={kind}:{host}", "-startdate", start]
+    subprocess.run([*common, *make, *names], check=True, capture_output=True)
+    subprocess.run(
+        [*common, "-exportcert", "-rfc", "-file", str(folder / f"{name}.pem")], check=True, capture_output=True
+    )
 
 
 def named_cluster() -> str | None:
