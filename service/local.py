@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,7 +69,13 @@ class ServiceProcess:
         finally:
             connection.close()
 
-    def wait_ready(self, seconds: float = START_SECONDS, pause: float = 0.01) -> None:
+    def metric(self, name: str) -> float:
+        """Sum of a metric over its labels. Raises OSError while nothing answers."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as reply:
+            lines = reply.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
+
+    def wait_ready(self, seconds: float = START_SECONDS) -> None:
         """Wait until ``/readyz`` returns 200; raises ServiceDied when the process ends or on timeout."""
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:
@@ -79,7 +86,7 @@ class ServiceProcess:
                     return
             except (OSError, HTTPException):
                 pass  # not listening yet
-            time.sleep(pause)
+            time.sleep(0.01)
         raise ServiceDied(f"not ready after {seconds:.0f} s\n{self.log.read_text()}")
 
     def stop(self, seconds: float = STOP_SECONDS) -> int:

@@ -38,6 +38,7 @@ import numpy as np
 from deploy.bench.http_load import quantile
 from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
 from deploy.bench.report import ROOT, Numbers
+from nightjar_alerts.models.alerts import containers
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.service.local import HOST, ServiceDied, ServiceProcess, running
 
@@ -203,13 +204,13 @@ async def idle(target: Target) -> int:
     return await crowd(target, target.many(10_000), behave)
 
 
-def dripping(start: bytes, drop: bytes, pause: float = 1.0) -> Callable[[AttackConnection], Awaitable[None]]:
-    """Send ``start`` at once and ``drop`` at intervals."""
+def dripping(start: bytes, drop: bytes) -> Callable[[AttackConnection], Awaitable[None]]:
+    """Send ``start`` at once and ``drop`` every second."""
 
     async def behave(peer: AttackConnection) -> None:
         if await peer.send(start):
             while peer.target.active and await peer.send(drop):
-                await asyncio.sleep(pause)
+                await asyncio.sleep(1.0)
 
     return behave
 
@@ -340,20 +341,10 @@ def survey_fields() -> list[dict[str, Any]]:
     return [{"name": "diaSource", "type": {"type": "record", "name": "diaSource", "fields": row}}]
 
 
-def container(schema: Any, body: bytes = b"\2" * 64) -> bytes:
-    """Make an Avro object container with one block of arbitrary bytes."""
-    text = json.dumps(schema).encode()
-
-    def long(value: int) -> bytes:
-        value, out = value << 1, bytearray()
-        while value > 0x7F:
-            out.append(value & 0x7F | 0x80)
-            value >>= 7
-        return bytes([*out, value])
-
-    metadata = long(1) + long(11) + b"avro.schema" + long(len(text)) + text + b"\0"
-    sync = b"S" * 16
-    return b"Obj\x01" + metadata + sync + long(1) + long(len(body)) + body + sync
+def container(schema: Any, body: bytes = b"\2" * 64, codec: bytes = b"null") -> bytes:
+    """Make an Avro object container with one block of arbitrary bytes, which claims a codec."""
+    header = containers.Header(json.dumps(schema).encode(), "null", b"S" * containers.SYNC_BYTES, 0)
+    return containers.write(header, 1, body).replace(b"\x08null", bytes([2 * len(codec)]) + codec, 1)
 
 
 def many_schemas() -> bytes:
@@ -376,9 +367,7 @@ def deflate_bomb() -> bytes:
     """Make a container whose blocks inflate a thousandfold."""
     squeeze = zlib.compressobj(9, wbits=-15)
     data = squeeze.compress(b"\0" * (256 << 20)) + squeeze.flush()
-    return container({"type": "record", "name": "top", "fields": survey_fields()}, data).replace(
-        b"\x02\x16avro.schema", b"\x04\x14avro.codec\x0edeflate\x16avro.schema"
-    )
+    return container({"type": "record", "name": "top", "fields": survey_fields()}, data, b"deflate")
 
 
 def arrow_texts() -> bytes:

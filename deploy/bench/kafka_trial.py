@@ -7,7 +7,6 @@ results.
 import itertools
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -162,21 +161,14 @@ def _number(key: bytes) -> int:
     return int(alert_id) - FIRST_ID if alert_id.isdigit() and len(alert_id) < 20 else -1
 
 
-def metric(service: ServiceProcess, name: str) -> int:
-    """Sum of a metric over its labels."""
-    with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as reply:
-        lines = reply.read().decode().splitlines()
-    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
-
-
-def answered(service: ServiceProcess) -> int:
+def answered(service: ServiceProcess) -> float:
     """Alerts that a worker has answered."""
-    return metric(service, "nightjar_stream_out_total")
+    return service.metric("nightjar_stream_out_total")
 
 
-def assigned(service: ServiceProcess) -> int:
+def assigned(service: ServiceProcess) -> float:
     """Partitions that are a worker's."""
-    return metric(service, "nightjar_stream_assigned_partitions")
+    return service.metric("nightjar_stream_assigned_partitions")
 
 
 def until(holds: Callable[[], object], seconds: float = PATIENCE_SECONDS, what: str = "waited in vain") -> None:

@@ -15,16 +15,15 @@ whose connection ends without a reply, is stranded.
 import asyncio
 import json
 import random
-import re
 import shutil
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
@@ -70,16 +69,17 @@ class SoakRequest:
 
 def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
     """Answers of the bundle of each version: bare runs, and what follows from what is known of the object besides."""
-    return {version: _posteriors(path, curves) for version, path in bundles.items()}
-
-
-def _posteriors(path: Path, curves: Sequence[Columns]) -> NDArray[np.float32]:
-    posterior, rows = Posterior(load_bundle(path).manifest), Bare.of(path, curves).probabilities()
-    calibrated_NC = [
-        posterior.apply_prior(one_C, metadata=curve["metadata"]).probabilities
-        for one_C, curve in zip(rows, curves, strict=True)
-    ]
-    return np.stack(calibrated_NC).astype(np.float32)
+    found = {}
+    for version, path in bundles.items():
+        posterior, rows = Posterior(load_bundle(path).manifest), Bare.of(path, curves).probabilities()
+        found[version] = np.array(
+            [
+                posterior.apply_prior(row_C, metadata=curve["metadata"]).probabilities
+                for row_C, curve in zip(rows, curves, strict=True)
+            ],
+            np.float32,
+        )
+    return found
 
 
 def drawn() -> list[Columns]:
@@ -183,19 +183,14 @@ class Administrator:
                 await asyncio.to_thread(self._make, what, path, body)
 
     def _make(self, what: str, path: str, body: str) -> None:
-        connection = HTTPConnection(HOST, self.port, timeout=PATIENCE_SECONDS)
+        request = urllib.request.Request(f"http://{HOST}:{self.port}{path}", body.encode(), method="POST")
         try:
-            connection.request("POST", path, body)
-            response = connection.getresponse()
-            text = response.read()
-            if response.status == 200:
-                self.changes[what] += 1
-            else:
-                self.failures.append(f"{what}: {response.status} {text[:300].decode('utf-8', 'replace')}")
-        except (OSError, HTTPException) as error:
+            urllib.request.urlopen(request, timeout=PATIENCE_SECONDS).close()
+            self.changes[what] += 1
+        except urllib.error.HTTPError as error:
+            self.failures.append(f"{what}: {error.code} {error.read(300).decode('utf-8', 'replace')}")
+        except OSError as error:
             self.failures.append(f"{what}: {error}")
-        finally:
-            connection.close()
 
 
 STRANDED_SECONDS: Final = 60.0
@@ -232,10 +227,10 @@ class Tally:
 class SoakDriver:
     """Sends prepared requests to a port and keeps the tally."""
 
-    def __init__(self, port: int, questions: Sequence[SoakRequest], golden: Golden, seed: int = 0) -> None:
+    def __init__(self, port: int, questions: Sequence[SoakRequest], golden: Golden) -> None:
         self.tally = Tally()
         self._port, self._questions, self._golden = port, questions, golden
-        self._rng = random.Random(seed)
+        self._rng = random.Random(0)
         self._idle: list[tuple[LoadClient, float]] = []
 
     async def saturate(self, clients: int, seconds: float) -> float:
@@ -284,15 +279,12 @@ class SoakDriver:
             self.tally.note(question, "stranded", 0.0, f"no reply within {STRANDED_SECONDS:.0f} s")
             return
         self._idle.append((client, loop.time()))
-        self._settle(question, reply, loop.time() - due)
-
-    def _settle(self, question: SoakRequest, reply: HttpReply | str, seconds: float) -> None:
-        if isinstance(reply, HttpReply):
-            self.tally.statuses[str(reply.status)] += 1
-            text = f"{reply.status} {reply.body[:300].decode('utf-8', 'replace')}"
-            self.tally.note(question, judge(question, reply, self._golden), seconds, text)
-        else:
-            self.tally.note(question, "stranded" if reply == DROPPED else reply, seconds, reply)
+        if isinstance(reply, str):
+            self.tally.note(question, "stranded" if reply == DROPPED else reply, 0.0, reply)
+            return
+        self.tally.statuses[str(reply.status)] += 1
+        text = f"{reply.status} {reply.body[:300].decode('utf-8', 'replace')}"
+        self.tally.note(question, judge(question, reply, self._golden), loop.time() - due, text)
 
     def _connection(self, now: float) -> LoadClient:
         while self._idle:
@@ -309,7 +301,6 @@ SATURATED_SHARE, SATURATED_MOST = 0.05, 20.0  # of the time, and seconds at most
 SAMPLES: Final = 120  # of memory
 CALM_SECONDS: Final = 15.0
 FLAT: Final = 1.05
-_BUSY: Final = re.compile(rb"^nightjar_(inflight_requests|queue_depth(?:{.*})?) (\S+)$", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -414,14 +405,11 @@ async def _leftovers(service: ServiceProcess) -> dict[str, float]:
 
 
 def _busy(service: ServiceProcess) -> dict[str, float]:
-    connection = HTTPConnection(HOST, service.port, timeout=30)
-    with suppress(OSError):
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read()
-        connection.close()
-        values = {name.decode(): float(value) for name, value in _BUSY.findall(text)}
-        return values | {"inflight_requests": values["inflight_requests"] - 1}  # this one
-    return {"unreachable": 1.0}
+    try:
+        requests = service.metric("nightjar_inflight_requests") - 1  # this one
+        return {"inflight_requests": requests, "queue_depth": service.metric("nightjar_queue_depth")}
+    except OSError:
+        return {"unreachable": 1.0}
 
 
 def table(soaked: Soaked, minutes: float) -> str:

@@ -45,25 +45,25 @@ PATIENCE_SECONDS: Final = 600.0
 START_SECONDS: Final = 120.0
 
 
-def feed(client: Any, packets: Sequence[bytes], seconds: float = 0.0, stream: str = "alerts") -> None:
+def feed(client: Any, packets: Sequence[bytes], seconds: float = 0.0) -> None:
     """Append alerts evenly over some seconds, or all at once."""
     started, sent = time.monotonic(), 0
     while sent < len(packets):
         due = sent + AT_ONCE if not seconds else int(len(packets) * min(1.0, (time.monotonic() - started) / seconds))
         pipeline = client.pipeline(transaction=False)
         for data in packets[sent:due]:
-            pipeline.xadd(stream, {"value": data})
+            pipeline.xadd("alerts", {"value": data})
         pipeline.execute()
         sent = min(due, len(packets))
         time.sleep(STEP_SECONDS if seconds else 0)
 
 
-def wait(client: Any, count: int, stream: str = "results") -> None:
+def wait(client: Any, count: int) -> None:
     """Wait for the results of a number of alerts; raises TimeoutError after ten minutes."""
     give_up = time.monotonic() + PATIENCE_SECONDS
-    while client.xlen(stream) < count:
+    while client.xlen("results") < count:
         if time.monotonic() > give_up:
-            raise TimeoutError(f"{client.xlen(stream)} of {count} alerts were answered")
+            raise TimeoutError(f"{client.xlen('results')} of {count} alerts were answered")
         time.sleep(STEP_SECONDS)
 
 
@@ -249,17 +249,17 @@ def _beside_bare(bundle: Path, packets: Sequence[bytes], say: Callable[[str], No
     }
 
 
-def decode_ratio(repeats: int = 40) -> float:
+def decode_ratio() -> float:
     """Processor time of our decoder over that of fastavro on one packet of 60 + 300 points."""
     data = packet(1, *LONGEST_HISTORY, np.random.default_rng(0))[CONFLUENT_HEADER_BYTES:]
     decoder = plans.for_name(SCHEMA).decoder
-    full = _fastest(lambda: fastavro.schemaless_reader(io.BytesIO(data), decoder.schema.parsed, None), repeats)
-    return _fastest(lambda: decoder.read(data), repeats) / full
+    full = _fastest(lambda: fastavro.schemaless_reader(io.BytesIO(data), decoder.schema.parsed, None))
+    return _fastest(lambda: decoder.read(data)) / full
 
 
-def _fastest(work: Callable[[], object], repeats: int) -> float:
+def _fastest(work: Callable[[], object]) -> float:
     times = []
-    for _ in range(repeats):
+    for _ in range(40):
         started = time.process_time()
         work()
         times.append(time.process_time() - started)

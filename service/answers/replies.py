@@ -45,9 +45,9 @@ _REASONS: dict[str, tuple[str, str]] = {
 }
 
 
-def field_errors(errors: Iterable[Mapping[str, Any]], parent: str = "") -> list[FieldError]:
-    """Convert pydantic's errors, with JSON pointers that start at ``parent``."""
-    return [field_error(parent + pointer(error["loc"]), error["type"], error["msg"]) for error in errors]
+def field_errors(errors: Iterable[Mapping[str, Any]]) -> list[FieldError]:
+    """Convert pydantic's errors."""
+    return [field_error(pointer(error["loc"]), error["type"], error["msg"]) for error in errors]
 
 
 def pointer(steps: Iterable[object]) -> str:

@@ -246,10 +246,6 @@ class ResultSerializer:
         rest = ("sampled", "class_changes", "last_change_mjd", "recent_variation")
         return {**{name: document[name] for name in rest}, "steps": steps}
 
-    def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
-        """Encode a JSON reply."""
-        return encode_json({"model": self.provenance, "results": results})
-
     def stream_result(
         self, outcome: Outcome, packet: Packet, key: str, topic: str, embedding: bool = True
     ) -> dict[str, Any]:

@@ -132,10 +132,10 @@ class Service:
             return ""
         return f"the service has failed: {self._broken}" if self._broken else f"the service is {self.state}"
 
-    def select_model(self, name: str = "", *, survey: str = "", routing_key: str = "") -> ModelHandle:
+    def select_model(self, name: str = "", *, routing_key: str = "") -> ModelHandle:
         """Return the handle of a model. Raises ProblemError: 503 while starting, 404 for an unknown name."""
         try:
-            return self.models.router.select(name, survey=survey, routing_key=routing_key)
+            return self.models.router.select(name, routing_key=routing_key)
         except (NotReady, UnknownModel) as error:
             raise self._no_model(error) from None
 

@@ -8,7 +8,6 @@ pytest.importorskip("onnx", reason="making a bundle of a few nodes needs the [tr
 
 from support.contract.__main__ import PARTS, observed, recorded
 from support.contract.masks import differences
-from support.contract.processes import Tree
 
 pytestmark = pytest.mark.slow
 
@@ -17,4 +16,4 @@ pytestmark = pytest.mark.slow
 def test_output_of_processes_is_as_recorded(part: str) -> None:
     if part in ("redis", "worker") and shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed (apt-get install redis-server)")
-    assert differences(recorded(part), observed(part, Tree())) == []
+    assert differences(recorded(part), observed(part)) == []

@@ -111,19 +111,27 @@ class Live:
 
 
 @contextmanager
-def live(load: LoadOne, **changes: Any) -> Iterator[Live]:
-    """A server on a port of its own, stopped at the end of the block."""
+def started(load: LoadOne, **changes: Any) -> Iterator[Live]:
+    """A server that listens on a port of its own, ready or not; stopped at the end of the block."""
     service = Service(settings(**changes), load)
     server = Server(service)
     thread = threading.Thread(target=server.run, name="server")
     thread.start()
     try:
-        wait_until(lambda: server.started and service.state is not State.STARTING)
+        wait_until(lambda: server.started)
         yield Live(service, server, server.servers[0].sockets[0].getsockname()[1])
     finally:
         server.should_exit = True
         thread.join(120)
         assert not thread.is_alive()
+
+
+@contextmanager
+def live(load: LoadOne, **changes: Any) -> Iterator[Live]:
+    """A server as :func:`started` yields it, once its model is loaded."""
+    with started(load, **changes) as edge:
+        wait_until(lambda: edge.service.state is not State.STARTING)
+        yield edge
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 300.0) -> None:

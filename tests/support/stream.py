@@ -46,6 +46,14 @@ def alert(number: int, flux: float | None = None) -> bytes:
     return alerts.confluent(1000, record | {"diaSourceId": 10_000 + number, "prvDiaForcedSources": None})
 
 
+def solar_system_alert() -> bytes:
+    """A framed LSST packet of a moving object."""
+    record = alerts.lsst_alert("lsst/10.0")
+    record["diaObject"] = None
+    record["diaSource"] |= {"diaObjectId": 0, "ssObjectId": 77, "diaSourceId": 9}
+    return alerts.confluent(1000, record | {"diaSourceId": 9})
+
+
 def chosen(folder: Path, **changes: Any) -> StreamSettings:
     """Settings for a test: any port, nothing slow, dead letters and results in a folder."""
     usual: dict[str, Any] = {

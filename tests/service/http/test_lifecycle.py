@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import NoReturn
@@ -20,19 +18,13 @@ from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
-from nightjar_alerts.service.registry.loader import LoadOne
+from nightjar_alerts.service.local import free_port
 from nightjar_alerts.service.settings import CommonSettings
-from support.edge import HOST, Live, Network, curve, loader, raw_post, settings, wait_until
+from support.edge import HOST, Live, Network, curve, loader, raw_post, settings, started, wait_until
 
 
 def server_loop(edge: Live) -> asyncio.AbstractEventLoop:
     return edge.server.servers[0].get_loop()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
@@ -48,22 +40,6 @@ def answers(port: int) -> bool:
 
 
 PROBES = ("/healthz", "/startupz", "/readyz")
-
-
-@contextmanager
-def started(load: LoadOne, **changes: object) -> Iterator[Live]:
-    """A server that listens, ready or not."""
-    service = Service(settings(**changes), load)
-    server = Server(service)
-    thread = threading.Thread(target=server.run, name="server")
-    thread.start()
-    try:
-        wait_until(lambda: server.started)
-        yield Live(service, server, server.servers[0].sockets[0].getsockname()[1])
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def probes(edge: Live) -> list[int]:

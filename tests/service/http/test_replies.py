@@ -1,6 +1,7 @@
 """Replies: what is written is what the models describe."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -12,7 +13,7 @@ from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.models import ClassifierDescription, describe
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, FieldError
-from nightjar_alerts.service.answers.serializer import ResultSerializer
+from nightjar_alerts.service.answers.serializer import ResultSerializer, encode_json
 from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.http.endpoint import Timings
 from nightjar_alerts.service.inference import Outcome, Status
@@ -25,6 +26,10 @@ SERIALIZER = ResultSerializer(BUNDLE)
 PACKET = {"survey": "lsst", "schema_version": "10.0", "alert_id": str(2**63 - 1), "object_id": str(2**62 + 1)}
 
 
+def write(results: list[dict[str, Any]]) -> bytes:
+    return encode_json({"model": SERIALIZER.provenance, "results": results})
+
+
 def classified(weights: list[float], seconds: float = 0.001) -> Outcome:
     outputs = {"probabilities": np.array(weights, dtype=np.float32), "embedding": np.arange(3, dtype=np.float32)}
     prediction = Prediction(outputs, 1, seconds, 2 * seconds, 3 * seconds)
@@ -34,7 +39,7 @@ def classified(weights: list[float], seconds: float = 0.001) -> Outcome:
 @given(st.lists(st.floats(0, 1, width=32), min_size=CLASSES, max_size=CLASSES).filter(lambda w: sum(w) > 1e-3))
 def test_serializer_probabilities_sum_to_one_and_roll_up(weights: list[float]) -> None:
     result = SERIALIZER.result(classified(weights), {"object_id": "x"}, ())
-    document = ClassifyReply.model_validate_json(SERIALIZER.write([result])).results[0]
+    document = ClassifyReply.model_validate_json(write([result])).results[0]
     assert document.status == "classified"
     values = document.probabilities
     assert abs(sum(values.values()) - 1) < 1e-9
@@ -46,7 +51,7 @@ def test_serializer_probabilities_sum_to_one_and_roll_up(weights: list[float]) -
 def test_serializer_embedding_only_if_requested() -> None:
     outcome = classified([1.0] * CLASSES)
     assert "embedding" not in SERIALIZER.result(outcome, {"object_id": ""})
-    text = SERIALIZER.write([SERIALIZER.result(outcome, PACKET, embedding=True)])
+    text = write([SERIALIZER.result(outcome, PACKET, embedding=True)])
     assert orjson.loads(text)["results"][0]["embedding"] == [0.0, 1.0, 2.0]
 
 
@@ -58,7 +63,7 @@ def test_serializer_experts_only_if_requested_and_returned_by_the_model() -> Non
     counts_SGX[:, 1] = [[2, 0, 2], [1, 3, 0]]
     outcome.prediction.outputs.update(experts_by_band=counts_SGX, router_entropy=np.array([0.5, 1], np.float32))
     assert "experts" not in SERIALIZER.result(outcome, {"object_id": ""})
-    text = SERIALIZER.write([SERIALIZER.result(outcome, PACKET, experts=True)])
+    text = write([SERIALIZER.result(outcome, PACKET, experts=True)])
     assert orjson.loads(text)["results"][0]["experts"] == {
         "layers": [
             {"router_entropy": 0.5, "bands": {"g": [2, 0, 2]}},
@@ -70,7 +75,7 @@ def test_serializer_experts_only_if_requested_and_returned_by_the_model() -> Non
 @pytest.mark.parametrize("status", ["abstained", "rejected", "failed"])
 def test_serializer_packet_without_result_has_a_reason(status: Status) -> None:
     outcome = Outcome(status, reason="empty", detail="there are no bytes")
-    reply = AlertsReply.model_validate_json(SERIALIZER.write([SERIALIZER.result(outcome, PACKET)]), strict=True)
+    reply = AlertsReply.model_validate_json(write([SERIALIZER.result(outcome, PACKET)]), strict=True)
     (result,) = reply.results
     assert (result.status, result.object_id, result.alert_id) == (status, PACKET["object_id"], PACKET["alert_id"])
 
@@ -78,9 +83,7 @@ def test_serializer_packet_without_result_has_a_reason(status: Status) -> None:
 def test_serializer_light_curve_without_result_has_errors() -> None:
     fault = FieldError(pointer="/light_curves/3/flux/1", reason="not_finite", detail="must be finite")
     outcome = Outcome("rejected", reason=fault.reason, detail=fault.detail)
-    reply = ClassifyReply.model_validate_json(
-        SERIALIZER.write([SERIALIZER.result(outcome, {"object_id": "x"}, [fault])])
-    )
+    reply = ClassifyReply.model_validate_json(write([SERIALIZER.result(outcome, {"object_id": "x"}, [fault])]))
     (result,) = reply.results
     assert result.status == "rejected"
     assert result.errors == [fault]

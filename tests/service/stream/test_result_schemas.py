@@ -15,9 +15,8 @@ from deploy.pages import RESULT_TYPES, SCHEMAS, result_schema
 from nightjar_alerts.service.answers.replies import StreamFailure, StreamResult
 from nightjar_alerts.service.settings import SinkFormat
 from nightjar_alerts.service.stream.files import read_record
-from support import alerts
 from support.edge import Live, Network, live, loader
-from support.stream import alert, chosen, results, running
+from support.stream import alert, chosen, results, running, solar_system_alert
 
 AVRO: Any = fastavro.schema.load_schema(str(SCHEMAS / "stream-result-1.avsc"))
 CURVE = {"object_id": "a", "mjd": [60310.0, 60311.0], "band": ["g", "r"], "flux": [9.0, 11.0], "flux_err": [1.0, 1.0]}
@@ -27,13 +26,6 @@ def validator(name: str) -> Draft202012Validator:
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
-
-
-def solar_system_alert() -> bytes:
-    record = alerts.lsst_alert("lsst/10.0")
-    record["diaObject"] = None
-    record["diaSource"] |= {"diaObjectId": 0, "ssObjectId": 77, "diaSourceId": 9}
-    return alerts.confluent(1000, record | {"diaSourceId": 9})
 
 
 def classify_stream(folder: Path, form: SinkFormat, **changes: Any) -> None:

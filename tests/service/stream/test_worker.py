@@ -21,7 +21,7 @@ from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
 from support import alerts
 from support.edge import HOST, Network, wait_until
 from support.graphs import poison
-from support.stream import alert, chosen, dead_letters, results, running
+from support.stream import alert, chosen, dead_letters, results, running, solar_system_alert
 
 
 def packets(folder: Path, *data: bytes) -> Path:
@@ -33,15 +33,8 @@ def packets(folder: Path, *data: bytes) -> Path:
     return place
 
 
-def moving() -> bytes:
-    record = alerts.lsst_alert("lsst/10.0")
-    record["diaObject"] = None
-    record["diaSource"] |= {"diaObjectId": 0, "ssObjectId": 77, "diaSourceId": 9}
-    return alerts.confluent(1000, record | {"diaSourceId": 9})
-
-
 def test_every_alert_is_answered_once(tmp_path: Path) -> None:
-    place = packets(tmp_path, *map(alert, range(50)), moving(), b"junk", b"")
+    place = packets(tmp_path, *map(alert, range(50)), solar_system_alert(), b"junk", b"")
     with running(chosen(tmp_path, source=f"file:{place}", batch_messages=8)) as worker:
         assert worker.join() == 3
     answers = results(tmp_path)
@@ -87,7 +80,7 @@ def test_item_with_a_long_name_in_nested_archives_can_be_replayed(tmp_path: Path
 
 
 def test_live_view_of_a_worker_has_what_it_classified(tmp_path: Path) -> None:
-    place = packets(tmp_path, *map(alert, range(5)), moving(), b"junk")
+    place = packets(tmp_path, *map(alert, range(5)), solar_system_alert(), b"junk")
     with running(chosen(tmp_path, source=f"file:{place}", live_key="ab" * 32)) as worker:
         assert worker.join() == 3
         view = worker.worker.live

@@ -2,9 +2,7 @@
 
     PYTHONPATH=tests python -m support.contract                    compare this checkout with the recording
     PYTHONPATH=tests python -m support.contract --exact            ... with numbers equal to the last digit
-    PYTHONPATH=tests python -m support.contract --native on        ... with native kernels
     PYTHONPATH=tests python -m support.contract --only formats     ... one part alone
-    PYTHONPATH=tests python -m support.contract --tree OTHER       compare another checkout, by OTHER/.venv/bin/nightjar
     PYTHONPATH=tests python -m support.contract --record           write tests/contract/recorded.jsonl
 
 The parts are HTTP servers (:mod:`support.contract.servers`, with the requests in :mod:`support.contract.cases`), stream

@@ -1,4 +1,4 @@
-"""Record the contract, or compare a checkout with it."""
+"""Record the contract, or compare this checkout with it."""
 
 import argparse
 import json
@@ -10,13 +10,13 @@ from typing import Any
 
 from support.contract.commands import run_commands
 from support.contract.masks import TOLERANCE, differences
-from support.contract.processes import ROOT, Tree
+from support.contract.processes import ROOT
 from support.contract.servers import SERVERS, run_server
 from support.contract.streams import STREAMS, run_stream
 
 RECORDED = ROOT / "tests" / "contract" / "recorded.jsonl"
 
-Run = Callable[[str, Tree, Path], Mapping[str, Any]]
+Run = Callable[[str, Path], Mapping[str, Any]]
 
 PARTS: dict[str, Run] = {
     **dict.fromkeys(SERVERS, run_server),
@@ -25,10 +25,10 @@ PARTS: dict[str, Run] = {
 }
 
 
-def observed(part: str, tree: Tree) -> Mapping[str, Any]:
-    """Output of one part of a checkout, by the name of the case."""
+def observed(part: str) -> Mapping[str, Any]:
+    """Output of one part, by the name of the case."""
     with tempfile.TemporaryDirectory(prefix="contract-") as folder:
-        return PARTS[part](part, tree, Path(folder))
+        return PARTS[part](part, Path(folder))
 
 
 def recorded(part: str) -> dict[str, Any]:
@@ -41,20 +41,17 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true", help="write the output to the recording")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to run, with an environment in .venv")
     parser.add_argument("--only", choices=PARTS, action="append", help="one part")
     parser.add_argument("--exact", action="store_true", help="compare numbers without tolerance")
-    parser.add_argument("--native", choices=("on", "off", "auto"), default="off", help="use of native kernels")
     options = parser.parse_args()
-    tree = Tree(options.tree.resolve(), options.native)
     parts = options.only or list(PARTS)
     if options.record:
-        _record({part: observed(part, tree) for part in parts})
+        _record({part: observed(part) for part in parts})
         return 0
     tolerance = 0.0 if options.exact else TOLERANCE
     found = 0
     for part in parts:
-        for line in differences(recorded(part), observed(part, tree), tolerance):
+        for line in differences(recorded(part), observed(part), tolerance):
             found += 1
             sys.stdout.write(f"{part} {line}\n")
     return int(found > 0)

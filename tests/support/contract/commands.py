@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nightjar_alerts.service.local import free_port
 from support import alerts
 from support.contract.masks import masked
-from support.contract.processes import Tree, free_port
+from support.contract.processes import run
 from support.contract.servers import server
 from support.graph_bundles import classifier_bundle
 
@@ -89,13 +90,13 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-def run_commands(name: str, tree: Tree, folder: Path) -> dict[str, Any]:
+def run_commands(name: str, folder: Path) -> dict[str, Any]:
     """Exit status and facts of every command, and whether it printed a traceback."""
     bundle = classifier_bundle(folder / "counter").path
     _make_files(folder, bundle)
-    with server(tree, folder, {"BUNDLE": str(bundle)}) as (_, ports), ThreadPoolExecutor(2) as pool:
+    with server(folder, {"BUNDLE": str(bundle)}) as (_, ports), ThreadPoolExecutor(2) as pool:
         values = {"folder": str(folder), "url": f"http://127.0.0.1:{ports['http']}", "port": str(free_port())}
-        outputs = list(pool.map(lambda command: _output(command, tree, folder, values), COMMANDS))
+        outputs = list(pool.map(lambda command: _output(command, folder, values), COMMANDS))
     masks = {str(folder): "<folder>"}
     return {f"{index:02d} {_name(COMMANDS[index])}": masked(output, masks) for index, output in enumerate(outputs)}
 
@@ -105,10 +106,10 @@ def _name(command: Command) -> str:
     return f"{settings} nightjar {command.arguments}"
 
 
-def _output(command: Command, tree: Tree, folder: Path, values: Mapping[str, str]) -> dict[str, Any]:
+def _output(command: Command, folder: Path, values: Mapping[str, str]) -> dict[str, Any]:
     settings = {"PORT": "0", "WORKER_PORT": "0"} | dict(command.settings)
     filled = {setting: _filled(text, values) for setting, text in settings.items()}
-    ended = tree.run(_filled(command.arguments, values).split(), folder, **filled)
+    ended = run(_filled(command.arguments, values).split(), folder, **filled)
     output = f"{ended.stdout}\n{ended.stderr}"
     return {
         "status": ended.returncode,

@@ -4,8 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +11,10 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+from nightjar_alerts.service.local import HOST, ServiceProcess, free_port, start
 from support.contract.cases import ADMIN_KEY, CASES, FEW_CURVES_KEY, KEY, METERED_KEY, OLD_KEY, Case
 from support.contract.masks import Masks, response
-from support.contract.processes import HOST, Tree, free_port
+from support.contract.processes import NIGHTJAR, ROOT, inherited, variables
 from support.graph_bundles import classifier_bundle
 from support.repository import lie, version
 
@@ -27,26 +26,26 @@ DRAINED = Case("", "GET", "/admin/models", until=r'^(?!.*"state":"leaving")')
 Settings = dict[str, str]
 
 
-def _bundled(folder: Path, tree: Path) -> Settings:
+def _bundled(folder: Path) -> Settings:
     """The default service, with the third bundled model in a repository."""
-    (newest,) = (path for path in (tree / ROMAE).iterdir() if path.is_dir())
+    (newest,) = (path for path in (ROOT / ROMAE).iterdir() if path.is_dir())
     shutil.copytree(newest, folder / "repository" / "romae")
     return {"REPOSITORY": str(folder / "repository")}
 
 
-def _small(folder: Path, tree: Path) -> Settings:
+def _small(folder: Path) -> Settings:
     """A classifier of a few nodes, on which every format is tried."""
     return {"BUNDLE": str(classifier_bundle(folder / "counter").path)}
 
 
-def _repository(folder: Path, tree: Path) -> Settings:
+def _repository(folder: Path) -> Settings:
     """Two versions of a model, a broken one, and the admin API."""
     version(folder / "repository", "1.0.0", 1.0)
     version(folder / "repository", "1.1.0", 2.0)
     version(folder / "repository", "0.1.0", 3.0, name="broken")
     lie(folder / "repository" / "broken" / "0.1.0")
     aliases = json.dumps({"second": "mine@1.1.0"})
-    return _small(folder, tree) | {
+    return _small(folder) | {
         "REPOSITORY": str(folder / "repository"), "ALIASES": aliases, "ADMIN_PORT": "0",
     }  # fmt: skip
 
@@ -55,7 +54,7 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _guarded(folder: Path, tree: Path) -> Settings:
+def _guarded(folder: Path) -> Settings:
     """API keys, quotas and small limits."""
     limits = {"JSON_BYTES": 4000, "ALERT_BYTES": 20_000, "TENSOR_BYTES": 8000, "CURVES": 3, "STREAM_CURVES": 4}
     limits |= {"POINTS": 30, "PACKETS": 2, "DECOMPRESSED_BYTES": 500}
@@ -64,21 +63,25 @@ def _guarded(folder: Path, tree: Path) -> Settings:
     quotas = {"metered": {"requests_per_day": 2}, "few-curves": {"curves_per_day": 4}, "*": {"requests_per_day": 100}}
     settings = {"API_KEYS": [_digest(KEY)], "NAMED_KEYS": named, "KEY_LIMITS": quotas}
     return (
-        _small(folder, tree)
+        _small(folder)
         | {name: json.dumps(value) for name, value in settings.items()}
         | {f"MAX_{name}": str(number) for name, number in limits.items()}
-        | {"DOCS": "false"}
+        | {"ENABLE_DOCS": "false"}
     )
 
 
-def _protected(folder: Path, tree: Path) -> Settings:
+def _protected(folder: Path) -> Settings:
     """Keys for every page and for the admin API; the process is terminated while it is asked."""
-    settings = {"API_KEYS": [_digest(KEY)], "KEYS_FOR": ["metrics", "docs", "v2"], "ADMIN_KEYS": [_digest(ADMIN_KEY)]}
+    settings = {
+        "API_KEYS": [_digest(KEY)],
+        "PROTECTED_PATHS": ["metrics", "docs", "v2"],
+        "ADMIN_KEYS": [_digest(ADMIN_KEY)],
+    }
     shown = {name: json.dumps(value) for name, value in settings.items()}
-    return _small(folder, tree) | shown | {"ADMIN_PORT": "0", "DRAIN_DELAY": "5"}
+    return _small(folder) | shown | {"ADMIN_PORT": "0", "DRAIN_DELAY": "5"}
 
 
-SERVERS: dict[str, Callable[[Path, Path], Settings]] = {
+SERVERS: dict[str, Callable[[Path], Settings]] = {
     "bundled": _bundled,
     "formats": _small,
     "repository": _repository,
@@ -88,35 +91,17 @@ SERVERS: dict[str, Callable[[Path, Path], Settings]] = {
 
 
 @contextmanager
-def server(tree: Tree, folder: Path, settings: Settings) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, int]]]:
+def server(folder: Path, settings: Settings) -> Iterator[tuple[ServiceProcess, dict[str, int]]]:
     """A ready process and the ports of its interfaces, ``http`` and ``admin``; terminated at the end."""
-    ports = {"http": free_port()} | ({"admin": free_port()} if "ADMIN_PORT" in settings else {})
-    chosen = settings | {"PORT": str(ports["http"])}
-    if "admin" in ports:
-        chosen |= {"ADMIN_PORT": str(ports["admin"])}
-    log = folder / "log"
-    with log.open("wb") as sink:
-        environment = tree.environment(folder, chosen)
-        process = subprocess.Popen([tree.nightjar, "serve"], env=environment, cwd=folder, stdout=sink, stderr=sink)
+    admin = {"admin": free_port()} if "ADMIN_PORT" in settings else {}
+    chosen = settings | {f"{interface.upper()}_PORT": str(port) for interface, port in admin.items()}
+    service = start(folder, None, variables(chosen), (NIGHTJAR, "serve"), inherited())
     try:
-        wait_until_ready(process, ports["http"], log)
-        yield process, ports
+        service.wait_ready(START_SECONDS)
+        yield service, {"http": service.port} | admin
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Wait until ``/readyz`` answers 200. Raises AssertionError with the log where the process ends before."""
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            if send(Case("", "GET", "/readyz"), port)[0] == 200:
-                return
-        except OSError:
-            pass  # it does not listen yet
-        time.sleep(0.1)
-    raise AssertionError(f"not ready\n{log.read_text()}")
+        service.process.terminate()
+        service.process.wait(60)
 
 
 def send(case: Case, port: int) -> tuple[int, list[tuple[str, str]], bytes]:
@@ -140,18 +125,18 @@ def send_until(case: Case, port: int) -> tuple[int, list[tuple[str, str]], bytes
         time.sleep(0.05)
 
 
-def run_server(name: str, tree: Tree, folder: Path) -> dict[str, Any]:
+def run_server(name: str, folder: Path) -> dict[str, Any]:
     """Responses of a server to its requests, by the names of these, and its exit status."""
-    masks: Masks = {str(folder): "<folder>", str(tree.path): "<tree>"}
+    masks: Masks = {str(folder): "<folder>", str(ROOT): "<tree>"}
     found: dict[str, Any] = {}
-    with server(tree, folder, SERVERS[name](folder, tree.path)) as (process, ports):
+    with server(folder, SERVERS[name](folder)) as (service, ports):
         here = masks | {f":{port}": f":<{interface}>" for interface, port in ports.items()}
         for index, case in enumerate(CASES[name]):
             if case.method == "SIGTERM":
-                process.terminate()
+                service.process.terminate()
                 time.sleep(0.5)
                 continue
             found[f"{index:03d} {case.name}"] = response(*send_until(case, ports[case.port]), here)
             if case.port == "admin" and case.method != "GET":
                 send_until(DRAINED, ports["admin"])
-    return found | {"exit status": process.returncode}
+    return found | {"exit status": service.process.returncode}

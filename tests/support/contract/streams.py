@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -13,12 +12,13 @@ from typing import Any
 import fastavro
 import redis
 
+from nightjar_alerts.service.local import HOST, start
 from support import alerts
 from support.contract.cases import Case
 from support.contract.inputs import PACKETS
 from support.contract.masks import Masks, avro, masked, response
-from support.contract.processes import HOST, Tree, free_port
-from support.contract.servers import send, send_until, wait_until_ready
+from support.contract.processes import NIGHTJAR, ROOT, inherited, run, variables
+from support.contract.servers import START_SECONDS, send, send_until
 from support.graph_bundles import classifier_bundle
 from support.kafka_cluster import KafkaCluster, kafka_cluster
 from support.redis import redis_server
@@ -59,10 +59,10 @@ TOPICS = json.dumps({"bare-*": {"envelope": "bare", "schema_name": "elasticc/0.9
 Records = Mapping[str, Iterable[Any]]
 
 
-def _work(command: str, tree: Tree, folder: Path, **settings: str) -> None:
+def _work(command: str, folder: Path, **settings: str) -> None:
     """Run a worker until it has read everything."""
     chosen = {"WORKER_PORT": "0", "DEAD_LETTERS": f"file:{folder}/letters/"} | settings
-    ended = tree.run([command], folder, **chosen)
+    ended = run([command], folder, **chosen)
     assert ended.returncode in (0, 1, 3), f"{ended.stdout}\n{ended.stderr}"  # by what could be read
 
 
@@ -95,24 +95,24 @@ def _lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def files(tree: Tree, folder: Path) -> Records:
+def files(folder: Path) -> Records:
     """The bundled models: a folder of packets to a file of results and a folder of dead letters."""
     results = folder / "results.jsonl"
-    _work("worker", tree, folder, SOURCE=f"file:{_packets(folder)}", SINK=f"file:{results}")
+    _work("worker", folder, SOURCE=f"file:{_packets(folder)}", SINK=f"file:{results}")
     return {"results": _lines(results), "dead letters": _letters(folder / "letters")}
 
 
-def file_formats(tree: Tree, folder: Path) -> Records:
+def file_formats(folder: Path) -> Records:
     """Formats of text in files, and the dead letters of a folder replayed."""
     packets, bundle = _packets(folder), _small(folder)
     found = {}
     for name in ("alerce-json", "lasair"):
         sink = folder / f"{name}.jsonl"
-        _work("worker", tree, folder, SOURCE=f"file:{packets}", SINK=f"file:{sink}", SINK_FORMAT=name, BUNDLE=bundle)
+        _work("worker", folder, SOURCE=f"file:{packets}", SINK=f"file:{sink}", SINK_FORMAT=name, BUNDLE=bundle)
         found[name] = _lines(sink)
     sink, again = folder / "again.jsonl", f"file:{folder}/again/"
     source = f"file:{folder}/letters/"
-    _work("replay", tree, folder, SOURCE=source, SINK=f"file:{sink}", BUNDLE=bundle, DEAD_LETTERS=again)
+    _work("replay", folder, SOURCE=source, SINK=f"file:{sink}", BUNDLE=bundle, DEAD_LETTERS=again)
     found["replayed dead letters"] = _letters(folder / "again")
     return found
 
@@ -125,7 +125,7 @@ def _entries(client: Any, stream: str, decode: Callable[[bytes], Any]) -> list[A
     ]
 
 
-def through_redis(tree: Tree, folder: Path) -> Records:
+def through_redis(folder: Path) -> Records:
     """Redis streams to Redis streams: every format, a rule for a topic, dead letters in a stream."""
     bundle, found = _small(folder), {}
     with redis_server(folder) as broker:
@@ -137,7 +137,7 @@ def through_redis(tree: Tree, folder: Path) -> Records:
         address = f"redis://{HOST}:{broker.port}"
         for name, decode in FORMATS.items():
             _work(
-                "replay", tree, folder, SOURCE=f"{address}/alerts,bare-alerts", SINK=f"{address}/{name}",
+                "replay", folder, SOURCE=f"{address}/alerts,bare-alerts", SINK=f"{address}/{name}",
                 SINK_FORMAT=name, BUNDLE=bundle, DEAD_LETTERS=f"{address}/dead-{name}", TOPICS=TOPICS,
             )  # fmt: skip
             found[name] = _entries(client, name, decode)
@@ -145,35 +145,33 @@ def through_redis(tree: Tree, folder: Path) -> Records:
     return found
 
 
-def probes(tree: Tree, folder: Path) -> Records:
+def probes(folder: Path) -> Records:
     """A worker that goes on until it is terminated: its probes and metrics, and what it acknowledged."""
     with redis_server(folder) as broker:
         client: Any = redis.Redis(HOST, broker.port, protocol=2)
         for packet in (PACKETS["lsst 10.0 framed"], PACKETS["cut short"]):
             client.xadd("alerts", {"value": packet})
-        address, port = f"redis://{HOST}:{broker.port}", free_port()
+        address = f"redis://{HOST}:{broker.port}"
         settings = {
             "SOURCE": f"{address}/alerts?group=contract", "SINK": f"{address}/results", "BUNDLE": _small(folder),
-            "DEAD_LETTERS": f"{address}/dead", "WORKER_PORT": str(port),
+            "DEAD_LETTERS": f"{address}/dead",
         }  # fmt: skip
-        environment, log = tree.environment(folder, settings), folder / "log"
-        with log.open("wb") as sink:
-            worker = subprocess.Popen([tree.nightjar, "worker"], env=environment, cwd=folder, stdout=sink, stderr=sink)
+        worker = start(folder, None, variables(settings), (NIGHTJAR, "worker"), inherited())
         try:
-            wait_until_ready(worker, port, log)
+            worker.wait_ready(START_SECONDS)
             deadline = time.monotonic() + 60
             while client.xlen("results") + client.xlen("dead") < 2 and time.monotonic() < deadline:
                 time.sleep(0.05)
-            send_until(Case("", "GET", "/metrics", until="lag_messages{"), port)  # asked for every few seconds
+            send_until(Case("", "GET", "/metrics", until="lag_messages{"), worker.port)  # asked for every few seconds
             paths = ("/healthz", "/readyz", "/metrics", "/nowhere")
-            pages = {path: [response(*send(Case("", "GET", path), port), {})] for path in paths}
+            pages = {path: [response(*send(Case("", "GET", path), worker.port), {})] for path in paths}
         finally:
-            worker.terminate()
-            worker.wait(60)
+            worker.process.terminate()
+            worker.process.wait(60)
         groups = [
             {"name": group["name"].decode(), "pending": group["pending"]} for group in client.xinfo_groups("alerts")
         ]
-    return pages | {"groups": groups, "exit status": [worker.returncode]}
+    return pages | {"groups": groups, "exit status": [worker.process.returncode]}
 
 
 def _messages(cluster: KafkaCluster, topic: str, decode: Callable[[bytes], Any]) -> list[Any]:
@@ -188,7 +186,7 @@ def _messages(cluster: KafkaCluster, topic: str, decode: Callable[[bytes], Any])
     ]
 
 
-def through_kafka(tree: Tree, folder: Path) -> Records:
+def through_kafka(folder: Path) -> Records:
     """Kafka topics to Kafka topics: every format, a schema as key, a rule for a topic, dead letters on a topic."""
     bundle, found = _small(folder), {}
     with kafka_cluster() as cluster:
@@ -203,21 +201,21 @@ def through_kafka(tree: Tree, folder: Path) -> Records:
         usual = {"BUNDLE": bundle, "TOPICS": TOPICS}
         for name, decode in FORMATS.items():
             ends = {"SINK": f"{address}/{name}", "DEAD_LETTERS": f"{address}/dead-{name}", "SINK_FORMAT": name}
-            _work("replay", tree, folder, SOURCE=f"{address}/alerts,bare-alerts,keyed", **ends, **usual)
+            _work("replay", folder, SOURCE=f"{address}/alerts,bare-alerts,keyed", **ends, **usual)
             found[name] = _messages(cluster, name, decode)
         found["dead letters"] = _messages(cluster, "dead-nightjar", _shown)
         found["dead letters of alerce-avro"] = _messages(cluster, "dead-alerce-avro", _shown)
         part = folder / "part.jsonl"
         source = f"{address}/alerts?partition=0&from=2&to=5"
-        _work("replay", tree, folder, SOURCE=source, SINK=f"file:{part}", **usual)
+        _work("replay", folder, SOURCE=source, SINK=f"file:{part}", **usual)
         found["range of offsets"] = _lines(part)
         ends = {"SINK": f"file:{folder}/again.jsonl", "DEAD_LETTERS": f"{address}/dead-again"}
-        _work("replay", tree, folder, SOURCE=f"{address}/dead-nightjar", **ends, **usual)
+        _work("replay", folder, SOURCE=f"{address}/dead-nightjar", **ends, **usual)
         found["replayed dead letters"] = _messages(cluster, "dead-again", _shown)
     return found
 
 
-STREAMS: dict[str, Callable[[Tree, Path], Records]] = {
+STREAMS: dict[str, Callable[[Path], Records]] = {
     "files": files,
     "file formats": file_formats,
     "redis": through_redis,
@@ -226,11 +224,11 @@ STREAMS: dict[str, Callable[[Tree, Path], Records]] = {
 }
 
 
-def run_stream(name: str, tree: Tree, folder: Path) -> dict[str, Any]:
+def run_stream(name: str, folder: Path) -> dict[str, Any]:
     """Records that workers published, by kind, in the order of their content."""
-    masks: Masks = {str(folder): "<folder>", str(tree.path): "<tree>"}
+    masks: Masks = {str(folder): "<folder>", str(ROOT): "<tree>"}
     found: dict[str, Any] = {}
-    for kind, records in STREAMS[name](tree, folder).items():
+    for kind, records in STREAMS[name](folder).items():
         ordered = sorted((masked(record, masks) for record in records), key=json.dumps)
         found |= {f"{kind} {index:02d}": record for index, record in enumerate(ordered)}
     return found
