@@ -15,10 +15,10 @@ and ratios are taken within a round.
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http.client import HTTPConnection
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -30,13 +30,12 @@ from numpy.typing import NDArray
 from deploy.bench.bare import Bare, tokens_of
 from deploy.bench.http_load import HOST
 from deploy.bench.report import Numbers, Spread, spread
-from deploy.bench.simulation.events import Contender, PolicyName, contenders
+from deploy.bench.simulation.events import Contender, PolicyName, contenders, replay
 from deploy.bench.throughput import WrongAnswer, patient
-from deploy.bench.workload import Columns, alert_mix
+from deploy.bench.workload import Columns, Trace, alert_mix
 from nightjar_alerts.models.runtime import run
-from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import Prediction
-from nightjar_alerts.service.engine.engine import Engine, engine_options
+from nightjar_alerts.service.engine.adapter import ModelInput
+from nightjar_alerts.service.engine.engine import engine_options
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
 
 CURVES: Final = 100
@@ -140,7 +139,6 @@ def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) 
 
 OURS: Final = "nightjar"
 ALONE: Final = "one_by_one"
-ROOM: Final = 10**9  # of the queue: nothing is refused
 HALF: Final = 0.5
 PASSES: Final = 4  # over the curves at half load: a 99th percentile needs many
 
@@ -159,88 +157,42 @@ class EngineBench:
         questions = [ModelInput(tokens_of(curve, model.bundle.manifest)) for curve in curves]
         return cls(model, questions, contenders(engine_options(model.provider).limits))
 
-    @asynccontextmanager
-    async def engine(self, policy: PolicyName) -> AsyncIterator[Engine]:
-        """Return the service's engine under a policy."""
-        contender = self.contenders[policy]
-        engine = Engine(
-            self.model.graph,
-            TaskAdapter(self.model.bundle.manifest),
-            self.model.cost,
-            replace(
-                engine_options(self.model.provider, max_queued_seconds=ROOM),
-                limits=contender.limits,
-                policy=contender.policy,
-            ),
-            samples=self.model.samples,
-            clock=self.model.clock,
-        )
-        await engine.start()
-        try:
-            yield engine
-        finally:
-            await engine.stop()
-
-    async def saturated(self, policy: PolicyName) -> float:
+    def saturated(self, policy: PolicyName) -> float:
         """Curves a second, all of them there at once."""
-        async with self.engine(policy) as engine:
-            loop = asyncio.get_running_loop()
-            started = loop.time()
-            await asyncio.gather(*(entry.future for entry in engine.enqueue(self.questions)))
-            return len(self.questions) / (loop.time() - started)
+        return len(self.questions) / float(self.latencies(policy, np.zeros(len(self.questions))).max())
 
-    async def latencies(self, policy: PolicyName, arrival: NDArray[np.float64]) -> NDArray[np.float64]:
+    def latencies(self, policy: PolicyName, arrival: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds from each intended arrival to its answer; the curves come in turn, as often as there are arrivals."""
-        async with self.engine(policy) as engine:
-            loop = asyncio.get_running_loop()
-            answered, futures = np.zeros(len(arrival)), []
-            start = loop.time()
-            for number, due in enumerate(arrival.tolist()):
-                if (early := start + due - loop.time()) > 0:
-                    await asyncio.sleep(early)
-                (entry,) = engine.enqueue([self.questions[number % len(self.questions)]])
-                entry.future.add_done_callback(_noted(answered, number, loop))
-                futures.append(entry.future)
-            await asyncio.gather(*futures)
-            await asyncio.sleep(0)  # the notes of the last answers are taken in this turn of the loop
-            return answered - start - arrival
-
-
-def _noted(
-    answered: NDArray[np.float64], number: int, loop: asyncio.AbstractEventLoop
-) -> Callable[[asyncio.Future[Prediction]], None]:
-    def note(_: asyncio.Future[Prediction]) -> None:
-        answered[number] = loop.time()
-
-    return note
+        questions = list(islice(cycle(self.questions), len(arrival)))
+        trace = Trace(arrival, np.array([len(one) for one in questions]))
+        contender, workers = self.contenders[policy], engine_options(self.model.provider).workers
+        work = replay(trace, self.model, workers, contender.limits, policy=contender.policy, questions=questions)
+        return asyncio.run(work).answered - arrival
 
 
 def measure_policies(model: LoadedModel, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``engine.policy_per_s.*``, ``engine.policy_speedup.*`` and those of half load."""
-    return asyncio.run(_measure(EngineBench.of(model, curves), rounds, say))
-
-
-async def _measure(bench: EngineBench, rounds: int, say: Callable[[str], None]) -> Numbers:
-    await bench.saturated(OURS)  # the first run of a shape takes longer
+    bench = EngineBench.of(model, curves)
+    bench.saturated(OURS)  # the first run of a shape takes longer
     rates: list[dict[PolicyName, float]] = []
     for number in range(rounds):
-        rates.append({policy: await bench.saturated(policy) for policy in bench.contenders})
+        rates.append({policy: bench.saturated(policy) for policy in bench.contenders})
         say(f"round {number + 1}/{rounds}: " + ", ".join(f"{name} {rate:.0f}/s" for name, rate in rates[-1].items()))
     numbers: Numbers = {}
     for policy in bench.contenders:
         numbers[f"engine.policy_per_s.{policy}"] = spread([rate[policy] for rate in rates])
         if policy != OURS:
             numbers[f"engine.policy_speedup.{policy}"] = spread([rate[OURS] / rate[policy] for rate in rates])
-    return numbers | await _half_load(bench, HALF * median(rate[OURS] for rate in rates), rounds, say)
+    return numbers | _half_load(bench, HALF * median(rate[OURS] for rate in rates), rounds, say)
 
 
-async def _half_load(bench: EngineBench, rate: float, rounds: int, say: Callable[[str], None]) -> Numbers:
+def _half_load(bench: EngineBench, rate: float, rounds: int, say: Callable[[str], None]) -> Numbers:
     """Nightjar's policy and one by one at the same rate, with the same arrivals within a round."""
     ours, alone = [], []
     for number in range(rounds):
         arrival = np.cumsum(np.random.default_rng(number).exponential(1 / rate, PASSES * len(bench.questions)))
-        ours.append(1e3 * np.quantile(await bench.latencies(OURS, arrival), (0.5, 0.99)))
-        alone.append(1e3 * np.quantile(await bench.latencies(ALONE, arrival), (0.5, 0.99)))
+        ours.append(1e3 * np.quantile(bench.latencies(OURS, arrival), (0.5, 0.99)))
+        alone.append(1e3 * np.quantile(bench.latencies(ALONE, arrival), (0.5, 0.99)))
         say(f"half load, {number + 1}/{rounds}: p99 {ours[-1][1]:.1f} ms, one by one {alone[-1][1]:.1f} ms")
     return {
         "engine.half_load_per_s": rate,

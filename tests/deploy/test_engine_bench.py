@@ -49,12 +49,12 @@ def test_the_mix_has_a_tail_of_deep_fields() -> None:
     assert alert_mix(5, seed=1) == alert_mix(5, seed=1)
 
 
-async def test_every_policy_answers_everything_after_it_came(tiny_bundle: Path) -> None:
+def test_every_policy_answers_everything_after_it_came(tiny_bundle: Path) -> None:
     bench = engine_bench.EngineBench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
     arrival = np.linspace(0.0, 0.1, 60)
     for policy in bench.contenders:
-        assert await bench.saturated(policy) > 0
-        assert (await bench.latencies(policy, arrival) > 0).all()
+        assert bench.saturated(policy) > 0
+        assert (bench.latencies(policy, arrival) > 0).all()
 
 
 def test_the_best_schedule_is_run_on_every_curve(tiny_bundle: Path) -> None:

@@ -259,22 +259,29 @@ def fitted(runs: Sequence[SimulatedRun]) -> CostModel:
 
 
 async def replay(
-    trace: Trace, model: LoadedModel, workers: int, limits: BatchLimits, deadline: float | None = None
+    trace: Trace,
+    model: LoadedModel,
+    workers: int,
+    limits: BatchLimits,
+    deadline: float | None = None,
+    policy: Policy = choose,
+    questions: Sequence[ModelInput] | None = None,
 ) -> TraceOutcome:
     """Drive an engine of its own with a trace, in real time.
 
     Parameters
     ----------
     deadline : seconds after its arrival at which a light curve's answer is worth nothing; None: never.
+    questions : model input of each light curve of the trace; made-up ones by default.
     """
     adapter = TaskAdapter(model.bundle.manifest)
-    questions = _questions(adapter, trace)
+    questions = _questions(adapter, trace) if questions is None else questions
     runs: list[SimulatedRun] = []
     engine = Engine(
         model.graph,
         adapter,
         model.cost,
-        EngineOptions(workers=workers, limits=limits, max_queued_seconds=ROOM),
+        EngineOptions(workers, limits, policy, max_queued_seconds=ROOM),
         samples=model.samples,
         clock=model.clock,
         listener=lambda report, _: runs.append(_as_run(report)),
