@@ -327,22 +327,21 @@ class Metrics(Recorder):
         """Record the time from a copied request to the shadow model's result."""
         self.shadow_seconds.observe(seconds)
 
-    def add_engine(self, engine: Engine) -> None:
-        """Read the gauges of engines from this one too whenever they are scraped."""
+    def add_model(self, engine: Engine, labels: tuple[str, ...], load_seconds: float) -> None:
+        """Show a model as served, and read the gauges of engines from its engine, too.
+
+        Parameters
+        ----------
+        labels : of ``model_info``.
+        """
         self._engines.append(engine)
-
-    def remove_engine(self, engine: Engine) -> None:
-        """Stop reading the gauges from an engine."""
-        self._engines.remove(engine)
-
-    def add_model(self, labels: tuple[str, ...], load_seconds: float) -> None:
-        """Show a model as served; ``labels`` are those of ``model_info``."""
         self._models[labels] += 1
         self.model_info.labels(TASK, *labels).set(1)
         self.model_load_seconds.labels(TASK).set(load_seconds)
 
-    def remove_model(self, labels: tuple[str, ...]) -> None:
+    def remove_model(self, engine: Engine, labels: tuple[str, ...]) -> None:
         """Stop showing a model as served, unless another engine serves the same bundle."""
+        self._engines.remove(engine)
         self._models[labels] -= 1
         if not self._models[labels]:
             self.model_info.remove(TASK, *labels)
@@ -384,14 +383,12 @@ class ModelMetrics(ModelRecorder):
         manifest = self._bundle.manifest
         self._engine = engine
         self._labels = (manifest.name, manifest.version, self._bundle.sha256, provider)
-        self._metrics.add_engine(engine)
-        self._metrics.add_model(self._labels, load_seconds)
+        self._metrics.add_model(engine, self._labels, load_seconds)
 
     def close(self) -> None:
         """Record that the model is no longer served."""
         if self._engine is not None:
-            self._metrics.remove_engine(self._engine)
-            self._metrics.remove_model(self._labels)
+            self._metrics.remove_model(self._engine, self._labels)
             self._engine = None
 
     def record_request(self, role: str, light_curves: int) -> None:
