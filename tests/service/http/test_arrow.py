@@ -372,7 +372,7 @@ def test_arrow_batch_without_rows_is_not_validated(monkeypatch: pytest.MonkeyPat
         seen.append(len(column))
         return [["g"]] * len(column)
 
-    monkeypatch.setitem(arrow._READ, "band", read_bands)
+    monkeypatch.setitem(arrow._COLUMNS, "band", arrow._COLUMNS["band"]._replace(read=read_bands))
     table = with_dictionary(["g", "r"])
     batch = table.to_batches()[0]
     sink = pa.BufferOutputStream()
