@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from deploy.bench import brokers as deployed
-from deploy.bench.brokers import START_SECONDS, home
+from deploy.bench.brokers import START_SECONDS
+from deploy.bench.brokers import home as home
 from nightjar_alerts.service.local import HOST
 from support.proxy import Proxy
 
