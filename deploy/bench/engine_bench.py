@@ -16,6 +16,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import cycle, islice
@@ -60,8 +61,7 @@ def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Call
     bare = Bare.of(bundle, some)
     bodies = [orjson.dumps(curve) for curve in some]
     lone_rounds: list[list[Lone]] = []
-    with patient(bundle) as service:
-        connection = HTTPConnection(HOST, service.port, timeout=30)
+    with patient(bundle) as service, closing(HTTPConnection(HOST, service.port, timeout=30)) as connection:
         for number in range(1 + rounds):
             lone_rounds.append([_ask_alone(connection, body, bare, index) for index, body in enumerate(bodies)])
             http_ms, alone = (
@@ -69,7 +69,6 @@ def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Call
                 1e3 * median(one.bare for one in lone_rounds[-1]),
             )
             say(f"lone, {number}/{rounds}: {http_ms:.2f} ms, of which bare {alone:.2f} ms")
-        connection.close()
     return lone_numbers(lone_rounds[1:])  # the first round warms up
 
 
