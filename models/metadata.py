@@ -70,13 +70,23 @@ REDSHIFT_RANGE: Final = (-0.01, 12.0)
 
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Largest absolute value of a metadata column: networks see metadata in single precision, which ends here."""
-_BOUNDS: Final = {name: REDSHIFT_RANGE if name in REDSHIFTS else (-LARGEST, LARGEST) for name in KNOWN_COLUMNS}
+_BOUNDS: Final = {
+    **dict.fromkeys(KNOWN_COLUMNS, (-LARGEST, LARGEST)),
+    **{
+        name: (0.0, LARGEST)
+        for name in KNOWN_COLUMNS
+        if name.endswith(("_err", "snsep", "_distance")) or "_magerr_" in name
+    },
+    **dict.fromkeys(REDSHIFTS, REDSHIFT_RANGE),
+    "mwebv": (0.0, 200.0),  # maps of the Milky Way's dust end below
+    "star_score": (0.0, 1.0),
+}
 
 
 def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]:
     """Keep the known columns that hold a value.
 
-    Sentinels, nulls, NaN, what is infinite to a network and redshifts outside :data:`REDSHIFT_RANGE` are missing.
+    Sentinels, nulls, NaN, what is infinite to a network and values that :func:`implausible_metadata` names are missing.
     """
     return {
         name: float(value)
@@ -88,14 +98,20 @@ def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]
     }
 
 
-def implausible_redshifts(values: Mapping[str, float]) -> dict[str, str]:
-    """Return what is wrong with each redshift that no object can have, by column; sentinels are missing values."""
-    low, high = REDSHIFT_RANGE
+def implausible_metadata(values: Mapping[str, float]) -> dict[str, str]:
+    """Return what is wrong with each value that no object can have, by column; sentinels are missing values."""
     return {
-        name: f"must be a redshift from {low} to {high:g}, not {value:.6g}"
-        for name in REDSHIFTS
-        if (value := values.get(name)) is not None and value not in SENTINELS and (value < low or value > high)
+        name: f"must be {_limits(name)}, not {value:.6g}"
+        for name, value in values.items()
+        if name in _BOUNDS and value not in SENTINELS and (value < _BOUNDS[name][0] or value > _BOUNDS[name][1])
     }
+
+
+def _limits(name: str) -> str:
+    low, high = _BOUNDS[name]
+    if low == 0 and high == LARGEST:
+        return "zero or positive"
+    return f"{'a redshift ' if name in REDSHIFTS else ''}from {low:g} to {high:g}"
 
 
 def metadata_row(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
@@ -122,7 +138,7 @@ def _redshift_of(values: Mapping[str, float]) -> "Redshift | None":
     """Return what stands for ``z_final``, None where ``z_final`` itself does or nothing is known."""
     names = ("zspec",) if "z_final" in values else ("zspec", "hostgal_zspec", "hostgal_zphot")
     for name in names:
-        error = values.get(f"{name}_err", math.nan if name == "hostgal_zphot" else STATED_ERROR)
+        error = values.get(f"{name}_err") or (math.nan if name == "hostgal_zphot" else STATED_ERROR)
         if name in values and error > 0:
             return Redshift(values[name], error)
     return None
@@ -138,7 +154,7 @@ GALACTIC: Final = frozenset(
 POINT_LIKE: Final = frozenset({"AGN", "QSO", "Blazar"})
 """Classes beyond our Galaxy that catalogues take for stars as often as not."""
 
-STATED_ERROR: Final = 0.001  # of a redshift from a spectrum that states none
+STATED_ERROR: Final = 0.001  # of a redshift from a spectrum that states none, or 0
 SPECTROSCOPIC_ERROR: Final = 0.005  # ELAsTiCC gives 0.001 to redshifts from spectra, and 0.05 or more to all others
 NEAR_ZERO: Final = 0.003  # 900 km/s: beyond any star of our Galaxy and of the nearest ones
 SIGMAS: Final = 5.0

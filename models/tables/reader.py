@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
-from nightjar_alerts.models.metadata import clean_metadata, implausible_redshifts
+from nightjar_alerts.models.metadata import clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
 from nightjar_alerts.models.tables.brightness import CODES, REASONS, mark, measure
 from nightjar_alerts.models.tables.columns import (
@@ -141,8 +141,8 @@ class TableObject:
         flux = self.flux[keep]
         metadata = clean_metadata(self.metadata)
         ignored = [
-            PhotometryWarning("implausible_redshift", f"{name} {detail}; it is not used")
-            for name, detail in implausible_redshifts(self.metadata).items()
+            PhotometryWarning("implausible_metadata", f"{name} {detail}; it is not used")
+            for name, detail in implausible_metadata(self.metadata).items()
         ]
         curve = LightCurve.from_columns(
             self.mjd[keep],

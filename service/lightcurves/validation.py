@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.bulk import light_curves
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
-from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_redshifts
+from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import NAMES, nearest_band
 from nightjar_alerts.models.tables import TableObject
 from nightjar_alerts.service.answers.replies import FieldError, pointer
@@ -247,8 +247,8 @@ def _to_metadata(metadata: Any) -> dict[str, float]:
     for name, value in present.items():
         if not abs(value) <= LARGEST:
             raise LightCurveError(f"/metadata/{name}", "not_finite", "must be finite in single precision")
-    for name, detail in implausible_redshifts(present).items():
-        raise LightCurveError(f"/metadata/{name}", "implausible_redshift", detail)
+    for name, detail in implausible_metadata(present).items():
+        raise LightCurveError(f"/metadata/{name}", "implausible_metadata", detail)
     return clean_metadata(present)
 
 

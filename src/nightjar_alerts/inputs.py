@@ -358,7 +358,7 @@ def _usual_columns(body: Body) -> Columns | None:
     if type(object_id) is not str or len(object_id) > MAX_ID_LENGTH or type(metadata) is not dict:
         return None
     known = clean_metadata(metadata) if metadata and set(map(type, metadata.values())) <= {float, int} else {}
-    if len(known) < len(metadata):  # unknown names, missing values, impossible redshifts
+    if len(known) < len(metadata):  # unknown names, missing or implausible values
         return None
     mjd, flux, flux_err = columns
     return Columns(mjd, flux, flux_err, band, None, known, object_id)

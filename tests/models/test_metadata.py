@@ -9,7 +9,7 @@ from nightjar_alerts.models.metadata import (
     METADATA_COLUMNS,
     SENTINELS,
     clean_metadata,
-    implausible_redshifts,
+    implausible_metadata,
     metadata_row,
     network_metadata,
 )
@@ -30,15 +30,33 @@ def test_sentinels_are_missing(sentinel: float | None) -> None:
 
 def test_unknown_names_are_dropped_and_ordinary_values_kept() -> None:
     assert clean_metadata({"ra": 1.0, "mwebv": 0, "z_final": -0.005}) == {"mwebv": 0.0, "z_final": -0.005}
-    assert clean_metadata({"mwebv": -9.1, "z_final": -9.1, "hostgal_zspec": 12.5}) == {"mwebv": -9.1}
+    assert clean_metadata({"parallax": -9.1, "mwebv": -9.1, "z_final": -9.1, "hostgal_zspec": 12.5}) == {
+        "parallax": -9.1
+    }
 
 
 @pytest.mark.parametrize(
     ("redshift", "plausible"), [(-0.5, False), (-0.005, True), (0.0, True), (12.0, True), (1e10, False)]
 )
 def test_implausible_redshifts_are_named(redshift: float, plausible: bool) -> None:
-    found = implausible_redshifts({"hostgal_zphot": redshift, "mwebv": -3.0, "hostgal_zphot_err": 20.0})
+    found = implausible_metadata({"hostgal_zphot": redshift, "parallax": -3.0, "hostgal_zphot_err": 20.0})
     assert list(found) == ([] if plausible else ["hostgal_zphot"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "detail"),
+    [
+        ("zspec_err", -1.0, "must be zero or positive, not -1"),
+        ("hostgal_magerr_g", -0.1, "must be zero or positive, not -0.1"),
+        ("hostgal_snsep", -4.0, "must be zero or positive, not -4"),
+        ("mwebv", -0.2, "must be from 0 to 200, not -0.2"),
+        ("mwebv", 1e9, "must be from 0 to 200, not 1e+09"),
+        ("star_score", 2.0, "must be from 0 to 1, not 2"),
+    ],
+)
+def test_values_out_of_range_are_named_and_missing(name: str, value: float, detail: str) -> None:
+    assert implausible_metadata({name: value}) == {name: detail}
+    assert clean_metadata({name: value}) == {}
 
 
 def test_row() -> None:
@@ -52,6 +70,7 @@ def test_row() -> None:
     ("sent", "seen"),
     [
         ({"zspec": 0.03}, (0.03, 0.001)),
+        ({"zspec": 0.03, "zspec_err": 0.0}, (0.03, 0.001)),
         ({"zspec": 0.03, "zspec_err": 0.0002, "z_final": 0.5, "z_final_err": 0.1}, (0.03, 0.0002)),
         ({"hostgal_zspec": 0.2}, (0.2, 0.001)),
         ({"hostgal_zphot": 0.4, "hostgal_zphot_err": 0.05}, (0.4, 0.05)),
