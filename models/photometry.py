@@ -32,6 +32,8 @@ EFFECTIVE_WAVELENGTHS_NM: Final = (371.0, 477.0, 619.0, 754.0, 867.0, 974.0)
 WAVELENGTH_TOLERANCE_NM: Final = 75.0
 """Largest distance between a described filter and the band that stands for it; half the widest gap between bands is
 71 nm, so every filter between u and Y has a band."""
+FILTER_WIDTHS_NM: Final = (20.0, 500.0)
+"""Smallest and largest width of a described filter."""
 
 UNKNOWN: Final = -1
 

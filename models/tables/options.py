@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from nightjar_alerts.models.filters import known_filter
 from nightjar_alerts.models.metadata import CONTEXT_COLUMNS, KNOWN_COLUMNS, REDSHIFTS
-from nightjar_alerts.models.photometry import FILTERS, MagSystem, SourceUnit, nearest_band
+from nightjar_alerts.models.photometry import FILTER_WIDTHS_NM, FILTERS, MagSystem, SourceUnit, nearest_band
 
 FluxKind = Literal["difference", "total"]
 TimeFormat = Literal["mjd", "jd", "iso", "unix", "year"]
@@ -167,6 +167,8 @@ class TableOptions:
         if unknown := sorted(set(self.columns) - set(ROLES)):
             raise TableError(f"columns has {unknown[0]!r}; a column can be {', '.join(ROLES)}")
         described_filter(self.band, "band")
+        if not isinstance(self.filters, Mapping):
+            raise TableError(f"filters is {self.filters!r}; it must be a mapping from names to filters")
         for name, meaning in self.filters.items():
             described_filter(meaning, f"filters[{name!r}]")
         if self.limit_sigma <= 0:
@@ -202,11 +204,16 @@ def described_filter(meaning: str, option: str) -> str:
     """
     if not meaning:
         return NO_FILTER
-    if known := known_filter(meaning):
+    if isinstance(meaning, str) and (known := known_filter(meaning)):
         return known
-    if not re.fullmatch(r"[0-9.]+(/[0-9.]+)?", meaning):
-        raise TableError(f"{option} is {meaning!r}; it must be a wavelength in nm or one of {', '.join(FILTERS)}")
+    if not isinstance(meaning, str) or not re.fullmatch(r"[0-9.]+(/[0-9.]+)?", meaning):
+        expected = f'a wavelength in nm, such as "589" or "589/230" with the width, or one of {", ".join(FILTERS)}'
+        raise TableError(f"{option} is {meaning!r}; it must be {expected}")
+    wavelength, _, width = meaning.partition("/")
+    narrowest, widest = FILTER_WIDTHS_NM
     try:
-        return nearest_band(float(meaning.partition("/")[0]))
+        if width and not narrowest <= float(width) <= widest:
+            raise ValueError(f"the width must be from {narrowest:g} to {widest:g} nm")
+        return nearest_band(float(wavelength))
     except ValueError as error:
         raise TableError(f"{option} is {meaning!r}: {error}") from None

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
-from nightjar_alerts.models.photometry import NAMES, WAVELENGTH_TOLERANCE_NM, FluxUnit, MagSystem
+from nightjar_alerts.models.photometry import FILTER_WIDTHS_NM, NAMES, WAVELENGTH_TOLERANCE_NM, FluxUnit, MagSystem
 
 DTYPES: Final[Mapping[str, str]] = {
     "mjd": "<f8",
@@ -64,7 +64,7 @@ class FilterIn(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
         ),
     ]
     width_nm: Annotated[
-        Annotated[float, Meta(ge=20, le=500)] | UnsetType,
+        Annotated[float, Meta(ge=FILTER_WIDTHS_NM[0], le=FILTER_WIDTHS_NM[1])] | UnsetType,
         Meta(description="effective width in nm; narrowband and very broad filters are rejected"),
     ] = UNSET
     vega_zero_point_jy: Annotated[

@@ -332,6 +332,12 @@ def test_capital_letters_that_may_be_two_filters_are_a_question() -> None:
 def test_filters_of_ones_own_are_named_by_wavelength() -> None:
     assert filters_of(["F606W", "g"], filters={"F606W": "590/230"}) == ["r", "g"]
     assert filters_of(["L", "g"], filters={"L": ""})[1] == "g"
+    for width in ("10", "600"):
+        with pytest.raises(TableError, match=r"filters\['K'\] is '589/.*the width must be from 20 to 500 nm"):
+            filters_of(["K"], filters={"K": f"589/{width}"})
+    for meaning in (589, {"wavelength_nm": 589}):
+        with pytest.raises(TableError, match=r'it must be a wavelength in nm, such as "589"'):
+            filters_of(["K"], filters={"K": meaning})
     with pytest.raises(TableQuestion, match="Which filters"):
         filters_of(["L", "M"])
     with pytest.raises(TableError, match="no band within"):
@@ -557,7 +563,7 @@ def test_implausible_redshift_is_not_used_and_adds_a_warning() -> None:
     rows = [(*row, -0.5) for row in ROWS]
     curve = read(csv_of(rows, (*NAMES, "redshift")))[1][0].light_curve()
     assert dict(curve.metadata) == {}
-    assert [warning.reason for warning in curve.warnings] == ["implausible_redshift"]
+    assert [warning.reason for warning in curve.warnings] == ["implausible_metadata"]
     assert "zspec must be a redshift from -0.01 to 12, not -0.5" in curve.warnings[0].detail
 
 
