@@ -92,7 +92,7 @@ def get_surveys(curves: Sequence[LightCurve | InvalidLightCurve]) -> list[str]:
     return [curve.survey if isinstance(curve, LightCurve) else "" for curve in curves]
 
 
-def get_serializer(handle: ModelHandle, prior: Any, default: str, pointer: str = "/options/prior") -> ResultSerializer:
+def get_serializer(handle: ModelHandle, prior: Any, default: str, pointer: str = "/query/prior") -> ResultSerializer:
     """Return the serializer of a model's results under a prior.
 
     Parameters
@@ -113,7 +113,7 @@ def get_serializer(handle: ModelHandle, prior: Any, default: str, pointer: str =
 
 
 def get_serializers(
-    handles: Sequence[ModelHandle], prior: Any, default: str, pointer: str = "/options/prior"
+    handles: Sequence[ModelHandle], prior: Any, default: str, pointer: str = "/query/prior"
 ) -> list[ResultSerializer]:
     """Return the serializer for each item, one for all items of a model. Raises as :func:`get_serializer`."""
     serializers = {handle: get_serializer(handle, prior, default, pointer) for handle in dict.fromkeys(handles)}

@@ -51,7 +51,6 @@ from nightjar_alerts.service.settings import Settings
 MAX_BOUNDARY = 70  # RFC 2046
 CHUNK_BYTES = 1024 * 1024
 """Size of packets that are decoded in one step; a client that has disconnected is noticed between steps."""
-PRIOR = "/query/prior"
 
 ReadResult = Packet | PacketError
 
@@ -92,7 +91,7 @@ async def classify_alerts(request: Request) -> Response:
         timings.stage("decode")
         options = replace(options, surveys=[_get_survey(alert) for alert in alerts])
         handles, items = _route(service, query, alerts)
-        serializers = get_serializers(handles, query.prior, settings.prior, PRIOR)
+        serializers = get_serializers(handles, query.prior, settings.prior)
         outcomes = await classify_items(request, handles, items, options)
     timings.start()
     encode = partial(_encode, serializers, outcomes, alerts, query, service.live)

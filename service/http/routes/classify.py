@@ -91,7 +91,8 @@ async def classify(request: Request) -> Response:
         timings.stage("validate")
         options = merge_options(body, query)
         handles, items = _route(request, service, query.model, curves, substitute=not response_format.single_model)
-        serializers = get_serializers(handles, options.prior, settings.prior)
+        pointer = "/options/prior" if query.prior is None or options.prior != query.prior else "/query/prior"
+        serializers = get_serializers(handles, options.prior, settings.prior, pointer)
         inference_options = infer_options(request, settings, timings.started, options.deadline_ms)
         outcomes = await classify_items(request, handles, items, inference_options)
     timings.start()

@@ -80,7 +80,7 @@ async def classify_evolution(request: Request) -> Response:
         timings.stage("decode")
         key = get_routing_key(request, [curve.object_id])
         handle, item = service.route(curve, query.model, survey=survey, routing_key=key, substitute=False)
-        serializer = get_serializer(handle, query.prior, settings.prior, "/query/prior")
+        serializer = get_serializer(handle, query.prior, settings.prior)
         items: Sequence[Item] = steps.curves if item is curve else [item] * len(steps.curves)
         handles = [handle] * len(items)
         outcomes = await classify_items(request, handles, items, replace(options, is_history=True))

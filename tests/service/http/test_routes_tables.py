@@ -98,7 +98,7 @@ def test_tables_without_errors_ask_for_one_whose_answer_may_be_text(edge: Live) 
         (table(1), CSV, {"options": []}, (422, "/query/options")),
         (table(1), CSV, {"options": {"colour": "g"}}, (422, "/query/options")),
         (table(1), CSV, {"options": {"time_format": "stardate"}}, (422, "/query/options")),
-        (table(1), CSV, {"prior": "nobody"}, (422, "/options/prior")),
+        (table(1), CSV, {"prior": "nobody"}, (422, "/query/prior")),
         (table(1), CSV, {"shape": "long"}, (422, "/query/shape")),
         (gzip.compress(table(1)), CSV, {"name": "t.csv.gz"}, (415, None)),
         (b"x" * 1_000_001, CSV, {}, (413, None)),
