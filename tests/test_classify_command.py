@@ -289,6 +289,8 @@ def test_classify_standard_input_is_recognised_by_its_content(
             "no model 'nothing': it is neither a folder nor one of astro-moe-elasticc",
         ),
         (["{folder}/ztf.avro", "--prior", "nothing"], 1, "nothing"),
+        (["{folder}/ztf.avro", "--prior", '{{"Nova": 1}}'], 1, "no class 'Nova'"),
+        (["{folder}/ztf.avro", "--prior", '{{"Ia": }}'], 2, "is not valid JSON"),
         (["{folder}/ztf.avro", "-o", "x.xlsx"], 2, "the name must end in one of .csv"),
         (["{folder}/ztf.avro", "-o", "{folder}/none/x.csv"], 2, "does not exist"),
         (["{folder}/ztf.avro", "--resume"], 2, "need --output"),

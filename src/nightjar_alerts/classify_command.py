@@ -7,6 +7,7 @@ Files are read one after the other, and their light curves and alerts are classi
 
 import argparse
 import gzip
+import json
 import os
 import re
 import sys
@@ -104,7 +105,11 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout", type=float, default=float(_environment("timeout", "60")), help="seconds to wait for a reply"
     )
     parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
-    parser.add_argument("--prior", help="name of the class shares that the results assume, such as lsst-alerts")
+    parser.add_argument(
+        "--prior",
+        type=_prior,
+        help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
+    )
     parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=f"write a table: {', '.join(SUFFIXES)}")
     parser.add_argument("--probabilities", action="store_true", help="add a column per class to the output")
@@ -175,6 +180,16 @@ def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text == "true"
+
+
+def _prior(text: str) -> str | dict[str, float]:
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        weights: dict[str, float] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text} is not valid JSON: {error}") from None
+    return weights
 
 
 def _coverage(text: str) -> float:
