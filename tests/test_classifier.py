@@ -236,6 +236,13 @@ def test_prior_changes_probabilities_as_in_the_service(classifier: Classifier, s
     assert close(classifier.classify(body, prior={"Ia": 1, "II": 3}).to_dict(), reply["results"][0])
 
 
+@pytest.mark.parametrize("prior", ["ztf-alerts", {"AGN": 1, "Ia": 1}])
+def test_prior_that_the_model_of_subtypes_lacks_applies_to_the_class(classifier: Classifier, prior: Any) -> None:
+    body = supernovae(1, seed=8)[0] | {"survey": "ztf"}
+    by_itself, result = classifier.classify(body).to_dict(), classifier.classify(body, prior=prior).to_dict()
+    assert result["probabilities"] != by_itself["probabilities"]
+
+
 def test_classifier_from_several_threads_gives_the_results_of_one(classifier: Classifier) -> None:
     curves = supernovae(60, seed=5)
     expected = classifier.classify(curves)
