@@ -413,18 +413,6 @@ _SIMPLE: dict[str, Any] = {
     "other_filters": pa.map_(pa.string(), pa.int64()),
     "dropped_points": pa.map_(pa.string(), pa.int64()),
 }
-_SUBTYPE = pa.struct(
-    {
-        "class": pa.string(),
-        "class_id": pa.int64(),
-        "confidence": pa.float64(),
-        "probabilities": pa.map_(pa.string(), pa.float64()),
-        "unusual": pa.bool_(),
-        "prediction_set": pa.list_(pa.string()),
-        "coverage": pa.float64(),
-        "model": pa.map_(pa.string(), pa.string()),
-    }
-)
 _EXPERTS = pa.struct(
     {
         "layers": pa.list_(
@@ -447,8 +435,6 @@ def write_arrow(response: ClassifyResults) -> bytes:
     if any("filters" in result for result in results):
         described = [_plain(result.get("filters")) for result in results]
         columns["filters"] = pa.array(described, pa.map_(pa.string(), pa.string()))
-    if any("subtype" in result for result in results):
-        columns["subtype"] = pa.array([_plain_members(result.get("subtype")) for result in results], _SUBTYPE)
     if response.options.embedding:
         columns["embedding"] = _embeddings(response)
     if any("experts" in result for result in results):
@@ -465,12 +451,10 @@ def _plain(value: object) -> object:
     return list(value.items()) if isinstance(value, dict) else value
 
 
-def _plain_members(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if value is None else {name: _plain(member) for name, member in value.items()}
-
-
 def _plain_layers(experts: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if experts is None else {"layers": [_plain_members(layer) for layer in experts["layers"]]}
+    if experts is None:
+        return None
+    return {"layers": [{name: _plain(value) for name, value in layer.items()} for layer in experts["layers"]]}
 
 
 def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind: Any) -> Any:

@@ -244,28 +244,16 @@ REJECTED = {"status": "rejected", "object_id": "b", "reason": "no", "detail": "n
 
 def test_arrow_response_has_a_column_for_every_field() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
-    fields -= {"model"}  # such a reply has the columns of one model, which its schema names
+    fields -= {"model", "subtype"}  # such a reply has the columns of one model, which its schema names
     options, noted = Options(embedding=True), {"warnings": [{"reason": "total_flux", "detail": "x"}]}
     described = REJECTED | {"filters": {"F606W": "r"}} | noted
-    subtype = {
-        "class": "Ia",
-        "class_id": 1,
-        "confidence": 0.75,
-        "probabilities": {"Ia": 0.75, "II": 0.25},
-        "prediction_set": ["Ia"],
-        "coverage": 0.9,
-        "model": {"name": "types", "version": "1.0.0"},
-    }
     experts = {"layers": [{"router_entropy": 0.5, "bands": {"g": [2, 0]}}, {"router_entropy": 0.25, "bands": {}}]}
-    results = [described, CLASSIFIED | {"subtype": subtype, "experts": experts}]
+    results = [described, CLASSIFIED | {"experts": experts}]
     table = pa.ipc.open_stream(
         arrow.write_arrow(ClassifyResults({}, ("x", "y"), ("all",), BANDS, 3, results, options))
     ).read_all()
     assert set(table.schema.names) == fields
     assert table["experts"].to_pylist(maps_as_pydicts="strict") == [None, experts]
-    first, second = table["subtype"].to_pylist(maps_as_pydicts="strict")
-    assert first is None
-    assert {name: value for name, value in second.items() if value is not None} == subtype
 
 
 @pytest.mark.parametrize("results", [[CLASSIFIED, REJECTED], [REJECTED], [CLASSIFIED]])
