@@ -110,7 +110,9 @@ def test_bodies_in_a_list_are_no_rows_of_a_table() -> None:
     first, second = decode_inputs(list(read_request([{}, BODY], {}).inputs))
     assert isinstance(first, InvalidLightCurve)
     assert isinstance(second, LightCurve)
-    assert read(mjd=60_000.0, flux=1.0).reason == "not_a_list"  # type: ignore[union-attr]
+    single = read(mjd=60_000.0, flux=1.0)
+    assert isinstance(single, InvalidLightCurve)
+    assert single.reason == "not_a_list"
 
 
 def test_metadata_that_are_nan_are_missing_and_bytes_are_names() -> None:

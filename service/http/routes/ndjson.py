@@ -15,6 +15,7 @@ any other before the first result has been sent, and ``{"problem": ...}`` in a l
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ MAX_PENDING: Final = 512
 """Maximum number of light curves of one stream in the engine."""
 
 
-class StreamedResponse(Response):
+class StreamedResponse(Response, ABC):
     """Response of NDJSON lines that is sent while its request is processed.
 
     An error that ends it early is a last line, ``{"problem": ...}``, once the response has started. It is also raised,
@@ -104,9 +105,9 @@ class StreamedResponse(Response):
         """Message that starts the response."""
         return {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
 
+    @abstractmethod
     async def run(self, classifier: "LineClassifier", reservation: Reservation, receive: Receive, send: Send) -> None:
         """Read the request and send the whole response."""
-        raise NotImplementedError
 
 
 class NdjsonResponse(StreamedResponse):
