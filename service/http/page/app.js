@@ -15,7 +15,6 @@ import { percent, Probabilities, shortName } from "./probabilities.js";
 import { Problem } from "./problem.js";
 import { SAMPLES } from "./samples.js";
 import { get, hasApiKey, ServiceError } from "./service.js";
-import { remember, remembered } from "./tab.js";
 import { TakeAway } from "./take_away.js";
 
 const NO_SETTINGS = { model: "", prior: "", coverage: null };
@@ -373,3 +372,21 @@ function App() {
 const main = document.querySelector("main");
 main.replaceChildren();
 render(html`<${App} />`, main);
+
+// What this tab of the browser remembers until it is closed, also when the page is loaded again.
+function remember(name, value) {
+  try {
+    if (value) sessionStorage.setItem(name, value);
+    else sessionStorage.removeItem(name);
+  } catch {
+    // The browser keeps nothing.
+  }
+}
+
+function remembered(name) {
+  try {
+    return sessionStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}

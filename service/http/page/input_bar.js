@@ -50,7 +50,7 @@ export function KeyForm({ refused, onKey }) {
     <p role="status">${refused ? "The service does not know this key." : "This service asks for an API key."}</p>
     <label class="field"><span>API key</span><input type="password" name="key" autocomplete="off" value=${key} onInput=${(event) => setKey(event.target.value)} /></label>
     <button class="primary">Use this key</button>
-    <p class="muted small">This tab keeps the key until it is closed or you choose <q>Forget API key</q>. The key never becomes part of an address.</p>
+    <p class="muted small">The page keeps the key in memory until it is left, loaded again, or you choose <q>Forget API key</q>. The key is never stored or part of an address.</p>
   </form>`;
 }
 

@@ -1,11 +1,7 @@
-// Requests to the service. The API key is sent in a header, and remembered by this tab for this page only: the page and the
-// live view have different keys.
-
-import { remember, remembered } from "./tab.js";
+// Requests to the service. The API key is sent in a header, and kept in memory only.
 
 const base = new URL(".", document.baseURI.split("#")[0]);
-const KEY_NAME = `key of ${location.pathname}`;
-let apiKey = remembered(KEY_NAME) || "";
+let apiKey = "";
 
 /** Address of the service, with a trailing slash; works under a path prefix. */
 export const address = base.href;
@@ -13,7 +9,6 @@ export const address = base.href;
 /** Send this key from now on; an empty one forgets the key. */
 export function setApiKey(key) {
   apiKey = key;
-  remember(KEY_NAME, key);
 }
 
 export function hasApiKey() {
