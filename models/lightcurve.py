@@ -13,7 +13,7 @@ Notable:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,7 @@ from nightjar_alerts.models.photometry import (
     FILTERS,
     MAX_ABS_MJD,
     NAMES,
+    UNKNOWN,
     BandMap,
     FluxUnit,
     flux_to_njy,
@@ -40,6 +41,8 @@ Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 NO_USABLE_POINTS = "no_usable_points"
+ENOUGH_OWN_POINTS: Final = 5
+"""Points in a band's own filter from which on points in other filters that stand for this band are left out."""
 
 
 class LightCurveError(ValueError):
@@ -317,7 +320,8 @@ class Tokens:
     truncated : whether observations were left out to respect the limits.
     points_per_band : number of kept observations in each of the network's bands, by its integer.
     origin_mjd : MJD of the first kept observation, where ``time`` is zero.
-    other_filters : observations left out because their filter stands for no band of the network, by filter.
+    other_filters : observations left out because of their filter, by filter: it stands for no band of the network, or
+        for one with enough points in its own filter.
     """
 
     time: Float32
@@ -353,7 +357,8 @@ def featurise(
     ----------
     columns : metadata columns of the network, in order.
     bands : bands the network knows, and what stands in for them; names alone stand for themselves. Observations in
-        other filters do not exist for it: they neither trigger nor count as cut, and are counted by filter.
+        other filters do not exist for it: they neither trigger nor count as cut, and are counted by filter. A band
+        with :data:`ENOUGH_OWN_POINTS` in its own filter needs no other, and colours differ between two filters.
 
     Raises
     ------
@@ -361,7 +366,7 @@ def featurise(
         ``no_usable_points``, when every observation is in a filter that the network does not know.
     """
     network_bands = bands if isinstance(bands, BandMap) else _named(tuple(bands))
-    band_N = network_bands.table(curve.survey)[curve.band]
+    band_N = _network_band(curve, network_bands)
     others, usable = dict(curve.unknown_filters), len(curve)
     rows: slice | Int64 | None = _last_rows(curve, band_N, limits)
     if rows is None:
@@ -387,6 +392,16 @@ def featurise(
         origin_mjd=float(mjd[0]),
         other_filters=others,
     )
+
+
+def _network_band(curve: LightCurve, bands: BandMap) -> Int64:
+    """Return the band integer of every observation, :data:`UNKNOWN` where its filter is not used."""
+    band_N = bands.table(curve.survey)[curve.band]
+    is_substitute_N = bands.substitutes(curve.survey)[curve.band]
+    if np.count_nonzero(is_substitute_N) in (0, len(curve)):
+        return band_N
+    own_G = np.bincount(band_N[~is_substitute_N & (band_N >= 0)], minlength=len(bands.labels))
+    return np.where(is_substitute_N & (own_G[band_N] >= ENOUGH_OWN_POINTS), UNKNOWN, band_N)
 
 
 @lru_cache(maxsize=64)

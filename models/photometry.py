@@ -96,6 +96,7 @@ class BandMap:
         usual = indices is None and set(self.bands) <= set(BANDS)
         self.labels = BANDS if usual else _labels(self.bands, self.indices)
         self._tables: dict[str, Int64] = {}
+        self._substitutes: dict[str, NDArray[np.bool_]] = {}
         self._chosen: dict[tuple[tuple[str, ...], str], tuple[int, ...]] = {}
 
     def _check(self) -> None:
@@ -112,6 +113,19 @@ class BandMap:
         if table_name not in self._tables:
             self._tables[table_name] = np.array([self._index(table_name, name) for name in FILTERS], dtype=np.int64)
         return self._tables[table_name]
+
+    def substitutes(self, survey: str = "") -> NDArray[np.bool_]:
+        """Whether each of :data:`FILTERS` is used as a band of another name."""
+        table_name = survey if survey in self._surveys else ""
+        if table_name not in self._substitutes:
+            own = dict(zip(self.bands, self.indices, strict=True))
+            self._substitutes[table_name] = np.array(
+                [
+                    index not in (UNKNOWN, own.get(name))
+                    for name, index in zip(FILTERS, self.table(survey).tolist(), strict=True)
+                ]
+            )
+        return self._substitutes[table_name]
 
     def chosen(self, names: tuple[str, ...], survey: str = "") -> tuple[int, ...]:
         """Integer of the network's band for each of :data:`FILTERS`, :data:`UNKNOWN` where it is none of ``names``."""

@@ -112,7 +112,7 @@ class Outcome:
     points_per_band : points that the network saw, in the order of its bands.
     missing_metadata : metadata columns of the network without a value.
     detections : points that the survey calls detected.
-    other_filters : points left out because the network has no band for their filter, by filter.
+    other_filters : points left out because of their filter, by filter (:class:`models.lightcurve.Tokens`).
     duplicates : rows left out because another row of their time and band is more precise.
     dropped_points : rows of a packet without a usable value, by reason.
     metadata : metadata of the light curve.

@@ -102,7 +102,8 @@ class _NetworkInput(Reply):
     )
     other_filters: dict[str, int] | None = Field(
         None,
-        description="observations ignored because the model has no band for their filter, by filter; absent if none",
+        description="observations ignored because the model has no band for their filter, or enough in the filter of "
+        "that band, by filter; absent if none",
     )
     dropped_points: dict[str, int] | None = Field(
         None,

@@ -61,6 +61,17 @@ def test_points_in_other_filters_are_left_out_and_counted() -> None:
     assert usual.other_filters == {"c": 2, "o": 1}
 
 
+@pytest.mark.parametrize("own", [4, 5])
+def test_a_band_with_enough_points_in_its_own_filter_leaves_others_out(own: int) -> None:
+    bands = BandMap(BANDS, groups={"V": "r", "B": "g"})
+    tokens = featurise(curve(["V", "B", *["r"] * own, "BP"]), Limits(), "nJy", (), bands)
+    if own < 5:
+        assert (tokens.points_per_band[1:3], tokens.other_filters) == ((1, own + 1), {"BP": 1})
+    else:
+        assert (tokens.points_per_band[1:3], tokens.other_filters) == ((1, own), {"V": 1, "BP": 1})
+        assert tokens.time.tolist() == pytest.approx(np.arange(own + 1))
+
+
 def test_a_curve_without_a_known_filter_has_no_usable_point() -> None:
     with pytest.raises(LightCurveError, match="knows: u, g, r, i, z, Y") as caught:
         featurise(curve(["c", "o"]), Limits(), "nJy", ())
