@@ -1,12 +1,12 @@
-"""A bundle: the folder that carries a trained network from training to serving.
+"""Bundle: a folder with an exported model and everything needed to serve it.
 
-``model.onnx`` (everything numeric is inside), ``manifest.json`` (what it is, how it was made, sha256 of every file),
-``golden.npz`` (inputs and the outputs they must give), ``CARD.md``. A bundle is trusted only after its hashes match and
-its golden outputs come back from the execution provider in use. No pickle, no data outside the folder.
-``model.cuda.onnx``, where there is one, computes the same with operators that all have CUDA kernels.
+It contains ``model.onnx`` (all weights and calibration), ``manifest.json`` (description, provenance and the sha256 of
+every file), ``golden.npz`` (example inputs with the expected outputs) and ``CARD.md``. A bundle is served only if its
+hashes match and the execution provider in use reproduces the golden outputs. It contains no pickles and refers to no
+files outside the folder. The optional ``model.cuda.onnx`` is the same model, using only operators with CUDA kernels.
 
-A graph takes some of the inputs that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly when the
-manifest names metadata columns. Its outputs are ``probabilities`` [batch, classes], calibrated, and ``embedding``
+A graph takes some of the inputs of :meth:`models.lightcurve.RaggedBatch.padded`; it takes ``metadata`` if and only if
+the manifest lists metadata columns. Its outputs are ``probabilities`` [batch, classes], calibrated, and ``embedding``
 [batch, embedding_dim]; with a ``novelty`` in the manifest also ``novelty`` [batch]. The graph of a mixture of experts
 also returns its expert loads and :data:`ROUTING_OUTPUTS`.
 """
@@ -30,7 +30,7 @@ from nightjar_alerts.models.photometry import BANDS, BandMap, FluxUnit
 from nightjar_alerts.models.posterior import Domain, Novelty, PredictionSets
 from nightjar_alerts.models.taxonomy import Taxonomy
 
-if TYPE_CHECKING:  # bundles are read without onnxruntime as well, which the base install does not have
+if TYPE_CHECKING:  # the base install reads bundles without onnxruntime
     import onnxruntime as ort
 
     from nightjar_alerts.models.runtime import Provider
@@ -38,35 +38,35 @@ if TYPE_CHECKING:  # bundles are read without onnxruntime as well, which the bas
 PRETRAINED = Path(__file__).parent / "pretrained"
 DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.0.2"
 SURVEY_BUNDLES = {survey.name: PRETRAINED / survey.bundle for survey in SURVEYS if survey.bundle is not None}
-"""Shipped bundles that answer the packets of one survey, by its name."""
+"""Shipped bundles that classify the packets of one survey, by survey name."""
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
 CUDA_MODEL = "model.cuda.onnx"
 
 ROUTING_OUTPUTS = ("experts_by_band", "router_entropy")
-"""Optional outputs, in the layers whose router sees the observations: how often the observations of a band chose each
-expert [batch, layers, bands, experts], and the mean entropy of the router, nats [batch, layers]."""
+"""Optional outputs for the layers whose router sees the observations: the number of times that observations of a band
+were routed to each expert [batch, layers, bands, experts], and the mean router entropy in nats [batch, layers]."""
 
 SLUG = r"^[a-z0-9][a-z0-9-]*$"
 _REDSHIFTS = {"z_final", "hostgal_zspec", "hostgal_zphot"}
 
 MAX_MANIFEST_BYTES = 4 << 20
-"""The largest of those shipped has 53 kB. A text of lists takes twenty-five times its length while it is read."""
+"""Maximum size of a manifest. Parsing JSON can take twenty-five times its size in memory."""
 MAX_FILE_BYTES = 2 << 30
-"""Largest size of a bundle's file: a graph cannot be larger, as protobuf messages end at 2 GiB."""
+"""Maximum size of a bundle's file; protobuf messages, and so graphs, are limited to 2 GiB."""
 MAX_GOLDEN_BYTES = 256 << 20
-"""Of all golden vectors once decompressed; those shipped have 50 kB."""
+"""Maximum size of all golden vectors after decompression."""
 GOLDEN_SECONDS = 30.0
-"""Seconds after which a run on a few light curves is interrupted, for it might have no end."""
+"""Time limit of the run on the golden inputs, which might never end in an unverified graph."""
 
 Task = Literal["classification"]
 CalibrationMethod = Literal["none", "temperature", "temperature_by_length"]
 
-LARGEST_TEMPERATURE = 20.0  # a temperature by length is held between its inverse and it, as it was when it was fitted
+LARGEST_TEMPERATURE = 20.0  # temperatures by length are clipped to [1 / 20, 20], as during the fit
 
 
 class BundleError(Exception):
-    """A bundle that must not be served: missing, altered, malformed or numerically different."""
+    """Bundle that must not be served: missing, modified, malformed or numerically different."""
 
 
 class _Frozen(BaseModel):
@@ -78,11 +78,12 @@ class Calibration(_Frozen):
 
     Attributes
     ----------
-    temperature : for every light curve; with ``temperature_by_length``, the best that a single one could be.
+    temperature : for all light curves; with ``temperature_by_length``, the best single temperature, which is not used.
     coefficients : of ``temperature_by_length``: temperature = exp(sum over k of coefficients[k] * ln(n)**k) with n the
-        number of observations that the network sees, held between the inverse of :data:`LARGEST_TEMPERATURE` and it.
-    lengths : smallest and largest n of the fit; shorter and longer light curves get the temperature of these.
-    ece, split : expected calibration error after the fit, and the split it was fitted and measured on.
+        number of observations that the network sees, clipped to [1 / :data:`LARGEST_TEMPERATURE`,
+        :data:`LARGEST_TEMPERATURE`].
+    lengths : smallest and largest n of the fit; n is clipped to this range.
+    ece, split : expected calibration error after the fit, and the split used for both the fit and the measurement.
     """
 
     method: CalibrationMethod
@@ -100,7 +101,7 @@ class Calibration(_Frozen):
         return self
 
     def temperatures(self, length_B: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Temperature of light curves of so many observations, float64 (B,)."""
+        """Return the temperatures of light curves with ``length_B`` observations, float64 (B,)."""
         if self.lengths is None:
             return np.full(len(length_B), self.temperature)
         log_length_B = np.log(np.clip(length_B, *self.lengths).astype(np.float64))
@@ -113,11 +114,11 @@ class Ensemble(_Frozen):
 
     Attributes
     ----------
-    trees, nodes, depth : how many trees, their nodes and leaves together, and comparisons down the deepest of them.
-    coefficients : log odds of the trees' weight w: a constant, what every ln(n) adds with n the number of observations
-        that the network sees, and what a known redshift adds.
-    lengths : smallest and largest n of the fit; shorter and longer light curves get the weight of these.
-    split : what the coefficients were fitted on; the trees were fitted on other objects.
+    trees, nodes, depth : number of trees, number of their nodes including leaves, and depth of the deepest tree.
+    coefficients : of the log odds of the trees' weight w: constant, coefficient of ln(n) with n the number of
+        observations that the network sees, and term added if the redshift is known.
+    lengths : smallest and largest n of the fit; n is clipped to this range.
+    split : split on which the coefficients were fitted; the trees were fitted on other objects.
     """
 
     trees: int = Field(ge=1)
@@ -128,7 +129,7 @@ class Ensemble(_Frozen):
     split: str
 
     def weights(self, length_B: NDArray[np.integer], has_redshift_B: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Weight of the trees for light curves of so many observations, float64 (B,)."""
+        """Return the weights of the trees for light curves with ``length_B`` observations, float64 (B,)."""
         constant, per_length, redshift = self.coefficients
         log_length_B = np.log(np.clip(length_B, *self.lengths).astype(np.float64))
         odds_B = constant + per_length * log_length_B + redshift * has_redshift_B
@@ -136,7 +137,7 @@ class Ensemble(_Frozen):
 
 
 class TensorSpec(_Frozen):
-    """A graph input or output; dynamic axes are named by text."""
+    """Graph input or output; dynamic axes are strings."""
 
     name: str
     dtype: str
@@ -144,14 +145,14 @@ class TensorSpec(_Frozen):
 
 
 class Parameters(_Frozen):
-    """Parameter counts: all of them, and those one token passes through."""
+    """Number of parameters: in total, and active for one token."""
 
     total: int
     active: int
 
 
 class AssumedPrior(_Frozen):
-    """Class shares that the graph's probabilities and the thresholds of its sets assume; every class has one."""
+    """Class shares that the graph's probabilities and the thresholds of the sets assume; ``shares`` has all classes."""
 
     name: str = Field(pattern=SLUG)
     shares: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
@@ -159,13 +160,13 @@ class AssumedPrior(_Frozen):
 
 
 class MeasuredPrior(_Frozen):
-    """Class shares that a client may name, and how sets do under them.
+    """Class shares that a client may select by name, and the performance of prediction sets under them.
 
     Attributes
     ----------
-    shares : by class, any scale, none for a class that is left out; None for those of :mod:`models.taxonomy`.
-    coverage : by stated coverage ("0.9"), the share of sets that hold the true class.
-    mean_size : classes in a set of the default coverage.
+    shares : relative weight of each class, 0 for classes left out; None for those of :mod:`models.taxonomy`.
+    coverage : fraction of sets that contain the true class, by nominal coverage ("0.9").
+    mean_size : mean number of classes in a set of the default coverage.
     prediction_sets : thresholds fitted under these shares; None for the bundle's own.
     """
 
@@ -188,7 +189,7 @@ class _Distribution(_Frozen):
 
     Attributes
     ----------
-    light_curves : how many were counted.
+    light_curves : number of light curves.
     error_ratio : median flux error over the largest absolute flux.
     points_per_band : number of observations in each band, 0 where there is none.
     missing_bands, missing_metadata : fraction of light curves without an observation in a band, and without a value of
@@ -228,13 +229,13 @@ class InputStatistics(_Distribution):
 class SurveyStatistics(_Distribution):
     """Distribution of the training light curves of one survey, as the survey sends them (:mod:`models.drift`).
 
-    Metadata columns and classes of no light curve are left out.
+    Metadata columns and classes that no light curve has are left out.
 
     Attributes
     ----------
     flux_error : median flux error, nJy.
-    lowest_flux : lowest flux over the largest absolute flux, of light curves with at least
-        :data:`models.drift.MIN_POINTS` points; None where few have so many.
+    lowest_flux : lowest flux divided by the largest absolute flux, for light curves with at least
+        :data:`models.drift.MIN_POINTS` points; None if there are few of them.
     """
 
     flux_error: Quantiles
@@ -242,18 +243,18 @@ class SurveyStatistics(_Distribution):
 
 
 class Manifest(_Frozen):
-    """Manifest of a bundle: what it is and how to feed it.
+    """Manifest of a bundle: description of the model and of its inputs and outputs.
 
     Attributes
     ----------
-    bands, band_indices, band_groups : bands that the network knows, the integer that it gets for each, and the filters
-        that stand in for them (:class:`models.photometry.BandMap`).
-    domain : light curves on which the quality was measured; None where that is not stated.
-    prior, priors : class shares that the answers assume, and others that may be named.
-    ensemble : boosted trees that vote with the network, in the same graph.
-    context : what the network learned besides the light curve (:class:`models.metadata.Context`).
-    input_statistics : distribution of the training light curves; None where that is not stated.
-    survey_statistics : distribution of the training light curves of each survey, by the name that requests give it.
+    bands, band_indices, band_groups : bands that the network knows, the integer of each, and the filters used as
+        substitutes for them (:class:`models.photometry.BandMap`).
+    domain : light curves on which the quality was measured; None if not stated.
+    prior, priors : class shares that the probabilities assume, and others that requests may select by name.
+    ensemble : boosted trees whose probabilities are combined with the network's, in the same graph.
+    context : evidence that the network has already learned to use (:class:`models.metadata.Context`).
+    input_statistics : distribution of the training light curves; None if not stated.
+    survey_statistics : distribution of the training light curves of each survey, by survey name as in requests.
     """
 
     format_version: Literal[1, 2] = 1
@@ -335,7 +336,10 @@ class Manifest(_Frozen):
 
     @property
     def assumed_shares(self) -> dict[str, float]:
-        """Class shares that the answers assume, summing to 1; without a prior those of the training set, else equal."""
+        """Class shares that the probabilities assume, summing to 1.
+
+        Without a prior these are the shares of the training set, or equal ones if the counts are not stated.
+        """
         names = self.classes.names
         counts = self.data.get("classes")
         shares: dict[str, float] = dict.fromkeys(names, 1.0)
@@ -348,7 +352,7 @@ class Manifest(_Frozen):
 
     @property
     def assumed_context(self) -> Context:
-        """The context; where none is stated, redshifts count as learned by a network that gets them as metadata."""
+        """Context; if not stated, a network with a redshift among its metadata columns counts as having learned it."""
         if self.context is not None:
             return self.context
         return Context(learned=("redshift",) if _REDSHIFTS & set(self.metadata_columns) else ())
@@ -365,7 +369,7 @@ def _is_count(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Bundle:
-    """A bundle whose files match their hashes. ``sha256`` is that of the manifest, hence of everything."""
+    """Bundle whose files match their hashes. ``sha256`` is that of the manifest, which lists all the others."""
 
     path: Path
     manifest: Manifest
@@ -373,16 +377,16 @@ class Bundle:
 
     @property
     def model(self) -> Path:
-        """The graph."""
+        """Path of the graph."""
         return self.path / MODEL
 
     def graph(self, provider: "Provider") -> Path:
-        """Return the graph for an execution provider: one made for it, where the bundle has one."""
+        """Return the path of the graph for an execution provider, which is a specific one if the bundle has it."""
         return self.path / (CUDA_MODEL if provider == "cuda" and CUDA_MODEL in self.manifest.files else MODEL)
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file."""
+    """Return the hex digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -393,7 +397,7 @@ def load_bundle(path: Path) -> Bundle:
     Raises
     ------
     BundleError
-        When the manifest is missing or malformed, a file is missing or altered, or a name leaves the folder.
+        If the manifest is missing or malformed, a file is missing or modified, or a name points outside the folder.
     """
     try:
         manifest = Manifest.model_validate_json(read_manifest(path))
@@ -408,13 +412,13 @@ def load_bundle(path: Path) -> Bundle:
 
 
 def read_manifest(path: Path) -> bytes:
-    """Text of a bundle's manifest. Raises OSError where it is no plain file, or larger than any manifest."""
+    """Return the text of a bundle's manifest. Raises OSError if it is not a regular file or is too large."""
     _check_plain(path / MANIFEST, MAX_MANIFEST_BYTES)
     return (path / MANIFEST).read_bytes()
 
 
 def _check_plain(file: Path, most: int) -> None:
-    """Raise OSError for what need not have an end (a pipe, a device), and for more bytes than ``most``."""
+    """Raise OSError if a file is not regular (a pipe or device may be endless) or has more than ``most`` bytes."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(f"{file.name} is no plain file")
@@ -435,7 +439,7 @@ def _verify_file(folder: Path, name: str, expected: str) -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> Bundle:
-    """Write ``manifest.json`` next to the files it describes, with the hash of every other file in the folder."""
+    """Write ``manifest.json`` with the hashes of all other files in the folder, and load the bundle."""
     files = {file.name: sha256_of(file) for file in sorted(path.iterdir()) if file.name != MANIFEST}
     complete = manifest.model_copy(update={"files": files})
     text = json.dumps(complete.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
@@ -444,14 +448,14 @@ def write_manifest(path: Path, manifest: Manifest) -> Bundle:
 
 
 def read_golden(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """Golden inputs and outputs of a bundle, by tensor name. Raises BundleError for a file that is no such archive."""
+    """Return the golden inputs and outputs of a bundle, by tensor name. Raises BundleError for an invalid archive."""
     try:
         with (path / GOLDEN).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             if sum(member.file_size for member in arrays.zip.infolist()) > MAX_GOLDEN_BYTES:
                 raise ValueError(f"they have more than {MAX_GOLDEN_BYTES} bytes")
             inputs = {key.removeprefix("in/"): arrays[key] for key in arrays.files if key.startswith("in/")}
             outputs = {key.removeprefix("out/"): arrays[key] for key in arrays.files if key.startswith("out/")}
-    except Exception as error:  # of the archive, of the compression or of an array's header: each has its own
+    except Exception as error:  # archive, compression and array headers raise unrelated exceptions
         raise BundleError(f"{path}: {GOLDEN} holds no golden vectors: {error}") from error
     return inputs, outputs
 
@@ -463,11 +467,11 @@ def write_golden(path: Path, inputs: dict[str, NDArray[Any]], outputs: dict[str,
     np.savez_compressed(path / GOLDEN, allow_pickle=False, **arrays)
 
 
-_NOTHING: NDArray[Any] = np.empty(0)
+_EMPTY: NDArray[Any] = np.empty(0)
 
 
 def verify_golden(bundle: Bundle, session: "ort.InferenceSession") -> float:
-    """Reproduce the golden outputs on the session's provider.
+    """Check that a session reproduces the golden outputs.
 
     Returns
     -------
@@ -476,17 +480,17 @@ def verify_golden(bundle: Bundle, session: "ort.InferenceSession") -> float:
     Raises
     ------
     BundleError
-        When an output is missing, has another shape, is not finite or differs by more than ``GOLDEN_TOLERANCE``, and
-        where the vectors say nothing of an output of the graph.
+        If an output is missing, has another shape, is not finite or differs by more than ``GOLDEN_TOLERANCE``, or if
+        the golden vectors lack an output of the graph.
     """
     from nightjar_alerts.models.runtime import run_within
 
     inputs, expected = read_golden(bundle.path)
-    if untold := {node.name for node in session.get_outputs() if not expected.get(node.name, _NOTHING).size}:
-        raise BundleError(f"{bundle.path}: {GOLDEN} holds nothing of {', '.join(sorted(untold))}")
+    if missing := {node.name for node in session.get_outputs() if not expected.get(node.name, _EMPTY).size}:
+        raise BundleError(f"{bundle.path}: {GOLDEN} holds nothing of {', '.join(sorted(missing))}")
     try:
         actual = run_within(GOLDEN_SECONDS, session, inputs)
-    except Exception as error:  # onnxruntime raises a family of its own that share no base class
+    except Exception as error:  # onnxruntime's exceptions share no base class
         raise BundleError(f"{bundle.path}: the golden inputs do not run: {error}") from error
     differences = [0.0]
     for name, value in expected.items():
@@ -500,10 +504,10 @@ def verify_golden(bundle: Bundle, session: "ort.InferenceSession") -> float:
 
 
 def difference(actual: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Largest difference of two outputs [batch, ...] of one graph, NaN when a value is.
+    """Return the largest difference between two outputs [batch, ...] of a graph; NaN if any value is NaN.
 
-    It is absolute, except in rows of floats that hold a value beyond 1: there it is relative to the largest of them,
-    for single precision promises nothing more of a flux of 100,000.
+    The difference is absolute, except in float rows with a value beyond 1: there it is relative to the largest value of
+    the row, because the precision of float32 is relative.
     """
     distance = np.abs(actual.astype(np.float64) - expected)
     if expected.size and np.issubdtype(expected.dtype, np.floating):

@@ -1,13 +1,13 @@
-"""The canonical light curve: the one place where observations become model input, in training and in serving.
+"""Light curves, and their conversion to model input for both training and serving.
 
 Notable:
 
-- time is MJD (TAI, days) in float64 until the first kept observation is subtracted, and float32 only after that: a raw
-  MJD near 60,000 in float32 has a grain of 5.6 minutes;
-- flux is difference flux in nJy (AB zero point 31.4) and may be negative; it is converted once, here, to the unit the
-  network was trained in (FLUXCAL, zero point 27.5, is nJy * 10**(-0.4 * 3.9): forgetting it is a silent factor of 36);
-- a batch is ragged (concatenated values and offsets); padding appears only in :meth:`RaggedBatch.padded`;
-- the answer does not depend on the order of the input points, on padding, on batch mates or on a time shift.
+- time is MJD (TAI, days) in float64 until the first kept observation is subtracted, and float32 only after that: near
+  MJD 60,000 the resolution of float32 is 5.6 minutes;
+- flux is difference flux in nJy (AB zero point 31.4) and may be negative; this module converts it to the unit that the
+  network was trained in (FLUXCAL, zero point 27.5, is nJy * 10**(-0.4 * 3.9), a factor of 36);
+- a batch is ragged (concatenated values and offsets); only :meth:`RaggedBatch.padded` adds padding;
+- predictions do not depend on the order of the observations, padding, the rest of the batch or a shift in time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,13 +42,13 @@ Bool = NDArray[np.bool_]
 
 NO_USABLE_POINTS = "no_usable_points"
 ENOUGH_OWN_POINTS: Final = 5
-"""Points in a band's own filter from which on points in other filters that stand for this band are left out."""
+"""Minimum number of points in a band's own filter for points in substitute filters of the band to be left out."""
 
 
 class LightCurveError(ValueError):
-    """A light curve that breaks a rule of the record.
+    """Invalid light curve.
 
-    ``pointer`` is a JSON pointer into the curve (``/flux/3``), ``reason`` a machine-readable code.
+    ``pointer`` is a JSON pointer into the light curve (``/flux/3``), ``reason`` a machine-readable code.
     """
 
     def __init__(self, pointer: str, reason: str, message: str) -> None:
@@ -69,13 +69,13 @@ class LightCurve:
     detected : shape (n,), True where the survey detected the source at that visit.
     metadata : named values; a missing value is an absent name.
     object_id : free text, empty when unknown.
-    survey : whose photometry it is (``ztf``), empty when unknown.
-    duplicates : rows left out because a more precise one, or the same, has their time and band.
-    unknown_filters : rows left out because nobody here knows their filter, by the name that the survey gives it.
+    survey : survey that took the photometry (``ztf``), empty when unknown.
+    duplicates : number of rows left out because an equal or more precise one has the same time and band.
+    unknown_filters : number of rows left out because of an unknown filter, by the survey's name of the filter.
     dropped : rows of a packet left out because of their values, by reason (``no_flux``, ``no_error``, ``no_time``,
         ``bad_sign``, ``withdrawn``, ``flagged``, ``upper_limit``).
-    described_filters : band that stands for each filter that the sender described by its wavelength.
-    warnings : what is probably wrong with the values (:mod:`models.checks`).
+    described_filters : band used for each filter that the sender described by its wavelength.
+    warnings : probable errors in the values (:mod:`models.checks`).
     """
 
     mjd: Float64
@@ -97,7 +97,7 @@ class LightCurve:
         return len(self.mjd)
 
     def rows(self, chosen: Bool | Int64) -> "LightCurve":
-        """Return the light curve of some of the observations, by a mask or by their indices."""
+        """Return the light curve with only the selected observations; ``chosen`` is a mask or indices."""
         columns = ("mjd", "flux", "flux_err", "band", "detected")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
@@ -114,7 +114,7 @@ class LightCurve:
         flux_unit: FluxUnit = "nJy",
         survey: str = "",
     ) -> "LightCurve":
-        """Build a record from columns and check every rule. Of rows of one time and band the most precise is kept.
+        """Build and validate a light curve. Of several rows with the same time and band, the most precise is kept.
 
         Parameters
         ----------
@@ -127,24 +127,24 @@ class LightCurve:
         Raises
         ------
         LightCurveError
-            Naming the field and index of the first broken rule.
+            At the first invalid value, with its field and index.
         """
         days, bands = np.asarray(mjd, dtype=np.float64), band_column(band)
         flux32, err32 = _flux_columns(flux, flux_err, flux_unit)
         flags = None if detected is None else np.asarray(detected, dtype=np.bool_)
         check_lengths(days, {"flux": flux32, "flux_err": err32, "band": bands, "detected": flags})
-        rising = is_rising(days)
+        rising = is_increasing(days)
         _check_values(days, flux32, err32, rising)
         if flags is None:
             flags = np.abs(flux32) >= DETECTION_SNR * err32
-        rows = None if rising else _without_repeats(days, flux32, err32, bands, flags)
+        rows = None if rising else _unique_rows(days, flux32, err32, bands, flags)
         if rows is not None:
             days, flux32, err32, bands, flags = days[rows], flux32[rows], err32[rows], bands[rows], flags[rows]
         repeats = 0 if rows is None else int(np.sum(~rows))
         return cls(days, flux32, err32, bands, flags, dict(metadata or {}), object_id, survey, repeats)
 
     def with_warnings(self, check_total: bool = True) -> "LightCurve":
-        """Return the record with the warnings of :func:`models.checks.photometry_warnings` in addition."""
+        """Return the light curve with the warnings of :func:`models.checks.photometry_warnings` added."""
         found = photometry_warnings(
             self.mjd,
             self.flux,
@@ -159,7 +159,7 @@ class LightCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Arguments of ``LightCurve.from_columns``, not yet checked."""
+    """Unvalidated arguments of ``LightCurve.from_columns``."""
 
     mjd: ArrayLike
     flux: ArrayLike
@@ -172,7 +172,7 @@ class Columns:
     survey: str = ""
 
     def light_curve(self) -> LightCurve:
-        """Build the record; raises LightCurveError at the first broken rule."""
+        """Build the light curve; raises LightCurveError at the first invalid value."""
         return LightCurve.from_columns(
             self.mjd,
             self.flux,
@@ -186,13 +186,13 @@ class Columns:
         )
 
 
-@np.errstate(over="ignore")  # beyond float32 becomes inf, which the finite check then names
+@np.errstate(over="ignore")  # values beyond float32 become inf, which the check for finite values reports
 def _flux_columns(flux: ArrayLike, flux_err: ArrayLike, unit: FluxUnit) -> tuple[Float32, Float32]:
-    """Convert flux and error, together where they are of one length: every step costs more than the numbers in it."""
+    """Convert flux and error to nJy, in one array if their lengths are equal, which needs fewer NumPy calls."""
     try:
-        pair: Any = (flux, flux_err)  # two rows to numpy, which its type of arguments does not know
+        pair: Any = (flux, flux_err)  # Any: ArrayLike does not include tuples of ArrayLike
         flux32, err32 = flux_to_njy(pair, unit).astype(np.float32)
-    except ValueError:  # two lengths, or no numbers, which are then named
+    except ValueError:  # different lengths, or not numbers: converting each alone reports which
         return flux_to_njy(flux, unit).astype(np.float32), flux_to_njy(flux_err, unit).astype(np.float32)
     return flux32, err32
 
@@ -200,21 +200,20 @@ def _flux_columns(flux: ArrayLike, flux_err: ArrayLike, unit: FluxUnit) -> tuple
 def without_reference(
     flux: ArrayLike, band: Sequence[Any] | NDArray[Any], reference: Mapping[str, float] | None = None
 ) -> Float64:
-    """Return total flux, shape (n,), less the reference flux of each band, or its median where there is none.
+    """Return total flux, shape (n,), minus the reference flux of each band, or its median flux if there is none.
 
-    The median stands in for the flux in a template. Columns of different length are returned as they are; the rules of
-    the record name their error.
+    Columns of different length are returned unchanged; building the light curve then reports the error.
     """
     total = np.array(flux, dtype=np.float64)
     number_of_name: dict[int | str, int] = {}
     if isinstance(band, np.ndarray):
         bands = band
         number_of_name = {number: number for number in range(len(BANDS))}
-    else:  # numbers: an array of texts would take the longest of them for every row
+    else:  # numbers, because an array of strings would allocate the length of the longest for every row
         bands = np.array([number_of_name.setdefault(NAMES.get(name, name), len(number_of_name)) for name in band])
     level_of_band = {number_of_name.get(NAMES.get(name, name)): level for name, level in (reference or {}).items()}
     if total.shape == bands.shape and total.ndim == 1:
-        with np.errstate(invalid="ignore"):  # infinite less infinite is not finite either, which the rules then name
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN, which the check for finite values reports
             for number in np.unique(bands):
                 rows = bands == number
                 level = level_of_band.get(int(number))
@@ -223,7 +222,7 @@ def without_reference(
 
 
 def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
-    """Return indices into :data:`models.photometry.FILTERS`; LightCurveError at the first value that is no band."""
+    """Return indices into :data:`models.photometry.FILTERS`; raises LightCurveError at the first unknown band."""
     if isinstance(band, np.ndarray) and band.dtype.kind in "iu":
         require((band >= 0) & (band < len(BANDS)), "band", "unknown_band", "band index out of range")
         return band.astype(np.int64)
@@ -238,7 +237,7 @@ def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
 
 
 def check_lengths(mjd: Float64, columns: Mapping[str, NDArray[Any] | None]) -> None:
-    """Raise LightCurveError unless the columns are as long as ``mjd`` and hold at least one value."""
+    """Raise LightCurveError if a column differs in length from ``mjd``, or ``mjd`` is empty."""
     for name, column in columns.items():
         if column is not None and column.shape != mjd.shape:
             message = f"{name} has {column.size} values where mjd has {mjd.size}"
@@ -253,21 +252,21 @@ def check_times(mjd: Float64) -> None:
     require(np.abs(mjd) < MAX_ABS_MJD, "mjd", "time_out_of_range", "not an MJD (a Julian date? subtract 2400000.5)")
 
 
-def is_rising(mjd: Float64) -> bool:
-    """Return True when every time is later than the one before it, the usual case."""
-    return holds_for_all(mjd[1:] > mjd[:-1])
+def is_increasing(mjd: Float64) -> bool:
+    """Return True if the times are strictly increasing, as they usually are."""
+    return all_true(mjd[1:] > mjd[:-1])
 
 
-def holds_for_all(condition: Bool) -> bool:
-    """Return True when a condition holds everywhere; costs a fifth of numpy's own, which goes through Python."""
+def all_true(condition: Bool) -> bool:
+    """Return True if every element is True. Five times as fast as ``condition.all()``, which goes through Python."""
     return bool(np.count_nonzero(condition) == condition.size)
 
 
 def _check_values(mjd: Float64, flux: Float32, flux_err: Float32, rising: bool) -> None:
-    # Most are sound, which takes half as many steps to see as to say what is wrong.
+    # Most light curves are valid, and finding that takes half as many steps as locating an error.
     within = mjd[0] > -MAX_ABS_MJD and mjd[-1] < MAX_ABS_MJD
-    finite = holds_for_all(np.isfinite(flux)) and holds_for_all(np.isfinite(flux_err))
-    if rising and within and finite and holds_for_all(flux_err > 0):
+    finite = all_true(np.isfinite(flux)) and all_true(np.isfinite(flux_err))
+    if rising and within and finite and all_true(flux_err > 0):
         return
     check_times(mjd)
     for name, column in (("flux", flux), ("flux_err", flux_err)):
@@ -281,10 +280,10 @@ def require(holds: NDArray[np.bool_], name: str, reason: str, message: str) -> N
         raise LightCurveError(f"/{name}/{int(np.argmin(holds))}", reason, message)
 
 
-def _without_repeats(mjd: Float64, flux: Float32, flux_err: Float32, band: Int64, detected: Bool) -> Bool | None:
-    """Return the mask of the rows to keep, one for each time and band; None where no two rows share both.
+def _unique_rows(mjd: Float64, flux: Float32, flux_err: Float32, band: Int64, detected: Bool) -> Bool | None:
+    """Return the mask of the rows to keep, one for each time and band; None if there are no duplicates.
 
-    Of rows that share time and band the most precise is kept, whatever the order in which they were sent.
+    Of rows with the same time and band the most precise is kept, independent of the input order.
     """
     order = np.lexsort((flux, ~detected, flux_err, band, mjd))
     again = (np.diff(mjd[order]) == 0) & (np.diff(band[order]) == 0)
@@ -296,7 +295,7 @@ def _without_repeats(mjd: Float64, flux: Float32, flux_err: Float32, band: Int64
 
 
 class Limits(BaseModel):
-    """Length of history that a network was trained on; longer ones are cut to it by :func:`featurise`."""
+    """Length of history that a network was trained on; :func:`featurise` truncates longer light curves to it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -317,11 +316,11 @@ class Tokens:
     flux, flux_err : shape (l,), in the network's flux unit.
     band : shape (l,), the network's integer of each band.
     metadata : shape (columns,), NaN where missing.
-    truncated : whether observations were left out to respect the limits.
-    points_per_band : number of kept observations in each of the network's bands, by its integer.
+    truncated : whether observations were left out because of the limits.
+    points_per_band : number of kept observations in each of the network's bands, indexed by the band's integer.
     origin_mjd : MJD of the first kept observation, where ``time`` is zero.
-    other_filters : observations left out because of their filter, by filter: it stands for no band of the network, or
-        for one with enough points in its own filter.
+    other_filters : number of observations left out because of their filter, by filter: the network has no band for it,
+        or the band has enough points in its own filter.
     """
 
     time: Float32
@@ -347,38 +346,39 @@ def featurise(
     columns: Sequence[str],
     bands: BandMap | Sequence[str] = BANDS,
 ) -> Tokens:
-    """Turn a record into model input: sort, window, cut, convert the unit, subtract the time origin in float64.
+    """Turn a light curve into model input: sort, truncate, convert the unit, subtract the time origin in float64.
 
-    The one rule for long histories: observations earlier than ``pre_trigger_days`` before the trigger (the first
-    detection) are left out, then each band keeps its newest ``max_points_per_band`` observations, or those nearest to
-    the brightest detection (``kept``), and the trigger takes the last of those places when it would have been cut.
+    Observations earlier than ``pre_trigger_days`` before the trigger (the first detection) are left out. Then each band
+    keeps its newest ``max_points_per_band`` observations, or those nearest to the brightest detection (``kept``); the
+    trigger is always kept, in place of the last of them if necessary.
 
     Parameters
     ----------
     columns : metadata columns of the network, in order.
-    bands : bands the network knows, and what stands in for them; names alone stand for themselves. Observations in
-        other filters do not exist for it: they neither trigger nor count as cut, and are counted by filter. A band
-        with :data:`ENOUGH_OWN_POINTS` in its own filter needs no other, and colours differ between two filters.
+    bands : bands of the network and the filters used as substitutes for them; a sequence of names has no substitutes.
+        Observations in other filters are ignored: they neither trigger nor count as truncated, and are counted by
+        filter. With :data:`ENOUGH_OWN_POINTS` points in a band's own filter, its substitutes are ignored too, because
+        colours differ between filters.
 
     Raises
     ------
     LightCurveError
-        ``no_usable_points``, when every observation is in a filter that the network does not know.
+        ``no_usable_points``, if every observation is in a filter that the network does not know.
     """
-    network_bands = bands if isinstance(bands, BandMap) else _named(tuple(bands))
+    network_bands = bands if isinstance(bands, BandMap) else _band_map(tuple(bands))
     band_N = _network_band(curve, network_bands)
     others, usable = dict(curve.unknown_filters), len(curve)
-    rows: slice | Int64 | None = _last_rows(curve, band_N, limits)
+    rows: slice | Int64 | None = _contiguous_rows(curve, band_N, limits)
     if rows is None:
         order = np.lexsort((curve.flux_err, curve.flux, band_N, curve.mjd))
         is_other_N = band_N < 0
         if is_other_N.any():
-            order, others = order[band_N[order] >= 0], others | _others(curve.band[is_other_N])
+            order, others = order[band_N[order] >= 0], others | _count_by_filter(curve.band[is_other_N])
         if order.size == 0:
             message = f"no observation in a band that this network knows: {', '.join(network_bands.bands)}"
             raise LightCurveError("/band", NO_USABLE_POINTS, message)
-        usable, rows = len(order), order[_keep(curve, band_N, order, limits)]
-    # Copies: what is noted of a run outlives its request, and a view would keep every point that was left out.
+        usable, rows = len(order), order[_kept_mask(curve, band_N, order, limits)]
+    # Copies: tokens outlive their request, and a view would keep every point that was left out in memory.
     mjd, band, detected = curve.mjd[rows], band_N[rows].copy(), curve.detected[rows].copy()
     return Tokens(
         time=(mjd - mjd[0]).astype(np.float32),
@@ -386,7 +386,9 @@ def featurise(
         flux_err=njy_to(curve.flux_err[rows], flux_unit).astype(np.float32),
         band=band,
         detected=detected,
-        metadata=network_metadata(curve.metadata, columns) if curve.metadata else _no_metadata(len(columns)).copy(),
+        metadata=network_metadata(curve.metadata, columns)
+        if curve.metadata
+        else _missing_metadata(len(columns)).copy(),
         truncated=len(mjd) < usable,
         points_per_band=tuple(np.bincount(band, minlength=len(network_bands.labels)).tolist()),
         origin_mjd=float(mjd[0]),
@@ -395,7 +397,7 @@ def featurise(
 
 
 def _network_band(curve: LightCurve, bands: BandMap) -> Int64:
-    """Return the band integer of every observation, :data:`UNKNOWN` where its filter is not used."""
+    """Return the network's band integer of every observation, :data:`UNKNOWN` if its filter is not used."""
     band_N = bands.table(curve.survey)[curve.band]
     is_substitute_N = bands.substitutes(curve.survey)[curve.band]
     if np.count_nonzero(is_substitute_N) in (0, len(curve)):
@@ -405,40 +407,40 @@ def _network_band(curve: LightCurve, bands: BandMap) -> Int64:
 
 
 @lru_cache(maxsize=64)
-def _named(bands: tuple[str, ...]) -> BandMap:
+def _band_map(bands: tuple[str, ...]) -> BandMap:
     return BandMap(bands)
 
 
 @lru_cache(maxsize=64)
-def _no_metadata(columns: int) -> Float32:
-    """Return the row of an object of which nothing is known, to be copied."""
+def _missing_metadata(columns: int) -> Float32:
+    """Return a cached metadata row without values; callers copy it."""
     return np.full(columns, np.nan, np.float32)
 
 
-def _last_rows(curve: LightCurve, band_N: Int64, limits: Limits) -> slice | None:
-    """Return the rows kept where those from some time on are: rising times, known bands and no more than fit.
+def _contiguous_rows(curve: LightCurve, band_N: Int64, limits: Limits) -> slice | None:
+    """Return the kept rows if they are the newest ones: increasing times, known bands and no band over the limit.
 
-    Says of most light curves, at a third of the cost, what sorting and :func:`_keep` say of all; None of the others.
+    Covers most light curves at a third of the cost of sorting and :func:`_kept_mask`; None for all others.
     """
-    if not len(curve) or np.count_nonzero(band_N < 0) or not is_rising(curve.mjd):
+    if not len(curve) or np.count_nonzero(band_N < 0) or not is_increasing(curve.mjd):
         return None
     first, trigger = 0, int(curve.detected.argmax())
     if limits.pre_trigger_days is not None and curve.detected[trigger]:
         first = int(curve.mjd.searchsorted(curve.mjd[trigger] - limits.pre_trigger_days))
     points = len(curve) - first
     if points > limits.max_points_per_band:
-        points = max(np.bincount(band_N[first:]).tolist())  # of the band with most
+        points = max(np.bincount(band_N[first:]).tolist())  # of the band with the most points
     return slice(first, None) if points <= limits.max_points_per_band else None
 
 
-def _others(filters: Int64) -> dict[str, int]:
-    """Count observations by the name of their filter."""
+def _count_by_filter(filters: Int64) -> dict[str, int]:
+    """Count observations by filter name."""
     counts = np.bincount(filters, minlength=len(FILTERS))
     return {FILTERS[index]: int(counts[index]) for index in np.flatnonzero(counts)}
 
 
-def _keep(curve: LightCurve, band_N: Int64, order: Int64, limits: Limits) -> Bool:
-    """Mask of the observations kept, over those of ``order``, which are sorted by time: shape (n,)."""
+def _kept_mask(curve: LightCurve, band_N: Int64, order: Int64, limits: Limits) -> Bool:
+    """Return the mask of the kept observations, shape (n,), in the order of ``order``, which sorts them by time."""
     mjd, band, detected = curve.mjd[order], band_N[order], curve.detected[order]
     trigger = int(np.argmax(detected)) if detected.any() else None
     keep = np.ones(len(mjd), dtype=np.bool_)
@@ -448,8 +450,8 @@ def _keep(curve: LightCurve, band_N: Int64, order: Int64, limits: Limits) -> Boo
         return keep
     centre = mjd[-1]
     if trigger is not None and limits.kept == "around_maximum":
-        surely = (curve.flux[order] - curve.flux_err[order])[detected]
-        centre = mjd[detected][int(np.argmax(surely))]
+        lower_bound = (curve.flux[order] - curve.flux_err[order])[detected]
+        centre = mjd[detected][int(np.argmax(lower_bound))]
     for index in np.unique(band):
         newest_first = np.flatnonzero(keep & (band == index))[::-1]
         nearest = newest_first[np.argsort(np.abs(mjd[newest_first] - centre), kind="stable")]
@@ -502,7 +504,7 @@ class RaggedBatch:
         return len(self.offsets) - 1
 
     def padded(self, length: int | None = None) -> dict[str, NDArray[Any]]:
-        """Graph inputs, padded at the end with zeros to ``length`` (default: the longest sequence).
+        """Return the graph inputs, padded at the end with zeros to ``length`` (default: the longest sequence).
 
         Returns
         -------

@@ -1,12 +1,11 @@
 """onnxruntime sessions, tuned for ragged light-curve batches on shared cores or on a GPU.
 
-- Memory patterns are off: they grow with every new shape.
-- Threads never spin: on a sparse stream that burns a core.
-- On a CPU each run uses one thread, and callers run concurrently on one session, which beat every other layout
-  measured.
-- The execution provider is asserted: onnxruntime itself falls back to the CPU silently.
-- A graph is opened from the very bytes that were hashed, and must hold all its weights: onnxruntime would read others
-  from whatever file the graph names, which no manifest lists.
+- Memory patterns are off: onnxruntime would store one for every new shape.
+- Threads never spin, which would keep a core busy between the messages of a sparse stream.
+- On a CPU each run uses one thread, and callers run concurrently on one session: the fastest layout measured.
+- The execution provider is checked, because onnxruntime falls back to the CPU silently.
+- A graph is opened from the bytes that were hashed and must contain all its weights: external weights would be read
+  from files that the manifest does not list.
 """
 
 import hashlib
@@ -26,16 +25,16 @@ Inputs = Mapping[str, NDArray[Any]]
 
 _PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
-# Ragged batches need a different amount each time; the default of doubling would soon take the whole device.
+# Ragged batches need a different amount of memory each time; the default, doubling, would soon fill the device.
 _SETTINGS: dict[str, dict[str, str]] = {"CUDAExecutionProvider": {"arena_extend_strategy": "kSameAsRequested"}}
 
 
 class ProviderError(RuntimeError):
-    """The requested execution provider is not available, or not the one that the session runs on."""
+    """The requested execution provider is not available, or the session runs on another one."""
 
 
 class GraphError(RuntimeError):
-    """The graph is not the verified one, or keeps weights in other files."""
+    """The graph is not the verified one, or has external weights."""
 
 
 def open_session(
@@ -51,16 +50,16 @@ def open_session(
     Parameters
     ----------
     sha256 : hex digest that the file must have; empty: not checked.
-    axes : lengths of named axes, if they are the same in all runs. Arithmetic on lengths, which runs on the CPU, then
-        folds away, so that on a GPU no node is left to the CPU; a graph that would leave one raises.
-    kernels : library of native kernels (``models.native``), which take over the operators that they can.
+    axes : lengths of named axes that are the same in all runs. Arithmetic on them is then folded, so that a GPU session
+        has no node on the CPU; a graph that needs one raises.
+    kernels : library of native kernels (``models.native``), which replace the operators that they implement.
 
     Raises
     ------
     ProviderError
         If the provider is not installed, or the session fell back to another one.
     GraphError
-        If the file has another digest, or is not a graph that holds all its weights.
+        If the file has another digest or the graph has external weights.
     """
     provider_name, options = _PROVIDERS[provider], session_options(threads, kernels)
     for name, size in (axes or {}).items():
@@ -92,7 +91,7 @@ def _session(path: Path, sha256: str, options: ort.SessionOptions, provider: str
 
 
 def session_options(threads: int, kernels: Path | None = None) -> ort.SessionOptions:
-    """Return the options of every session; the module docstring gives the reasons."""
+    """Return the options that all sessions use; the module docstring gives the reasons."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -108,12 +107,12 @@ def session_options(threads: int, kernels: Path | None = None) -> ort.SessionOpt
 def run(
     session: ort.InferenceSession, inputs: Inputs, options: ort.RunOptions | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Run a session on the inputs that it declares; others are ignored.
+    """Run a session; inputs that it does not declare are ignored.
 
     Parameters
     ----------
     inputs : graph inputs by name, as from :meth:`models.lightcurve.RaggedBatch.padded`.
-    options : of this run; setting ``terminate`` from another thread makes it raise.
+    options : setting ``terminate`` from another thread makes the run raise.
     """
     names = [output.name for output in session.get_outputs()]
     feeds = {node.name: inputs[node.name] for node in session.get_inputs()}
@@ -137,7 +136,7 @@ def run_within(seconds: float, session: ort.InferenceSession, inputs: Inputs) ->
 
 
 class OnnxGraph:
-    """Graph inputs to graph outputs on one session; called from several threads at once, on a CPU and a GPU alike."""
+    """Callable graph on one session; thread-safe on both CPU and GPU."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
@@ -147,7 +146,7 @@ class OnnxGraph:
         return run(self._session, inputs)
 
     def trim(self, inputs: Inputs) -> None:
-        """Run the graph, and free the CPU memory that runs on larger inputs have left allocated."""
+        """Run the graph and free the CPU memory that runs on larger inputs left allocated."""
         options = ort.RunOptions()
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         run(self._session, inputs, options)

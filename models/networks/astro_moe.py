@@ -3,21 +3,20 @@
     light curve  (flux, flux_err) -> input experts -> time encoding -> 3 blocks with expert feed-forward -> [CLS]
     metadata     64 columns -> quantile transform -> tabular transformer -> [CLS]
     statistics   (optional) computed from the light curve -> one layer
-    heads        one on each, and a three-layer perceptron on all of them (the one that predicts)
+    heads        a linear one for each branch, and a three-layer perceptron on all branches, which gives the prediction
 
 Sources: Astro-MoE (input experts eq 4, routing eqs 1-3, balance loss eq 5, positional encoding eq 6, time modulation eq
-7); ATAT (Cabrera-Vives et al. 2024, A&A 689, A289) for the block form, the tabular transformer and the heads. No code
-of Astro-MoE is public: open questions of its text are fields of the config, with the chosen reading as default. ATAT
-gives precomputed features of the light curve to its tabular transformer; the statistics are an addition. With
-``n_experts = n_input_experts = 0`` and ``time_encoding = "baseline"`` the same network is the multiband ASTROMER
-baseline.
+7); ATAT (Cabrera-Vives et al. 2024, A&A 689, A289) for the blocks, the tabular transformer and the heads. The code of
+Astro-MoE is not public: where its text is ambiguous, a config field selects the interpretation. ATAT gives precomputed
+features of the light curve to its tabular transformer; the statistics are an addition of this project. With
+``n_experts = n_input_experts = 0`` and ``time_encoding = "baseline"`` the network is the multiband ASTROMER baseline.
 
-Notable: every time encoding of ``parts.positional`` and, in the light-curve branch, every kind of ``attention``
-fits in. Apart from the modulation, time encodings leave the network blind to bands, as Astro-MoE's eq 6 and ATAT's
-ablation are; ``band_embedding`` adds a learned vector per band, which ``rotary`` always has: a band is a
-category, which no rotation can represent.
+Notable: all time encodings of ``parts.positional`` and, in the light-curve branch, all kinds of ``attention`` are
+supported. Except for ``modulation``, time encodings do not encode the band, as in Astro-MoE's eq 6 and ATAT's ablation.
+``band_embedding`` adds a learned vector per band; ``rotary`` always has it, because rotations cannot represent a
+category.
 
-Legend: B batch, L length, N real tokens, V shown tokens, M tokens with the [CLS]s, D width, G bands, C classes,
+Legend: B batch, L length, N real tokens, V visible tokens, M tokens with the [CLS]s, D width, G bands, C classes,
 E embedding, F metadata columns.
 """
 
@@ -35,7 +34,7 @@ from nightjar_alerts.models.networks.network import INPUTS, Masking, Output, Rec
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig
 from nightjar_alerts.models.networks.parts.packing import Packing
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, TimeEncodingName, time_encoding
-from nightjar_alerts.models.networks.parts.positional_content import When
+from nightjar_alerts.models.networks.parts.positional_content import TokenTimes
 from nightjar_alerts.models.networks.parts.routing import RoutingByBand
 from nightjar_alerts.models.networks.parts.transformer import (
     ACTIVATIONS,
@@ -101,7 +100,7 @@ class AstroMoEConfig(TimeEncodingFields):
     head_width: int = Field(default=0, ge=0, description="of the hidden layers of the mixed head; 0: of its input")
     head_copies: int = Field(default=1, ge=1, description="mixed heads, whose mean log-probability is the prediction")
     head_dropout: float = Field(default=0.0, ge=0, lt=1, description="in the mixed head and before the statistics")
-    # Open readings of the paper, each with the default taken.
+    # Interpretations of the paper where its text is ambiguous.
     flux_transform: FluxTransform = Field(default="asinh", description="published R2 and RMSE imply a compressed flux")
     flux_scale: float = Field(default=1.0, gt=0, description="s of asinh(flux / s), in the network's flux unit")
     norm_order: NormOrder = Field(default="pre", description="ATAT; ASTROMER is post-norm")
@@ -119,10 +118,9 @@ class AstroMoEConfig(TimeEncodingFields):
 
 
 class LightCurveBranch(nn.Module):
-    """Observations to encoded tokens.
+    """Encoder of the observations, the base class of the classifier and of the pretraining network.
 
-    The classifier and its pretraining are this branch with their own ends, so that every weight of it has one name in
-    both; its attributes are the names that weights move by.
+    Its weights therefore have the same names in both networks, which weight transfer relies on.
     """
 
     def __init__(self, config: AstroMoEConfig) -> None:
@@ -144,34 +142,34 @@ class LightCurveBranch(nn.Module):
         return _standardise(observed_BL2, mask_BL) if kind == "object_z" else observed_BL2
 
     def embed_observations(self, x_N2: Tensor) -> tuple[Tensor, Routing | None]:
-        """Tokens [N, content width], and the routing of the input experts."""
+        """Return tokens [N, content width] and the routing of the input experts."""
         if isinstance(self.embed, InputExperts):
             x_ND, routing = self.embed(x_N2)
             return x_ND, routing
         return self.embed(x_N2), None
 
-    def encode(self, x_ND: Tensor, when: When, mask_BL: Tensor) -> tuple[Tensor, Packing, list[Routing]]:
-        """Encode embedded observations to tokens [M, D]; also where they sit, and the routings."""
-        placed = self._placed(x_ND, when), mask_BL, when.packed_BL
-        x_MD, packing, routings = self.light_curve.tokens(*placed, self.time.position(when))
-        return self.time.finish(x_MD, when), packing, routings
+    def encode(self, x_ND: Tensor, times: TokenTimes, mask_BL: Tensor) -> tuple[Tensor, Packing, list[Routing]]:
+        """Encode embedded observations to tokens [M, D]; also return their packing and the routings."""
+        placed = self._with_encodings(x_ND, times), mask_BL, times.packed_BL
+        x_MD, packing, routings = self.light_curve.tokens(*placed, self.time.position(times))
+        return self.time.finish(x_MD, times), packing, routings
 
-    def answer(self, x_ND: Tensor, when: When, mask_BL: Tensor) -> tuple[Tensor, list[Routing]]:
-        """Encode embedded observations to one vector per row [B, D]."""
+    def encode_pooled(self, x_ND: Tensor, times: TokenTimes, mask_BL: Tensor) -> tuple[Tensor, list[Routing]]:
+        """Encode embedded observations to one vector per row [B, D]; also return the routings."""
         if self.time.in_blocks:
-            x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
+            x_MD, packing, routings = self.encode(x_ND, times, mask_BL)
             return self.light_curve.pool(x_MD, packing), routings
-        return self.light_curve.answer(self._placed(x_ND, when), mask_BL, when.packed_BL)
+        return self.light_curve.encode_pooled(self._with_encodings(x_ND, times), mask_BL, times.packed_BL)
 
-    def _placed(self, x_ND: Tensor, when: When) -> Tensor:
-        """Return tokens with band and time encodings that are added before the blocks."""
+    def _with_encodings(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
+        """Add the band encoding and the time encoding that precede the blocks."""
         if self.band_GD is not None:
-            x_ND = x_ND + self.band_GD[when.band_N]
-        return self.time.embed(x_ND, when)
+            x_ND = x_ND + self.band_GD[times.band_N]
+        return self.time.embed(x_ND, times)
 
 
 def initialise(branch: LightCurveBranch) -> None:
-    """ATAT's start: linear weights from N(0, 0.02), biases PyTorch's; time encodings keep their own."""
+    """Initialise as ATAT does: linear weights from N(0, 0.02), biases as in PyTorch, time encodings unchanged."""
     for name, part in branch.named_children():
         if name != "time":
             part.apply(_init_linear)
@@ -180,17 +178,17 @@ def initialise(branch: LightCurveBranch) -> None:
 
 
 def balance_loss(routings: list[Routing]) -> Tensor | None:
-    """Load-balance loss summed over the mixtures; None without mixtures."""
+    """Return the load-balance loss summed over the mixtures; None without mixtures."""
     return torch.stack([routing.balance_loss() for routing in routings]).sum() if routings else None
 
 
 def stack_loads(routings: list[Routing]) -> Tensor | None:
-    """Tokens sent to each expert of each mixture, int64; None without mixtures."""
+    """Return the number of tokens sent to each expert of each mixture, int64; None without mixtures."""
     return torch.cat([routing.load_E() for routing in routings]).view(len(routings), -1) if routings else None
 
 
 def _standardise(observed_BL2: Tensor, mask_BL: Tensor) -> Tensor:
-    """Per-object z score of the flux; errors share the scale."""
+    """Standardise the flux of each object and divide its errors by the same scale."""
     flux_BL, flux_err_BL = observed_BL2.unbind(-1)
     weight_BL = mask_BL.to(flux_BL.dtype)
     count_B1 = weight_BL.sum(1, keepdim=True)
@@ -242,7 +240,7 @@ class AstroMoE(LightCurveBranch):
     """See the module docstring; sizes in :class:`AstroMoEConfig`."""
 
     input_names = INPUTS
-    answers_alone = True
+    supports_prediction_only = True
     new_parameters = ("head", "statistics")
 
     def __init__(self, config: AstroMoEConfig) -> None:
@@ -264,13 +262,13 @@ class AstroMoE(LightCurveBranch):
         """Fit the quantile transform on training rows [N, F], NaN where missing."""
         self.metadata.quantiles.fit(metadata_NF)
 
-    def works_on_rows(self) -> dict[str, int]:
-        """Modules that run on a subset of the rows, and the width of their output."""
+    def row_subset_modules(self) -> dict[str, int]:
+        """Return the modules that run on a subset of the rows, and the width of their output."""
         has_periods = self.statistics is not None and self.config.period_statistics
         return {"features.period": count_of_periods(self.config.n_bands)} if has_periods else {}
 
-    def native(self) -> dict[str, dict[str, int]]:
-        """Modules that native kernels can replace (``models.native``), with the attributes of the kernels."""
+    def native_kernels(self) -> dict[str, dict[str, int]]:
+        """Return the modules that native kernels can replace (``models.native``), with the kernels' attributes."""
         config = self.config
         routing = {"layers": self._routed_layers, "bands": config.n_bands, "leading": int(self.light_curve.leading)}
         kernels = {"routing": routing} if self._routed_layers else {}
@@ -282,20 +280,20 @@ class AstroMoE(LightCurveBranch):
 
     @property
     def _routed_layers(self) -> int:
-        """Expert layers of a bundle's graph whose router sees the observations."""
+        """Number of expert layers in a bundle's graph whose router sees the observations."""
         config = self.config
         if config.n_experts == 0 or config.aux_counts_padding:
             return 0
-        return config.n_blocks - (self.light_curve.answers_alone and not self.time.in_blocks)
+        return config.n_blocks - (self.light_curve.last_block_cls_only and not self.time.in_blocks)
 
     def fit_statistics(self, batches: Callable[[], Iterable[Sequence[Tensor]]]) -> None:
-        """Learn the scales of the statistics, where the network has any, from inputs of training objects."""
+        """Fit the scales of the statistics, if the network has any, to the inputs of training objects."""
         if self.statistics is not None:
             batches_of_statistics = [self.statistics_of(*inputs) for inputs in batches()]
             self.statistics.fit(Statistics(*(torch.cat(parts) for parts in zip(*batches_of_statistics, strict=True))))
 
-    def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
-        """Modules with a constant output [D] for an input of NaN only: the input, and that output."""
+    def missing_input_outputs(self) -> dict[str, tuple[str, Tensor]]:
+        """Return the modules whose output [D] is constant if an input is all NaN: the input's name and that output."""
         with torch.no_grad():
             return {"metadata": ("metadata", self.metadata(torch.full((1, self.config.n_metadata), torch.nan))[0])}
 
@@ -308,9 +306,9 @@ class AstroMoE(LightCurveBranch):
         mask_BL: Tensor,
         metadata_BF: Tensor,
     ) -> Statistics:
-        """Return the input of the statistics' branch from padded light curves; its ``fit`` learns their scales.
+        """Compute the inputs of the statistics branch from padded light curves.
 
-        Shapes come last; the branch does not use them.
+        Shape statistics come last; the branch ignores them.
         """
         light_curves = self.features["points"](flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
         groups = [self.features["curves"](light_curves, metadata_BF[:, REDSHIFT])]
@@ -330,28 +328,28 @@ class AstroMoE(LightCurveBranch):
         band_BL: Tensor,
         mask_BL: Tensor,
         metadata_BF: Tensor,
-        only_answer: bool = False,
+        prediction_only: bool = False,
     ) -> Output:
         """Classify padded light curves; ``models.networks.network`` describes the inputs.
 
-        The prediction is that of the mixed head, or of all its copies; the other logits are those of a head on each
-        part alone, and of every copy.
+        The prediction is that of the mixed head, or the mean of its copies; the other logits are those of the heads on
+        single branches and of each copy.
 
         Parameters
         ----------
-        only_answer : compute only what prediction and embedding need, as in a bundle's graph. The experts of the last
-            block then get the [CLS] tokens only, and its load counts only these.
+        prediction_only : compute only what prediction and embedding need, as in a bundle's graph. The experts of the
+            last block then process only the [CLS] tokens, and its load counts only these.
         """
         packed_BL = torch.ones_like(mask_BL) if self.config.aux_counts_padding else mask_BL
-        when = When(time_BL, band_BL, packed_BL, self.light_curve.leading)
-        observed_N2 = when.pack(self.observations(flux_BL, flux_err_BL, mask_BL))
+        times = TokenTimes(time_BL, band_BL, packed_BL, self.light_curve.leading)
+        observed_N2 = times.pack(self.observations(flux_BL, flux_err_BL, mask_BL))
         x_ND, routing = self.embed_observations(observed_N2)
-        if only_answer:
-            lc_BD, routings = self.answer(x_ND, when, mask_BL)
+        if prediction_only:
+            lc_BD, routings = self.encode_pooled(x_ND, times, mask_BL)
         else:
-            x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
+            x_MD, packing, routings = self.encode(x_ND, times, mask_BL)
             lc_BD = self.light_curve.pool(x_MD, packing)
-        tab_BD = self.metadata(metadata_BF, only_answer)
+        tab_BD = self.metadata(metadata_BF, prediction_only)
         parts, others = [tab_BD, lc_BD], [self.head_lc(lc_BD), self.head_tab(tab_BD)]
         curve_statistics = None
         if self.statistics is not None and self.head_statistics is not None:
@@ -361,7 +359,7 @@ class AstroMoE(LightCurveBranch):
         embedding_BE = torch.cat(parts, dim=1)
         mixed = [head(embedding_BE) for head in (self.head_mix, *self.head_more)]
         of_input = [] if routing is None else [routing]
-        routed, by_band = routings[: self._routed_layers] if only_answer else [], (None, None)
+        routed, by_band = routings[: self._routed_layers] if prediction_only else [], (None, None)
         if routed:
             by_band = self.routing(routed, band_BL, mask_BL)
         return Output(
@@ -405,7 +403,7 @@ def _mixed_head(config: AstroMoEConfig, width: int) -> nn.Sequential:
 
 
 def _activation(config: AstroMoEConfig) -> nn.Module:
-    """Return the activation, with dropout if configured; weights keep their names."""
+    """Return the activation, with dropout if configured; the number of modules, and so weight names, do not change."""
     return nn.Sequential(nn.GELU(), nn.Dropout(config.head_dropout)) if config.head_dropout else nn.GELU()
 
 
@@ -417,16 +415,15 @@ class AstroMoEPretraining(LightCurveBranch):
     """Self-supervised pretraining: the light-curve branch with a linear head on each token, which reconstructs the
     transformed flux of probed observations.
 
-    Astro-MoE masks as ASTROMER does: of the observations, 90 % are probed; of those, 30 % are hidden, 30 % show the
-    values of a random other observation, 40 % show their own, and the loss uses probed ones only. Its text says "90
-    % of the light curves", of which 30/30/40; a share of light curves would leave nothing to measure on the rest, so it
-    is read as the share of observations. Which ones is drawn by ``training.data.targets``.
+    Astro-MoE masks as ASTROMER does: 90 % of the observations are probed; of those, 30 % are hidden, 30 % get the
+    values of a random other observation and 40 % keep their own, and the loss uses only probed observations. The text
+    says 90 % "of the light curves"; it is interpreted as a fraction of the observations, because light curves without
+    probed observations would have no loss. ``training.data.targets`` draws the masks.
 
-    Notable: a hidden observation is a learned token instead of an embedded value; its time and its band stay visible (a
-    different state from ASTROMER, v0 of which takes hidden observations out of attention and v2 of which does that
-    too). It passes no input expert, hence is not counted in their balance. The target is the flux as the network sees
-    it, after ``flux_transform``; ``object_z`` scales by all observations of the object, hidden ones included. The
-    metadata branch is not pretrained.
+    Notable: a hidden observation is replaced by a learned token; its time and band stay visible (ASTROMER, both v0 and
+    v2, excludes hidden observations from attention). It does not pass the input experts, so their balance loss does not
+    count it. The target is the flux after ``flux_transform``; ``object_z`` scales by all observations of the object,
+    including hidden ones. The metadata branch is not pretrained.
     """
 
     input_names = tuple(name for name in INPUTS if name != "metadata")
@@ -449,9 +446,9 @@ class AstroMoEPretraining(LightCurveBranch):
         """Reconstruct the transformed flux, [B, L, 1]; ``models.networks.network`` describes the inputs."""
         observed_BL2 = self.observations(flux_BL, flux_err_BL, mask_BL)
         input_BL2 = observed_BL2.take_along_dim(masking.source_BL[..., None], dim=1)
-        when = When(time_BL, band_BL, mask_BL, self.light_curve.leading)
-        x_ND, routing = self._embed_shown(when.pack(input_BL2), when.pack(masking.hidden_BL))
-        x_MD, _, routings = self.encode(x_ND, when, mask_BL)
+        times = TokenTimes(time_BL, band_BL, mask_BL, self.light_curve.leading)
+        x_ND, routing = self._embed_shown(times.pack(input_BL2), times.pack(masking.hidden_BL))
+        x_MD, _, routings = self.encode(x_ND, times, mask_BL)
         flux_N1 = self.head_flux(x_MD[x_MD.shape[0] - x_ND.shape[0] :])
         of_input = [] if routing is None else [routing]
         return Reconstruction(
@@ -463,7 +460,7 @@ class AstroMoEPretraining(LightCurveBranch):
         )
 
     def _embed_shown(self, x_N2: Tensor, hidden_N: Tensor) -> tuple[Tensor, Routing | None]:
-        """Tokens [N, content width] of which the hidden ones are the learned token, and the routing of the others."""
+        """Return tokens [N, content width], with the learned token for hidden ones, and the routing of the others."""
         x_VD, routing = self.embed_observations(x_N2[~hidden_N])
         token_N = torch.where(hidden_N, x_VD.shape[0], (~hidden_N).cumsum(0) - 1)
         return torch.cat([x_VD, self.hidden_1D.to(x_VD.dtype)])[token_N], routing

@@ -40,7 +40,7 @@ from nightjar_alerts.models.networks.network import Masking, Output, Reconstruct
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig, Position, SelfAttention
 from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, time_encoding
-from nightjar_alerts.models.networks.parts.positional_content import Lstm, When
+from nightjar_alerts.models.networks.parts.positional_content import Lstm, TokenTimes
 from nightjar_alerts.models.networks.parts.transformer import DenseFeedForward
 from nightjar_alerts.models.photometry import BANDS
 
@@ -305,14 +305,14 @@ class AstromerEncoder(nn.Module):
         keys_BW = mask_BW if hidden_BW is None else _visible(mask_BW, hidden_BW)
         packed_BW = mask_BW if self.config.excludes else torch.ones_like(mask_BW)
         packing = Packing.of(keys_BW if self.config.excludes else packed_BW, leading=False, packed_BL=packed_BW)
-        when = When(time_BW, torch.zeros_like(packing.token_BS), packed_BW)
+        times = TokenTimes(time_BW, torch.zeros_like(packing.token_BS), packed_BW)
         x_MD = self.embed(pack_values(value_BW, packed_BW)[:, None])
-        x_MD = self.dropout(self.time.embed(x_MD, when))
-        x_MD = self._blocks(x_MD, packing, self._position(when, keys_BW))
-        return packing.unpack(self.time.finish(x_MD, when))
+        x_MD = self.dropout(self.time.embed(x_MD, times))
+        x_MD = self._blocks(x_MD, packing, self._position(times, keys_BW))
+        return packing.unpack(self.time.finish(x_MD, times))
 
-    def _position(self, when: When, keys_BW: Tensor) -> Position | None:
-        config, position = self.config, self.time.position(when)
+    def _position(self, times: TokenTimes, keys_BW: Tensor) -> Position | None:
+        config, position = self.config, self.time.position(times)
         if config.excludes:
             return position
         return SoftMask(~keys_BW, config.m_alpha, config.mask_format, config.d_model // config.n_heads, position)

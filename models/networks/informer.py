@@ -87,7 +87,7 @@ from nightjar_alerts.models.networks.network import QUERIES, FluxDistribution, F
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig, CrossAttention, Position, SelfAttention
 from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, time_encoding
-from nightjar_alerts.models.networks.parts.positional_content import Sinusoids, When
+from nightjar_alerts.models.networks.parts.positional_content import Sinusoids, TokenTimes
 from nightjar_alerts.models.networks.parts.transformer import (
     ACTIVATIONS,
     Activation,
@@ -309,19 +309,19 @@ class InformerEncoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Tokens [B, S, D] and which of them are real, [B, S]; S is L halved, rounding up, in every distilling."""
         observed = (pack_values(column, mask_BL) for column in (flux_BL, flux_err_BL, band_BL))
-        stages = self._stages(When(time_BL, band_BL, mask_BL))
+        stages = self._stages(TokenTimes(time_BL, band_BL, mask_BL))
         x_MD = self.dropout(self.time.embed(self.embed(*observed), stages[0]))
-        positions = (self.time.position(when) for when in stages)
+        positions = (self.time.position(times) for times in stages)
         x_MD, packing = self.encoder(x_MD, Packing.of(mask_BL, leading=False), positions)
         return packing.unpack(self.time.finish(x_MD, stages[-1])), packing.mask_BS
 
-    def _stages(self, when: When) -> list[When]:
+    def _stages(self, times: TokenTimes) -> list[TokenTimes]:
         """Return the times of each block's tokens: a distilled token is at the middle one of its three."""
-        stages = [when]
+        stages = [times]
         for _ in self.encoder.distillings:
-            when = When(halve(when.time_BL), halve(when.band_BL), halve(when.packed_BL))
-            stages.append(when)
-        return stages + [when] * (len(self.encoder.blocks) - len(stages))
+            times = TokenTimes(halve(times.time_BL), halve(times.band_BL), halve(times.packed_BL))
+            stages.append(times)
+        return stages + [times] * (len(self.encoder.blocks) - len(stages))
 
 
 class InformerClassifier(nn.Module):

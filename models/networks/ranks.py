@@ -1,12 +1,12 @@
-"""Means over a batch that is shared out over processes: exact in value and in gradient.
+"""Means over a batch that is split across processes, exact in value and in gradient.
 
-Processes of a distributed run hold different numbers of curves, observations or tokens, so the mean of their means is
-not the mean of the batch. :func:`mean` divides by what all of them hold together. Its value is the same everywhere; its
-gradient is that of the own part times the number of processes, so gradients averaged over processes are those of the
-whole batch, whatever is computed from the mean afterwards (a root, a product of means).
+The processes of a distributed run hold different numbers of light curves, observations or tokens, so the mean of their
+means is not the mean of the batch. :func:`mean` divides by the total count over all processes. Its value is the same in
+every process. Its gradient is that of the local part times the number of processes, so that the average of the
+gradients over processes is the gradient of the whole batch, even after non-linear functions of the mean.
 
-Notable: processes take part inside :func:`joined` only, which training enters around its loss. Everywhere else, and in
-training with one process, :func:`mean` is a division: serving, export and validation never reach ``torch.distributed``.
+Notable: processes communicate only inside :func:`joined`, which training enters around its loss. Elsewhere, and in
+training with one process, :func:`mean` is a division: serving, export and validation do not use ``torch.distributed``.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _joined = False
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Make the means computed inside those of all processes; all of them must compute the same ones in turn."""
+    """Compute means over all processes inside the context; every process must compute the same means in order."""
     global _joined
     _joined = True
     try:
@@ -31,15 +31,15 @@ def joined() -> Iterator[None]:
 
 
 def mean(total: Tensor, count: Tensor | int) -> Tensor:
-    """Divide a sum by a count, both over all processes.
+    """Return the sum over all processes divided by the count over all processes.
 
     Parameters
     ----------
-    total : sums over what this process holds, any shape.
-    count : how many things were summed, a scalar; the mean of none is 0.
+    total : sums of this process, any shape.
+    count : number of summed values, a scalar; the mean of no values is 0.
     """
     if not _joined:
-        # In an export the number of tokens is a symbol, which max() cannot compare; torch leaves sym_max unannotated.
+        # During export the number of tokens is a symbol, which max() cannot compare; torch does not annotate sym_max.
         least: Tensor | int
         least = count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1)
         return total / least

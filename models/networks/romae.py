@@ -288,14 +288,14 @@ class MaskDecoder(nn.Module):
         return packing.unpack(self.head(x_MD))[:, int(leading) :]
 
 
-class Chosen(NamedTuple):
+class TokenSubset(NamedTuple):
     """Some of the tokens of each row, moved to its beginning: their places [B, V] and which of these are real."""
 
     place_BV: Tensor
     mask_BV: Tensor
 
     @classmethod
-    def of(cls, chosen_BL: Tensor) -> "Chosen":
+    def of(cls, chosen_BL: Tensor) -> "TokenSubset":
         """Move the chosen tokens together, in order."""
         count_B = chosen_BL.sum(1)
         width = max(int(count_B.max()), 1)
@@ -331,11 +331,11 @@ class MaskedAutoencoder(nn.Module):
     def forward(self, values_BLK: Tensor, position_BLA: Tensor, mask_BL: Tensor, hidden_BL: Tensor) -> Tensor:
         """Values [B, L, K] as :func:`reconstruct` gives them."""
         return reconstruct(
-            self.embedding, self.encoder, self.decoder, Masked(values_BLK, position_BLA, mask_BL, hidden_BL)
+            self.embedding, self.encoder, self.decoder, MaskedBatch(values_BLK, position_BLA, mask_BL, hidden_BL)
         )
 
 
-class Masked(NamedTuple):
+class MaskedBatch(NamedTuple):
     """A batch with some of its real tokens hidden; values at hidden places are ignored."""
 
     values_BLK: Tensor
@@ -344,9 +344,9 @@ class Masked(NamedTuple):
     hidden_BL: Tensor
 
 
-def reconstruct(embedding: Embedding, encoder: RoMAEEncoder, decoder: MaskDecoder, batch: Masked) -> Tensor:
+def reconstruct(embedding: Embedding, encoder: RoMAEEncoder, decoder: MaskDecoder, batch: MaskedBatch) -> Tensor:
     """Values [B, L, K] of every real token, of the hidden ones from their positions alone; 0 at empty places."""
-    visible, hidden = Chosen.of(batch.mask_BL & ~batch.hidden_BL), Chosen.of(batch.mask_BL & batch.hidden_BL)
+    visible, hidden = TokenSubset.of(batch.mask_BL & ~batch.hidden_BL), TokenSubset.of(batch.mask_BL & batch.hidden_BL)
     embedded = embedding(visible.take(batch.values_BLK), visible.take(batch.position_BLA), visible.mask_BV)
     encoded = embedded._replace(x_MD=encoder(*embedded))
     prediction_BSK = decoder(encoded, hidden.take(batch.position_BLA), hidden.mask_BV)
@@ -458,6 +458,6 @@ class RoMAEPretraining(nn.Module):
         """Reconstruct every real observation, hidden ones from time and band only; with the targets."""
         target_BLK = observed_values(flux_BL, flux_err_BL, self.config)
         input_BLK = target_BLK.take_along_dim(masking.source_BL[..., None], dim=1)
-        batch = Masked(input_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)
+        batch = MaskedBatch(input_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)
         prediction_BLK = reconstruct(self.embedding, self.encoder, self.decoder, batch)
         return Reconstruction(prediction_BLK, target_BLK)

@@ -1,7 +1,7 @@
-"""Architectures by name: what configures each, the networks built from it, and their parameter counts.
+"""Architectures by name: their configurations, networks and parameter counts.
 
-Notable: a configuration names its own architecture, so a recipe, a run folder or a manifest is enough to rebuild a
-network; a pretraining network names the parts it shares with the classifier alike, so weights move by name
+Notable: a configuration names its architecture, so a recipe, a run folder or a manifest is enough to rebuild a network.
+A pretraining network uses the classifier's names for the parts that they share, so weights are transferred by name
 (:func:`transfer`).
 """
 
@@ -22,21 +22,21 @@ from nightjar_alerts.models.networks.romae import RoMAE, RoMAEConfig, RoMAEPretr
 def count_parameters(network: nn.Module) -> dict[str, int | dict[str, int]]:
     """Count trainable parameters as ``{"total", "active", "by_part": {child: total}}``.
 
-    Active leaves out the experts that a token does not choose.
+    ``active`` leaves out the experts that a token is not routed to.
     """
-    idle = sum(_idle(module) for module in network.modules())
-    by_part = {name: _total(child) for name, child in network.named_children() if _total(child)}
-    return {"total": _total(network), "active": _total(network) - idle, "by_part": by_part}
+    inactive = sum(_inactive_parameters(module) for module in network.modules())
+    by_part = {name: _n_parameters(child) for name, child in network.named_children() if _n_parameters(child)}
+    return {"total": _n_parameters(network), "active": _n_parameters(network) - inactive, "by_part": by_part}
 
 
-def _total(module: nn.Module) -> int:
+def _n_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _idle(module: nn.Module) -> int:
+def _inactive_parameters(module: nn.Module) -> int:
     if not isinstance(module, FeedForwardExperts | InputExperts):
         return 0
-    experts = _total(module) - _total(module.router)
+    experts = _n_parameters(module) - _n_parameters(module.router)
     n_experts = module.router.gate.out_features
     return experts // n_experts * (n_experts - module.router.top_k)
 
@@ -49,7 +49,7 @@ NetworkConfig = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The networks of one architecture, by task; each is built from the same configuration."""
+    """Networks of one architecture, by task, all built from the same configuration."""
 
     classify: Callable[[Any], nn.Module]
     reconstruct: Callable[[Any], nn.Module] | None = None
@@ -57,7 +57,7 @@ class Architecture:
 
     @property
     def tasks(self) -> tuple[NetworkTask, ...]:
-        """Tasks that there are networks for."""
+        """Tasks that the architecture has a network for."""
         return tuple(task for task in get_args(NetworkTask) if getattr(self, task) is not None)
 
 
@@ -70,12 +70,12 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def build(config: NetworkConfig, task: NetworkTask = "classify") -> nn.Module:
-    """Build a network with fresh weights.
+    """Build a network with newly initialised weights.
 
     Raises
     ------
     ValueError
-        When the architecture has no network for the task.
+        If the architecture has no network for the task.
     """
     make: Callable[[Any], nn.Module] | None = getattr(ARCHITECTURES[config.architecture], task)
     if make is None:
@@ -86,12 +86,12 @@ def build(config: NetworkConfig, task: NetworkTask = "classify") -> nn.Module:
 def transfer(weights: Mapping[str, Tensor], network: nn.Module, *, heads: bool = False) -> tuple[str, ...]:
     """Copy weights of equal name and shape into a network; return the names copied.
 
-    Heads are copied only if ``heads``. Unlike RoMAE's released code this includes the input projection.
+    Heads are copied only if ``heads``. Unlike in RoMAE's released code, the input projection is copied too.
 
     Raises
     ------
     ValueError
-        When nothing fits.
+        If no weight has an equal name and shape.
     """
     own = network.state_dict()
     fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}

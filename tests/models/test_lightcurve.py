@@ -335,7 +335,7 @@ def test_the_rows_kept_at_a_look_are_those_of_the_long_way(
         record = replace(record, mjd=np.sort(record.mjd) + 1e-3 * np.arange(len(record)))
     settings: tuple[Any, ...] = (record, limits, "FLUXCAL", ("mwebv", "z_final"), bands)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lightcurve, "_last_rows", lambda *_: None)
+        patch.setattr(lightcurve, "_contiguous_rows", lambda *_: None)
         try:
             expected = featurise(*settings)
         except LightCurveError as error:

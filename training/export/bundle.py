@@ -134,7 +134,7 @@ def export_bundle(
     with torch.no_grad():
         example = served.outputs(*served.arguments(batches[0]).values())
     say("tracing the network into a graph")
-    conditions = served.answers_to_nothing(), served.works_on_rows(), served.native()
+    conditions = served.missing_input_outputs(), served.row_subset_modules(), served.native_kernels()
     write_graph(served, served.arguments(batches[0]), AXES, list(example), out / MODEL, *conditions)
     say(f"comparing torch and onnxruntime on {len(batches)} batches")
     worst = check_parity(served, out / MODEL, batches)
@@ -151,7 +151,7 @@ def check_parity(served: ServedNetwork, path: Path, batches: Sequence[Arrays]) -
         differs, loads = _compare(served, session, batch)
         worst = float(np.max([worst, differs]))  # max() would drop a NaN
         reached = {name: reached.get(name, 0) + load for name, load in loads.items()}
-    if getattr(served.network, "answers_alone", False) and "expert_load" in reached:
+    if getattr(served.network, "supports_prediction_only", False) and "expert_load" in reached:
         worst = float(np.max([worst, _last_experts(served, path, batches[-1], reached["expert_load"][-1])]))
     missed = [f"{name}{list(map(int, index))}" for name, load in reached.items() for index in np.argwhere(load == 0)]
     if missed:

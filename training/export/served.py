@@ -231,8 +231,8 @@ class ServedNetwork(nn.Module):
         """Probabilities [B, C], embedding [B, E], novelty [B] when there is one, loads [layers, experts], experts by
         band [B, layers, bands, experts] and router entropy [B, layers], by name.
         """
-        alone = {"only_answer": True} if getattr(self.network, "answers_alone", False) else {}
-        output: Output = self.network(*inputs, **alone)
+        options = {"prediction_only": True} if getattr(self.network, "supports_prediction_only", False) else {}
+        output: Output = self.network(*inputs, **options)
         mask_BL, logits_BC = inputs[self.input_names.index("mask")], output.logits_BC
         if self.ensemble is not None:
             logits_BC = self.ensemble(output, mask_BL, inputs[self.input_names.index("metadata")])
@@ -247,20 +247,20 @@ class ServedNetwork(nn.Module):
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
-        """Modules, by their names in here, whose answer to an input without a number is always the same."""
-        return self._of_network("answers_to_nothing")
+    def missing_input_outputs(self) -> dict[str, tuple[str, Tensor]]:
+        """Return the modules whose output is constant if an input is all NaN: the input's name and that output."""
+        return self._of_network("missing_input_outputs")
 
-    def works_on_rows(self) -> dict[str, int]:
-        """Modules, by their names in here, that are given some rows of a batch, or none: the width of their answer."""
-        return self._of_network("works_on_rows")
+    def row_subset_modules(self) -> dict[str, int]:
+        """Return the modules that run on a subset of the rows, and the width of their output."""
+        return self._of_network("row_subset_modules")
 
-    def native(self) -> dict[str, dict[str, int]]:
-        """Modules by name that native kernels can replace, with the attributes of the kernels."""
-        return self._of_network("native")
+    def native_kernels(self) -> dict[str, dict[str, int]]:
+        """Return the modules that native kernels can replace, with the kernels' attributes."""
+        return self._of_network("native_kernels")
 
     def _of_network(self, method: str) -> dict[str, Any]:
-        """Return what a method of the network gives for its modules, by their names in here; empty without one."""
+        """Call a method of the network and prefix the module names of its result; empty without the method."""
         found: dict[str, Any] = getattr(self.network, method, dict)()
         return {f"network.{name}": value for name, value in found.items()}
 

@@ -154,7 +154,7 @@ def trace(served: ServedNetwork, path: Path) -> None:
     arguments = served.arguments(random_inputs(3, 40, metadata=True))
     with torch.no_grad():
         outputs = list(served.outputs(*arguments.values()))
-    conditions = served.answers_to_nothing(), served.works_on_rows(), served.native()
+    conditions = served.missing_input_outputs(), served.row_subset_modules(), served.native_kernels()
     write_graph(served, arguments, AXES, outputs, path, *conditions)
 
 

@@ -1,4 +1,4 @@
-"""Multi-head attention over packed tokens: one layer, six ways to mix, chosen by one field.
+"""Multi-head attention over packed tokens: one layer with six kinds of attention, selected by a config field.
 
 | kind            | mixes by                                                  | source                            |
 |-----------------|-----------------------------------------------------------|-----------------------------------|
@@ -9,11 +9,11 @@
 | `performer`     | a random-feature estimate of the softmax kernel           | Choromanski et al. 2021           |
 | `reformer`      | softmax over keys of the same hash; queries are the keys  | Kitaev et al. 2020                |
 
-Notable: every kind takes a mask of keys and answers for a row as if it were alone and unpadded, because light curves
-are ragged: sample sizes, hash buckets and projections are functions of the row's own number of tokens, never of the
-padded length. What is drawn at random is drawn once, kept with the weights, and so the same at every inference. What
-remains is rounding, which can tip a choice between equals (ProbSparse's queries, Reformer's buckets), and training,
-where ProbSparse draws anew. Linformer cannot be causal and has a longest row.
+Notable: light curves are ragged, so every kind takes a key mask, and the output for a row does not depend on padding or
+on other rows: sample sizes, hash buckets and projections depend on the row's number of tokens, not on the padded
+length. Random numbers are drawn once and stored with the weights, so inference is deterministic up to rounding, which
+can decide between almost equal candidates (ProbSparse's queries, Reformer's buckets); in training ProbSparse draws new
+numbers. Linformer cannot be causal and has a maximum row length.
 
 Legend: B batch, S places, M packed tokens, H heads, G groups, D width, E = D / H.
 """
@@ -41,11 +41,11 @@ from nightjar_alerts.models.networks.parts.packing import Packing
 AttentionKind = Literal["exact", "probsparse", "linformer", "performer", "reformer", "grouped_query"]
 
 Position = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Puts positions into query and key, each [B, H, S, E]: rotates them, or widens both by the same number of columns."""
+"""Adds positions to query and key, each [B, H, S, E]: rotates them, or widens both by the same number of columns."""
 
 
 class AttentionConfig(BaseModel):
-    """Kind of attention and the parameters of the kinds; a kind ignores those of the others."""
+    """Kind of attention and its parameters; each kind ignores the parameters of the others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,7 +63,10 @@ class AttentionConfig(BaseModel):
 class SelfAttention(nn.Module):
     """Attention within each row; keys outside ``packing.mask_BS`` are masked.
 
-    Causal Linformer raises ValueError, as do heads that divide neither the width nor into the groups.
+    Raises
+    ------
+    ValueError
+        For causal Linformer, or if the width is not divisible by the heads, or the heads by the groups.
     """
 
     def __init__(
@@ -90,11 +93,11 @@ class SelfAttention(nn.Module):
     def forward(self, x_MD: Tensor, packing: Packing, position: Position | None = None) -> Tensor:
         """Attend within each row of the grid; packed tokens in and out, [M, D].
 
-        ``position`` puts positions into query and key; the softmax scale stays 1 / sqrt(E) when it widens them.
-        Performer and Reformer, whose draws are for heads of width E, raise ValueError then.
+        ``position`` adds positions to query and key; the softmax scale stays 1 / sqrt(E) if it widens them. Performer
+        and Reformer, whose random vectors have width E, raise ValueError in that case.
         """
         exported = torch.compiler.is_exporting() and len(set(self.head_counts)) == 1
-        query, key, value = (self._taken if exported else self._heads)(self.qkv(x_MD), packing)
+        query, key, value = (self._gathered_heads if exported else self._heads)(self.qkv(x_MD), packing)
         if position is not None:
             query, key = position(query, key)
             if query.shape[3] != self.head_width and self.kind in ("performer", "reformer"):
@@ -105,17 +108,16 @@ class SelfAttention(nn.Module):
         return out
 
     @property
-    def answers_alone(self) -> bool:
-        """True where :meth:`leading` answers alike: every kind but the exact one mixes places in its own way."""
+    def supports_forward_leading(self) -> bool:
+        """True if :meth:`forward_leading` is equivalent to :meth:`forward`, which it is for exact attention only."""
         return self.kind == "exact"
 
-    def leading(self, x_MD: Tensor, packing: Packing) -> Tensor:
-        """Return what :meth:`forward` without positions gives the leading place of each row, [B, D], and nothing else.
+    def forward_leading(self, x_MD: Tensor, packing: Packing) -> Tensor:
+        """Return the output of :meth:`forward` without positions for the leading token of each row, [B, D].
 
-        One query a row looks at all keys, which is what the last block of a classifier needs of its attention. So no
-        token's key or value is worked out: the query goes back through the weights of the keys to what they are made
-        of, and the weights of the values come after the mean. The bias of the keys adds the same to all scores of a
-        query, which changes nothing.
+        The last block of a classifier needs only this one query per row. Keys and values of the other tokens are not
+        computed: the query is multiplied by the key weights, and the value weights are applied after the weighted mean.
+        The key bias adds the same constant to all scores of a query, so it is left out.
         """
         batch, width, heads = packing.mask_BS.shape[0], self.n_heads * self.head_width, self.n_heads
         weight_QD, bias_Q = self.qkv.weight, self.qkv.bias
@@ -129,22 +131,22 @@ class SelfAttention(nn.Module):
         out_BD: Tensor = self.out(value_BD if bias_Q is None else value_BD + bias_Q[2 * width :])
         return out_BD
 
-    def _taken(self, qkv_MQ: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
-        """Heads of :meth:`_heads`, each taken at once from where it is: an exported graph copies nothing twice."""
+    def _gathered_heads(self, qkv_MQ: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the heads of :meth:`_heads` by one gather each, which saves copies in an exported graph."""
         query_BHSE, key_BHSE, value_BHSE = packing.unpack_heads(qkv_MQ, 3, self.n_heads)
         return query_BHSE, key_BHSE, value_BHSE
 
     def _heads(self, qkv_MQ: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value, each [B, H, S, E], of their concatenation."""
+        """Split the concatenated projections into query, key and value, each [B, H, S, E]."""
         qkv_BSQ = packing.unpack(qkv_MQ)
         widths = [heads * self.head_width for heads in self.head_counts]
         query, key, value = (_split_heads(x, self.head_width) for x in torch.split(qkv_BSQ, widths, dim=2))
         if self.kind == "reformer":
             return query, shared_key(query), value
-        return query, self._each_head(key), self._each_head(value)
+        return query, self._repeat_groups(key), self._repeat_groups(value)
 
-    def _each_head(self, x_BGSE: Tensor) -> Tensor:
-        """Repeat each group's key or value for its heads."""
+    def _repeat_groups(self, x_BGSE: Tensor) -> Tensor:
+        """Repeat the key or value of each group for all heads of the group."""
         if self.n_key_heads == self.n_heads:
             return x_BGSE
         copies = self.n_heads // self.n_key_heads
@@ -152,7 +154,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Exact attention of one sequence to another, both on padded grids, as decoders need it."""
+    """Exact attention of one sequence to another, both on padded grids; used in decoders."""
 
     def __init__(self, width: int, n_heads: int, dropout: float = 0.0, *, bias: bool = True) -> None:
         super().__init__()
@@ -162,7 +164,7 @@ class CrossAttention(nn.Module):
         self.kernel = ExactAttention()
 
     def forward(self, x_BQD: Tensor, memory_BSD: Tensor, mask_BS: Tensor) -> Tensor:
-        """Let each query [B, Q, D] look at the memory [B, S, D] where ``mask_BS`` is True; [B, Q, D]."""
+        """Attend from queries [B, Q, D] to the memory [B, S, D] where ``mask_BS`` is True; return [B, Q, D]."""
         query = _split_heads(self.query(x_BQD), self.head_width)
         key, value = (_split_heads(x, self.head_width) for x in self.key_value(memory_BSD).chunk(2, dim=2))
         mixed_BHQE = self.kernel(query, key, value, mask_BS, self.dropout if self.training else 0.0)
@@ -177,7 +179,7 @@ def _head_width(width: int, n_heads: int) -> int:
 
 
 def _split_heads(x_BSD: Tensor, head_width: int) -> Tensor:
-    """[B, H, S, E] of [B, S, H * E]."""
+    """Reshape [B, S, H * E] to [B, H, S, E]."""
     return x_BSD.view(*x_BSD.shape[:2], -1, head_width).transpose(1, 2)
 
 

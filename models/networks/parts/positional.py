@@ -5,9 +5,9 @@ content are in ``models.networks.parts.positional_content``.
 
 A network gets one from :func:`time_encoding` and calls its three hooks; each encoding implements some of them::
 
-    x_ND = time.embed(x_ND, when)               # before the first block, tokens of width time.content_width
-    position = time.position(when)              # passed to every block's attention
-    x_MD = time.finish(x_MD, when)              # after the last block
+    x_ND = time.embed(x_ND, times)               # before the first block, tokens of width time.content_width
+    position = time.position(times)              # passed to every block's attention
+    x_MD = time.finish(x_MD, times)              # after the last block
 
 PE(t) stands for D sinusoids: the sine (even i) or cosine (odd i) of omega_i t, omega_i = base^(-c i / D), i = 0 .. D-1,
 with t in days. The encodings::
@@ -89,7 +89,7 @@ from nightjar_alerts.models.networks.parts.positional_content import (
     Sinusoids,
     TimeEncoding,
     TimeModulation,
-    When,
+    TokenTimes,
 )
 
 Keep = Literal["highest", "lowest"]
@@ -200,10 +200,10 @@ class UntiedPositions(TimeEncoding):
         self.encoding, self.n_heads, self.scale = encoding, n_heads, 0.5**0.5 if halved else 1.0
         self.query, self.key = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
 
-    def position(self, when: When) -> PositionScores:
+    def position(self, times: TokenTimes) -> PositionScores:
         """Positional queries and keys of every place."""
-        encoding_BLD = self.encoding(when.time_BL)
-        query_BHSE, key_BHSE = (self._heads(layer(encoding_BLD), when.leading) for layer in (self.query, self.key))
+        encoding_BLD = self.encoding(times.time_BL)
+        query_BHSE, key_BHSE = (self._heads(layer(encoding_BLD), times.leading) for layer in (self.query, self.key))
         return PositionScores(query_BHSE, key_BHSE, self.scale)
 
     def _heads(self, x_BLD: Tensor, leading: bool) -> Tensor:
@@ -218,9 +218,9 @@ class Rotary(TimeEncoding):
         super().__init__(width)
         self.rotary = rotary
 
-    def position(self, when: When) -> Position:
+    def position(self, times: TokenTimes) -> Position:
         """Rotation of every place."""
-        time_BS = F.pad(when.time_BL, (1, 0)) if when.leading else when.time_BL
+        time_BS = F.pad(times.time_BL, (1, 0)) if times.leading else times.time_BL
         return self.rotary.position(time_BS[..., None])
 
 

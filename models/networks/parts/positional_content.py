@@ -73,7 +73,7 @@ class Gru(nn.GRU):
         return state_BSH
 
 
-class When(NamedTuple):
+class TokenTimes(NamedTuple):
     """Times and bands at which the tokens were observed.
 
     Attributes
@@ -122,16 +122,16 @@ class TimeEncoding(nn.Module):
         """See the class docstring."""
         return type(self).position is not TimeEncoding.position or type(self).finish is not TimeEncoding.finish
 
-    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+    def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
         """Tokens for the first block, [N, D], of embedded observations [N, content_width]."""
         return x_ND
 
-    def position(self, when: When) -> Position | None:
+    def position(self, times: TokenTimes) -> Position | None:
         """Return what every block's attention does to its query and key; None: nothing."""
         return None
 
-    def finish(self, x_MD: Tensor, when: When) -> Tensor:
-        """Tokens after the last block, [M, D]; with ``when.leading`` the first B are the [CLS]s."""
+    def finish(self, x_MD: Tensor, times: TokenTimes) -> Tensor:
+        """Tokens after the last block, [M, D]; with ``times.leading`` the first B are the [CLS]s."""
         return x_MD
 
 
@@ -164,9 +164,9 @@ class Added(TimeEncoding):
         super().__init__(width)
         self.encoding = encoding
 
-    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+    def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
         """Add the encoding of each token's time."""
-        encoding_ND: Tensor = self.encoding(when.time_N)
+        encoding_ND: Tensor = self.encoding(times.time_N)
         return x_ND + encoding_ND
 
 
@@ -179,9 +179,9 @@ class Fourier(TimeEncoding):
         n_inputs = 1 if encoding is None else width
         self.layers = nn.Sequential(nn.Linear(n_inputs, hidden), nn.GELU(), nn.Linear(hidden, width))
 
-    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+    def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
         """Add what the perceptron makes of each token's time."""
-        time_N = when.time_N
+        time_N = times.time_N
         encoding_ND: Tensor = self.layers(time_N[:, None] if self.encoding is None else self.encoding(time_N))
         return x_ND + encoding_ND
 
@@ -197,13 +197,13 @@ class Recurrent(TimeEncoding):
         self.encoding = encoding
         self.recurrence, self.project = Gru(width, width), nn.Linear(width, width)
 
-    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+    def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
         """Add the state after each token's time has been read."""
-        count_B1 = when.packed_BL.sum(1, keepdim=True)
-        step_L = torch.arange(when.packed_BL.shape[1], device=x_ND.device)
+        count_B1 = times.packed_BL.sum(1, keepdim=True)
+        step_L = torch.arange(times.packed_BL.shape[1], device=x_ND.device)
         filled_BL = step_L < count_B1
         token_BL = torch.where(filled_BL, count_B1.cumsum(0) - count_B1 + step_L, 0)
-        state_BLD = self.recurrence(self.encoding(when.time_N[token_BL]))
+        state_BLD = self.recurrence(self.encoding(times.time_N[token_BL]))
         encoding_ND: Tensor = self.project(pack_values(state_BLD, filled_BL))
         return x_ND + encoding_ND
 
@@ -215,9 +215,9 @@ class Concatenated(TimeEncoding):
         super().__init__(content_width)
         self.encoding = encoding
 
-    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+    def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
         """Widen tokens of half the width by the encoding of their times."""
-        return torch.cat([x_ND, self.encoding(when.time_N)], dim=1)
+        return torch.cat([x_ND, self.encoding(times.time_N)], dim=1)
 
 
 class AddedAfter(TimeEncoding):
@@ -227,13 +227,13 @@ class AddedAfter(TimeEncoding):
         super().__init__(width)
         self.encoding = encoding
 
-    def finish(self, x_MD: Tensor, when: When) -> Tensor:
+    def finish(self, x_MD: Tensor, times: TokenTimes) -> Tensor:
         """Add the encoding of each token's time."""
-        encoding_BLD = self.encoding(when.time_BL)
-        encoding_ND = when.pack(encoding_BLD)
-        if not when.leading:
+        encoding_BLD = self.encoding(times.time_BL)
+        encoding_ND = times.pack(encoding_BLD)
+        if not times.leading:
             return x_MD + encoding_ND
-        weight_BL1 = when.packed_BL[..., None].to(encoding_BLD.dtype)
+        weight_BL1 = times.packed_BL[..., None].to(encoding_BLD.dtype)
         mean_BD = (encoding_BLD * weight_BL1).sum(1) / weight_BL1.sum(1)
         return x_MD + torch.cat([mean_BD, encoding_ND])
 
@@ -253,9 +253,9 @@ class TimeModulation(TimeEncoding):
         self.register_buffer("harmonic_H", torch.arange(n_harmonics, dtype=torch.float32), persistent=False)
         nn.init.normal_(self.weight_GPQ, std=init_std)
 
-    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+    def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
         """Modulate each token by the series of its band at its time."""
-        gammas_NQ = apply_grouped(when.time_N[:, None], when.band_N, self.n_bands, self._series, self._waves)
+        gammas_NQ = apply_grouped(times.time_N[:, None], times.band_N, self.n_bands, self._series, self._waves)
         gamma1_ND, gamma2_ND = gammas_NQ.chunk(2, dim=1)
         return x_ND * gamma1_ND + gamma2_ND
 

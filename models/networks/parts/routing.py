@@ -1,6 +1,6 @@
-"""Expert routing of each light curve: experts chosen by band, and entropy of the router.
+"""Expert routing of each light curve: counts of chosen experts by band, and router entropy.
 
-An exported graph holds this as the operator ``nightjar.Routing`` (``training.export.functions``).
+An exported graph contains it as the operator ``nightjar.Routing`` (``training.export.functions``).
 
 Legend: B batch, L length, N observations, M tokens ([CLS] tokens first, then observations), S expert layers, K kept
 experts, X experts, G bands, T = S * M.
@@ -15,7 +15,7 @@ from nightjar_alerts.models.networks.parts.transformer import Routing
 
 
 class RoutingByBand(nn.Module):
-    """Experts chosen by band and router entropy of each light curve."""
+    """Counts of chosen experts by band and router entropy of each light curve."""
 
     def __init__(self, n_bands: int, leading: bool) -> None:
         super().__init__()
@@ -26,9 +26,9 @@ class RoutingByBand(nn.Module):
 
         Returns
         -------
-        Choices of observations [B, S, G, X], which sum to K times the number of observations in each layer, and the
-        mean over the observations of the entropy of the softmax over all experts, nats, [B, S]. [CLS] tokens are not
-        counted.
+        Number of observations of each band that chose each expert [B, S, G, X], which sums to K times the number of
+        observations in each layer; and mean entropy over the observations of the softmax over all experts, nats,
+        [B, S]. [CLS] tokens are not counted.
         """
         expert_TK = torch.cat([routing.expert_NK for routing in routings])
         logits_TX = torch.cat([routing.logits_NE for routing in routings])
@@ -41,7 +41,7 @@ class RoutingByBand(nn.Module):
 def routing_by_band(
     expert_TK: Tensor, logits_TX: Tensor, band_BL: Tensor, mask_BL: Tensor, layers: int, bands: int, leading: bool
 ) -> tuple[Tensor, Tensor]:
-    """Compute the outputs of :class:`RoutingByBand` from the layers' routings, one below the other."""
+    """Compute the outputs of :class:`RoutingByBand` from the concatenated routings of the layers."""
     batch, experts = mask_BL.shape[0], logits_TX.shape[1]
     first = batch if leading else 0
     row_N, column_N = mask_BL.nonzero(as_tuple=True)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nightjar_alerts.models.networks import ranks
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig, Position, SelfAttention
-from nightjar_alerts.models.networks.parts.packing import Packing, chosen, loads, mix_grouped, pack_values
+from nightjar_alerts.models.networks.parts.packing import Packing, group_counts, group_mask, mix_grouped, pack_values
 
 RouterSoftmax = Literal["topk", "full"]
 Activation = Literal["gelu", "gelu_tanh", "silu", "relu"]
@@ -46,7 +46,7 @@ class Routing(NamedTuple):
 
     def load_E(self) -> Tensor:
         """Tokens sent to each expert, int64 [E]; sums to N * K."""
-        return loads(chosen(self.expert_NK, self.logits_NE.shape[1]))
+        return group_counts(group_mask(self.expert_NK, self.logits_NE.shape[1]))
 
     def balance_loss(self) -> Tensor:
         """Auxiliary load-balance loss, Astro-MoE eq 5: E * sum_e(mean softmax_e * share of tokens sent to e).
@@ -184,14 +184,14 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Routing | None]:
         """Packed tokens in and out, and the routing when the feed-forward part is a mixture."""
         mixed_MD = self.attention(self.norm1(x_MD) if self.order == "pre" else x_MD, packing, position)
-        return self._finished(x_MD, mixed_MD)
+        return self._add_residuals(x_MD, mixed_MD)
 
-    def leading(self, x_MD: Tensor, packing: Packing) -> tuple[Tensor, Routing | None]:
+    def forward_leading(self, x_MD: Tensor, packing: Packing) -> tuple[Tensor, Routing | None]:
         """Return what :meth:`forward` makes of the leading tokens [B, D], and the routing of those alone."""
-        mixed_BD = self.attention.leading(self.norm1(x_MD) if self.order == "pre" else x_MD, packing)
-        return self._finished(x_MD[: packing.mask_BS.shape[0]], mixed_BD)
+        mixed_BD = self.attention.forward_leading(self.norm1(x_MD) if self.order == "pre" else x_MD, packing)
+        return self._add_residuals(x_MD[: packing.mask_BS.shape[0]], mixed_BD)
 
-    def _finished(self, x_MD: Tensor, mixed_MD: Tensor) -> tuple[Tensor, Routing | None]:
+    def _add_residuals(self, x_MD: Tensor, mixed_MD: Tensor) -> tuple[Tensor, Routing | None]:
         """Add what attention mixed, and what the feed-forward part makes of that."""
         x_MD = x_MD + self.dropout(mixed_MD)
         if self.order == "pre":
@@ -216,11 +216,11 @@ class Encoder(nn.Module):
         return self.cls_1D is not None
 
     @property
-    def answers_alone(self) -> bool:
-        """True where the last block of :meth:`answer` gets the [CLS] tokens only."""
+    def last_block_cls_only(self) -> bool:
+        """True where the last block of :meth:`encode_pooled` gets the [CLS] tokens only."""
         last = self.blocks[-1]
         assert isinstance(last, Block)
-        return self.leading and last.attention.answers_alone
+        return self.leading and last.attention.supports_forward_leading
 
     def forward(
         self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: Position | None = None
@@ -237,30 +237,32 @@ class Encoder(nn.Module):
         ``position`` is for the padded grid [B, S], [CLS] place included.
         """
         packing = Packing.of(mask_BL, self.leading, packed_BL)
-        x_MD, routings = self._through(self._led(x_ND, mask_BL), packing, len(self.blocks), position)
+        x_MD, routings = self._run_blocks(self._with_cls(x_ND, mask_BL), packing, len(self.blocks), position)
         return x_MD, packing, routings
 
-    def answer(self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None) -> tuple[Tensor, list[Routing]]:
+    def encode_pooled(
+        self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None
+    ) -> tuple[Tensor, list[Routing]]:
         """Encode as :meth:`forward`, with no more of the last block than the answer needs: that of the [CLS]s.
 
         They look at all tokens, but no other token goes on, so the last routing is that of the [CLS]s alone.
         """
         last = self.blocks[-1]
         assert isinstance(last, Block)
-        if not self.answers_alone:
+        if not self.last_block_cls_only:
             return self(x_ND, mask_BL, packed_BL)  # type: ignore[no-any-return]  # a module's call is untyped
         packing = Packing.of(mask_BL, self.leading, packed_BL)
-        x_MD, routings = self._through(self._led(x_ND, mask_BL), packing, len(self.blocks) - 1)
-        x_BD, routing = last.leading(x_MD, packing)
+        x_MD, routings = self._run_blocks(self._with_cls(x_ND, mask_BL), packing, len(self.blocks) - 1)
+        x_BD, routing = last.forward_leading(x_MD, packing)
         return x_BD, [*routings, *([] if routing is None else [routing])]
 
-    def _led(self, x_ND: Tensor, mask_BL: Tensor) -> Tensor:
+    def _with_cls(self, x_ND: Tensor, mask_BL: Tensor) -> Tensor:
         """Tokens [M, D] with the [CLS]s in front, where there are any."""
         if self.cls_1D is None:
             return x_ND
         return torch.cat([self.cls_1D.expand(mask_BL.shape[0], -1).to(x_ND.dtype), x_ND])
 
-    def _through(
+    def _run_blocks(
         self, x_MD: Tensor, packing: Packing, blocks: int, position: Position | None = None
     ) -> tuple[Tensor, list[Routing]]:
         """Send tokens through the first so many blocks."""
@@ -356,8 +358,8 @@ class TabularTransformer(nn.Module):
         self.bias_CD = nn.Parameter(torch.randn(n_columns, width))
         self.encoder = encoder
 
-    def forward(self, metadata_BC: Tensor, only_answer: bool = False) -> Tensor:
-        """Encode to [B, D]; with ``only_answer`` no more of the last block is computed than that needs."""
+    def forward(self, metadata_BC: Tensor, prediction_only: bool = False) -> Tensor:
+        """Encode to [B, D]; with ``prediction_only`` no more of the last block is computed than that needs."""
         present_BC = metadata_BC == metadata_BC  # not NaN
         is_first_C = torch.arange(present_BC.shape[1], device=present_BC.device) == 0
         column_P = (present_BC.any(0) | is_first_C).nonzero()[:, 0]  # never empty: an empty axis does not export
@@ -368,5 +370,5 @@ class TabularTransformer(nn.Module):
         column_BP = column_P.expand(mask_BP.shape)
         column_N = pack_values(column_BP, mask_BP)
         x_ND = pack_values(score_BP, mask_BP)[:, None] * self.weight_CD[column_N] + self.bias_CD[column_N]
-        embedding_BD = (self.encoder.answer if only_answer else self.encoder)(x_ND, mask_BP)[0]
+        embedding_BD = (self.encoder.encode_pooled if prediction_only else self.encoder)(x_ND, mask_BP)[0]
         return embedding_BD

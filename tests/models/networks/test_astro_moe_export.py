@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nightjar_alerts.models.networks.astro_moe import AstroMoEConfig, LightCurveBranch
 from nightjar_alerts.models.networks.network import INPUTS
-from nightjar_alerts.models.networks.parts.positional_content import When
+from nightjar_alerts.models.networks.parts.positional_content import TokenTimes
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.graph import write_graph
 from nightjar_alerts.training.export.served import AXES, parity_batches
@@ -55,9 +55,9 @@ class EveryPair(nn.Module):
 def encode(
     branch: LightCurveBranch, flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor
 ) -> Tensor:
-    when = When(time_BL, band_BL, mask_BL, branch.light_curve.leading)
-    x_ND, _ = branch.embed_observations(when.pack(branch.observations(flux_BL, flux_err_BL, mask_BL)))
-    x_MD, packing, _ = branch.encode(x_ND, when, mask_BL)
+    times = TokenTimes(time_BL, band_BL, mask_BL, branch.light_curve.leading)
+    x_ND, _ = branch.embed_observations(times.pack(branch.observations(flux_BL, flux_err_BL, mask_BL)))
+    x_MD, packing, _ = branch.encode(x_ND, times, mask_BL)
     return branch.light_curve.pool(x_MD, packing)
 
 

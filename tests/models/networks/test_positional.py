@@ -19,7 +19,7 @@ from nightjar_alerts.models.networks.parts.positional_content import (
     Fourier,
     Recurrent,
     TimeModulation,
-    When,
+    TokenTimes,
 )
 
 Array = NDArray[np.float64]
@@ -34,13 +34,13 @@ def build(name: str, n_bands: int = 1, **fields: Any) -> Any:
     return time_encoding(chosen, WIDTH, HEADS, n_bands).double()
 
 
-def observed(leading: bool = False, n_bands: int = 1) -> tuple[Array, When]:
+def observed(leading: bool = False, n_bands: int = 1) -> tuple[Array, TokenTimes]:
     """Random tokens, and when they were observed; empty places hold nonsense."""
     rng = np.random.default_rng(0)
     time_BL = np.where(MASK, np.sort(rng.uniform(0, 300, MASK.shape), axis=1), 1e7)
     band_BL = rng.integers(0, n_bands, MASK.shape)
-    when = When(torch.from_numpy(time_BL), torch.from_numpy(band_BL), torch.from_numpy(MASK), leading)
-    return rng.normal(size=(int(MASK.sum()), WIDTH)), when
+    times = TokenTimes(torch.from_numpy(time_BL), torch.from_numpy(band_BL), torch.from_numpy(MASK), leading)
+    return rng.normal(size=(int(MASK.sum()), WIDTH)), times
 
 
 def pe(time: Array, width: int = WIDTH, base: float = 1000.0, c: float = 2.0, factor: float = 1.0) -> Array:
@@ -53,8 +53,8 @@ def pe(time: Array, width: int = WIDTH, base: float = 1000.0, c: float = 2.0, fa
     return out
 
 
-def embedded(encoding: Any, x_ND: Array, when: When) -> Array:
-    result: Array = encoding.embed(torch.from_numpy(x_ND), when).detach().numpy()
+def embedded(encoding: Any, x_ND: Array, times: TokenTimes) -> Array:
+    result: Array = encoding.embed(torch.from_numpy(x_ND), times).detach().numpy()
     return result
 
 
@@ -62,12 +62,12 @@ def weights(module: torch.nn.Module) -> dict[str, Array]:
     return {name: parameter.detach().numpy() for name, parameter in module.named_parameters()}
 
 
-def attention_of(encoding: Any, when: When) -> tuple[Array, Array, dict[str, Array]]:
+def attention_of(encoding: Any, times: TokenTimes) -> tuple[Array, Array, dict[str, Array]]:
     """A random attention layer under an encoding: tokens in, the grid out, and the layer's weights."""
     layer = SelfAttention(WIDTH, HEADS).double()
-    packing = Packing.of(when.packed_BL, when.leading)
+    packing = Packing.of(times.packed_BL, times.leading)
     x_MD = torch.randn(packing.place_M.shape[0], WIDTH, dtype=torch.float64)
-    out = layer(x_MD, packing, encoding.position(when))
+    out = layer(x_MD, packing, encoding.position(times))
     return packing.unpack(x_MD).numpy(), packing.unpack(out).detach().numpy(), weights(layer)
 
 
@@ -88,9 +88,9 @@ def attend(x_SD: Array, w: dict[str, Array], score: Any) -> Array:
 def test_sinusoids_are_added(name: str, base: float, c: float, two_pi: bool) -> None:
     encoding = build(name, pe_base=base, pe_exponent=c, pe_two_pi=two_pi)
     assert isinstance(encoding, Added)
-    x_ND, when = observed()
-    expected = x_ND + pe(when.time_N.numpy(), base=base, c=c, factor=2 * math.pi if two_pi else 1.0)
-    np.testing.assert_allclose(embedded(encoding, x_ND, when), expected, atol=2e-4)  # frequencies in single precision
+    x_ND, times = observed()
+    expected = x_ND + pe(times.time_N.numpy(), base=base, c=c, factor=2 * math.pi if two_pi else 1.0)
+    np.testing.assert_allclose(embedded(encoding, x_ND, times), expected, atol=2e-4)  # frequencies in single precision
     assert [*weights(encoding)] == (["encoding.omega_D"] if name == "trainable" else [])
 
 
@@ -98,12 +98,12 @@ def test_sinusoids_are_added(name: str, base: float, c: float, two_pi: bool) -> 
 def test_fourier_is_a_perceptron_on_the_sinusoids_or_on_days(source: str) -> None:
     encoding = build("fourier", fourier_hidden=6, fourier_input=source)
     assert isinstance(encoding, Fourier)
-    x_ND, when = observed()
-    w, time_N = weights(encoding), when.time_N.numpy()
+    x_ND, times = observed()
+    w, time_N = weights(encoding), times.time_N.numpy()
     hidden = (pe(time_N) if source == "encoding" else time_N[:, None]) @ w["layers.0.weight"].T + w["layers.0.bias"]
     gelu = np.vectorize(lambda h: h * 0.5 * (1 + math.erf(h / math.sqrt(2))))(hidden)
     expected = x_ND + gelu @ w["layers.2.weight"].T + w["layers.2.bias"]
-    np.testing.assert_allclose(embedded(encoding, x_ND, when), expected, atol=1e-4)
+    np.testing.assert_allclose(embedded(encoding, x_ND, times), expected, atol=1e-4)
 
 
 def gru(x_SD: Array, w: dict[str, Array]) -> Array:
@@ -122,12 +122,12 @@ def gru(x_SD: Array, w: dict[str, Array]) -> Array:
 def test_recurrent_reads_each_row_in_order_and_no_padding() -> None:
     encoding = build("recurrent")
     assert isinstance(encoding, Recurrent)
-    x_ND, when = observed()
+    x_ND, times = observed()
     w = weights(encoding.recurrence)
-    rows = [gru(pe(when.time_BL.numpy()[row][MASK[row]]), w) for row in range(len(MASK))]
+    rows = [gru(pe(times.time_BL.numpy()[row][MASK[row]]), w) for row in range(len(MASK))]
     project = weights(encoding.project)
     expected = x_ND + np.concatenate(rows) @ project["weight"].T + project["bias"]
-    np.testing.assert_allclose(embedded(encoding, x_ND, when), expected, atol=1e-4)
+    np.testing.assert_allclose(embedded(encoding, x_ND, times), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("leading", [False, True])
@@ -135,13 +135,13 @@ def test_recurrent_reads_each_row_in_order_and_no_padding() -> None:
 def test_tupe_adds_positional_scores_to_those_of_content(leading: bool, halved: bool) -> None:
     encoding = build("tupe", tupe_halved=halved)
     assert isinstance(encoding, UntiedPositions)
-    _, when = observed(leading)
-    x_BSD, out_BSD, w = attention_of(encoding, when)
+    _, times = observed(leading)
+    x_BSD, out_BSD, w = attention_of(encoding, times)
     u = weights(encoding)
     scale = math.sqrt((2 if halved else 1) * WIDTH / HEADS)
     for row in range(len(MASK)):
         places = np.flatnonzero(np.concatenate([[True] * leading, MASK[row]]))
-        position = pe(when.time_BL.numpy()[row][MASK[row]])
+        position = pe(times.time_BL.numpy()[row][MASK[row]])
         query, key = position @ u["query.weight"].T, position @ u["key.weight"].T
         if leading:
             query, key = (np.concatenate([np.zeros((1, WIDTH)), x]) for x in (query, key))
@@ -158,12 +158,12 @@ def test_tupe_adds_positional_scores_to_those_of_content(leading: bool, halved: 
 def test_rotary_turns_queries_and_keys_by_their_times(leading: bool) -> None:
     encoding = build("rotary", rotary_p=1.0, rotary_base=100.0)
     assert isinstance(encoding, Rotary)
-    _, when = observed(leading)
-    x_BSD, out_BSD, w = attention_of(encoding, when)
+    _, times = observed(leading)
+    x_BSD, out_BSD, w = attention_of(encoding, times)
     half = WIDTH // HEADS // 2
     for row in range(len(MASK)):
         places = np.flatnonzero(np.concatenate([[True] * leading, MASK[row]]))
-        time = np.concatenate([[0.0] * leading, when.time_BL.numpy()[row][MASK[row]]])
+        time = np.concatenate([[0.0] * leading, times.time_BL.numpy()[row][MASK[row]]])
         phase = np.exp(1j * time[:, None] * 100.0 ** (-np.arange(half) / half))
 
         def score(head: int, q: Array, k: Array, phase: NDArray[np.complex128] = phase) -> Array:
@@ -178,33 +178,33 @@ def test_concat_gives_time_half_of_the_width() -> None:
     encoding = build("concat")
     assert isinstance(encoding, Concatenated)
     assert encoding.content_width == WIDTH // 2
-    x_ND, when = observed()
-    expected = np.concatenate([x_ND[:, : WIDTH // 2], pe(when.time_N.numpy(), WIDTH // 2)], axis=1)
-    np.testing.assert_allclose(embedded(encoding, x_ND[:, : WIDTH // 2], when), expected, atol=1e-4)
+    x_ND, times = observed()
+    expected = np.concatenate([x_ND[:, : WIDTH // 2], pe(times.time_N.numpy(), WIDTH // 2)], axis=1)
+    np.testing.assert_allclose(embedded(encoding, x_ND[:, : WIDTH // 2], times), expected, atol=1e-4)
     assert [*weights(encoding)] == ["encoding.omega_D"]
 
 
 def test_pea_adds_after_the_blocks_and_gives_cls_the_mean() -> None:
     encoding = build("pea")
     assert isinstance(encoding, AddedAfter)
-    x_ND, when = observed()
-    np.testing.assert_array_equal(embedded(encoding, x_ND, when), x_ND)
-    by_token = pe(when.time_N.numpy())
-    finished = encoding.finish(torch.from_numpy(x_ND), when).numpy()
+    x_ND, times = observed()
+    np.testing.assert_array_equal(embedded(encoding, x_ND, times), x_ND)
+    by_token = pe(times.time_N.numpy())
+    finished = encoding.finish(torch.from_numpy(x_ND), times).numpy()
     np.testing.assert_allclose(finished, x_ND + by_token, atol=1e-4)
-    means = np.stack([pe(when.time_BL.numpy()[row][MASK[row]]).mean(0) for row in range(len(MASK))])
+    means = np.stack([pe(times.time_BL.numpy()[row][MASK[row]]).mean(0) for row in range(len(MASK))])
     x_MD = np.concatenate([np.ones_like(means), x_ND])
-    finished = encoding.finish(torch.from_numpy(x_MD), when._replace(leading=True)).numpy()
+    finished = encoding.finish(torch.from_numpy(x_MD), times._replace(leading=True)).numpy()
     np.testing.assert_allclose(finished, x_MD + np.concatenate([means, by_token]), atol=1e-3)
 
 
 def test_modulation_is_equation_7() -> None:
     encoding = build("modulation", n_bands=3)
     assert isinstance(encoding, TimeModulation)
-    x_ND, when = observed(n_bands=3)
-    weight_GPQ, band_N = encoding.weight_GPQ.detach().numpy(), when.band_N.numpy()
+    x_ND, times = observed(n_bands=3)
+    weight_GPQ, band_N = encoding.weight_GPQ.detach().numpy(), times.band_N.numpy()
     expected = np.empty_like(x_ND)
-    for n, time in enumerate(when.time_N.numpy()):
+    for n, time in enumerate(times.time_N.numpy()):
         gamma1, gamma2 = np.zeros(WIDTH), np.zeros(WIDTH)
         for m in range(5):
             a = 2 * np.pi * m * time / 1500.0
@@ -212,26 +212,26 @@ def test_modulation_is_equation_7() -> None:
             gamma1 += np.sin(a) * sine[:WIDTH] + np.cos(a) * cosine[:WIDTH]
             gamma2 += np.sin(a) * sine[WIDTH:] + np.cos(a) * cosine[WIDTH:]
         expected[n] = x_ND[n] * gamma1 + gamma2
-    np.testing.assert_allclose(embedded(encoding, x_ND, when), expected, atol=1e-5)
+    np.testing.assert_allclose(embedded(encoding, x_ND, times), expected, atol=1e-5)
 
 
 def test_harmonic_zero_is_a_constant() -> None:
     encoding = build("modulation", n_harmonics=1)
     row = torch.ones(1, 2, dtype=torch.bool)
-    when = When(torch.tensor([[0.0, 900.0]]), torch.zeros(1, 2, dtype=torch.int64), row)
-    early, late = encoding.embed(torch.ones(2, WIDTH), when)
+    times = TokenTimes(torch.tensor([[0.0, 900.0]]), torch.zeros(1, 2, dtype=torch.int64), row)
+    early, late = encoding.embed(torch.ones(2, WIDTH), times)
     torch.testing.assert_close(early, late)
 
 
 def test_an_encoding_leaves_unused_inputs_alone() -> None:
-    x_ND, when = observed()
+    x_ND, times = observed()
     tokens: Tensor = torch.from_numpy(x_ND)
     for name in ("baseline", "trainable", "fourier", "recurrent", "concat", "modulation"):
         encoding = build(name)
-        assert encoding.position(when) is None
-        assert encoding.finish(tokens, when) is tokens
+        assert encoding.position(times) is None
+        assert encoding.finish(tokens, times) is tokens
     for name in ("tupe", "rotary"):
-        assert build(name).embed(tokens, when) is tokens
+        assert build(name).embed(tokens, times) is tokens
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

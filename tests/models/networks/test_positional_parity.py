@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, time_encoding
-from nightjar_alerts.models.networks.parts.positional_content import When
+from nightjar_alerts.models.networks.parts.positional_content import TokenTimes
 from support.shared import needs_shared, shared
 
 Arrays = dict[str, NDArray[Any]]
@@ -28,10 +28,12 @@ def _encoded(name: str, times_BL1: NDArray[Any], weights: Arrays, **fields: Any)
     state = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in weights.items()}
     module.load_state_dict(state, strict=True)
     time_BL = torch.from_numpy(times_BL1[..., 0])
-    when = When(time_BL, torch.zeros_like(time_BL, dtype=torch.int64), torch.ones_like(time_BL, dtype=torch.bool))
+    times = TokenTimes(
+        time_BL, torch.zeros_like(time_BL, dtype=torch.int64), torch.ones_like(time_BL, dtype=torch.bool)
+    )
     zeros_ND = torch.zeros(time_BL.numel(), WIDTH)
     with torch.no_grad():
-        added: NDArray[Any] = (module.finish(module.embed(zeros_ND, when), when)).view(*time_BL.shape, WIDTH).numpy()
+        added: NDArray[Any] = (module.finish(module.embed(zeros_ND, times), times)).view(*time_BL.shape, WIDTH).numpy()
     return added
 
 

@@ -51,7 +51,7 @@ def written_out(network: AstroMoE, batch: Arrays, layers: int) -> tuple[NDArray[
 
     hooks = [router.register_forward_hook(keep) for router in routers]
     with torch.no_grad():
-        network(*(torch.from_numpy(batch[name]) for name in network.input_names), only_answer=True)
+        network(*(torch.from_numpy(batch[name]) for name in network.input_names), prediction_only=True)
     for hook in hooks:
         hook.remove()
     rows, columns = np.nonzero(batch["mask"])
@@ -79,7 +79,7 @@ def test_routing_of_network_graph_and_kernel_equals_sums_written_out(
     example = served.arguments(ragged(1))
     with torch.no_grad():
         names = list(served.outputs(*example.values()))
-    conditions = served.answers_to_nothing(), served.works_on_rows(), served.native()
+    conditions = served.missing_input_outputs(), served.row_subset_modules(), served.native_kernels()
     write_graph(served, example, AXES, names, path, *conditions)
     assert [function.name for function in onnx.load(path).functions] == [ROUTING]
     sessions = open_session(path), open_session(path, kernels=native_library)
@@ -99,7 +99,7 @@ def test_network_without_routed_observations_has_no_routing(changes: dict[str, A
     served = ServedNetwork(tiny_network(**changes)).eval()
     with torch.no_grad():
         assert not set(ROUTING_OUTPUTS) & set(served.outputs(*served.arguments(ragged(1)).values()))
-    assert "network.routing" not in served.native()
+    assert "network.routing" not in served.native_kernels()
 
 
 @pytest.fixture(params=["nodes", "kernel"])
