@@ -4,24 +4,24 @@
     value -> linear 1 -> D, + time encoding -> blocks -> LSTM or mean-pool classifier, or reconstruction
 
 Sources: Donoso-Oliva et al. 2023 (A&A 670, A54) and 2025; the released packages, v0 (on PyPI) and v2. Where they
-disagree, among each other or with the text, the choice is a field of the config:
+disagree with each other or with the text, a config field selects the variant:
 
 - ``version`` ``"note"`` is the published pseudo-code, post-norm with residual connections, LN(E + MHA(E)). The released
-  code has no residual connection at all (``"v0"``, ``"v2"``), or a learned linear one (``leak``);
-- no observation looks at a hidden one. The hidden value itself stays in the input in ``"v0"``; in ``"v2"`` it is
-  overwritten by one trained number, and so it is in ``"note"``, where the residual would carry it to the output;
-- masks: by default no observation looks at a hidden or padded one. The released code *adds* ``m_alpha`` to the logits
-  of the places that ``mask_format`` blocks: v0 adds +1 (``m_alpha = 1``, ``mask_format = "QK"``), so that masked points
-  are favoured by a factor of e, padding among them, and the answer depends on how far a row is padded. That reading
-  exists for parity with released weights; v2's own default (-1e9 on keys) is the correct one;
-- v0 also leaves the first padded place visible (its padding mask is off by one): not reproduced.
+  code has no residual connection (``"v0"``, ``"v2"``), or a learned linear one (``leak``);
+- hidden observations are excluded from attention. The hidden value itself stays in the input in ``"v0"``; in ``"v2"``
+  and ``"note"`` it is replaced by one learned number, because the residual of ``"note"`` would carry it to the output;
+- masks: by default hidden and padded observations are excluded from attention. The released code *adds* ``m_alpha`` to
+  the logits that ``mask_format`` selects: v0 adds +1 (``m_alpha = 1``, ``mask_format = "QK"``), so that masked points,
+  including padding, are favoured by a factor of e, and the output depends on the amount of padding. This variant exists
+  for parity with released weights; v2's default (-1e9 on keys) is correct;
+- v0 also leaves the first padded position visible (its padding mask is off by one), which is not reproduced.
 
-Notable: flux enters, and becomes a value inside the graph (:class:`Window`). With ``band`` set, observations
-in other bands are invisible; a row without any in the band gets a constant finite output.
+Notable: the input is flux, converted inside the graph (:func:`value_of`). With ``band`` set, observations in other
+bands are ignored; a row without any in the band gets a constant finite output.
 
 Run: ``nightjar-train train astromer-pretraining --data build/sim.parquet``, then ``train astromer --pretrained``.
 
-Legend: B batch, L row length, W = min(L, size) length of the windows, S places, M packed tokens, D width, H heads,
+Legend: B batch, L row length, W = min(L, size) length of the windows, S positions, M packed tokens, D width, H heads,
 E embedding (head width within attention), Y layers, C classes, F metadata columns.
 """
 
@@ -48,13 +48,13 @@ Value = Literal["magnitude", "asinh", "linear"]
 
 
 def value_of(flux_BL: Tensor, kind: Value, scale: float) -> Tensor:
-    """Return a measure of brightness from the flux f in the network's unit; ``scale`` is b or s, in that unit.
+    """Convert the flux f, in the network's unit, to a measure of brightness; ``scale`` is b or s, in that unit.
 
-    - ``magnitude``: -2.5 / ln 10 * asinh(f / 2b), the magnitude of Lupton, Gunn & Szalay (1999) up to its zero point,
-      which centring removes: a magnitude where f is far above b, linear around zero, so that difference flux may be
-      negative;
+    - ``magnitude``: -2.5 / ln 10 * asinh(f / 2b), the asinh magnitude of Lupton, Gunn & Szalay (1999) without its zero
+      point, which centring removes. It is defined for negative difference flux: linear around zero, a magnitude for f
+      far above b;
     - ``asinh``: asinh(f / s);
-    - ``linear``: f / s, for input that is a magnitude already.
+    - ``linear``: f / s, for input that is already a magnitude.
     """
     if kind == "magnitude":
         return torch.asinh(flux_BL / (2.0 * scale)) * (-2.5 / math.log(10.0))
@@ -62,17 +62,16 @@ def value_of(flux_BL: Tensor, kind: Value, scale: float) -> Tensor:
 
 
 class Window(NamedTuple):
-    """Places, in their rows, of the observations that a single-band network sees: the newest, in order, without gaps.
+    """Indices of the observations that a single-band network sees: the newest, in order, without gaps.
 
-    Rows contain other bands and older points as well; the window is cut inside
-    the network, hence inside an exported graph too. Row order is kept, so rows sorted by time give a series sorted by
-    time, which a recurrent layer needs.
+    Rows contain other bands and older points as well. The window is cut inside the network, and so in the exported
+    graph. Row order is kept, so rows sorted by time give a series sorted by time, which a recurrent layer needs.
 
     Attributes
     ----------
-    place_BW : int64, different places of the row; the observations come first.
-    mask_BW : True for an observation. A row without any shows one of its other places, which centring makes zero: it
-        reads as a single observation does, whatever is there.
+    place_BW : int64, distinct column indices of the row; those of observations come first.
+    mask_BW : True for an observation. A row without any has one entry, which centring sets to zero, so that its value
+        does not matter.
     """
 
     place_BW: Tensor
@@ -80,7 +79,7 @@ class Window(NamedTuple):
 
     @classmethod
     def newest(cls, visible_BL: Tensor, size: int) -> "Window":
-        """Window of the last ``size`` places of each row that are True in ``visible_BL``."""
+        """Return the window of the last ``size`` columns of each row that are True in ``visible_BL``."""
         number_BL = visible_BL.cumsum(1)
         visible_BL = visible_BL & (number_BL > number_BL[:, -1:] - size)
         number_BL = visible_BL.cumsum(1)
@@ -91,16 +90,16 @@ class Window(NamedTuple):
         return cls(place_BW, place_BL[:, :size] < count_B1.clamp(min=1))
 
     def take(self, x_BL: Tensor) -> Tensor:
-        """Values [B, W] of the window out of the rows'."""
+        """Gather values [B, W] of the window from rows [B, L]."""
         return x_BL.gather(1, self.place_BW)
 
     def put(self, x_BW: Tensor, length: int) -> Tensor:
-        """Values [B, L] of the rows out of the window's, 0 at places the window does not show."""
+        """Scatter values of the window to rows [B, L], 0 outside the window."""
         value_BW = x_BW * self.mask_BW.to(x_BW.dtype)
         return value_BW.new_zeros(value_BW.shape[0], length).scatter(1, self.place_BW, value_BW)
 
     def mean(self, x_BW: Tensor) -> Tensor:
-        """Mean [B, 1] over the observations."""
+        """Return the mean [B, 1] over the observations."""
         return torch.where(self.mask_BW, x_BW, 0.0).sum(1, keepdim=True) / self.mask_BW.sum(1, keepdim=True)
 
     def centre(self, x_BW: Tensor, mean_B1: Tensor) -> Tensor:
@@ -115,13 +114,12 @@ MaskFormat = Literal["K", "Q", "QK"]
 
 
 class AstromerBlock(nn.Module):
-    """Transformer block in the three forms that exist, post-norm, with a tanh feed-forward part and norms of eps 1e-6::
+    """Post-norm transformer block with a tanh feed-forward part and norms of eps 1e-6::
 
         x = LN(skip(x) + Dropout(Attention(x)));  x = LN(skip(x) + Dropout(FeedForward(x)))
 
-    They differ in ``skip``: the identity (the residual connection of Vaswani et al. 2017), a learned linear map (the
-    released code with ``use_leak``), or nothing at all (the released code without), which forgets the block's input
-    but for what attention returns.
+    ``skip`` is the identity (the residual connection of Vaswani et al. 2017), a learned linear map (the released code
+    with ``use_leak``) or absent (the released code without it).
     """
 
     def __init__(
@@ -135,7 +133,7 @@ class AstromerBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_MD: Tensor, packing: Packing, position: Position | None = None) -> Tensor:
-        """Packed tokens in and out, [M, D]."""
+        """Transform packed tokens [M, D]."""
         mixed_MD = self.dropout(self.attention(x_MD, packing, position))
         x_MD = self.norm1(mixed_MD if self.skip1 is None else self.skip1(x_MD) + mixed_MD)
         mapped_MD = self.dropout(self.feed_forward(x_MD)[0])
@@ -151,12 +149,12 @@ def _skip(width: int, kind: Skip) -> nn.Module | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SoftMask:
-    """The released mask: ``alpha`` is *added* to the attention logits of blocked places, none is excluded.
+    """Mask of the released code: ``alpha`` is *added* to the attention logits of blocked tokens; none is excluded.
 
-    ``format`` names what has to be blocked for that: the key (K), the query (Q) or either (QK). A term that is the same
-    for all keys of a query drops out of the softmax, so Q masks nothing, and QK adds alpha to the blocked keys of the
-    queries that are not blocked themselves. That is a product of one number per query and one per key, hence one more
-    column in each.
+    ``format`` says which token must be blocked: the key (K), the query (Q) or either (QK). A term that is equal for all
+    keys of a query cancels in the softmax, so Q masks nothing, and QK adds alpha to the blocked keys of queries that
+    are not blocked. This is a product of one number per query and one per key, so it is added as one more column of
+    each.
     """
 
     blocked_BS: Tensor
@@ -166,7 +164,7 @@ class SoftMask:
     position: Position | None
 
     def __call__(self, query_BHSE: Tensor, key_BHSE: Tensor) -> tuple[Tensor, Tensor]:
-        """Put ``position`` in, then widen by the column whose product, scaled by 1 / sqrt(head width), is the mask."""
+        """Apply ``position``, then append columns whose product, scaled by 1 / sqrt(head width), is the mask."""
         if self.position is not None:
             query_BHSE, key_BHSE = self.position(query_BHSE, key_BHSE)
         if self.format == "Q":
@@ -183,8 +181,8 @@ def _widen(x_BHSE: Tensor, column_B1S1: Tensor) -> Tensor:
 class LayerMix(nn.Module):
     """Mean over layers of softmax(gamma)-weighted layer outputs (released v2).
 
-    The mean divides once more by the number of layers, which weights that add up to 1 do not ask for; kept as released,
-    for the heads learn their own scale.
+    Dividing by the number of layers is not needed, because the weights sum to 1; it is kept as released, and the heads
+    learn their own scale.
     """
 
     def __init__(self, n_layers: int) -> None:
@@ -192,12 +190,12 @@ class LayerMix(nn.Module):
         self.gamma_Y = nn.Parameter(torch.zeros(n_layers))
 
     def forward(self, x_YMD: Tensor) -> Tensor:
-        """Mixed tokens [M, D]."""
+        """Return the weighted mean of tokens [Y, M, D] over layers, [M, D]."""
         return (x_YMD * self.gamma_Y.softmax(0)[:, None, None]).mean(0)
 
 
 class LstmHead(nn.Module):
-    """Classifier: LN, LSTM, LN, LSTM, LN, linear, read at the last *real* observation: padding does not count."""
+    """Classifier head: LN, LSTM, LN, LSTM, LN, linear; uses the state at the last real observation."""
 
     def __init__(self, width: int, hidden: int, n_classes: int) -> None:
         super().__init__()
@@ -206,7 +204,7 @@ class LstmHead(nn.Module):
         self.out = nn.Linear(hidden, n_classes)
 
     def forward(self, x_BWD: Tensor, mask_BW: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [B, C] and embedding [B, E] of windows whose observations, one or more, come first."""
+        """Return logits [B, C] and embedding [B, E] of windows whose observations, at least one, come first."""
         for norm, layer in zip(self.norms, self.layers, strict=False):
             x_BWD = layer(norm(x_BWD))
         last_B11 = (mask_BW.sum(1) - 1)[:, None, None]
@@ -215,7 +213,7 @@ class LstmHead(nn.Module):
 
 
 class PoolHead(nn.Module):
-    """Classifier: the mean over real observations through a ReLU perceptron, LN, linear."""
+    """Classifier head: mean over real observations, ReLU perceptron, LN, linear."""
 
     def __init__(self, width: int, hidden: Sequence[int], n_classes: int) -> None:
         super().__init__()
@@ -225,14 +223,14 @@ class PoolHead(nn.Module):
         self.out = nn.Linear(hidden[-1], n_classes)
 
     def forward(self, x_BWD: Tensor, mask_BW: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [B, C] and embedding [B, E] of windows with an observation or more."""
+        """Return logits [B, C] and embedding [B, E] of windows with at least one observation."""
         total_BD = torch.where(mask_BW[..., None], x_BWD, 0.0).sum(1)
         embedding_BE = self.norm(self.layers(total_BD / mask_BW.sum(1, keepdim=True)))
         return self.out(embedding_BE), embedding_BE
 
 
 def reconstruction_head(width: int) -> nn.Sequential:
-    """LN and a linear map to the one value of an observation."""
+    """Return LN and a linear map to the value of an observation."""
     return nn.Sequential(nn.LayerNorm(width, eps=LAYER_NORM_EPS), nn.Linear(width, 1))
 
 
@@ -281,12 +279,12 @@ class AstromerConfig(TimeEncodingFields):
 
     @property
     def excludes(self) -> bool:
-        """True where masked places are excluded, rather than shifted by ``m_alpha``."""
+        """True if masked tokens are excluded rather than shifted by ``m_alpha``."""
         return self.mask_format == "K" and self.m_alpha <= HARD_MASK
 
 
 class AstromerEncoder(nn.Module):
-    """Windows of centred values and times to one vector per observation."""
+    """Encoder of windows of centred values and times to one vector per observation."""
 
     def __init__(self, config: AstromerConfig) -> None:
         super().__init__()
@@ -301,7 +299,7 @@ class AstromerEncoder(nn.Module):
         self.mix = LayerMix(config.n_blocks) if config.layer_mix else None
 
     def forward(self, value_BW: Tensor, time_BW: Tensor, mask_BW: Tensor, hidden_BW: Tensor | None = None) -> Tensor:
-        """Encode to [B, W, D]; places outside ``mask_BW`` hold anything finite."""
+        """Encode to [B, W, D]; outside ``mask_BW`` the output is arbitrary but finite."""
         keys_BW = mask_BW if hidden_BW is None else _visible(mask_BW, hidden_BW)
         packed_BW = mask_BW if self.config.excludes else torch.ones_like(mask_BW)
         packing = Packing.of(keys_BW if self.config.excludes else packed_BW, leading=False, packed_BL=packed_BW)
@@ -344,7 +342,7 @@ class Astromer(nn.Module):
             self.embedding_dim = config.pool_widths[-1]
 
     def fit_inputs(self, metadata_NF: NDArray[np.floating]) -> None:
-        """Nothing to learn: values are centred per window."""
+        """Do nothing: values are centred per window."""
 
     def forward(self, flux_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor) -> Output:
         """Classify padded light curves; arguments as in ``models.networks.network``."""
@@ -356,10 +354,11 @@ class Astromer(nn.Module):
 
 
 class AstromerPretraining(nn.Module):
-    """Reconstruct the centred values of probed observations; what it shares with :class:`Astromer` has the same name.
+    """Pretraining network that reconstructs the centred values of probed observations.
 
-    Means are taken over the whole window before anything is hidden, as released. Observations outside the window, or in
-    another band, count as reconstructed without error: draw the masking among those the network sees.
+    Parts shared with :class:`Astromer` have the same names. Means are over the whole window, including hidden
+    observations, as released. Observations outside the window or in another band count as reconstructed without error,
+    so draw the masking from the observations that the network sees.
     """
 
     input_names = INPUT_NAMES
@@ -374,7 +373,7 @@ class AstromerPretraining(nn.Module):
     def forward(
         self, flux_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor, masking: Masking
     ) -> Reconstruction:
-        """Predicted and true values [B, L, 1]; arguments as in ``models.networks.network``."""
+        """Return predicted and true values [B, L, 1]; arguments as in ``models.networks.network``."""
         window = _window(band_BL, mask_BL, self.config)
         value_BL = value_of(flux_BL, self.config.value, self.config.flux_scale)
         true_BW, input_BW = window.take(value_BL), window.take(value_BL.gather(1, masking.source_BL))
@@ -401,6 +400,6 @@ def _centred(window: Window, x_BL: Tensor) -> Tensor:
 
 
 def _visible(mask_BW: Tensor, hidden_BW: Tensor) -> Tensor:
-    """Keys: observations that are not hidden; where nothing is left the hidden ones, whose values are not shown."""
+    """Return the key mask: observations that are not hidden, or all observations of a row where all are hidden."""
     visible_BW = mask_BW & ~hidden_BW
     return visible_BW | (mask_BW & ~visible_BW.any(1, keepdim=True))

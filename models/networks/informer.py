@@ -6,70 +6,68 @@ The classifier::
 
 Notable:
 
-- ProbSparse attention costs L log L where full attention costs L^2, and every distilling halves L: this is the network
-  for deep-field histories, trained on up to 1,024 points per band;
-- two versions of the encoder. The paper's text and its later write-ups leave the norm open and have a bare convolution
-  between blocks: pre-norm and ``distilling = "plain"``, the defaults. The released code is post-norm with circular
-  padding and BatchNorm: ``norm_order = "post"`` and ``distilling = "released"``. Both end in a LayerNorm, as released;
-- the released code has no padding mask anywhere. Here padding and other rows of the batch cannot change a
-  result: they are masked in attention (also where ProbSparse samples, ranks and averages), distilling and mean;
-- Informer's calendar (month, weekday, hour of a civil date) has no place in a light curve: time is days since the first
-  observation, encoded by ``models.networks.parts.positional``, and the band has an embedding of its own;
-- the mean over what is left after distilling makes the embedding. A [CLS] token would be convolved with its neighbours
-  and be gone after the first pool.
+- ProbSparse attention costs L log L instead of L^2, and every distilling halves L: the network suits deep-field light
+  curves and is trained on up to 1,024 points per band;
+- there are two versions of the encoder. The paper does not specify the norm and has a plain convolution between blocks:
+  pre-norm and ``distilling = "plain"``, the defaults. The released code is post-norm with circular padding and
+  BatchNorm: ``norm_order = "post"`` and ``distilling = "released"``. Both end in a LayerNorm, as released;
+- the released code has no padding mask. Here padding and other rows of the batch cannot change a result: padding is
+  masked in attention (also where ProbSparse samples, ranks and averages), distilling and mean;
+- Informer's calendar features (month, weekday, hour) do not apply to light curves: time is days since the first
+  observation, encoded by ``models.networks.parts.positional``, and the band has an embedding;
+- the embedding is the mean over the tokens that remain after distilling. A [CLS] token would be convolved with its
+  neighbours and removed by the first pooling.
 
-The forecaster: the expected flux at requested times and bands, with its uncertainty::
+The forecaster predicts the expected flux at requested times and bands, with its uncertainty::
 
     history -> encoder -> memory
     newest observations (start tokens) and queries -> decoder -> mean and std of asinh(flux / s) -> flux
 
 Notable:
 
-- the error of a forecast is the standard deviation of *one observation of the training survey*: what is unknown of the
-  source and the noise of a typical visit in that band, together. It is not the error of the source's mean flux and
-  supposes no depth of the future exposure; for a deeper instrument it is an upper bound;
-- fluxes are divided by the root mean square s of the object's own history (:func:`object_scale`), so the encoder sees
-  shapes and signal to noise; how bright that is in the survey's terms reaches the decoder as log(s / flux_scale);
-- the answer is a Gaussian of asinh(flux / s), given as the moments of the flux (``network.FluxDistribution``);
-- time is counted from the newest observation, so that a query is a number of days ahead (negative for the past);
-- with ``anchor`` the predicted mean is a mix, which the network chooses, of the newest flux and of the inverse-variance
-  mean of the query's band, plus a shift; both reach the query's token as well (:func:`band_summary`). They are the two
-  forecasts that need no network, hard to beat, and cost a transformer much training to find. Without ``anchor`` it is
-  Informer's decoder;
-- a query's values are a learned vector; Informer feeds zeros.
+- the error of a forecast is the standard deviation of *one observation of the training survey*: it combines the
+  uncertainty about the source and the noise of a typical visit in that band. It is not the error of the source's mean
+  flux and does not depend on the depth of the future exposure; for a deeper instrument it is an upper bound;
+- fluxes are divided by the root mean square s of the object's light curve (:func:`object_scale`), so the encoder sees
+  shapes and signal-to-noise ratios; the decoder also gets the brightness as log(s / flux_scale);
+- the output is a Gaussian of asinh(flux / s), converted to moments of the flux (``network.FluxDistribution``);
+- time is counted from the newest observation, so the time of a query is days ahead (negative for the past);
+- with ``anchor`` the predicted mean is a learned mixture of the newest flux and the inverse-variance mean of the
+  query's band, plus a shift; both are also features of the query's token (:func:`summarise`). They are simple forecasts
+  that are hard to beat and that a transformer takes long to learn. Without ``anchor`` it is Informer's decoder;
+- the values of a query are a learned vector; Informer uses zeros.
 
-The encoder: attention blocks, and between each two a distilling that halves the row::
+The encoder consists of attention blocks with a distilling layer, which halves the row, between each two::
 
     distilling (eq 5): x' = MaxPool(ELU(Conv1d(x))), kernel 3 in both, stride 2 in the pool
 
-Notable: the paper and its released code close the convolution in a circle and put a BatchNorm before the ELU. Neither
-knows padding, so there the end of a padded row leaks into its first token and batch mates share their statistics. Here
-a row's answer never depends on its padding:
+Notable: the paper and its released code use circular padding in the convolution and a BatchNorm before the ELU. Neither
+masks padding, so the end of a padded row leaks into its first token, and the statistics depend on the other rows. Here
+a row's output never depends on its padding:
 
-- ``plain`` (the default) pads with zeros, as beyond the last real token, and has no BatchNorm:
-  a light curve's last night is no neighbour of its first, and nothing depends on batch mates;
-- ``released`` closes the circle at the row's own last token and takes the statistics of real tokens only; without
-  padding it is the released layer exactly. In training its statistics still come from the whole batch, as BatchNorm's
-  must.
+- ``plain`` (the default) pads with zeros after the last real token and has no BatchNorm: the last night of a light
+  curve is not a neighbour of the first, and nothing depends on other rows;
+- ``released`` uses circular padding from the row's last real token and statistics of real tokens only; without padding
+  it equals the released layer. In training its statistics are those of the whole batch, as usual for BatchNorm.
 
-Rows must hold their tokens first, in order of time, and their padding last: the convolution sees neighbours in the row.
+Rows must have their tokens first, in order of time, and padding last, because the convolution uses neighbouring tokens.
 
-The decoder gives all answers in one pass, from start tokens and places to fill: self-attention, cross attention to the
-encoded history (exact), feed-forward; residuals in either norm order, and a final norm.
+The decoder computes all queries in one pass from the start tokens and the query tokens: self-attention, exact
+cross-attention to the encoded light curve, feed-forward; residuals in either norm order, and a final norm.
 
 Notable:
 
-- the published self-attention is causal, over the start tokens and then the places to fill. Those are regular steps and
-  always the same ones; where a caller picks them, asking one thing would change the answer to the next. With
-  ``context = "independent"`` (the default) every token looks at the start tokens alone, itself coming in through the
-  residual: an answer depends on its own question only;
-- ``causal`` is the published one, by default with ProbSparse, whose lazy queries take the running sum of the values;
-- the released decoder hands its mixed heads on as [H, S, E] read as [S, H E], which shuffles places and heads into
-  each other before the output projection and makes an answer depend on the number of places; that is not repeated.
+- the published self-attention is causal over the start tokens and the query tokens, which there are always the same
+  regular time steps. If callers choose the queries, each would change the forecasts of the later ones. With
+  ``query_context = "independent"`` (the default) every token attends to the start tokens only, and to itself through
+  the residual, so each forecast depends on its own query only;
+- ``causal`` is the published variant, by default with ProbSparse, whose other queries get the running sum of values;
+- the released decoder interprets its mixed heads [H, S, E] as [S, H E], which mixes positions and heads before the
+  output projection and makes forecasts depend on the number of queries; this is not reproduced.
 
 Legend: B batch, L length, N real tokens, M packed tokens, Q queries, T start tokens, D width, C classes, G bands,
-K features. In encoder and decoder: S places (of the decoder S = T + Q, start tokens first), K places of the memory,
-H heads, E = D / H.
+K features. In encoder and decoder: S positions (in the decoder S = T + Q, start tokens first), K positions of the
+memory, H heads, E = D / H.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -100,7 +98,7 @@ DistillingKind = Literal["plain", "released"]
 
 
 class Distilling(nn.Module):
-    """Rows of l tokens in, rows of ceil(l / 2) tokens out."""
+    """Distilling layer: maps rows of l tokens to rows of ceil(l / 2) tokens."""
 
     def __init__(self, width: int, kind: DistillingKind = "plain") -> None:
         super().__init__()
@@ -109,12 +107,12 @@ class Distilling(nn.Module):
         self.norm = nn.BatchNorm1d(width) if kind == "released" else None
 
     def forward(self, x_MD: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
-        """Distil packed tokens without [CLS] and pack the result."""
+        """Distil packed tokens without [CLS]; return the packed result and its packing."""
         mask_BS1 = packing.mask_BS[..., None]
         x_BSD = torch.where(mask_BS1, packing.unpack(x_MD), 0.0)
         x_BSD = self.convolution(self._edges(x_BSD, mask_BS1).transpose(1, 2)).transpose(1, 2)
         x_BSD = self._normalise(x_BSD, packing)
-        # ELU stays above -1, so a place at -1 loses every maximum, as one at minus infinity would.
+        # ELU is above -1, so a padding value of -1 never wins a maximum.
         x_BSD = F.pad(torch.where(mask_BS1, F.elu(x_BSD), -1.0), (0, 0, 1, 1), value=-1.0)
         # Not max_pool1d: tracing it without gradients fixes the length.
         pooled_BSD = torch.maximum(torch.maximum(x_BSD[:, :-2:2], x_BSD[:, 1:-1:2]), x_BSD[:, 2::2])
@@ -122,7 +120,7 @@ class Distilling(nn.Module):
         return half.pack(pooled_BSD), half
 
     def _normalise(self, x_BSD: Tensor, packing: Packing) -> Tensor:
-        """BatchNorm, its statistics those of the real places."""
+        """Apply BatchNorm with the statistics of the real tokens."""
         if self.norm is None:
             return x_BSD
         if self.training:
@@ -134,7 +132,7 @@ class Distilling(nn.Module):
         return (x_BSD - mean_D) * (self.norm.weight * (variance_D + self.norm.eps).rsqrt()) + self.norm.bias
 
     def _edges(self, x_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-        """Add a place before the first and after the last: zeros, or the row's other end."""
+        """Pad each row by one position at both ends: with zeros, or with the token at the row's other end."""
         if self.kind == "plain":
             return F.pad(x_BSD, (0, 0, 1, 1))
         length_B11 = mask_BS1.sum(1, keepdim=True)
@@ -145,12 +143,12 @@ class Distilling(nn.Module):
 
 
 def halve(x_BS: Tensor) -> Tensor:
-    """Return every second place, the first included: the places of distilled tokens."""
+    """Return every second column, starting with the first: the positions of distilled tokens."""
     return x_BS.index_select(1, torch.arange(0, x_BS.shape[1], 2, device=x_BS.device))
 
 
 class DistilledEncoder(nn.Module):
-    """Blocks with a distilling between each two (none where ``kind`` is None), and a final norm, as released."""
+    """Blocks with a distilling layer between each two (none if ``kind`` is None), and a final norm, as released."""
 
     def __init__(self, width: int, blocks: Sequence[Block], kind: DistillingKind | None) -> None:
         super().__init__()
@@ -160,9 +158,9 @@ class DistilledEncoder(nn.Module):
     def forward(
         self, x_MD: Tensor, packing: Packing, positions: Iterable[Position | None] = repeat(None)
     ) -> tuple[Tensor, Packing]:
-        """Encode packed tokens without [CLS]; the result is shorter, with a packing of its own.
+        """Encode packed tokens without [CLS]; return the result, which is shorter, and its packing.
 
-        ``positions`` gives each block's position; with distillings each is for half as many places as the one before.
+        ``positions`` has one element per block; after each distilling it is for half as many tokens.
         """
         for number, (block, position) in enumerate(zip(self.blocks, positions, strict=False)):
             if 0 < number <= len(self.distillings):
@@ -175,7 +173,7 @@ QueryContext = Literal["independent", "causal"]
 
 
 class StartAttention(nn.Module):
-    """Every token looks at the first ``n_start`` places only."""
+    """Self-attention in which every token attends to the first ``n_start`` tokens only."""
 
     def __init__(self, width: int, n_heads: int, dropout: float, n_start: int) -> None:
         super().__init__()
@@ -189,7 +187,7 @@ class StartAttention(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Every token looks at itself and the places before it, in the configured kind of attention."""
+    """Causal self-attention of the configured kind."""
 
     def __init__(self, width: int, n_heads: int, dropout: float, config: AttentionConfig) -> None:
         super().__init__()
@@ -243,7 +241,7 @@ class Decoder(nn.Module):
         self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(width)
 
     def forward(self, x_BSD: Tensor, mask_BS: Tensor, memory_BKD: Tensor, memory_mask_BK: Tensor) -> Tensor:
-        """Decode a grid [B, S, D] against the memory [B, K, D]; what padded places hold means nothing."""
+        """Decode a grid [B, S, D] against the memory [B, K, D]; padded positions of the output are arbitrary."""
         for block in self.blocks:
             x_BSD = block(x_BSD, mask_BS, memory_BKD, memory_mask_BK)
         normed: Tensor = self.norm(x_BSD)
@@ -251,7 +249,7 @@ class Decoder(nn.Module):
 
 
 class InformerConfig(TimeEncodingFields):
-    """Sizes and readings of the encoder, and of the decoder that the forecaster adds to it."""
+    """Sizes and options of the encoder, and of the decoder of the forecaster."""
 
     architecture: Literal["informer"] = "informer"
     n_classes: int = Field(default=20, ge=2)
@@ -278,7 +276,7 @@ class InformerConfig(TimeEncodingFields):
 
 
 class ObservationEmbedding(nn.Module):
-    """Embedding of what was observed, without when: a linear map of the values, plus a vector of the band."""
+    """Embedding of an observation without its time: a linear map of the values plus a vector of the band."""
 
     def __init__(self, width: int, n_bands: int, scale: float) -> None:
         super().__init__()
@@ -286,15 +284,15 @@ class ObservationEmbedding(nn.Module):
         self.values, self.band_GD = nn.Linear(2, width), nn.Parameter(0.02 * torch.randn(n_bands, width))
 
     def forward(self, flux: Tensor, flux_err: Tensor, band: Tensor) -> Tensor:
-        """Embed observations [...] as [..., D]: asinh(flux / s) and log(flux_err / s) are what is mapped."""
-        relative_err = (flux_err / self.scale).clamp(min=1e-9)  # of a denormal error nothing may be left
+        """Embed asinh(flux / s) and log(flux_err / s) of observations [...] as [..., D]."""
+        relative_err = (flux_err / self.scale).clamp(min=1e-9)  # a denormal error may underflow to 0
         values = torch.stack([torch.asinh(flux / self.scale), relative_err.log()], dim=-1)
         embedded: Tensor = self.values(values) + self.band_GD[band]
         return embedded
 
 
 class InformerEncoder(nn.Module):
-    """From light curves to a shorter sequence of tokens: embedding, blocks with a distilling between each two, norm."""
+    """Encoder of light curves to shorter sequences of tokens: embedding, blocks with distilling layers, norm."""
 
     def __init__(self, config: InformerConfig, scale: float) -> None:
         super().__init__()
@@ -307,7 +305,7 @@ class InformerEncoder(nn.Module):
     def forward(
         self, flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Tokens [B, S, D] and which of them are real, [B, S]; S is L halved, rounding up, in every distilling."""
+        """Return tokens [B, S, D] and their mask [B, S]; every distilling halves the length, rounding up."""
         observed = (pack_values(column, mask_BL) for column in (flux_BL, flux_err_BL, band_BL))
         stages = self._stages(TokenTimes(time_BL, band_BL, mask_BL))
         x_MD = self.dropout(self.time.embed(self.embed(*observed), stages[0]))
@@ -316,7 +314,7 @@ class InformerEncoder(nn.Module):
         return packing.unpack(self.time.finish(x_MD, stages[-1])), packing.mask_BS
 
     def _stages(self, times: TokenTimes) -> list[TokenTimes]:
-        """Return the times of each block's tokens: a distilled token is at the middle one of its three."""
+        """Return the times of each block's tokens; a distilled token has the time of the middle one of its three."""
         stages = [times]
         for _ in self.encoder.distillings:
             times = TokenTimes(halve(times.time_BL), halve(times.band_BL), halve(times.packed_BL))
@@ -325,7 +323,7 @@ class InformerEncoder(nn.Module):
 
 
 class InformerClassifier(nn.Module):
-    """Class of a long light curve, without metadata; sizes in :class:`InformerConfig`."""
+    """Classifier of long light curves, without metadata; sizes in :class:`InformerConfig`."""
 
     input_names = ("flux", "flux_err", "time", "band", "mask")
 
@@ -337,7 +335,7 @@ class InformerClassifier(nn.Module):
         self.apply(initialise)
 
     def fit_inputs(self, metadata_NF: NDArray[np.floating]) -> None:
-        """Learn nothing: the network reads no metadata."""
+        """Do nothing: the network has no metadata input."""
 
     def forward(
         self, flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor
@@ -348,12 +346,12 @@ class InformerClassifier(nn.Module):
 
 
 def masked_mean(x_BSD: Tensor, mask_BS: Tensor) -> Tensor:
-    """Mean [B, D] over the real places of a grid."""
+    """Return the mean [B, D] over the real tokens of a grid."""
     return (x_BSD * mask_BS[..., None]).sum(1) / mask_BS.sum(1, keepdim=True).clamp(min=1)
 
 
 def initialise(module: nn.Module) -> None:
-    """Glorot's uniform weights and zero biases for linear maps."""
+    """Initialise linear layers with Glorot's uniform weights and zero biases."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -370,14 +368,14 @@ N_FEATURES = 6
 
 
 class BandSummary(NamedTuple):
-    """Summary of each band [B, G]; fluxes are 0 where ``seen_BG`` is False.
+    """Summary of each band [B, G]; fluxes are 0 where ``present_BG`` is False.
 
     Attributes
     ----------
     present_BG : whether the band has an observation.
-    newest_BG, newest_err_BG : its newest flux and that one's error.
+    newest_BG, newest_err_BG : newest flux of the band and its error.
     age_BG : days from it to the newest observation of any band.
-    mean_BG, mean_err_BG : inverse-variance mean of its fluxes, and the error of that mean.
+    mean_BG, mean_err_BG : inverse-variance mean of the fluxes and its error.
     """
 
     present_BG: Tensor
@@ -388,7 +386,7 @@ class BandSummary(NamedTuple):
     mean_err_BG: Tensor
 
     def features(self) -> Tensor:
-        """Numbers of order one for a network, [B, G, K], all 0 for a band without observations."""
+        """Return features of order one, [B, G, K], all 0 for a band without observations."""
         columns = (
             torch.ones_like(self.newest_BG),
             self.newest_BG.asinh(),
@@ -403,9 +401,9 @@ class BandSummary(NamedTuple):
 def summarise(
     flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor, n_bands: int
 ) -> BandSummary:
-    """Summarise padded histories, each row in order of time, times counted from its newest observation (so negative).
+    """Summarise padded light curves, sorted by time, with (negative) times relative to the newest observation.
 
-    Fluxes are in units in which they are of order one; errors are positive, in padding too.
+    Fluxes are scaled to order one; errors are positive, in padding too.
     """
     band_G1 = torch.arange(n_bands, device=band_BL.device)[:, None]
     here_BGL = (band_BL[:, None] == band_G1) & mask_BL[:, None]
@@ -438,20 +436,20 @@ class PaddedHistory(NamedTuple):
 
     @property
     def newest_B1(self) -> Tensor:
-        """Place of each row's newest observation."""
+        """Column index of each row's newest observation."""
         return (self.mask_BL.sum(1, keepdim=True) - 1).clamp(min=0)
 
     def tail(self, count: int) -> "PaddedHistory":
-        """Return the newest ``count`` observations, oldest first; what a shorter row lacks is masked."""
+        """Return the newest ``count`` observations, oldest first; missing ones of shorter rows are masked."""
         newest_B1 = self.newest_B1
         place_BT = (newest_B1 - count + 1).clamp(min=0) + torch.arange(count, device=newest_B1.device)
-        # Masked places repeat the newest observation: they must hold something finite.
+        # Masked columns repeat the newest observation, because they must be finite.
         flux, flux_err, time, band = (column.gather(1, place_BT.minimum(newest_B1)) for column in self[:4])
         return PaddedHistory(flux, flux_err, time, band, place_BT <= newest_B1)
 
 
 class PaddedQueries(NamedTuple):
-    """Padded queries [B, Q]: when, relative to the same time as the history, and in which band."""
+    """Padded queries [B, Q]: times, relative to the same origin as the history, and bands."""
 
     time_BQ: Tensor
     band_BQ: Tensor
@@ -459,7 +457,7 @@ class PaddedQueries(NamedTuple):
 
 
 class InformerForecaster(nn.Module):
-    """See the module docstring; sizes in :class:`models.networks.informer.InformerConfig`."""
+    """Forecaster; see the module docstring; sizes in :class:`models.networks.informer.InformerConfig`."""
 
     input_names = ("flux", "flux_err", "time", "band", "mask", *QUERIES)
 
@@ -492,7 +490,7 @@ class InformerForecaster(nn.Module):
         return self.distribution(history, PaddedQueries(query_time_BQ, query_band_BQ, query_mask_BQ)).forecast()
 
     def distribution(self, history: PaddedHistory, queries: PaddedQueries) -> FluxDistribution:
-        """Predict as :meth:`forward` does, before the moments are taken: what a likelihood needs."""
+        """Return the distribution whose moments :meth:`forward` returns; the likelihood needs it."""
         scale_B1, origin_B1 = object_scale(history), history.time_BL.gather(1, history.newest_B1)
         history = history._replace(
             flux_BL=history.flux_BL / scale_B1,
@@ -527,8 +525,8 @@ class InformerForecaster(nn.Module):
 
 
 def object_scale(history: PaddedHistory) -> Tensor:
-    """Root mean square s of each history's fluxes and errors, [B, 1]: sqrt(mean(flux^2 + flux_err^2))."""
-    # Squares of fluxes as they are could overflow.
+    """Return the root mean square s of each history's fluxes and errors, [B, 1]: sqrt(mean(flux^2 + flux_err^2))."""
+    # Dividing by the peak avoids overflow of the squares.
     peak_B1 = torch.where(history.mask_BL, history.flux_BL.abs() + history.flux_err_BL, 0.0).amax(1, keepdim=True)
     square_BL = (history.flux_BL / peak_B1).square() + (history.flux_err_BL / peak_B1).square()
     total_B1 = torch.where(history.mask_BL, square_BL, 0.0).sum(1, keepdim=True)

@@ -1,20 +1,20 @@
-"""RoMAE (Zivanovic et al. 2025): a transformer for any modality, its masked autoencoder, and both on light curves.
+"""RoMAE (Zivanovic et al. 2025): a transformer for any modality, its masked autoencoder, and both for light curves.
 
-Any values at any real-valued positions, one row per object::
+The input is values at real-valued positions, one row per object::
 
     values [B, L, K] -> Linear K -> D, [CLS] -> depth x (x += Attention(RMSNorm x); x += FeedForward(RMSNorm x)) -> head
 
-Positions rotate queries and keys (``parts.positional``) and enter nowhere else, so without a [CLS] token the encoder
-sees differences of positions only: shifting a row changes nothing. The [CLS] token sits at position 0 on every axis,
-which is what lets the encoder recover where a token is.
+Positions are used only to rotate queries and keys (``parts.positional``), so without a [CLS] token the encoder sees
+differences of positions only, and shifting a row changes nothing. The [CLS] token is at position 0 on every axis, so
+that the encoder can recover absolute positions.
 
-Notable, where the released code settles or contradicts the text:
+Notable, where the released code clarifies or contradicts the text:
 
-- no biases in attention and feed-forward; SiLU; RMSNorm with eps 1e-12; no norm after the last block, the heads have
-  their own (dropout, RMSNorm, linear); only the input projection and the heads have a bias;
+- no biases in attention and feed-forward; SiLU; RMSNorm with eps 1e-12; no norm after the last block, because the heads
+  begin with one (dropout, RMSNorm, linear); only the input projection and the heads have a bias;
 - dropout follows the second feed-forward layer (text: the hidden layer);
-- stochastic depth drops a block's branch for a whole row with rate i / (depth - 1) of ``drop_path`` in block i (text:
-  m / N).
+- stochastic depth drops a block's branch for a whole row, in block i with probability ``drop_path`` * i / (depth - 1)
+  (text: m / N).
 
 Use::
 
@@ -24,26 +24,26 @@ Use::
     autoencoder = MaskedAutoencoder(n_values=2, n_axes=1, encoder=TINY, decoder=TINY_SHALLOW)
     prediction_BLK = autoencoder(values_BLK, position_BLA, mask_BL, hidden_BL)
 
-Values and positions may be those of patches of images or of points in time.
+Values and positions may be those of image patches or of points in time.
 
-On light curves (:class:`RoMAE`, :class:`RoMAEPretraining`) flux and error are values, band and time are positions::
+For light curves (:class:`RoMAE`, :class:`RoMAEPretraining`) flux and error are values, band and time are positions::
 
     (flux, flux_err) at (band index, days since the first observation) -> encoder -> mean of the tokens -> classes
 
-There is no band embedding and no metadata. A band is a position on an axis of its own, so its rotations encode the
-distance of two observations in band index as in days. Without a [CLS] token, the default and what the authors
-ran on ELAsTiCC, only these differences are known: "g then r" looks like "r then i".
+There is no band embedding and no metadata. The band index is a position on a separate axis, so rotations encode the
+difference of two observations in band index and in days. Without a [CLS] token, the default and the authors' choice for
+ELAsTiCC, only these differences are known: "g then r" looks like "r then i".
 
-Notable, where we depart from the run as coded:
+Notable differences from the released code:
 
-- flux and error pass through asinh(x / flux_scale). The released code computes band means and deviations and then feeds
-  the raw FLUXCAL values, which span decades: a linear layer followed by a norm keeps little more of a large flux than
-  its ratio to its error. ``flux_transform="none"`` is the released behaviour;
-- pretraining and classification share the input projection, so it moves with the encoder; the released code
+- flux and error are transformed by asinh(x / flux_scale). The released code uses raw FLUXCAL values, which span
+  decades; after a linear layer and a norm, little more than the ratio of a large flux to its error remains.
+  ``flux_transform="none"`` is the released behaviour;
+- pretraining and classification share the input projection, so it is transferred with the encoder; the released code
   re-initialises it.
 
-Legend: B batch, L length, V visible and W hidden tokens of the fullest row, S places (L plus a leading [CLS]), M packed
-tokens, K values of a token (2 of an observation), A axes (2 of a light curve), D width, O outputs, C classes, N
+Legend: B batch, L length, V visible and W hidden tokens of the fullest row, S positions (L plus a leading [CLS]), M
+packed tokens, K values of a token (2 of an observation), A axes (2 of a light curve), D width, O outputs, C classes, N
 objects, F metadata columns.
 """
 
@@ -66,7 +66,7 @@ Pooling = Literal["mean", "cls"]
 
 
 class RoMAEEncoderConfig(BaseModel):
-    """Sizes and rates of one encoder (or decoder); the rates are the released code's and 0 in its experiments."""
+    """Sizes and dropout rates of an encoder or decoder; the rates are 0, as in the released experiments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -94,7 +94,7 @@ BASE = RoMAEEncoderConfig(d_model=720, n_heads=12)
 
 
 class Embedded(NamedTuple):
-    """Tokens ready for an encoder: packed [M, D], where they sit, and the positions [B, S, A] of the places."""
+    """Input of an encoder: packed tokens [M, D], their packing, and positions [B, S, A] of the grid."""
 
     x_MD: Tensor
     packing: Packing
@@ -102,7 +102,7 @@ class Embedded(NamedTuple):
 
 
 class Embedding(nn.Module):
-    """Linear K -> D with bias, and a learned [CLS] token at position 0 of every axis where ``cls``."""
+    """Linear K -> D with bias and, if ``cls``, a learned [CLS] token at position 0 on every axis."""
 
     def __init__(self, n_values: int, width: int, cls: bool, dropout: float = 0.0) -> None:
         super().__init__()
@@ -140,13 +140,13 @@ class RoMAEBlock(nn.Module):
         )
 
     def forward(self, x_MD: Tensor, packing: Packing, position: Position) -> Tensor:
-        """Packed tokens in and out, [M, D]."""
+        """Transform packed tokens [M, D]."""
         mixed_MD = self.output_dropout(self.attention(self.norm1(x_MD), packing, position))
         x_MD = x_MD + self._drop(mixed_MD, packing)
         return x_MD + self._drop(self.feed_forward(self.norm2(x_MD)), packing)
 
     def _drop(self, branch_MD: Tensor, packing: Packing) -> Tensor:
-        """Stochastic depth (Huang et al. 2016): whole rows lose the branch, the others are scaled up."""
+        """Apply stochastic depth (Huang et al. 2016): drop the branch for whole rows and scale up the others."""
         if not self.training or self.drop_path == 0.0:
             return branch_MD
         scale_B = branch_MD.new_empty(packing.mask_BS.shape[0]).bernoulli_(1.0 - self.drop_path) / (
@@ -156,12 +156,12 @@ class RoMAEBlock(nn.Module):
 
 
 class RoMAEEncoder(nn.Module):
-    """Blocks under one rotation of the ``n_axes`` positions; nothing else, so that its parameters are the blocks'.
+    """Blocks that share one rotation by the positions on ``n_axes`` axes.
 
     Raises
     ------
     ValueError
-        When the width does not divide into heads, or a head into axes of even length.
+        If the width does not divide into heads, or a head into axes of even length.
     """
 
     def __init__(self, config: RoMAEEncoderConfig, n_axes: int) -> None:
@@ -172,7 +172,7 @@ class RoMAEEncoder(nn.Module):
         self.blocks = nn.ModuleList(RoMAEBlock(config, config.drop_path * i / last) for i in range(config.depth))
 
     def forward(self, x_MD: Tensor, packing: Packing, position_BSA: Tensor) -> Tensor:
-        """Encode packed tokens [M, D] at the positions [B, S, A] of their places."""
+        """Encode packed tokens [M, D] at positions [B, S, A]."""
         position = self._position(self.rotary.position(position_BSA))
         for block in self.blocks:
             x_MD = block(x_MD, packing, position)
@@ -190,12 +190,12 @@ class RoMAEEncoder(nn.Module):
 
 
 def make_head(width: int, n_outputs: int, dropout: float = 0.0) -> nn.Sequential:
-    """Dropout, RMSNorm, linear with bias: for a pooled row and for single tokens alike."""
+    """Return a head for pooled rows or single tokens: dropout, RMSNorm, linear with bias."""
     return nn.Sequential(nn.Dropout(dropout), nn.RMSNorm(width, NORM_EPS), nn.Linear(width, n_outputs))
 
 
 def pool(x_MD: Tensor, packing: Packing, pooling: Pooling) -> Tensor:
-    """One vector per row [B, D]: its [CLS] token, or the mean of its real tokens without it."""
+    """Return one vector per row [B, D]: its [CLS] token, or the mean of its other real tokens."""
     if pooling == "cls":
         return x_MD[: packing.mask_BS.shape[0]]
     first = int(packing.leading)
@@ -205,7 +205,10 @@ def pool(x_MD: Tensor, packing: Packing, pooling: Pooling) -> Tensor:
 
 
 def init_classifier(module: nn.Module) -> None:
-    """Start a classifier as released: weights from N(0, 0.02) cut at +-2, biases 0; autoencoders keep PyTorch's."""
+    """Initialise a classifier as released: weights from N(0, 0.02) truncated at +-2, biases 0.
+
+    Autoencoders keep PyTorch's initialisation.
+    """
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
@@ -221,8 +224,8 @@ class SequenceModel(nn.Module):
     Parameters
     ----------
     readout : "cls", "mean" or "token".
-    cls : whether there is a [CLS] token; default: only where it is read. Without one the network sees differences of
-        positions only.
+    cls : whether to add a [CLS] token; by default only for the "cls" readout. Without one the network sees differences
+        of positions only.
     """
 
     def __init__(
@@ -246,7 +249,7 @@ class SequenceModel(nn.Module):
         self.apply(init_classifier)
 
     def forward(self, values_BLK: Tensor, position_BLA: Tensor, mask_BL: Tensor) -> Tensor:
-        """Output per row [B, O], or per token [B, L, O]; values at empty places mean nothing."""
+        """Return outputs per row [B, O] or per token [B, L, O], arbitrary where there is no token."""
         embedded: Embedded = self.embedding(values_BLK, position_BLA, mask_BL)
         packing = embedded.packing
         x_MD = self.encoder(*embedded)
@@ -257,7 +260,7 @@ class SequenceModel(nn.Module):
 
 
 class MaskDecoder(nn.Module):
-    """From encoded visible tokens to the values of all: Linear enc -> dec, the mask token, blocks and a head."""
+    """Decoder of encoded visible tokens to the values of all tokens: linear layer, mask token, blocks and head."""
 
     def __init__(
         self,
@@ -276,7 +279,7 @@ class MaskDecoder(nn.Module):
         self.head = make_head(config.d_model, n_values, head_dropout)
 
     def forward(self, encoded: Embedded, position_BWA: Tensor, mask_BW: Tensor) -> Tensor:
-        """Values [B, V + W, K] of the visible and, after them, the hidden tokens; empty places mean nothing."""
+        """Return values [B, V + W, K] of the visible tokens, then the hidden ones, arbitrary where there is none."""
         leading = encoded.packing.leading
         x_BSD = encoded.packing.unpack(self.projection(encoded.x_MD))
         token_BWD = self.dropout(self.mask_token_D.to(x_BSD.dtype).expand(*mask_BW.shape, -1))
@@ -289,29 +292,29 @@ class MaskDecoder(nn.Module):
 
 
 class TokenSubset(NamedTuple):
-    """Some of the tokens of each row, moved to its beginning: their places [B, V] and which of these are real."""
+    """Selected tokens of each row, left-aligned: their column indices [B, V] and the mask of the real ones."""
 
     place_BV: Tensor
     mask_BV: Tensor
 
     @classmethod
     def of(cls, chosen_BL: Tensor) -> "TokenSubset":
-        """Move the chosen tokens together, in order."""
+        """Left-align the chosen tokens, in order."""
         count_B = chosen_BL.sum(1)
         width = max(int(count_B.max()), 1)
         place_BV = torch.argsort((~chosen_BL).to(torch.uint8), dim=1, stable=True)[:, :width]
         return cls(place_BV, torch.arange(width, device=count_B.device) < count_B[:, None])
 
     def take(self, x_BLK: Tensor) -> Tensor:
-        """[B, V, K] of [B, L, K]."""
+        """Gather [B, V, K] from [B, L, K]."""
         return x_BLK.take_along_dim(self.place_BV[..., None], dim=1)
 
 
 class MaskedAutoencoder(nn.Module):
-    """Reconstruct hidden tokens of any modality, asymmetrically (He et al. 2022).
+    """Asymmetric masked autoencoder (He et al. 2022) for any modality.
 
-    The encoder never sees a hidden token. The decoder, smaller and with its own rotation, sees the encoded visible
-    tokens and, after them, one shared token (zero at first) at the position of each hidden one.
+    The encoder sees the visible tokens only. The decoder, which is smaller and has its own rotation, sees the encoded
+    visible tokens and, after them, a shared learned token (initially zero) at the position of each hidden one.
     """
 
     def __init__(
@@ -329,14 +332,14 @@ class MaskedAutoencoder(nn.Module):
         self.decoder = MaskDecoder(encoder.d_model, n_values, n_axes, decoder, token_dropout=encoder.position_dropout)
 
     def forward(self, values_BLK: Tensor, position_BLA: Tensor, mask_BL: Tensor, hidden_BL: Tensor) -> Tensor:
-        """Values [B, L, K] as :func:`reconstruct` gives them."""
+        """Return the values [B, L, K] of :func:`reconstruct`."""
         return reconstruct(
             self.embedding, self.encoder, self.decoder, MaskedBatch(values_BLK, position_BLA, mask_BL, hidden_BL)
         )
 
 
 class MaskedBatch(NamedTuple):
-    """A batch with some of its real tokens hidden; values at hidden places are ignored."""
+    """Batch with some of its real tokens hidden, whose values are ignored."""
 
     values_BLK: Tensor
     position_BLA: Tensor
@@ -345,7 +348,7 @@ class MaskedBatch(NamedTuple):
 
 
 def reconstruct(embedding: Embedding, encoder: RoMAEEncoder, decoder: MaskDecoder, batch: MaskedBatch) -> Tensor:
-    """Values [B, L, K] of every real token, of the hidden ones from their positions alone; 0 at empty places."""
+    """Reconstruct the values [B, L, K] of all real tokens, hidden ones from their positions alone; 0 for padding."""
     visible, hidden = TokenSubset.of(batch.mask_BL & ~batch.hidden_BL), TokenSubset.of(batch.mask_BL & batch.hidden_BL)
     embedded = embedding(visible.take(batch.values_BLK), visible.take(batch.position_BLA), visible.mask_BV)
     encoded = embedded._replace(x_MD=encoder(*embedded))
@@ -358,10 +361,10 @@ def reconstruct(embedding: Embedding, encoder: RoMAEEncoder, decoder: MaskDecode
 
 
 def masked_mse(prediction_BLK: Tensor, target_BLK: Tensor, hidden_BL: Tensor) -> Tensor:
-    """Mean squared error of the hidden tokens' values, a scalar.
+    """Return the mean squared error of the hidden tokens' values, a scalar.
 
-    The released code divides by B times the largest number of hidden tokens of a row instead: missing ones count as
-    zeros there, and a row's weight depends on its batch-mates.
+    The released code divides by B times the largest number of hidden tokens in a row, so that a row's weight depends on
+    the other rows of the batch.
     """
     squares_BL = (prediction_BLK - target_BLK).square().mean(-1) * hidden_BL
     return squares_BL.sum() / hidden_BL.sum().clamp(min=1)
@@ -389,7 +392,7 @@ class RoMAEConfig(BaseModel):
 
 
 class RoMAE(nn.Module):
-    """The classifier; its embedding is the pooled encoder output, before the head's norm."""
+    """Classifier of light curves; its embedding is the pooled encoder output, before the head's norm."""
 
     input_names = INPUT_NAMES
 
@@ -403,7 +406,7 @@ class RoMAE(nn.Module):
         self.apply(init_classifier)
 
     def fit_inputs(self, metadata_NF: NDArray[np.floating]) -> None:
-        """Nothing to learn from metadata."""
+        """Do nothing: the network has no metadata input."""
 
     def forward(
         self, flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor
@@ -416,24 +419,24 @@ class RoMAE(nn.Module):
 
 
 def observed_values(flux_BL: Tensor, flux_err_BL: Tensor, config: RoMAEConfig) -> Tensor:
-    """Return the values [B, L, 2] of the observations' tokens, which pretraining reconstructs."""
+    """Return the values [B, L, 2] of the tokens, which are also the targets of pretraining."""
     values_BLK = torch.stack([flux_BL, flux_err_BL], dim=-1)
     return torch.asinh(values_BLK / config.flux_scale) if config.flux_transform == "asinh" else values_BLK
 
 
 def positions(time_BL: Tensor, band_BL: Tensor) -> Tensor:
-    """Band index and days since the first observation, [B, L, 2]."""
+    """Return the positions: band index and days since the first observation, [B, L, 2]."""
     return torch.stack([band_BL.to(time_BL.dtype), time_BL], dim=-1)
 
 
 class RoMAEPretraining(nn.Module):
-    """Masked pretraining on light curves: the flux and error of observations whose time and band alone are given.
+    """Masked pretraining on light curves: predicts the flux and error of hidden observations from time and band.
 
-    The recipe's masking decides what is hidden. RoMAE hides all it probes: the released ELAsTiCC run half of a light
-    curve (its text says 0.75, a config field that nothing reads 0.4). Observations that are probed but not hidden, as
-    in ASTROMER's scheme, stay visible to the encoder with the values the masking shows for them.
+    The recipe's masking selects the hidden observations. RoMAE hides all probed ones: half of a light curve in the
+    released ELAsTiCC run (0.75 in the text; an unused config field says 0.4). Observations that are probed but not
+    hidden, as in ASTROMER's scheme, stay visible to the encoder with the input values that the masking gives them.
 
-    Notable: the parts shared with :class:`RoMAE` bear the same names, ``embedding`` and ``encoder``.
+    Notable: the parts shared with :class:`RoMAE` have the same names, ``embedding`` and ``encoder``.
     """
 
     input_names = INPUT_NAMES
@@ -455,7 +458,7 @@ class RoMAEPretraining(nn.Module):
         mask_BL: Tensor,
         masking: Masking,
     ) -> Reconstruction:
-        """Reconstruct every real observation, hidden ones from time and band only; with the targets."""
+        """Reconstruct all real observations, hidden ones from time and band only; return them with the targets."""
         target_BLK = observed_values(flux_BL, flux_err_BL, self.config)
         input_BLK = target_BLK.take_along_dim(masking.source_BL[..., None], dim=1)
         batch = MaskedBatch(input_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)

@@ -1,57 +1,58 @@
-"""Kernels that mix values given queries, keys and a mask: exact attention, and four kinds cheaper than quadratic.
+"""Attention kernels, which mix values given queries, keys and a mask: exact attention and four approximations.
 
-Exact attention (Vaswani et al. 2017), by the fused kernel, is what every other kind is measured against. The others are
-Reformer, Linformer, Performer and ProbSparse (Informer). Queries and keys may be wider than values.
+Exact attention (Vaswani et al. 2017) uses the fused kernel. The approximations, of sub-quadratic cost, are Reformer,
+Linformer, Performer and ProbSparse (Informer). Queries and keys may be wider than values.
 
-Reformer attention (Kitaev et al. 2020): a token attends to the tokens whose hash agrees with its own.
+**Reformer** (Kitaev et al. 2020): a token attends to the tokens with the same hash.
 
-Tokens are sorted by (bucket, place) and cut into chunks; each chunk looks at itself and the one before, and there only
-at keys of the same bucket. Several rounds with rotations of their own are weighed by their softmax totals (appendix A).
+Tokens are sorted by (bucket, position) and cut into chunks; each chunk attends to keys of the same bucket in itself and
+the previous chunk. Several rounds with different rotations are weighted by their softmax totals (appendix A).
 
-Readings taken: keys are the queries scaled to length sqrt(E) (shared-QK; the softmax scale 1 / sqrt(E) then leaves a
-unit key, as the authors' code has it and the paper's text, which omits the scale, suggests); a token attends to itself
-only when it finds no other; a pair met in several rounds counts in each (appendix A's correction N_ij is left out); the
-first chunk has none before it, where the authors' code lets it see the last.
+Interpretations: keys are the queries scaled to length sqrt(E) (shared-QK; with the softmax scale 1 / sqrt(E) the key
+has unit length, as in the authors' code and as the text suggests, which omits the scale); a token attends to itself
+only if there is no other key; a pair that occurs in several rounds counts in each (without appendix A's correction
+N_ij); the first chunk has no previous one (in the authors' code this is the last chunk).
 
-Notable: the number of buckets is the row's own number of tokens over the chunk size, made even (hashes come in
-opposite pairs), and 1 up to one chunk, where it is exact attention with shared keys. Padding sorts behind everything,
-so it moves no chunk. The rotations are drawn once and kept with the weights.
+Notable: the number of buckets is the row's number of tokens divided by the chunk size, made even (hashes come in
+opposite pairs). Rows of up to one chunk have one bucket, which is exact attention with shared keys. Padding is sorted
+last, so it does not shift chunks. The rotations are drawn once and stored with the weights.
 
-Legend: B batch, S places, H heads, E head width, R rounds, G pairs of buckets, P chunks, C places in a chunk, X = 2C.
+Legend: B batch, S positions, H heads, E head width, R rounds, G pairs of buckets, P chunks, C positions in a chunk,
+X = 2C.
 
-Attention in time linear in the length: Linformer and Performer.
+**Linformer and Performer**: attention in time linear in the length.
 
 - ``LinformerAttention`` (Wang et al. 2020, eq 7): keys and values are replaced by K learned combinations of themselves.
-  The projections are shared by the heads and separate for keys and values. They have a fixed number of rows, so a row
-  of tokens has a longest length. Padded keys count as zero, and a combination that holds no real key at all is masked;
-  with the identity as projection it is therefore exact attention, padding or not. It cannot be causal: a combination
-  holds all keys.
-- ``PerformerAttention`` (Choromanski et al. 2021, FAVOR+): exp(q.k) is estimated without bias by positive random
-  features exp(w.x - |x|^2 / 2) (lemma 1) whose directions w are orthogonal in blocks of E (section 2.4). The released
-  code adds 1e-6 to each feature against division by zero; here the features are scaled so that the largest is 1 and
-  only a denominator of zero is guarded, which keeps the estimate unbiased. There are no weights to drop: no dropout.
+  The projections are shared by the heads and separate for keys and values. Their fixed number of rows limits the length
+  of a row of tokens. Padded keys count as zero, and a combination without any real key is masked; with the identity as
+  projection it is therefore exact attention, with or without padding. It cannot be causal, because a combination
+  contains all keys.
+- ``PerformerAttention`` (Choromanski et al. 2021, FAVOR+): positive random features exp(w.x - |x|^2 / 2) (lemma 1)
+  estimate exp(q.k) without bias; the directions w are orthogonal in blocks of E (section 2.4). The released code adds
+  1e-6 to each feature to avoid division by zero; here the features are scaled so that the largest is 1 and only a zero
+  denominator is replaced, which keeps the estimate unbiased. There are no attention weights, so there is no dropout.
 
-Legend: B batch, S places, H heads, E head width, N longest row, K projected keys, M features, C places in a chunk,
-P chunks, V = E + 1.
+Legend: B batch, S positions, H heads, E head width, N longest row, K projected keys, M features, C positions in a
+chunk, P chunks, V = E + 1.
 
-ProbSparse attention (Informer, Zhou et al. 2021): softmax for the most selective queries only.
+**ProbSparse** (Informer, Zhou et al. 2021): softmax for the most selective queries only.
 
-A query whose scores over a few sampled keys are uneven attends exactly; the others take the mean of the values or, when
-causal, their running sum, as the released code does. Two readings, which differ everywhere:
+Queries with uneven scores over a few sampled keys attend exactly; the others get the mean of the values or, if causal,
+their running sum, as in the released code. There are two variants:
 
-- `released`: each query samples u = factor * ceil(ln n) keys of its own, with replacement; its measure is the largest
-  score minus the sum of the scores over n (over n, not over the size of the sample), of scores without scale.
+- `released`: each query samples its own u = factor * ceil(ln n) keys, with replacement; its measure is the largest
+  score minus the sum of the scores divided by n (not by the size of the sample), with unscaled scores.
 - `paper`: all queries share one sample of u = floor(factor * ln n) keys without replacement; the measure is logsumexp
-  minus the mean, of scaled scores (eq 2, before the paper bounds it). One matrix product, so much the faster.
+  minus mean, with scaled scores (eq 2, before the paper bounds it). It is faster, because it is one matrix product.
 
-Notable: the released code knows no padding and samples anew at each call, so that its answers change from call to call.
-Here n is the row's own number of tokens, samples are ranks among them, and outside training the uniform numbers behind
-the samples are drawn once and kept with the weights: a row's answer depends on nothing but the row (up to rounding,
-which can swap queries whose measures are all but equal). Training draws anew, as released. With u = n it is exact
-attention. The released code constructs a dropout and never applies it; here it applies to the softmax.
+Notable: the released code ignores padding and draws new samples at each call, so its output changes from call to call.
+Here n is the row's number of tokens, samples are ranks among them, and outside training the uniform random numbers of
+the samples are drawn once and stored with the weights: a row's output depends on the row alone (up to rounding, which
+can swap queries with almost equal measures). Training draws new numbers, as released. With u = n it is exact attention.
+The released code constructs a dropout and never applies it; here it applies to the softmax.
 
-Legend: B batch, S places, H heads, E head width, U sampled keys, K attending queries, Q query places of a sample (S, or
-1 where all queries share one), T rows of the frozen table.
+Legend: B batch, S positions, H heads, E head width, U sampled keys, K attending queries, Q queries of a sample (S, or 1
+if all queries share one), T rows of the table of random numbers.
 """
 
 import math
@@ -62,7 +63,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MASKED = -1e9  # finite: a row with nothing to look at stays finite, in the backward pass too
+MASKED = -1e9  # finite, so that a row without keys stays finite, in the backward pass too
 
 
 class ExactAttention(nn.Module):
@@ -75,7 +76,7 @@ class ExactAttention(nn.Module):
     def forward(
         self, query_BHQE: Tensor, key_BHSE: Tensor, value_BHSE: Tensor, mask_BS: Tensor, dropout: float = 0.0
     ) -> Tensor:
-        """Mix the values of the keys in ``mask_BS``, [B, H, Q, E]; a causal query sees places up to its own."""
+        """Mix the values of the keys in ``mask_BS``, [B, H, Q, E]; a causal query attends up to its own position."""
         exporting, scale = torch.compiler.is_exporting(), value_BHSE.shape[-1] ** -0.5
         if exporting and not self.causal:
             query_BHQX, key_BHSX = _with_mask(query_BHQE, key_BHSE, mask_BS)
@@ -87,7 +88,7 @@ class ExactAttention(nn.Module):
             place_S = torch.arange(mask_BS.shape[1], device=mask_BS.device)
             visible_BQS = visible_BQS & (place_S[None, :] <= place_S[:, None])
         bias_B1QS = bias_where(visible_BQS, query_BHQE.dtype)[:, None]
-        if exporting:  # the tracer takes the fused kernel apart into three times as many operations
+        if exporting:  # the tracer decomposes the fused kernel into three times as many operations
             score_BHQS = (query_BHQE * scale) @ key_BHSE.transpose(2, 3) + bias_B1QS
             mixed_BHQE = score_BHQS.softmax(-1) @ value_BHSE
             return mixed_BHQE
@@ -95,9 +96,9 @@ class ExactAttention(nn.Module):
 
 
 def _with_mask(query_BHQE: Tensor, key_BHSE: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and key of one more channel, X = E + 1, whose product is what hides a key.
+    """Return query and key with one more channel, X = E + 1, whose product masks the key.
 
-    An exported graph adds no table of all pairs to the scores then, which takes it as long as a product.
+    An exported graph then need not add a bias for all pairs to the scores, which takes as long as a matrix product.
     """
     zero_H11 = key_BHSE.new_zeros(key_BHSE.shape[1], 1, 1)
     bias_BHS1 = torch.where(mask_BS[:, None, :, None], zero_H11, MASKED)
@@ -105,14 +106,14 @@ def _with_mask(query_BHQE: Tensor, key_BHSE: Tensor, mask_BS: Tensor) -> tuple[T
 
 
 def bias_where(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what to add to the scores so that only what is ``visible`` counts."""
+    """Return the bias that masks scores where ``visible`` is False."""
     return torch.where(visible, 0.0, MASKED).to(dtype)
 
 
 def ranks(mask_BS: Tensor) -> Tensor:
-    """Rank of each real token among its row's, [B, S]: what a place is called when padding must not matter.
+    """Return the rank of each real token in its row, [B, S], which does not depend on padding.
 
-    Empty places take the ranks after the real ones, so that each row is a permutation.
+    Empty positions get the ranks after the real ones, so that each row is a permutation.
     """
     real_BS = mask_BS.long()
     empty_BS = real_BS.sum(1, keepdim=True) + (1 - real_BS).cumsum(1)
@@ -120,15 +121,15 @@ def ranks(mask_BS: Tensor) -> Tensor:
 
 
 def inverse(permutation: Tensor) -> Tensor:
-    """Inverse of each permutation along the last axis."""
+    """Return the inverse of each permutation along the last axis."""
     place = torch.arange(permutation.shape[-1], device=permutation.device)
     return torch.zeros_like(permutation).scatter(-1, permutation, place.expand_as(permutation))
 
 
 def chunked(x: Tensor, axis: int, chunk: int, fill: float = 0.0) -> Tensor:
-    """Cut an axis into chunks (two axes: which chunk, where in it), the end of the last chunk filled.
+    """Split an axis into two, chunk and position in the chunk; the last chunk is filled up with ``fill``.
 
-    An exported graph gets one chunk more than it needs: the tracer takes a single one for a constant of the graph.
+    During export there is one extra chunk, because the tracer would treat a single chunk as a constant.
     """
     places = x.shape[axis]
     chunks = (places + chunk - 1) // chunk + int(torch.compiler.is_exporting())
@@ -137,7 +138,7 @@ def chunked(x: Tensor, axis: int, chunk: int, fill: float = 0.0) -> Tensor:
 
 
 def take_places(x_BHSE: Tensor, place_BHK: Tensor) -> Tensor:
-    """Vectors [B, H, K, E] at the given places of each head (whole rows by number: no index as wide as the data)."""
+    """Return the vectors [B, H, K, E] at the given positions of each head, without an index as wide as the data."""
     batch, heads, places, width = x_BHSE.shape
     first_BH1 = torch.arange(batch * heads, device=x_BHSE.device).view(batch, heads, 1) * places
     taken = x_BHSE.reshape(batch * heads * places, width).index_select(0, (first_BH1 + place_BHK).flatten())
@@ -148,7 +149,7 @@ SELF = -1e5  # more than MASKED, less than any other key
 
 
 class ReformerAttention(nn.Module):
-    """See the module docstring; rows longer than ``max_length`` fill their buckets further."""
+    """See the module docstring; rows longer than ``max_length`` have larger buckets."""
 
     rotation_REG: Tensor
 
@@ -160,7 +161,7 @@ class ReformerAttention(nn.Module):
     def forward(
         self, query_BHSE: Tensor, key_BHSE: Tensor, value_BHSE: Tensor, mask_BS: Tensor, dropout: float = 0.0
     ) -> Tensor:
-        """Mix the values of the keys in ``mask_BS``, [B, H, S, E]; ``key_BHSE`` as :func:`shared_key` makes it."""
+        """Mix the values of the keys in ``mask_BS``, [B, H, S, E]; ``key_BHSE`` comes from :func:`shared_key`."""
         bucket_BHRS = self._buckets(query_BHSE.detach(), mask_BS)
         places = mask_BS.shape[1]
         order_BHRS = (bucket_BHRS * places + torch.arange(places, device=mask_BS.device)).argsort(3)
@@ -179,7 +180,7 @@ class ReformerAttention(nn.Module):
         return (mixed_BHRSE * total_BHRS1.softmax(2).to(value_BHSE.dtype)).sum(2)
 
     def _buckets(self, query_BHSE: Tensor, mask_BS: Tensor) -> Tensor:
-        """Bucket of each token in each round, [B, H, R, S]: the nearest of +-G directions; padding has the last."""
+        """Return each token's bucket in each round, [B, H, R, S]: nearest of +-G directions; padding gets the last."""
         count_B = mask_BS.sum(1)
         pairs = self.rotation_REG.shape[2]
         pairs_B = torch.where(count_B > self.chunk, (count_B + 2 * self.chunk - 1) // (2 * self.chunk), 0)
@@ -187,11 +188,11 @@ class ReformerAttention(nn.Module):
         near_BHRSG = torch.einsum("bhse,reg->bhrsg", query_BHSE, self.rotation_REG)
         near_BHRSG = torch.cat([near_BHRSG, -near_BHRSG], dim=4)
         used_BG = torch.cat([used_BG, used_BG], dim=1)
-        near_BHRSG = torch.where(used_BG[:, None, None, None], near_BHRSG, MASKED)  # none used: all in the first bucket
+        near_BHRSG = torch.where(used_BG[:, None, None, None], near_BHRSG, MASKED)  # if none is used, bucket 0 for all
         return torch.where(mask_BS[:, None, None], near_BHRSG.argmax(4), 2 * pairs)
 
     def _bias(self, bucket_BHRS: Tensor, place_BHRS: Tensor) -> Tensor:
-        """Return the bias [B, H, R, P, C, X]: what each sorted token may see of its chunk and of the one before."""
+        """Return the bias [B, H, R, P, C, X] that masks keys of other buckets in this chunk and the previous one."""
         bucket_BHRPC, place_BHRPC = (chunked(x_BHRS, 3, self.chunk, -1) for x_BHRS in (bucket_BHRS, place_BHRS))
         visible_BHRPCX = bucket_BHRPC[..., None] == _with_previous(bucket_BHRPC, -1)[..., None, :]
         other_BHRPC1, own_BHRP1X = place_BHRPC[..., None], _with_previous(place_BHRPC, -1)[..., None, :]
@@ -208,7 +209,7 @@ def shared_key(query_BHSE: Tensor) -> Tensor:
 
 
 def _with_previous(x: Tensor, fill: float) -> Tensor:
-    """Put the chunk before (axis 3) in front of each chunk's places (axis 4)."""
+    """Prepend the previous chunk (axis 3) to the positions of each chunk (axis 4)."""
     rest = (0, 0) * (x.ndim - 4)
     return torch.cat([F.pad(x, (*rest, 1, 0), value=fill)[:, :, :, :-1], x], dim=4)
 
@@ -218,7 +219,7 @@ def _sorted(x_BHSE: Tensor, order_BHRS: Tensor) -> Tensor:
 
 
 def _unsorted(x_BHRPCE: Tensor, order_BHRS: Tensor) -> Tensor:
-    """Back from chunks to places, [B, H, R, S, E]."""
+    """Return chunks to the original order, [B, H, R, S, E]."""
     x_BHRSE = x_BHRPCE.flatten(3, 4)
     taken = take_places(x_BHRSE.flatten(0, 1), inverse(order_BHRS).flatten(0, 1))
     return taken.view(*order_BHRS.shape, taken.shape[3])
@@ -228,7 +229,7 @@ CHUNK = 64
 
 
 class LinformerAttention(nn.Module):
-    """See the module docstring; weights begin as N(0, 1/K), the scale of the paper's random projections."""
+    """See the module docstring; weights are initialised from N(0, 1/K), as the paper's random projections."""
 
     def __init__(self, n_projected: int, max_length: int) -> None:
         super().__init__()
@@ -241,7 +242,7 @@ class LinformerAttention(nn.Module):
     ) -> Tensor:
         """Mix combinations of the values of the keys in ``mask_BS``, [B, H, S, E].
 
-        A grid of more than ``max_length`` places raises ValueError; an exported graph refuses rows of more tokens.
+        A grid of more than ``max_length`` positions raises ValueError; an exported graph fails on longer rows.
         """
         longest = self.key_NK.shape[0]
         if not torch.compiler.is_exporting() and mask_BS.shape[1] > longest:
@@ -253,14 +254,14 @@ class LinformerAttention(nn.Module):
         return mixed
 
     def _rows(self, weight_NK: Tensor, mask_BS: Tensor) -> Tensor:
-        """Return the projection's row of each place's rank, [B, S, K]; zero for padding."""
+        """Return the row of the projection for each token's rank, [B, S, K]; zero for padding."""
         rank_BS = torch.where(mask_BS, ranks(mask_BS), 0)
         weight_BSK = weight_NK.index_select(0, rank_BS.flatten()).view(*mask_BS.shape, -1)
         return torch.where(mask_BS[..., None], weight_BSK, 0.0)
 
 
 class PerformerAttention(nn.Module):
-    """See the module docstring; the features are drawn once and kept with the weights."""
+    """See the module docstring; the features are drawn once and stored with the weights."""
 
     feature_ME: Tensor
 
@@ -272,7 +273,7 @@ class PerformerAttention(nn.Module):
     def forward(
         self, query_BHSE: Tensor, key_BHSE: Tensor, value_BHSE: Tensor, mask_BS: Tensor, dropout: float = 0.0
     ) -> Tensor:
-        """Mix the values of the keys in ``mask_BS``, [B, H, S, E]; ``dropout`` has nothing to act on."""
+        """Mix the values of the keys in ``mask_BS``, [B, H, S, E]; ``dropout`` is ignored."""
         real_B1S1 = mask_BS[:, None, :, None]
         query_BHSM = self._log_features(query_BHSE)
         query_BHSM = (query_BHSM - query_BHSM.amax(3, keepdim=True)).exp()
@@ -292,7 +293,7 @@ class PerformerAttention(nn.Module):
 
 
 def orthogonal_features(n_features: int, width: int) -> Tensor:
-    """Gaussian directions [M, E], orthogonal in blocks of E, with the lengths of Gaussian vectors."""
+    """Draw Gaussian directions [M, E], orthogonal in blocks of E, with the lengths of Gaussian vectors."""
     blocks = [_random_rotation(width) for _ in range(-(-n_features // width))]
     length_M1: Tensor = torch.randn(n_features, width).norm(dim=1, keepdim=True)
     return torch.cat(blocks)[:n_features] * length_M1
@@ -300,7 +301,7 @@ def orthogonal_features(n_features: int, width: int) -> Tensor:
 
 def _random_rotation(width: int) -> Tensor:
     orthogonal_EE, triangle_EE = torch.linalg.qr(torch.randn(width, width))
-    # LAPACK fixes the signs of the columns, which would leave out half of all directions and bias the estimate.
+    # LAPACK fixes the signs of the columns, which would exclude half of all directions and bias the estimate.
     rotation_EE: Tensor = (orthogonal_EE * triangle_EE.diagonal().sign()).T
     return rotation_EE
 
@@ -311,7 +312,7 @@ def _mix(query_BHSM: Tensor, key_BHSM: Tensor, value_BHSV: Tensor) -> Tensor:
 
 
 def _mix_before(query_BHSM: Tensor, key_BHSM: Tensor, value_BHSV: Tensor) -> Tensor:
-    """Mix values over the keys up to each query's place: running sums between chunks, a triangle within each."""
+    """Mix values over the keys up to each query: running sums over previous chunks, lower triangle in its own."""
     query_BHPCM, key_BHPCM, value_BHPCV = (chunked(x, 2, CHUNK) for x in (query_BHSM, key_BHSM, value_BHSV))
     sums_BHPMV = (key_BHPCM.transpose(3, 4) @ value_BHPCV).cumsum(2)
     before_BHPMV = F.pad(sums_BHPMV, (0, 0, 0, 0, 1, 0))[:, :, :-1]
@@ -324,20 +325,20 @@ Sparsity = Literal["released", "paper"]
 
 _smaller: Callable[[int, int], int] = torch.sym_min
 
-TABLE_ROWS = 512  # queries that far apart in a row share their uniform numbers
+TABLE_ROWS = 512  # queries this far apart in a row share their random numbers
 
 
 class Sample(NamedTuple):
-    """Places of the sampled keys, [B, Q, U], and which of the U a row uses, [B, U]."""
+    """Positions of the sampled keys, [B, Q, U], and mask of the U that each row uses, [B, U]."""
 
     place_BQU: Tensor
     used_BU: Tensor
 
 
 def sample_size(length: int, factor: float, sparsity: Sparsity) -> int:
-    """Return u, the number of sampled keys and of attending queries of a row of ``length`` tokens.
+    """Return u, the number of sampled keys and of attending queries for a row of ``length`` tokens.
 
-    At least one; in the paper's reading two, because by its measure all queries are alike on a single key.
+    At least one; at least two with ``paper``, whose measure is the same for all queries with a single key.
     """
     logarithm = math.log(max(length, 1))
     if sparsity == "released":
@@ -346,7 +347,7 @@ def sample_size(length: int, factor: float, sparsity: Sparsity) -> int:
 
 
 class ProbSparseAttention(nn.Module):
-    """See the module docstring; rows longer than ``max_length`` sample as many keys as one of ``max_length``."""
+    """See the module docstring; rows longer than ``max_length`` sample as many keys as rows of ``max_length``."""
 
     size_N: Tensor
     uniform_TU: Tensor
@@ -366,7 +367,7 @@ class ProbSparseAttention(nn.Module):
         return self.attend(query_BHSE, key_BHSE, value_BHSE, mask_BS, self.sample(mask_BS), dropout)
 
     def sample(self, mask_BS: Tensor) -> Sample:
-        """Keys to measure by: the frozen draw, or a new one in training."""
+        """Sample keys with the stored random numbers, or with new ones in training."""
         rank_BS = ranks(mask_BS)
         count_B1 = mask_BS.sum(1, keepdim=True).clamp(min=1)
         size_B1 = self.size_N[count_B1.clamp(max=len(self.sizes) - 1)]
@@ -376,7 +377,7 @@ class ProbSparseAttention(nn.Module):
         if self.sparsity == "released":
             uniform_BQU = uniform_TU[:, :slots][rank_BS % TABLE_ROWS]
             start_BQU, width_BQU = torch.zeros_like(slot_U), count_B1[..., None]
-        else:  # one key from each of u stretches of the row: no two are the same
+        else:  # one key from each of u segments of the row, so that all are different
             uniform_BQU = uniform_TU[:, None, :slots]
             start_BQU = (slot_U * count_B1 // size_B1)[:, None]
             width_BQU = ((slot_U + 1) * count_B1 // size_B1)[:, None] - start_BQU
@@ -386,13 +387,13 @@ class ProbSparseAttention(nn.Module):
         return Sample(place_BX.view(pick_BQU.shape), slot_U < size_B1)
 
     def _slots(self, places: int) -> int:
-        """Slots that any row of a grid this wide can use; an exported graph, whose width is open, has them all."""
+        """Return the maximum u of rows in a grid of this width; all slots in an exported graph of dynamic width."""
         if torch.compiler.is_exporting():
             return self.sizes[-1]
         return self.sizes[min(places, len(self.sizes) - 1)]
 
     def measure(self, query_BHSE: Tensor, key_BHSE: Tensor, mask_BS: Tensor, sample: Sample, scale: float) -> Tensor:
-        """Measure how uneven each query's scores are, [B, H, S]; ``MASKED`` outside ``mask_BS``."""
+        """Return the unevenness of each query's scores, [B, H, S]; ``MASKED`` outside ``mask_BS``."""
         used_B11U = sample.used_BU[:, None, None]
         score_BHSU = _sampled_scores(query_BHSE, key_BHSE, sample.place_BQU)
         if self.sparsity == "released":
@@ -408,7 +409,7 @@ class ProbSparseAttention(nn.Module):
     def attend(
         self, query_BHSE: Tensor, key_BHSE: Tensor, value_BHSE: Tensor, mask_BS: Tensor, sample: Sample, dropout: float
     ) -> Tensor:
-        """Attention of the queries that ``sample`` finds most selective; for the rest, the mean or running sum."""
+        """Compute attention for the most selective queries; the others get the mean or running sum."""
         places, scale = mask_BS.shape[1], value_BHSE.shape[-1] ** -0.5
         measure_BHS = self.measure(query_BHSE.detach(), key_BHSE.detach(), mask_BS, sample, scale)
         top_BHK = measure_BHS.topk(_smaller(sample.used_BU.shape[1], places)).indices
@@ -433,10 +434,10 @@ class ProbSparseAttention(nn.Module):
 
 
 def _sampled_scores(query_BHSE: Tensor, key_BHSE: Tensor, place_BQU: Tensor) -> Tensor:
-    """Scores [B, H, S, U] of each query with its sampled keys, without scale.
+    """Return the unscaled scores [B, H, S, U] of each query with its sampled keys.
 
-    Copying each query's keys together takes U * E numbers a query, all its scores S: up to U * E places, about 1,200 to
-    2,000 at the usual sizes, it is faster and smaller to compute them all and pick.
+    Gathering the sampled keys takes U * E numbers per query, computing all scores takes S. For up to U * E positions
+    (about 1,200 to 2,000 at the usual sizes) it is faster and smaller to compute all scores and select from them.
     """
     (batch, heads, places, width), (_, queries, slots) = key_BHSE.shape, place_BQU.shape
     if queries != 1 and (torch.compiler.is_exporting() or places <= slots * width):

@@ -1,13 +1,13 @@
-"""Time encodings: how an observation's time enters a transformer, chosen by one field of its configuration.
+"""Time encodings of transformers, selected by a config field.
 
-This module has those that enter through the attention scores, and the rotary one; those that combine with the token's
-content are in ``models.networks.parts.positional_content``.
+This module has the encodings that change attention scores, including the rotary one; those that modify the tokens are
+in ``models.networks.parts.positional_content``.
 
-A network gets one from :func:`time_encoding` and calls its three hooks; each encoding implements some of them::
+A network creates its encoding with :func:`time_encoding` and calls three hooks; each encoding implements some of them::
 
-    x_ND = time.embed(x_ND, times)               # before the first block, tokens of width time.content_width
-    position = time.position(times)              # passed to every block's attention
-    x_MD = time.finish(x_MD, times)              # after the last block
+    x_ND = time.embed(x_ND, times)              # before the first block, tokens of width time.content_width
+    position = time.position(times)             # passed to every block's attention
+    x_MD = time.finish(x_MD, times)             # after the last block
 
 PE(t) stands for D sinusoids: the sine (even i) or cosine (odd i) of omega_i t, omega_i = base^(-c i / D), i = 0 .. D-1,
 with t in days. The encodings::
@@ -20,54 +20,55 @@ with t in days. The encodings::
     concat      [x || PE(t)], half and half, omega learned; x is embedded at half the width
     pea         x + PE(t) after the last block; the blocks see content alone
     modulation  x * gamma1_b(t) + gamma2_b(t), Fourier series of H harmonics of 2 pi t / T_max for each band b
-    rotary      queries and keys turned by angles t * base^(-2i/E); scores depend on time differences alone
+    rotary      queries and keys rotated by angles t * base^(-2i/E); scores depend on time differences alone
 
 Sources: Moreno et al. 2023, "Positional encodings for light curve transformers", and the branch of ASTROMER's code with
 it, for the first seven; Donoso-Oliva et al. 2023 (ASTROMER) and Astro-MoE eq 6 for PE(t); Li et al. 2021 for learnable
 Fourier features; Ke et al. 2021 for TUPE; ATAT (Cabrera-Vives et al. 2024) and Astro-MoE eq 7 for the modulation; RoMAE
 for continuous rotary positions.
 
-Where texts and released code disagree, and the default taken here:
+Where papers and released code disagree, and the default here ("branch" is the branch of ASTROMER's code):
 
-- *2 pi*. The text of the encodings' paper has omega_j = 2 pi / 1000^(j/d); no released code has the 2 pi, and Astro-MoE
-  eq 6 has none. Default: none (``pe_two_pi``). The modulation has its 2 pi everywhere, a rotary angle nowhere.
-- *Base and c*. ASTROMER v0 and v2 always use base 10,000 and c = 2, whatever is configured (the arguments are dropped
-  on the way); the branch of the encodings' paper honours 1,000 and c = 1; Astro-MoE eq 6 is 1,000 and c = 2; ATAT's
-  ablation is 1,500 (its T_max) and c = 2. Default: eq 6. All count i over every channel, so c = 2 spans base^2.
+- *2 pi*. The text of Moreno et al. has omega_j = 2 pi / 1000^(j/d); no released code has the 2 pi, and neither has
+  Astro-MoE eq 6. Default: none (``pe_two_pi``). The modulation always has its 2 pi, a rotary angle never.
+- *Base and c*. ASTROMER v0 and v2 always use base 10,000 and c = 2, because they ignore the configured values; the
+  branch uses 1,000 and c = 1; Astro-MoE eq 6 is 1,000 and c = 2; ATAT's ablation is 1,500 (its T_max) and c = 2.
+  Default: eq 6. In all of them i counts every channel, so c = 2 spans base^2.
 - *fourier*. The text has 64 hidden units, the code 128 (default). Li et al. learn omega as well; here it is fixed. The
-  branch also feeds the perceptron bare days (``fourier_input = "time"``).
-- *tupe*. TUPE scales both terms by 1/sqrt(2 E), the branch by 1/sqrt(E) (default; ``tupe_halved`` for TUPE's). TUPE
-  gives scores with [CLS] parameters of their own; ASTROMER has no [CLS], so the branch has none. Here a [CLS] has no
-  position, its positional scores are 0: a constant for it as query would cancel in the softmax, one for it as key is
-  what the query's product with its content key's bias can learn.
-- *concat*. The class in the branch calls an attribute that is not there, so it never ran; this is the text's.
-- *pea*. A classifier that reads [CLS] would never see time, so a [CLS] gets the mean PE(t) of its row, exactly what a
-  mean over tokens gets.
-- *recurrent* needs an order: that of the tokens as stored, which is that of time for every featurised light curve.
-- *modulation*. Harmonic 0 is there, so a constant is. It also encodes the band; the others do not, and
-  multiband networks can add a learned vector per band.
+  branch can also use the time in days as the input of the perceptron (``fourier_input = "time"``).
+- *tupe*. TUPE scales both terms by 1/sqrt(2 E) (``tupe_halved``), the branch by 1/sqrt(E) (default). TUPE has separate
+  parameters for scores with [CLS]; ASTROMER has no [CLS], so the branch has none. Here the positional scores of a [CLS]
+  are 0: a constant for it as query would cancel in the softmax, and one for it as key can be learned from the product
+  of the query with the bias of its content key.
+- *concat*. The class in the branch calls an attribute that does not exist and cannot run; this follows the text.
+- *pea*. A classifier that reads only the [CLS] would not see time, so a [CLS] gets the mean PE(t) of its row, as a mean
+  over tokens does.
+- *recurrent* depends on the order of the tokens, which is that of time for every featurised light curve.
+- *modulation* includes harmonic 0, a constant. It also encodes the band; the others do not, and multiband networks can
+  add a learned vector per band.
 
-Single precision holds PE(t) and rotary angles to 1e-4 rad at 1,000 days, times 2 pi with ``pe_two_pi``: never feed MJD.
+In single precision PE(t) and rotary angles are accurate to 1e-4 rad at 1,000 days (times 2 pi with ``pe_two_pi``):
+never pass MJD.
 
-Continuous axial rotary position embedding (p-RoPE), for real-valued positions on any number of axes. A head of E
-channels is cut into A equal axes of a = E / A channels. Axis j turns its pairs of channels by the angles position_j *
-theta_i, theta_i = base^(-2i/a), i = 0 .. a/2 - 1, so that the product of a query and a key depends on the difference of
-their positions alone. Only n = floor(p a / 2) of the frequencies turn; the other pairs do not rotate and carry content,
-whatever the position (p-RoPE).
+Continuous axial rotary position embedding (p-RoPE) supports real-valued positions on any number of axes. The E channels
+of a head are divided into A equal axes of a = E / A channels. Axis j rotates its pairs of channels by the angles
+position_j * theta_i, theta_i = base^(-2i/a), i = 0 .. a/2 - 1, so that the product of a query and a key depends only on
+the difference of their positions. Only n = floor(p a / 2) of the pairs rotate; the others carry content independent of
+position (p-RoPE).
 
 Notable of the rotation:
 
-- which frequencies turn: RoMAE's text says that "only the smallest p percent" of theta are kept, its released code
-  keeps the *highest*, as Barbero et al. do. Default: the code's; ``keep="lowest"`` is the text's reading;
-- channels are paired first half with second half within each axis (as in GPT-NeoX), not with their neighbours;
-- an axis of odd length would silently widen queries and keys in the released code; here it is an error;
-- angles are computed in single precision: good to 1e-4 rad at a position of 1,000, to 1e-2 rad at a Modified Julian
-  Date of 60,000. **Never feed MJD**, subtract the first observation's time before.
+- rotating frequencies: RoMAE's text says that "only the smallest p percent" of theta are kept; its released code keeps
+  the *highest* (default), as Barbero et al. do. ``keep="lowest"`` follows the text;
+- the first half of the channels of each axis is paired with the second half (as in GPT-NeoX), not with neighbours;
+- an axis of odd length is an error; the released code would silently widen queries and keys;
+- angles are computed in single precision: accurate to 1e-4 rad at a position of 1,000, to 1e-2 rad at a Modified Julian
+  Date of 60,000. **Never pass MJD**; subtract the first observation's time.
 
 Sources: RoMAE (Zivanovic et al. 2025), section "continuous axial RoPE"; Barbero et al. 2025, "Round and round we go",
 for p-RoPE; Su et al. 2021 for the rotation.
 
-Legend: B batch, L length, S places (L plus a leading [CLS] place where there is one), D width, H heads, E channels of a
+Legend: B batch, L length, S grid positions (L, plus a leading one for a [CLS] token), D width, H heads, E channels of a
 head, A axes, P = E / (2 A) pairs of channels in an axis.
 """
 
@@ -97,16 +98,16 @@ Keep = Literal["highest", "lowest"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rotation:
-    """Cosine and sine [B, 1, S, A, P] of each place's angles; calling it turns a query and a key.
+    """Cosine and sine [B, 1, S, A, P] of each token's angles; calling it rotates a query and a key.
 
-    Computed once and used by every head and layer.
+    Computed once for all heads and layers.
     """
 
     cos_B1SAP: Tensor
     sin_B1SAP: Tensor
 
     def __call__(self, query_BHSE: Tensor, key_BHSE: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotate both, in their own number type."""
+        """Rotate both; their dtypes are preserved."""
         return self.turn(query_BHSE), self.turn(key_BHSE)
 
     def turn(self, x_BHSE: Tensor) -> Tensor:
@@ -126,15 +127,15 @@ class AxialRotary(nn.Module):
     Parameters
     ----------
     head_dim : channels of one attention head, an even number for each axis.
-    p : share of the frequencies that turn, in [0, 1].
-    base : of the geometric series of frequencies; the highest is 1 rad per unit of position, so the unit matters:
-        days suit light curves, times squeezed into [0, 1] make all tokens look alike.
-    keep : which end of the series turns.
+    p : fraction of the frequencies that rotate, in [0, 1].
+    base : of the geometric series of frequencies. The highest is 1 rad per unit of position, so the unit matters: use
+        days for light curves; times scaled to [0, 1] would make all tokens look alike.
+    keep : which end of the series rotates.
 
     Raises
     ------
     ValueError
-        When the channels do not divide into axes of even length, or ``p`` is no share.
+        If the channels do not divide into axes of even length, or ``p`` is outside [0, 1].
     """
 
     frequency_P: Tensor
@@ -151,19 +152,19 @@ class AxialRotary(nn.Module):
         self.register_buffer("frequency_P", _frequencies(head_dim // n_axes, p, base, keep), persistent=False)
 
     def position(self, position_BSA: Tensor) -> Rotation:
-        """Rotation of the places at ``position_BSA``, which may be any finite number where a place is empty."""
+        """Return the rotation for tokens at ``position_BSA``; empty grid positions may hold any finite number."""
         if position_BSA.shape[-1] != self.n_axes:
             raise ValueError(f"positions have {position_BSA.shape[-1]} axes, expected {self.n_axes}")
         angle_B1SAP = (position_BSA[..., None] * self.frequency_P)[:, None]
         return Rotation(angle_B1SAP.cos(), angle_B1SAP.sin())
 
     def forward(self, query_BHSE: Tensor, key_BHSE: Tensor, position_BSA: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotate a query and a key [B, H, S, E] at the same places."""
+        """Rotate a query and a key [B, H, S, E] at the same positions."""
         return self.position(position_BSA)(query_BHSE, key_BHSE)
 
 
 def _frequencies(axis_dim: int, p: float, base: float, keep: Keep) -> Tensor:
-    """Radians per unit of position [P], 0 for the pairs that do not turn."""
+    """Return the radians per unit of position [P], 0 for the pairs that do not rotate."""
     n_pairs = axis_dim // 2
     index_P = torch.arange(n_pairs, dtype=torch.float64)
     n_turning = int(p * n_pairs)
@@ -173,10 +174,9 @@ def _frequencies(axis_dim: int, p: float, base: float, keep: Keep) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PositionScores:
-    """Queries and keys of the places themselves; calling it appends them to those of the content.
+    """Positional queries and keys; calling it appends them to those of the content.
 
-    The scores become scale * (content query . content key + position query . position key), both terms under the one
-    ``scale`` that attention multiplies by anyway.
+    The scores become scale * (content query . content key + position query . position key).
     """
 
     query_BHSE: Tensor
@@ -192,7 +192,7 @@ class PositionScores:
 class UntiedPositions(TimeEncoding):
     """``tupe``: attention scores (q . k + U_q PE(t) . U_k PE(t)) / sqrt(E), one U_q and U_k for all blocks.
 
-    [CLS] has no position: its positional query and key are zero.
+    The positional query and key of a [CLS] are zero.
     """
 
     def __init__(self, encoding: Sinusoids, width: int, n_heads: int, halved: bool) -> None:
@@ -201,7 +201,7 @@ class UntiedPositions(TimeEncoding):
         self.query, self.key = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
 
     def position(self, times: TokenTimes) -> PositionScores:
-        """Positional queries and keys of every place."""
+        """Return the positional queries and keys of every grid position."""
         encoding_BLD = self.encoding(times.time_BL)
         query_BHSE, key_BHSE = (self._heads(layer(encoding_BLD), times.leading) for layer in (self.query, self.key))
         return PositionScores(query_BHSE, key_BHSE, self.scale)
@@ -212,14 +212,14 @@ class UntiedPositions(TimeEncoding):
 
 
 class Rotary(TimeEncoding):
-    """``rotary``: query and key turn by angles proportional to time in days; [CLS] is at day 0."""
+    """``rotary``: query and key rotate by angles proportional to time in days; [CLS] is at day 0."""
 
     def __init__(self, rotary: AxialRotary, width: int) -> None:
         super().__init__(width)
         self.rotary = rotary
 
     def position(self, times: TokenTimes) -> Position:
-        """Rotation of every place."""
+        """Return the rotation of every grid position."""
         time_BS = F.pad(times.time_BL, (1, 0)) if times.leading else times.time_BL
         return self.rotary.position(time_BS[..., None])
 
@@ -230,7 +230,7 @@ TimeEncodingName = Literal[
 
 
 class TimeEncodingFields(BaseModel):
-    """Fields of every configuration with a ``time_encoding``; each encoding reads its own."""
+    """Config fields of networks with a ``time_encoding``; each encoding uses some of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -252,12 +252,12 @@ class TimeEncodingFields(BaseModel):
 def time_encoding(fields: TimeEncodingFields, width: int, n_heads: int, n_bands: int = 1) -> TimeEncoding:
     """Build the encoding of ``fields.time_encoding`` for a transformer of ``width`` channels.
 
-    Embed observations at the ``content_width`` of the result: half the width for ``concat``.
+    Observations must be embedded at the ``content_width`` of the result, which is half the width for ``concat``.
 
     Raises
     ------
     ValueError
-        When the width does not halve (``concat``), or does not divide into heads of even length (``rotary``).
+        If the width is odd (``concat``), or does not divide into heads of even length (``rotary``).
     """
     match fields.time_encoding:
         case "baseline" | "trainable":

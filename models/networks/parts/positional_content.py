@@ -1,9 +1,9 @@
-"""Time encodings that combine with the token's content, before or after the blocks; ``parts.positional`` lists all.
+"""Time encodings that modify tokens before or after the blocks; ``parts.positional`` lists all time encodings.
 
-Two of them are recurrent. The LSTM and GRU here train as torch's own and export as one ONNX operator each: torch's
-exporter learns the shapes of a recurrent layer by unrolling it over every step of the example, several times (minutes
-at 200 steps), and cannot do it at all where the length is computed. While exporting, these layers are therefore
-operators of their own, with a shape but no inside, which ``training.export.graph`` translates.
+This module also has an LSTM and a GRU that train like torch's and export as one ONNX operator each. torch's exporter
+infers the shapes of a recurrent layer by unrolling it over every step of the example, several times (minutes at 200
+steps), and fails if the length is computed. During export these layers are therefore custom operators, which
+``training.export.graph`` translates.
 
 Legend: B batch, L length, N tokens, M tokens with the leading [CLS]s, D width, H harmonics (in recurrent layers the
 hidden width), P = 2 H (sine and cosine), G bands (there gates * H), S steps, I input width.
@@ -21,7 +21,7 @@ from nightjar_alerts.models.networks.parts.packing import apply_grouped, pack_va
 
 @torch.library.custom_op("nightjar::lstm", mutates_args=())
 def lstm(x_SBI: Tensor, input_GI: Tensor, hidden_GH: Tensor, input_bias_G: Tensor, hidden_bias_G: Tensor) -> Tensor:
-    """States [S, B, H] of an LSTM that starts from zero; gates in torch's order (input, forget, cell, output)."""
+    """Return the states [S, B, H] of an LSTM with zero initial state; gates in torch's order (i, f, g, o)."""
     start_1BH = x_SBI.new_zeros(1, x_SBI.shape[1], hidden_GH.shape[1])
     weights = [input_GI, hidden_GH, input_bias_G, hidden_bias_G]
     state_SBH: Tensor = torch.lstm(x_SBI, [start_1BH, start_1BH], weights, True, 1, 0.0, False, False, False)[0]
@@ -30,7 +30,7 @@ def lstm(x_SBI: Tensor, input_GI: Tensor, hidden_GH: Tensor, input_bias_G: Tenso
 
 @torch.library.custom_op("nightjar::gru", mutates_args=())
 def gru(x_SBI: Tensor, input_GI: Tensor, hidden_GH: Tensor, input_bias_G: Tensor, hidden_bias_G: Tensor) -> Tensor:
-    """States [S, B, H] of a GRU that starts from zero; gates in torch's order (reset, update, new)."""
+    """Return the states [S, B, H] of a GRU with zero initial state; gates in torch's order (reset, update, new)."""
     start_1BH = x_SBI.new_zeros(1, x_SBI.shape[1], hidden_GH.shape[1])
     weights = [input_GI, hidden_GH, input_bias_G, hidden_bias_G]
     state_SBH: Tensor = torch.gru(x_SBI, start_1BH, weights, True, 1, 0.0, False, False, False)[0]
@@ -44,13 +44,13 @@ def _state(x_SBI: Tensor, input_GI: Tensor, hidden_GH: Tensor, input_bias_G: Ten
 
 
 class Lstm(nn.LSTM):
-    """One layer, batch first, that starts from zero and returns its states."""
+    """One LSTM layer, batch first, with zero initial state, which returns the state after each step."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__(width, hidden, batch_first=True)
 
     def forward(self, x_BSI: Tensor) -> Tensor:  # type: ignore[override]  # fewer arguments and results than torch's, on purpose
-        """States [B, S, H] after each step."""
+        """Return the states [B, S, H] after each step."""
         if torch.compiler.is_exporting():
             state_SBH: Tensor = lstm(x_BSI.transpose(0, 1), *self._flat_weights)
             return state_SBH.transpose(0, 1)
@@ -59,13 +59,13 @@ class Lstm(nn.LSTM):
 
 
 class Gru(nn.GRU):
-    """One layer, batch first, that starts from zero and returns its states."""
+    """One GRU layer, batch first, with zero initial state, which returns the state after each step."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__(width, hidden, batch_first=True)
 
     def forward(self, x_BSI: Tensor) -> Tensor:  # type: ignore[override]  # fewer arguments and results than torch's, on purpose
-        """States [B, S, H] after each step."""
+        """Return the states [B, S, H] after each step."""
         if torch.compiler.is_exporting():
             state_SBH: Tensor = gru(x_BSI.transpose(0, 1), *self._flat_weights)
             return state_SBH.transpose(0, 1)
@@ -74,7 +74,7 @@ class Gru(nn.GRU):
 
 
 class TokenTimes(NamedTuple):
-    """Times and bands at which the tokens were observed.
+    """Times and bands of the observations behind the tokens.
 
     Attributes
     ----------
@@ -90,27 +90,27 @@ class TokenTimes(NamedTuple):
     leading: bool = False
 
     def pack(self, values_BLK: Tensor) -> Tensor:
-        """Values of the tokens, [N, K], of those of a padded grid."""
+        """Return the tokens' values [N, K] of a padded grid."""
         return pack_values(values_BLK, self.packed_BL)
 
     @property
     def time_N(self) -> Tensor:
-        """Days, of the tokens."""
+        """Time of each token, days."""
         return self.pack(self.time_BL)
 
     @property
     def band_N(self) -> Tensor:
-        """Band index of the tokens."""
+        """Band index of each token."""
         return self.pack(self.band_BL)
 
 
 class TimeEncoding(nn.Module):
-    """The three places where time can enter a transformer; each encoding fills in its own and leaves the others be.
+    """Base class of time encodings, whose three hooks do nothing; each encoding overrides some of them.
 
     Attributes
     ----------
-    content_width : width of the tokens that ``embed`` expects; the width of the network but for ``concat``.
-    in_blocks : whether time enters in the blocks or behind them, too.
+    content_width : width of the tokens that ``embed`` expects; the width of the network except for ``concat``.
+    in_blocks : whether the encoding acts within or after the blocks.
     """
 
     def __init__(self, content_width: int) -> None:
@@ -123,15 +123,15 @@ class TimeEncoding(nn.Module):
         return type(self).position is not TimeEncoding.position or type(self).finish is not TimeEncoding.finish
 
     def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
-        """Tokens for the first block, [N, D], of embedded observations [N, content_width]."""
+        """Return the tokens [N, D] for the first block from embedded observations [N, content_width]."""
         return x_ND
 
     def position(self, times: TokenTimes) -> Position | None:
-        """Return what every block's attention does to its query and key; None: nothing."""
+        """Return the function that every block's attention applies to its query and key, or None."""
         return None
 
     def finish(self, x_MD: Tensor, times: TokenTimes) -> Tensor:
-        """Tokens after the last block, [M, D]; with ``times.leading`` the first B are the [CLS]s."""
+        """Return the tokens [M, D] after the last block; with ``times.leading`` the first B are the [CLS]s."""
         return x_MD
 
 
@@ -171,7 +171,7 @@ class Added(TimeEncoding):
 
 
 class Fourier(TimeEncoding):
-    """``fourier``: x + W2 GELU(W1 PE(t)); without ``encoding`` the perceptron sees the days themselves."""
+    """``fourier``: x + W2 GELU(W1 PE(t)); without ``encoding`` the input of the perceptron is the time in days."""
 
     def __init__(self, encoding: Sinusoids | None, width: int, hidden: int) -> None:
         super().__init__(width)
@@ -180,16 +180,16 @@ class Fourier(TimeEncoding):
         self.layers = nn.Sequential(nn.Linear(n_inputs, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
-        """Add what the perceptron makes of each token's time."""
+        """Add the perceptron's output for each token's time."""
         time_N = times.time_N
         encoding_ND: Tensor = self.layers(time_N[:, None] if self.encoding is None else self.encoding(time_N))
         return x_ND + encoding_ND
 
 
 class Recurrent(TimeEncoding):
-    """``recurrent``: x + W GRU(PE(t_1), PE(t_2), ...), along the stored order of each row, which is that of time.
+    """``recurrent``: x + W GRU(PE(t_1), PE(t_2), ...), in the stored order of each row, which is that of time.
 
-    Rows are moved to the left first, so no step is spent on padding, wherever it is.
+    Rows are left-aligned first, so that padding comes last.
     """
 
     def __init__(self, encoding: Sinusoids, width: int) -> None:
@@ -198,7 +198,7 @@ class Recurrent(TimeEncoding):
         self.recurrence, self.project = Gru(width, width), nn.Linear(width, width)
 
     def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
-        """Add the state after each token's time has been read."""
+        """Add the projected GRU state after each token's time."""
         count_B1 = times.packed_BL.sum(1, keepdim=True)
         step_L = torch.arange(times.packed_BL.shape[1], device=x_ND.device)
         filled_BL = step_L < count_B1
@@ -216,7 +216,7 @@ class Concatenated(TimeEncoding):
         self.encoding = encoding
 
     def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
-        """Widen tokens of half the width by the encoding of their times."""
+        """Concatenate tokens of half the width with the encoding of their times."""
         return torch.cat([x_ND, self.encoding(times.time_N)], dim=1)
 
 
@@ -254,7 +254,7 @@ class TimeModulation(TimeEncoding):
         nn.init.normal_(self.weight_GPQ, std=init_std)
 
     def embed(self, x_ND: Tensor, times: TokenTimes) -> Tensor:
-        """Modulate each token by the series of its band at its time."""
+        """Modulate each token by the Fourier series of its band at its time."""
         gammas_NQ = apply_grouped(times.time_N[:, None], times.band_N, self.n_bands, self._series, self._waves)
         gamma1_ND, gamma2_ND = gammas_NQ.chunk(2, dim=1)
         return x_ND * gamma1_ND + gamma2_ND

@@ -1,14 +1,13 @@
-"""The transformer block shared by the light-curve and the metadata branch, its mixture of experts, pooling, and the
-metadata branch itself.
+"""Transformer blocks of the light-curve and metadata branches, mixtures of experts, and the metadata branch.
 
-Pre-norm (ATAT): x += Attention(LN x); x += FeedForward(LN x); no final norm, the heads have their own. Post-norm is the
-other reading: x = LN(x + Attention(x)); x = LN(x + FeedForward(x)). The feed-forward part is dense or a sparse mixture.
+Pre-norm (ATAT): x += Attention(LN x); x += FeedForward(LN x); no final norm, because the heads begin with a norm.
+Post-norm: x = LN(x + Attention(x)); x = LN(x + FeedForward(x)). The feed-forward part is dense or a sparse mixture.
 
-The mixture (Astro-MoE eqs 1-5): router, feed-forward experts, input experts, balance loss. The router keeps the top-k
-logits and takes the softmax over those only (eq 2, Mixtral's order; the other order is a config field). No noise, no
-capacity limit, no dropped token. Only the chosen feed-forward experts are computed. The input experts map 2 numbers to
-D without bias (eq 4): all of them together are one [N, 2E] x [2E, D] product whose rows are zero but for the chosen
-experts. That is 0.2 % of a token's work, and sorting rows by expert would cost more than it saves.
+The mixture (Astro-MoE eqs 1-5) has a router, feed-forward experts, input experts and a balance loss. The router selects
+the top-k logits and applies the softmax to them (eq 2, as in Mixtral; a config field selects the other order). There is
+no noise, no capacity limit and no dropped token. Only the chosen feed-forward experts are computed. The input experts
+map 2 numbers to D without bias (eq 4): they are computed as one [N, 2E] x [2E, D] product whose rows are zero except
+for the chosen experts. This is 0.2 % of the work per token, and sorting rows by expert would cost more than it saves.
 
 Legend: B batch, S places, M packed tokens, D width; C columns, P columns present in the batch, N real tokens, Q knots;
 E experts, K kept experts, F hidden width, I input features.
@@ -38,21 +37,21 @@ ACTIVATIONS: dict[Activation, nn.Module] = {
 
 
 class Routing(NamedTuple):
-    """The router's decision for N tokens: chosen experts, their weights, all logits."""
+    """Routing of N tokens: chosen experts, their weights, and all logits."""
 
     expert_NK: Tensor
     weight_NK: Tensor
     logits_NE: Tensor
 
     def load_E(self) -> Tensor:
-        """Tokens sent to each expert, int64 [E]; sums to N * K."""
+        """Return the number of tokens sent to each expert, int64 [E]; sums to N * K."""
         return group_counts(group_mask(self.expert_NK, self.logits_NE.shape[1]))
 
     def balance_loss(self) -> Tensor:
-        """Auxiliary load-balance loss, Astro-MoE eq 5: E * sum_e(mean softmax_e * share of tokens sent to e).
+        """Return the load-balance loss, Astro-MoE eq 5: E * sum_e(mean softmax_e * fraction of tokens sent to e).
 
-        The shares sum to K (reading "B" of the text, that of Mixtral), so the minimum, reached at even load, is K. In
-        training with several processes both means are over the tokens of all of them.
+        The fractions sum to K, as in Mixtral, so the minimum, reached at even load, is K. In training with several
+        processes both means are over the tokens of all processes.
         """
         n_tokens, n_experts = self.logits_NE.shape
         chance_NE = self.logits_NE.softmax(-1)
@@ -68,7 +67,7 @@ class Router(nn.Module):
         super().__init__()
         self.top_k, self.softmax = top_k, softmax
         self.gate = nn.Linear(width, n_experts)
-        nn.init.zeros_(self.gate.bias)  # a random bias would outweigh small inputs and start with idle experts
+        nn.init.zeros_(self.gate.bias)  # random biases would outweigh small inputs and leave experts unused at first
 
     def forward(self, x_ND: Tensor) -> Routing:
         """Route tokens [N, D]."""
@@ -81,7 +80,7 @@ class Router(nn.Module):
 
 
 class FeedForwardExperts(nn.Module):
-    """E feed-forward networks D -> F -> D of which each token passes through K (eq 3)."""
+    """E feed-forward networks D -> F -> D, K of which process each token (eq 3)."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class FeedForwardExperts(nn.Module):
         nn.init.normal_(self.w2_EFD, std=0.02)
 
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Routing]:
-        """Weighted sum of the chosen experts, [N, D], and the routing."""
+        """Return the weighted sum of the chosen experts, [N, D], and the routing."""
         routing: Routing = self.router(x_ND)
         return mix_grouped(x_ND, routing.expert_NK, routing.weight_NK, self.n_experts, self._expert), routing
 
@@ -113,7 +112,7 @@ class FeedForwardExperts(nn.Module):
 
 
 class InputExperts(nn.Module):
-    """E bias-free linear maps of one observation (eq 4), of which each observation uses K."""
+    """E bias-free linear maps of one observation (eq 4), K of which process each observation."""
 
     def __init__(self, n_inputs: int, width: int, n_experts: int, top_k: int, softmax: RouterSoftmax = "topk") -> None:
         super().__init__()
@@ -123,20 +122,20 @@ class InputExperts(nn.Module):
         nn.init.uniform_(self.weight_EID, -(n_inputs**-0.5), n_inputs**-0.5)
 
     def fan_out_gate(self, scale: float = 0.5) -> None:
-        """Point the gates evenly across the half plane of (flux, error), which observations fill: errors are positive.
+        """Spread the gate directions evenly over the half plane of (flux, error) with positive errors.
 
-        Random gates of two inputs leave experts that no observation ever prefers, and the balance loss is too weak to
-        wake them: measured, one of six stayed idle after 500 steps.
+        With random gates some experts are preferred by no observation, and the balance loss is too weak to change that:
+        one of six was still unused after 500 steps.
         """
         angle_E = torch.linspace(0.0, torch.pi, self.router.gate.out_features + 2)[1:-1]
         with torch.no_grad():
             self.router.gate.weight.copy_(scale * torch.stack([angle_E.cos(), angle_E.sin()], dim=1))
 
     def forward(self, x_NI: Tensor) -> tuple[Tensor, Routing]:
-        """Embed observations [N, I] as [N, D], and the routing."""
+        """Embed observations [N, I] as [N, D]; also return the routing."""
         routing: Routing = self.router(x_NI)
         gate_NE = torch.zeros_like(routing.logits_NE).scatter(1, routing.expert_NK, routing.weight_NK)
-        experts, inputs, _ = self.weight_EID.shape  # the outer product, by two of matrices: broadcasting costs more
+        experts, inputs, _ = self.weight_EID.shape  # two matrix products are faster than a broadcast outer product
         each_EX = torch.eye(experts).repeat_interleave(inputs, dim=1).to(x_NI)
         every_IX = torch.eye(inputs).repeat(1, experts).to(x_NI)
         return ((gate_NE.to(x_NI) @ each_EX) * (x_NI @ every_IX)) @ self.weight_EID.flatten(0, 1), routing
@@ -182,17 +181,17 @@ class Block(nn.Module):
     def forward(
         self, x_MD: Tensor, packing: Packing, position: Position | None = None
     ) -> tuple[Tensor, Routing | None]:
-        """Packed tokens in and out, and the routing when the feed-forward part is a mixture."""
+        """Transform packed tokens [M, D]; also return the routing if the feed-forward part is a mixture."""
         mixed_MD = self.attention(self.norm1(x_MD) if self.order == "pre" else x_MD, packing, position)
         return self._add_residuals(x_MD, mixed_MD)
 
     def forward_leading(self, x_MD: Tensor, packing: Packing) -> tuple[Tensor, Routing | None]:
-        """Return what :meth:`forward` makes of the leading tokens [B, D], and the routing of those alone."""
+        """Return the output of :meth:`forward` for the leading tokens only, [B, D], and their routing."""
         mixed_BD = self.attention.forward_leading(self.norm1(x_MD) if self.order == "pre" else x_MD, packing)
         return self._add_residuals(x_MD[: packing.mask_BS.shape[0]], mixed_BD)
 
     def _add_residuals(self, x_MD: Tensor, mixed_MD: Tensor) -> tuple[Tensor, Routing | None]:
-        """Add what attention mixed, and what the feed-forward part makes of that."""
+        """Add the attention output ``mixed_MD`` and then the feed-forward output to the residual stream."""
         x_MD = x_MD + self.dropout(mixed_MD)
         if self.order == "pre":
             y_MD, routing = self.feed_forward(self.norm2(x_MD))
@@ -212,12 +211,12 @@ class Encoder(nn.Module):
 
     @property
     def leading(self) -> bool:
-        """True where a [CLS] token leads each row."""
+        """True if each row begins with a [CLS] token."""
         return self.cls_1D is not None
 
     @property
     def last_block_cls_only(self) -> bool:
-        """True where the last block of :meth:`encode_pooled` gets the [CLS] tokens only."""
+        """True if the last block of :meth:`encode_pooled` computes the [CLS] tokens only."""
         last = self.blocks[-1]
         assert isinstance(last, Block)
         return self.leading and last.attention.supports_forward_leading
@@ -225,16 +224,16 @@ class Encoder(nn.Module):
     def forward(
         self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: Position | None = None
     ) -> tuple[Tensor, list[Routing]]:
-        """Encode the tokens [N, D] of ``mask_BL`` (of ``packed_BL`` where given) to [B, D]; also the routings."""
+        """Encode the tokens [N, D] of ``mask_BL`` (or ``packed_BL`` if given) to [B, D]; also return the routings."""
         x_MD, packing, routings = self.tokens(x_ND, mask_BL, packed_BL, position)
         return self.pool(x_MD, packing), routings
 
     def tokens(
         self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: Position | None = None
     ) -> tuple[Tensor, Packing, list[Routing]]:
-        """Encode to tokens [M, D], the [CLS]s first; also where they sit, and the routings.
+        """Encode to tokens [M, D], the [CLS]s first; also return their packing and the routings.
 
-        ``position`` is for the padded grid [B, S], [CLS] place included.
+        ``position`` is for the padded grid [B, S], including the [CLS] position.
         """
         packing = Packing.of(mask_BL, self.leading, packed_BL)
         x_MD, routings = self._run_blocks(self._with_cls(x_ND, mask_BL), packing, len(self.blocks), position)
@@ -243,9 +242,9 @@ class Encoder(nn.Module):
     def encode_pooled(
         self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None
     ) -> tuple[Tensor, list[Routing]]:
-        """Encode as :meth:`forward`, with no more of the last block than the answer needs: that of the [CLS]s.
+        """Encode as :meth:`forward` does, but compute the last block for the [CLS] tokens only.
 
-        They look at all tokens, but no other token goes on, so the last routing is that of the [CLS]s alone.
+        The [CLS] tokens attend to all tokens; the last routing contains the [CLS] tokens only.
         """
         last = self.blocks[-1]
         assert isinstance(last, Block)
@@ -257,7 +256,7 @@ class Encoder(nn.Module):
         return x_BD, [*routings, *([] if routing is None else [routing])]
 
     def _with_cls(self, x_ND: Tensor, mask_BL: Tensor) -> Tensor:
-        """Tokens [M, D] with the [CLS]s in front, where there are any."""
+        """Return tokens [M, D] with the [CLS] tokens, if any, prepended."""
         if self.cls_1D is None:
             return x_ND
         return torch.cat([self.cls_1D.expand(mask_BL.shape[0], -1).to(x_ND.dtype), x_ND])
@@ -265,16 +264,16 @@ class Encoder(nn.Module):
     def _run_blocks(
         self, x_MD: Tensor, packing: Packing, blocks: int, position: Position | None = None
     ) -> tuple[Tensor, list[Routing]]:
-        """Send tokens through the first so many blocks."""
+        """Run the first ``blocks`` blocks on packed tokens; also return the routings."""
         routings = []
-        for block in list(self.blocks)[:blocks]:  # a slice would be a list of modules of another name
+        for block in list(self.blocks)[:blocks]:  # slicing a ModuleList would create modules with other names
             x_MD, routing = block(x_MD, packing, position)
             if routing is not None:
                 routings.append(routing)
         return x_MD, routings
 
     def pool(self, x_MD: Tensor, packing: Packing) -> Tensor:
-        """One vector per row [B, D]: its [CLS], or the mean of its tokens."""
+        """Return one vector per row [B, D]: its [CLS] token, or the mean of its tokens."""
         if self.cls_1D is not None:
             return x_MD[: packing.mask_BS.shape[0]]
         weight_BS = packing.mask_BS.to(x_MD.dtype)
@@ -290,9 +289,9 @@ SCORE_LIMIT = 5.1993  # scikit-learn's QuantileTransformer clips normal scores t
 class QuantileTransform(nn.Module):
     """Monotone piecewise-linear map of each column to normal scores, fitted on the finite training values.
 
-    Unlike scikit-learn's (linear in probability between quantiles), this is linear in the score between ``n_knots``
-    quantiles, which needs no inverse error function in the exported graph; at the knots the two agree. A tied value
-    maps to the middle of its range of scores, a constant column to 0.
+    scikit-learn's QuantileTransformer is linear in probability between quantiles; this one is linear in the score
+    between ``n_knots`` quantiles, so that the exported graph needs no inverse error function. Both agree at the knots.
+    A tied value maps to the middle of its range of scores, a constant column to 0.
     """
 
     x_CQ: Tensor
@@ -320,7 +319,7 @@ class QuantileTransform(nn.Module):
     def forward(self, x_BP: Tensor, column_P: Tensor) -> Tensor:
         """Return the normal scores [B, P] of the columns ``column_P``; NaN stays NaN."""
         x_PQ, score_PQ = self.x_CQ[column_P], self.score_CQ[column_P]
-        below_BP = (x_BP[..., None] >= x_PQ).to(x_BP.dtype).sum(-1).long() - 1  # whole numbers add up six times slower
+        below_BP = (x_BP[..., None] >= x_PQ).to(x_BP.dtype).sum(-1).long() - 1  # sums of integers are six times slower
         knot_BP = below_BP.clamp(0, self.n_knots - 2)
         place_P = torch.arange(x_BP.shape[1], device=x_BP.device) * self.n_knots
         knot_BP = knot_BP + place_P
@@ -331,7 +330,7 @@ class QuantileTransform(nn.Module):
 
 
 def _knots(values: NDArray[np.float64], n_knots: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Distinct quantiles and their normal scores, at most ``n_knots`` of each."""
+    """Return the distinct quantiles and their normal scores, at most ``n_knots`` of each."""
     probability = np.linspace(0, 1, n_knots)
     x = np.quantile(values, probability).astype(np.float32)
     score = torch.special.ndtri(torch.from_numpy(probability)).clamp(-SCORE_LIMIT, SCORE_LIMIT).numpy()
@@ -341,14 +340,12 @@ def _knots(values: NDArray[np.float64], n_knots: int) -> tuple[NDArray[np.float3
 
 
 class TabularTransformer(nn.Module):
-    """ATAT's tabular transformer: each metadata column is a token, W_f * x_f + b_f, under a quantile transform.
+    """ATAT's tabular transformer: each metadata column, after a quantile transform, becomes a token W_f * x_f + b_f.
 
-    Missing metadata is ordinary input (real Rubin and ZTF alerts carry none of the columns): a missing column has no
-    token, so it is neither attended to nor computed, and an object without metadata is encoded from the [CLS] token
-    alone. The quantile transform to normal scores is inside the network, so no fitted object is stored next to the
-    graph.
-
-    Metadata rows [B, C], NaN where missing, to one vector per object.
+    The input is metadata rows [B, C], NaN where missing; the output is one vector per object. A missing column has no
+    token, so it is neither attended to nor computed. An object without metadata, such as all real Rubin and ZTF alerts,
+    is encoded from the [CLS] token alone. The quantile transform is part of the network, so the graph needs no other
+    fitted object.
     """
 
     def __init__(self, n_columns: int, width: int, n_knots: int, encoder: Encoder) -> None:
@@ -359,7 +356,7 @@ class TabularTransformer(nn.Module):
         self.encoder = encoder
 
     def forward(self, metadata_BC: Tensor, prediction_only: bool = False) -> Tensor:
-        """Encode to [B, D]; with ``prediction_only`` no more of the last block is computed than that needs."""
+        """Encode to [B, D]; ``prediction_only`` computes the last block for the [CLS] tokens only."""
         present_BC = metadata_BC == metadata_BC  # not NaN
         is_first_C = torch.arange(present_BC.shape[1], device=present_BC.device) == 0
         column_P = (present_BC.any(0) | is_first_C).nonzero()[:, 0]  # never empty: an empty axis does not export

@@ -37,13 +37,13 @@ def test_exact_layer_agrees_with_the_formula() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_leading_tokens_alone_are_told_what_all_would_tell_them(bias: bool) -> None:
+def test_forward_leading_returns_the_leading_rows_of_forward(bias: bool) -> None:
     torch.manual_seed(0)
     attention = SelfAttention(WIDTH, N_HEADS, bias=bias).double()
     x_BSD, mask_BS = _rows(7, 3, 5)
     packing = Packing.of(mask_BS, leading=True)
     x_MD = torch.cat([torch.randn(3, WIDTH, dtype=torch.float64), x_BSD[mask_BS]])
-    torch.testing.assert_close(attention.leading(x_MD, packing), attention(x_MD, packing)[:3])
+    torch.testing.assert_close(attention.forward_leading(x_MD, packing), attention(x_MD, packing)[:3])
 
 
 @pytest.mark.parametrize("causal", [False, True])
