@@ -1,9 +1,8 @@
-"""Building of many light curves at once, in vectorised steps over all of their points.
+"""Vectorised construction and validation of many light curves.
 
-A numpy operation on sixty numbers costs as much as one on six thousand, so the light curves of a request are checked
-together. Only a light curve that may be invalid is built alone, by ``LightCurve.from_columns``, which names the error.
-Tests require both ways to give the same results. (Featurising would gain nothing: sorting all points together costs
-more than checking each light curve, most of which are sorted.)
+A NumPy operation on sixty numbers costs as much as one on six thousand, so the light curves of a request are validated
+together. Only a light curve that may be invalid is built alone, by ``LightCurve.from_columns``, which locates the
+error. Tests require both ways to give the same results.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -28,7 +27,7 @@ from nightjar_alerts.models.photometry import BANDS, DETECTION_SNR, MAX_ABS_MJD,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Points:
-    """Points of several light curves, concatenated; curve k is ``[offsets[k]:offsets[k + 1]]`` of every column."""
+    """Concatenated points of several light curves; curve k is ``[offsets[k]:offsets[k + 1]]`` of every column."""
 
     offsets: Int64
     mjd: Float64
@@ -39,13 +38,13 @@ class _Points:
 
 
 MAX_STEP_POINTS: Final = 16_384
-"""Maximum number of points in one step: more gain nothing, and a step over a large body would delay other requests."""
+"""Maximum number of points in one step; larger steps are no faster and would delay other requests."""
 
 ItemT = TypeVar("ItemT")
 
 
 def _portions(items: Sequence[ItemT], sizes: Iterable[int]) -> Iterator[Sequence[ItemT]]:
-    """Divide items, in order, into portions of about :data:`MAX_STEP_POINTS` points."""
+    """Divide items, in order, into portions of about :data:`MAX_STEP_POINTS` points each."""
     first = points = 0
     for index, size in enumerate(sizes):
         if points and points + size > MAX_STEP_POINTS:
@@ -57,7 +56,7 @@ def _portions(items: Sequence[ItemT], sizes: Iterable[int]) -> Iterator[Sequence
 
 
 def light_curves(many: Sequence[Columns]) -> list[LightCurve | LightCurveError]:
-    """Build the record of each light curve; an invalid one has its error in place of a record."""
+    """Build each light curve; the result for an invalid one is its error."""
     sizes = (len(columns.mjd) if isinstance(columns.mjd, Sized) else 1 for columns in many)
     return [curve for portion in _portions(many, sizes) for curve in _light_curves(portion)]
 
@@ -80,9 +79,9 @@ _Arrays = tuple[_Numbers, _Numbers, _Numbers, NDArray[np.integer[Any]], Bool | N
 
 
 def _arrays(columns: Columns) -> _Arrays | None:
-    """Return columns as unchecked arrays of shape (n,); None unless they have the same length above zero.
+    """Return columns as unvalidated arrays of shape (n,); None if their lengths differ or are zero.
 
-    Arrays of numbers are not converted here: all of them are converted in one step.
+    Numeric arrays are not converted here; :func:`_concatenate` converts all of them at once.
     """
     mjd, flux, flux_err = _numbers(columns.mjd), _numbers(columns.flux), _numbers(columns.flux_err)
     try:
@@ -110,7 +109,7 @@ def _concatenate(arrays: Sequence[_Arrays], many: Sequence[Columns]) -> _Points:
     mjd, flux, flux_err, band, _ = zip(*arrays, strict=True)
     lengths = np.array([len(days) for days in mjd])
     unit = np.repeat([NJY_PER_UNIT[columns.flux_unit] for columns in many], lengths)
-    with np.errstate(over="ignore"):  # beyond float32 becomes inf, which the checks then see
+    with np.errstate(over="ignore"):  # values beyond float32 become inf, which _valid rejects
         flux32, err32 = ((_float64(column) * unit).astype(np.float32) for column in (flux, flux_err))
         strong = np.abs(flux32) >= DETECTION_SNR * err32
     offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -125,7 +124,7 @@ def _float64(columns: Sequence[_Numbers]) -> Float64:
 
 
 def _valid(points: _Points) -> list[bool]:
-    """Return which light curves are certainly valid; unsorted ones, which may be valid too, are not."""
+    """Return whether each light curve is certainly valid; False for unsorted ones, which may be valid, too."""
     holds = np.isfinite(points.flux) & np.isfinite(points.flux_err) & (points.flux_err > 0)
     holds &= np.abs(points.mjd) < MAX_ABS_MJD  # which NaN is not
     holds &= (points.band >= 0) & (points.band < len(BANDS))
@@ -137,7 +136,7 @@ def _valid(points: _Points) -> list[bool]:
 
 
 def _records(points: _Points, many: Sequence[Columns]) -> list[LightCurve | None]:
-    """Return slices of the points as records; None for a light curve that must be built alone."""
+    """Return slices of the points as light curves; None for a light curve that must be built alone."""
     ends = points.offsets.tolist()
     return [
         LightCurve(

@@ -1,15 +1,15 @@
-"""Warnings about a light curve whose values fit no survey: units, magnitudes as flux, total flux, times, constancy.
+"""Warnings about implausible light curves: wrong units, magnitudes as flux, total flux, wrong times, constant flux.
 
 Notable:
 
-- thresholds were chosen on half of the objects of some thirty public data sets and measured on the other half; the page
-  ``docs/tables.md`` has the false alarms and the shares that are caught;
-- the depth of a light curve is the AB magnitude of five times its median flux error. A factor of 1000 (7.5 mag) too
-  faint fits no survey; the same factor too bright, and the factor of 36 between FLUXCAL and nJy, show only where the
-  survey is named;
-- difference flux is near zero before and after a transient, and below a detection limit unknown. Flux that stays far
-  above zero for months is that of the whole source. Short light curves do not show this;
-- the cost is some ten microseconds for a light curve that nothing is wrong with.
+- thresholds were chosen on half of the objects of some thirty public data sets and measured on the other half;
+  ``docs/tables.md`` has the rates of false alarms and of detection;
+- the depth of a light curve is the AB magnitude of five times its median flux error. No survey has a depth that is too
+  faint by a factor of 1000 (7.5 mag). The same factor too bright, and the factor of 36 between FLUXCAL and nJy, can be
+  detected only if the survey is given;
+- difference flux is near zero before and after a transient. Flux that stays far above zero for months is total flux;
+  this cannot be detected in short light curves;
+- the checks take about ten microseconds for a light curve without warnings.
 """
 
 import math
@@ -25,14 +25,14 @@ Floats = NDArray[np.floating[Any]]
 
 
 class PhotometryWarning(NamedTuple):
-    """A probable error in the values of a light curve: a code, and a sentence with the remedy."""
+    """Probable error in the values of a light curve: a code, and a sentence with the remedy."""
 
     reason: str
     detail: str
 
 
 DEEPEST, SHALLOWEST = 26.5, 8.0
-"""Depths (AB magnitude at 5 sigma) that no survey has: SNLS reaches 25.5, and the errors of the brightest stars of
+"""Limits (AB magnitude at 5 sigma) of plausible depths: SNLS reaches 25.5, and the errors of the brightest stars of
 Hipparcos correspond to 8.5."""
 SURVEY_DEPTHS: Final[Mapping[str, tuple[float, float]]] = {
     "asas-sn": (9.0, 19.5),
@@ -45,14 +45,14 @@ SURVEY_DEPTHS: Final[Mapping[str, tuple[float, float]]] = {
     "panstarrs": (16.0, 25.0),
     "ztf": (15.2, 22.5),
 }
-"""Shallowest and deepest light curves of a survey; bright sources have larger errors, and so a smaller depth."""
+"""Depths of the shallowest and deepest light curves of a survey; bright sources have larger errors, so less depth."""
 
 MAGNITUDES: Final = (5.0, 32.0)
 MIN_POINTS: Final = 20
 MIN_SPAN_DAYS: Final = 100.0
 FRACTION_ABOVE_ZERO: Final = 0.9
 MIN_DEGREES: Final = 10
-"""Degrees of freedom from which on a light curve can be called constant."""
+"""Minimum degrees of freedom for a light curve to be called constant."""
 CLEARLY_VARIABLE: Final = 12.0
 """Range of the fluxes, in units of the largest error, above which chi squared need not be computed."""
 _CCD_MJD: Final = (15_000.0, 100_000.0)
@@ -75,8 +75,8 @@ def photometry_warnings(
     ----------
     mjd : shape (n,), days. flux, flux_err: shape (n,), nJy; errors are positive.
     survey : survey of the photometry, empty when unknown.
-    band : shape (n,), filter of each point; without it nothing is said about constant sources.
-    check_total : whether to check that the flux is a difference.
+    band : shape (n,), filter of each point; without it there is no check for constant flux.
+    check_total : whether to check for total flux.
     metadata : of the object.
     """
     found = []
@@ -110,7 +110,7 @@ _LIMITS: Final = {
 
 
 def _depth_warning(flux: Floats, flux_err: Floats, survey: str) -> PhotometryWarning | None:
-    """Return a warning where the median error fits no survey, or not the one that is named."""
+    """Return a warning if the median error is implausible for the given survey, or for all surveys if none is given."""
     limits = _LIMITS.get(survey) or _LIMITS[""]
     half = len(flux_err) / 2
     is_deep = np.count_nonzero(flux_err < limits[0]) > half
@@ -126,7 +126,7 @@ def _depth_warning(flux: Floats, flux_err: Floats, survey: str) -> PhotometryWar
 
 
 def _constant_warning(flux: Floats, flux_err: Floats, band: NDArray[np.integer[Any]]) -> PhotometryWarning | None:
-    """Return a warning where the flux of every filter agrees with a constant one.
+    """Return a warning if the flux of every filter is consistent with a constant.
 
     Chi squared about the weighted mean of each filter is at most two standard deviations above its expectation, which
     is the number of degrees of freedom, nu; its variance is 2 nu. Difference flux is near zero in all filters of a
@@ -149,7 +149,7 @@ def _constant_warning(flux: Floats, flux_err: Floats, band: NDArray[np.integer[A
 
 
 def _time_warning(mjd: NDArray[np.float64]) -> PhotometryWarning | None:
-    """Return a warning for times that are JD less 2450000, as OGLE and ASAS write them."""
+    """Return a warning for times that are JD - 2450000, as OGLE and ASAS write them."""
     if mjd.min() < 2_000.0 or mjd.max() > _CCD_MJD[0]:
         return None
     detail = f"times near {mjd[0]:.1f} are no MJD of this century, but look like JD - 2450000: add 49999.5"
@@ -157,11 +157,11 @@ def _time_warning(mjd: NDArray[np.float64]) -> PhotometryWarning | None:
 
 
 def looks_like_total_flux(mjd: NDArray[np.float64], flux: Floats, flux_err: Floats) -> bool:
-    """Return True for flux that stays above zero as only that of a whole source does.
+    """Return True for flux that stays so far above zero that it must be total flux.
 
-    At least :data:`MIN_POINTS` points over :data:`MIN_SPAN_DAYS` days, nine tenths of them 3 sigma above zero. And of
-    95 % of the points the signal-to-noise ratio is at least 2 over 14 months, or at least 6 over three months where the
-    faintest fluxes are no less than a quarter of the brightest.
+    There must be at least :data:`MIN_POINTS` points over :data:`MIN_SPAN_DAYS` days, nine tenths of them 3 sigma above
+    zero. In addition, 95 % of the points must have a signal-to-noise ratio of at least 2, with points in 14 months, or
+    of at least 6, with points in three months and the faintest fluxes at least a quarter of the brightest.
     """
     if len(mjd) < MIN_POINTS or np.count_nonzero(flux > 3.0 * flux_err) < FRACTION_ABOVE_ZERO * len(flux):
         return False
@@ -178,30 +178,31 @@ def _is_steady(flux: Floats) -> bool:
 
 
 SIGNIFICANT_CHANGE: Final = 4.0
-"""Standard errors by which a flux has to differ from the last extreme, besides 3 % of calibration scatter."""
+"""Minimum change from the last extreme, in standard errors that include :data:`SCATTER`."""
 SCATTER: Final = 0.03
+"""Calibration scatter, as a fraction of the flux."""
 MIN_REVERSALS: Final = 3
-"""Reversals of a variable star in one filter: a transient rises and falls, and has a second maximum at most."""
+"""Minimum number of reversals of a variable star in one filter; a transient has fewer."""
 TRANSIENT_RATIO: Final = 4.0
-"""Ratio of the fluxes of a source that rises or falls as a transient does."""
+"""Minimum ratio of the brightest to the faintest flux of a transient that rises or falls."""
 OUTBURST_RATIO: Final = 10.0
 STEADY_RATIO: Final = 1.5
-"""Ratio of the fluxes, over :data:`STEADY_DAYS`, of a source that no transient is as constant as."""
+"""Maximum ratio of the brightest to the faintest flux over :data:`STEADY_DAYS` of a source that is no transient."""
 STEADY_DAYS: Final = 80.0
 STEADY_POINTS: Final = 10
 NEAR_ZERO: Final = 0.2
-"""Fraction of the fluxes within 3 sigma of zero or below it, of a source that is absent at times."""
+"""Minimum fraction of the fluxes of a difference light curve that are less than 3 sigma above zero."""
 CLEAR_PEAK: Final = 10.0
 
 
 def kind_of_source(
     mjd: NDArray[np.float64], flux: Floats, flux_err: Floats, band: NDArray[Any]
 ) -> Literal["total", "difference", ""]:
-    """Return whether a light curve is clearly that of a whole source, or clearly a difference flux; empty if neither.
+    """Return whether a light curve is clearly total flux or clearly difference flux; empty if neither.
 
-    A flux that comes near zero, or that changes by a large factor in one rise and fall, is that of a transient. One
-    that stays above zero and reverses again and again, or hardly changes for months, is that of a variable or constant
-    star.
+    Flux that comes near zero, or that changes by a large factor in one rise and fall, is the difference flux of a
+    transient. Flux that stays above zero and repeatedly reverses, or hardly changes for months, is the total flux of a
+    variable or constant star.
 
     Parameters
     ----------
@@ -219,7 +220,7 @@ def kind_of_source(
         places = places[np.argsort(mjd[places], kind="stable")]
         reversals = max(reversals, _reversals(flux[places].tolist(), flux_err[places].tolist()))
         ordered = np.sort(flux[places])
-        end = int(len(places) >= 8)  # one bad point is no extreme
+        end = int(len(places) >= 8)  # ignore one outlier
         faint, bright = float(ordered[end]), float(ordered[-1 - end])
         ratio = max(ratio, bright / max(faint, 1e-6 * bright) if bright > 0 else 1.0)
         most = max(most, len(places))

@@ -4,8 +4,8 @@
     rows_NK = np.stack([summary(curve, manifest) for curve in curves])
     reference.distances(rows_NK, classes_N)["flux_scale"] > LIMITS["flux_scale"]  # probably another unit
 
-One light curve shows a wrong unit only if no object of the survey could look like it (:mod:`models.checks`). The median
-of :data:`WINDOW` light curves shows it in any case, and it shows changes that no single light curve can: fewer points,
+A single light curve reveals a wrong unit only if no object of the survey could look like it (:mod:`models.checks`). The
+median of :data:`WINDOW` light curves always reveals it, and also changes that no single light curve can: fewer points,
 a missing band, another mix of classes.
 
 Legend: N light curves of a window, B bands, M metadata columns, K = 3 + B + M numbers of a light curve, C classes.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nightjar_alerts.models.bundle import Manifest, SurveyStatistics
 
 WINDOW: Final = 200
-"""Number of light curves that are compared together."""
+"""Number of light curves in one comparison."""
 LIMITS: Final[Mapping[str, float]] = {
     "flux_scale": 0.75,
     "error_ratio": 0.75,
@@ -35,20 +35,20 @@ LIMITS: Final[Mapping[str, float]] = {
 }
 """Limits of :meth:`InputReference.distances`. 0.75 dex is half of a factor of 36, by which FLUXCAL and nJy differ."""
 MIN_POINTS: Final = 20
-"""Points from which on a light curve counts for ``total_flux``: fewer may all be detections."""
+"""Minimum number of points of a light curve for ``total_flux``; in shorter ones all points may be detections."""
 MIN_MEDIAN_POINTS: Final = 5
-"""Median number of points in the training data from which on a band counts for ``points_per_band``."""
+"""Minimum median number of points of a band in the training data for ``points_per_band``."""
 MIN_CURVES: Final = 100
-"""Number of light curves of a window below which ``total_flux`` and ``class_mix`` are not compared."""
+"""Minimum number of light curves in a window for ``total_flux`` and ``class_mix``."""
 _TINY: Final = 1e-30
 
 
 def summary(curve: LightCurve, manifest: "Manifest") -> Float64:
-    """Return what is compared of a light curve, shape (K,).
+    """Return the features of a light curve that are compared, shape (K,).
 
-    Median flux error (nJy; of an even number the upper one of the middle two), its ratio to the largest absolute flux,
-    the lowest flux over the largest absolute one (NaN below :data:`MIN_POINTS` points), the number of points in each of
-    the model's bands, and 1 for each metadata column without a value.
+    They are the median flux error (nJy; the upper median), its ratio to the largest absolute flux, the ratio of the
+    lowest flux to the largest absolute flux (NaN below :data:`MIN_POINTS` points), the number of points in each of the
+    model's bands, and 1 for each metadata column without a value, otherwise 0.
     """
     bands, columns = manifest.band_map, manifest.metadata_columns
     size, middle = 3 + len(bands.bands), len(curve) // 2
@@ -66,7 +66,7 @@ def summary(curve: LightCurve, manifest: "Manifest") -> Float64:
 
 
 class InputReference:
-    """Light curves of one survey that a model was trained on.
+    """Distribution of the light curves of one survey in a model's training data.
 
     Parameters
     ----------
@@ -83,16 +83,16 @@ class InputReference:
         self._share_C = np.array([statistics.classes.get(name, 0.0) for name in manifest.taxonomy.names])
 
     def distances(self, rows_NK: Float64, class_N: Int64) -> dict[str, float]:
-        """Return the distance of a window from the training data, of every kind of :data:`LIMITS`.
+        """Return the distances of a window from the training data, with the keys of :data:`LIMITS`.
 
-        ``flux_scale``, ``error_ratio`` : between the medians of the flux error, and of its ratio to the flux; dex.
-        ``total_flux`` : by which the median of the lowest flux over the largest rose.
-        ``points_per_band`` : between the medians of log2(1 + points), in the band where it is largest.
-        ``missing_bands``, ``missing_metadata`` : between the fractions of light curves without a band, or without a
-            column, where it is largest.
+        ``flux_scale``, ``error_ratio`` : differences of the medians of the flux error and of its ratio to flux, dex.
+        ``total_flux`` : increase of the median ratio of the lowest to the largest flux.
+        ``points_per_band`` : largest difference, over bands, of the medians of log2(1 + points).
+        ``missing_bands``, ``missing_metadata`` : largest difference, over bands or columns, of the fractions of light
+            curves without it.
         ``class_mix`` : total-variation distance between the fractions of the classes.
 
-        NaN where a kind cannot be compared.
+        A distance that cannot be computed is NaN.
 
         Parameters
         ----------

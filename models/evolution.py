@@ -1,4 +1,4 @@
-"""How a classification develops: the light curve as it stood after each detection, and how steady the classes were."""
+"""Evolution of a classification: the light curve up to each detection, and the stability of the posteriors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ import numpy as np
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
 
 MAX_STEPS = 100
-"""Steps of one light curve; of more detections a sample is taken."""
+"""Maximum number of steps of one light curve; if there are more detections, the steps are sampled."""
 
 RECENT_DETECTIONS = 5
-"""Last detections over which the variation is averaged; a sample of the steps holds each of them."""
+"""Number of last detections over which the variation is averaged; samples of the steps include all of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """A light curve at the times of its detections.
+    """Light curve up to each of its detections.
 
     Attributes
     ----------
     mjd : shape (steps,), ascending times of detections, days.
-    curves : the observations up to each of these times.
+    curves : observations up to each of these times.
     detections : number of detections up to each of these times.
-    times : number of distinct times of detections; more than ``len(mjd)`` where steps were sampled.
+    times : number of distinct times of detections; more than ``len(mjd)`` if steps were sampled.
     """
 
     mjd: Float64
@@ -33,17 +33,17 @@ class History:
 
     @property
     def sampled(self) -> bool:
-        """True where the steps are a sample."""
+        """True if the steps were sampled."""
         return self.times > len(self.mjd)
 
 
 def history(curve: LightCurve, max_steps: int = MAX_STEPS) -> History:
-    """Return a light curve as it stood after each of its detections.
+    """Return a light curve up to each of its detections.
 
-    Detections of one time (two filters of one visit) make one step. A step holds every observation up to its time,
-    non-detections included; observations after the last detection belong to none. A light curve without a detection
-    has one step, at its last observation. Beyond ``max_steps`` the first step, the last :data:`RECENT_DETECTIONS` and
-    evenly spaced ones between them are kept. The metadata is that of the whole light curve at every step.
+    Detections at the same time (two filters of one visit) make one step. A step has all observations up to its time,
+    including non-detections; observations after the last detection are in no step. A light curve without detections has
+    one step, at its last observation. If there are more than ``max_steps`` steps, the first one, the last
+    :data:`RECENT_DETECTIONS` and evenly spaced ones between them are kept. All steps have the same metadata.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def history(curve: LightCurve, max_steps: int = MAX_STEPS) -> History:
 
 
 def sample(number: int, most: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return ascending indices of at most ``most`` steps: the first, the last RECENT_DETECTIONS, and others between."""
+    """Return ascending indices of at most ``most`` of ``number`` steps, as :func:`history` samples them."""
     if number <= most:
         return np.arange(number)
     early = np.linspace(0, number - RECENT_DETECTIONS, most - RECENT_DETECTIONS, endpoint=False).astype(np.int64)
@@ -70,15 +70,15 @@ def sample(number: int, most: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """How steady a sequence of posteriors is.
+    """Stability of a sequence of posteriors.
 
     Attributes
     ----------
-    class_changes : steps whose most probable class differs from that of the step before.
-    last_change_mjd : time of the last of these, None without any.
-    recent_variation : mean total-variation distance, half the sum of absolute differences of probability, of the
-        successive posteriors of the last RECENT_DETECTIONS steps: 0 where they are equal, 1 where they have no class in
-        common; None for a single step.
+    class_changes : number of steps whose most probable class differs from that of the previous step.
+    last_change_mjd : time of the last such step, None if there is none.
+    recent_variation : mean total-variation distance (half the sum of absolute differences of probability) between
+        successive posteriors of the last RECENT_DETECTIONS steps: 0 if they are equal, 1 if they are disjoint; None for
+        a single step.
     """
 
     class_changes: int
@@ -87,7 +87,7 @@ class Stability:
 
 
 def stability(mjd: Sequence[float], probabilities_SC: Sequence[Sequence[float]]) -> Stability:
-    """Return how steady posteriors are.
+    """Compute the stability of a sequence of posteriors.
 
     Parameters
     ----------

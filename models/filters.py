@@ -8,7 +8,7 @@ from typing import Final
 from nightjar_alerts.models.photometry import FILTERS, NAMES
 
 MAX_LENGTH: Final = 40
-"""Longest name of which :func:`remedy_for` looks for a meaning; longer ones would fill the cache."""
+"""Maximum length of names that :func:`remedy_for` looks up; longer ones would fill the cache."""
 
 
 def _by_word(words_by_meaning: Mapping[str, str]) -> dict[str, str]:
@@ -29,8 +29,8 @@ _SURVEYS: Final = _by_word(
         "iii iv hp gaiax",
     }
 )
-"""Words that are not the filter itself: surveys, instruments and systems by their filters, whose case in the name of
-such a filter does not matter, and words without a meaning."""
+"""Words that are not the filter itself: surveys, instruments and systems, with their filters, whose names are then not
+case-sensitive; and words to ignore."""
 
 _ALIASES: Final = _by_word(
     {
@@ -52,7 +52,7 @@ _ALIASES: Final = _by_word(
         "C": "clear unfiltered nofilter open white cv cr vcss",
     }
 )
-"""Other names of a filter, in small letters."""
+"""Other names of a filter, in lower case."""
 _GAIA: Final = _by_word({"G": "g", "BP": "bp b gbp", "RP": "rp r grp"})
 _PREFIX: Final = re.compile(
     f"({'|'.join(sorted((word for word, letters in _SURVEYS.items() if letters and len(word) > 2), key=len)[::-1])})"
@@ -63,7 +63,7 @@ _PREFIX: Final = re.compile(
 
 @lru_cache(maxsize=4096)
 def known_filter(name: str) -> str | None:
-    """Return the one of :data:`models.photometry.FILTERS` that a written name stands for, None if it is unknown."""
+    """Return the filter of :data:`models.photometry.FILTERS` that a name stands for, None if it is unknown."""
     name = name.strip().replace("′", "'").replace("’", "'").rstrip("'*")
     if name in NAMES:
         return FILTERS[NAMES[name]]
@@ -83,6 +83,6 @@ def known_filter(name: str) -> str | None:
 
 
 def remedy_for(name: object) -> str:
-    """Return what to send instead of a name of a filter that light curves cannot have, for an error."""
+    """Return the remedy for an unknown filter name, as text for an error message."""
     meant = known_filter(name) if isinstance(name, str) and len(name) <= MAX_LENGTH else None
     return f"send it as {meant}" if meant else f"known bands are {', '.join(FILTERS)}; describe others in filters"

@@ -1,10 +1,10 @@
-"""Bounds on whatever comes from outside: integers, times, depth, size and cost, for HTTP and streams alike.
+"""Limits on untrusted input from HTTP and streams: integers, times, depth, size and cost.
 
-Text from outside is converted to numbers here only. Python refuses to convert thousands of digits, floats overflow at
-309 of them and clocks end sooner, each with another exception; :func:`whole_number` and :func:`milliseconds` return
-None instead. The depth of documents and the size of a schema are looked at before anything is built from them (the
-constants below, used by :mod:`models.alerts`), and the time of a packet while it is read (:class:`Allowance`), on the
-clock of the thread's own work: a machine that was asleep or is busy otherwise costs no packet its answer.
+Converting untrusted text to numbers can fail with different exceptions: Python refuses thousands of digits, floats
+overflow at 309 digits, and dates end in the year 9999. :func:`whole_number` and :func:`milliseconds` return None
+instead. :mod:`models.alerts` checks the depth and size of schemas against the constants below before it builds anything
+from them. :class:`Allowance` limits the time spent on a packet. It uses the thread's CPU time, so that packets are not
+rejected because the machine was suspended or busy.
 """
 
 import re
@@ -14,28 +14,29 @@ from typing import Final
 
 LARGEST_INT64: Final = 2**63 - 1
 LATEST_MILLISECONDS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, where Python's calendar ends."""
+"""Last millisecond of the year 9999, the end of Python's calendar."""
 MAX_DIGITS: Final = 19
-"""Digits of the largest integer of 64 bits."""
+"""Number of digits of the largest 64-bit integer."""
 
 MAX_SCHEMA_BYTES: Final = 192 << 10
-"""The largest real schema, LSST 4.1 with its documentation, has 57 kB."""
+"""Maximum size of a schema. The largest real one, LSST 4.1 with its documentation, has 57 kB."""
 MAX_SCHEMA_DEPTH: Final = 32
-"""Counted through references to named types; real schemas have 8."""
+"""Maximum nesting of a schema, including references to named types; real schemas have 8 levels."""
 MAX_SCHEMA_NODES: Final = 20_000
-"""Types of a schema, every reference written out and every branch of a union counted; real ones have under 2,000."""
+"""Maximum number of types in a schema with all references expanded and all union branches counted; real ones have under
+2,000."""
 MAX_NEW_SCHEMAS: Final = 16
-"""Most schemas in one request that were not seen before."""
+"""Maximum number of schemas in one request that were not seen before."""
 PACKET_SECONDS: Final = 20.0
-"""Seconds of work on one packet. The largest lawful one takes about a second."""
+"""Maximum CPU seconds for one packet. The largest valid one takes about a second."""
 
 _DIGITS: Final = re.compile(rf"[0-9]{{1,{MAX_DIGITS}}}")
 
 
 def whole_number(text: str | bytes | int | None, most: int = LARGEST_INT64, least: int = 0) -> int | None:
-    """Return the integer between ``least`` and ``most`` that some text (ASCII digits alone) or number is, else None.
+    """Return text (ASCII digits) or a number as an integer, None unless it is one between ``least`` and ``most``.
 
-    Never raises, whatever the text holds and however long it is.
+    Never raises, whatever the content and length of the text.
     """
     if isinstance(text, bool) or text is None:
         return None
@@ -52,24 +53,24 @@ def whole_number(text: str | bytes | int | None, most: int = LARGEST_INT64, leas
 
 
 def milliseconds(text: str | bytes | int | None) -> int | None:
-    """Return the milliseconds since 1970 that a broker or client states, None for what is no time of this calendar.
+    """Return milliseconds since 1970 from a broker or client as an integer, None if they are not a valid time.
 
-    A time is at most :data:`LATEST_MILLISECONDS`, so that it is exact as a float and has a date.
+    Times end at :data:`LATEST_MILLISECONDS`, so they are exact as floats and convert to dates.
     """
     return whole_number(text, most=LATEST_MILLISECONDS)
 
 
 class TooCostly(Exception):
-    """Something from outside has used up what one of its kind may cost."""
+    """Untrusted input exceeded its allowance of CPU time."""
 
 
 class Allowance:
-    """Seconds of work that one packet may take, on the clock of the thread that works.
+    """CPU time that a thread may spend on one packet.
 
     Parameters
     ----------
-    seconds : from now on.
-    clock : of seconds of work; the thread's processor time.
+    seconds : allowance, from now on.
+    clock : returns CPU seconds; by default those of the thread.
     """
 
     __slots__ = ("_clock", "_until", "seconds")

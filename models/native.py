@@ -3,15 +3,15 @@
     python -m nightjar_alerts.models.native            build them for this machine's architecture
     python -m nightjar_alerts.models.native --check    print the library that this machine uses
 
-Wheels contain one library for each level of instructions of their architecture (x86-64-v2, v3 and v4), and
-:func:`find` returns the highest level that the processor has. In a clone the editable install builds them, and this
-command builds them again after their sources have changed. The graphs of bundles hold the same operations as functions
-of standard operators, which run where there is no library.
+Wheels contain one library for each microarchitecture level of their architecture (x86-64-v2, v3 and v4), and
+:func:`find` returns the highest level that the processor supports. In a clone the editable install builds them; run the
+command above to rebuild them after changes of their sources. The graphs of bundles contain the same operations as
+functions of standard operators, which run if there is no library.
 
 The compiler is Zig's clang, from the PyPI package ``ziglang``: it is the same on every machine and links against an old
-glibc. Nothing is downloaded here.
+glibc. This module downloads nothing.
 
-This module imports the standard library alone, because the build hook of the package runs it too.
+It imports the standard library only, because the package's build hook runs it, too.
 """
 
 import argparse
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 Native = Literal["auto", "off", "on"]
 
 DOMAIN: Final = "nightjar"
-"""Domain of the operators that the kernels compute. Graphs list their operators in metadata of this name."""
+"""Domain of the kernels' operators, and name of the metadata entry in which graphs list their operators."""
 SOURCES: Final = Path(__file__).parent / "kernels"
 BUILT: Final = SOURCES / "built"
 GLIBC: Final = "2.28"
-"""Oldest glibc that the libraries run with, and the ``manylinux`` tag of wheels."""
+"""Oldest glibc that the libraries support, which determines the ``manylinux`` tag of wheels."""
 FLAGS: Final = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fvisibility-global-new-delete=force-hidden"),
-    # A product of time and frequency is rounded before anything is added to it, as in the graph.
+    # No fused multiply-add: a product of time and frequency is rounded before an addition, as in the graph.
     "-ffp-contract=off",
     *("-fno-math-errno", "-fno-trapping-math"),
-    # Without exceptions the library needs no C++ runtime: runtime.cc has the few functions that it does need.
+    # Without exceptions the library needs no C++ runtime except for the few functions in runtime.cc.
     *("-fno-exceptions", "-fno-rtti", "-D_LIBCPP_VERBOSE_ABORT(...)=__builtin_abort()"),
 )
 HOW_TO_BUILD: Final = "build them with `pip install ziglang` and `python -m nightjar_alerts.models.native`"
@@ -50,13 +50,13 @@ _TIMEOUT_SECONDS: Final = 600.0
 
 
 class Level(NamedTuple):
-    """A set of instructions that a library is built for."""
+    """Microarchitecture level that a library is built for."""
 
     name: str
     cpu: str
-    """The compiler's name for it."""
+    """Name of the level for the compiler's ``-mcpu``."""
     features: frozenset[str]
-    """Flags in ``/proc/cpuinfo`` of a processor that has it."""
+    """Flags in ``/proc/cpuinfo`` that the level requires."""
 
 
 _V2: Final = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"])
@@ -74,7 +74,7 @@ LEVELS: Final = {
 
 
 class NativeError(RuntimeError):
-    """The kernels cannot be built, or there are none for this machine; the message says why."""
+    """The kernels cannot be built, or there are none for this machine."""
 
 
 def build(folder: Path = BUILT, machine: str | None = None) -> list[Path]:
@@ -87,7 +87,7 @@ def build(folder: Path = BUILT, machine: str | None = None) -> list[Path]:
     Raises
     ------
     NativeError
-        When the package ziglang is not installed, the architecture is unknown, or the compiler fails.
+        If the package ziglang is not installed, the architecture is unknown, or the compiler fails.
     """
     machine = machine or platform.machine()
     if machine not in LEVELS:
@@ -95,7 +95,7 @@ def build(folder: Path = BUILT, machine: str | None = None) -> list[Path]:
     if find_spec("ziglang") is None:
         raise NativeError(f"the package ziglang is not installed: {HOW_TO_BUILD}")
     folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor() as pool:  # each level takes one core for some seconds
+    with ThreadPoolExecutor() as pool:  # compiling a level uses one core
         return list(pool.map(partial(_build_level, folder, f"{machine}-linux-gnu.{GLIBC}"), LEVELS[machine]))
 
 
@@ -106,7 +106,7 @@ def _build_level(folder: Path, target: str, level: Level) -> Path:
         for source in sorted(SOURCES.glob("*.cc")):
             objects.append(str(Path(scratch, f"{source.stem}.o")))
             _zig("c++", "-target", target, f"-mcpu={level.cpu}", *FLAGS, "-c", "-o", objects[-1], str(source))
-        # Linked as C: linking as C++ would first build libc++, which takes longer than everything else.
+        # Linked as C, because linking as C++ would first build libc++, which takes long.
         library = Path(scratch, path.name)
         _zig("cc", "-target", target, "-shared", "-s", "-o", str(library), *objects, "-lm")
         library.chmod(0o755)
@@ -122,7 +122,7 @@ def _zig(*arguments: str) -> None:
 
 
 def _name(level: Level) -> str:
-    """Return the file name of a library, which changes with the sources and the compiler's options."""
+    """Return the file name of a library, which contains a hash of the sources and compiler options."""
     digest = hashlib.sha256("\0".join([*FLAGS, GLIBC]).encode())
     for source in sorted(SOURCES.glob("*.*")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -130,12 +130,12 @@ def _name(level: Level) -> str:
 
 
 def find(folder: Path | None = None) -> Path:
-    """Return the library of the highest level that this machine's processor has.
+    """Return the library of the highest level that this machine's processor supports.
 
     Raises
     ------
     NativeError
-        When there is none.
+        If there is none.
     """
     folder = folder or BUILT
     machine = platform.machine() if sys.platform == "linux" else sys.platform
@@ -149,7 +149,7 @@ def find(folder: Path | None = None) -> Path:
 
 
 def _features(system: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Return the flags of this machine's first processor."""
+    """Return the CPU flags of this machine's first processor."""
     if system.is_file():
         for line in system.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
@@ -159,12 +159,12 @@ def _features(system: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def select_library(native: Native, provider: str = "cpu") -> Path | None:
-    """Return the library that sessions register, or None where the standard operators run.
+    """Return the library that sessions register, or None to use the standard operators.
 
     Raises
     ------
     NativeError
-        When kernels are required (``on``) and there are none, or the provider is not the CPU.
+        If kernels are required (``on``) and there are none, or the provider is not the CPU.
     """
     if native == "off" or (native == "auto" and provider != "cpu"):
         return None
@@ -179,12 +179,12 @@ def select_library(native: Native, provider: str = "cpu") -> Path | None:
 
 
 def native_operators(session: "ort.InferenceSession") -> tuple[str, ...]:
-    """Return the operators of a session's graph that the native kernels can take over."""
+    """Return the operators of a session's graph that native kernels can replace."""
     return tuple(session.get_modelmeta().custom_metadata_map.get(DOMAIN, "").split())
 
 
 def main() -> int:
-    """Build the kernels, or print the library that is used; return the exit status."""
+    """Build the kernels, or print the library that this machine uses; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m nightjar_alerts.models.native", description="Native C++ kernels.")
     parser.add_argument("--check", action="store_true", help="build nothing, print the library that this machine uses")
     options = parser.parse_args()

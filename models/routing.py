@@ -1,12 +1,12 @@
-"""Which model classifies a light curve, and which one adds its subtype; the same for the service and for `Classifier`.
+"""Routing of light curves to models, in the service and in `Classifier`.
 
-A light curve for which no model is named goes to
+If a request names no model, a light curve is routed to
 
-1. the model of the alias of its survey, if there is one, else of the alias ``default``; a model of supernova types
-   alone does not classify a survey, but adds the type where the default's answer may be a supernova;
-2. if it lies outside the domain (bands, brightness, survey) that this model's bundle states, the first model of the
-   other :data:`ROUTED_ALIASES` whose bundle states a domain that includes it;
-3. if there is none, no model: the reason names the model that could be requested.
+1. the model with the alias of its survey, if there is one, else the model ``default``. A model that knows only
+   supernova types is not used for the survey; it adds the type if the default model's result may be a supernova;
+2. if the light curve is outside the domain (bands, brightness, survey) of this model's bundle, the first model of the
+   other :data:`ROUTED_ALIASES` whose bundle declares a domain that includes it;
+3. if there is none, no model; the reason names the model that the client can request.
 
 A bundle without a domain accepts every light curve and is never used as a substitute.
 """
@@ -23,11 +23,11 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.taxonomy import Taxonomy
 
 DEFAULT: Final = "default"
-"""Alias of the classifier for light curves for which no model is named."""
+"""Alias of the model for light curves of surveys without a model."""
 ROUTED_ALIASES: Final = (DEFAULT, *sorted(SURVEY_BY_NAME))
-"""Aliases to which light curves are routed: that of the survey if it exists, else the default."""
+"""Aliases to which light curves are routed: the default and those of the surveys."""
 MIN_SUPERNOVA_PROBABILITY: Final = 0.1
-"""Probability of a supernova, before priors, from which the model of supernova types classifies a light curve too."""
+"""Minimum probability of a supernova, before priors, for the model of supernova types to classify the light curve."""
 
 
 class HasBundle(Protocol):
@@ -43,12 +43,12 @@ ModelT = TypeVar("ModelT", bound=HasBundle)
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[ModelT]):
-    """The models of a light curve.
+    """Models for a light curve.
 
     Attributes
     ----------
     subtypes : model of supernova types, which also classifies the light curve if it may be a supernova.
-    outside : why the light curve lies outside every domain; empty if ``model`` classifies it.
+    outside : why the light curve is outside every domain; empty if ``model`` classifies it.
     """
 
     model: ModelT
@@ -63,15 +63,15 @@ def route(
     default: Callable[[], ModelT],
     substitute: bool = True,
 ) -> Route[ModelT]:
-    """Choose the models of a light curve.
+    """Choose the models for a light curve.
 
     Parameters
     ----------
-    curve : None for what cannot be classified, which gets the model of its survey.
-    survey : of the light curve, unless it states its own.
+    curve : None for input that cannot be classified, which gets the model of its survey.
+    survey : of a light curve that does not state its survey.
     find : returns the model of an alias, None if there is none.
-    default : returns the model of the alias ``default``; called where the survey has no model of its own.
-    substitute : if False, no other model answers a light curve outside the domain of the first, or adds types.
+    default : returns the model of the alias ``default``; called only if needed.
+    substitute : if False, do not use another model outside the first one's domain, or to add types.
     """
     survey = (curve.survey if curve is not None else "") or survey
     model = find(survey) or default()
@@ -95,14 +95,14 @@ def _only_supernovae(model: HasBundle) -> bool:
 
 
 def outside_domain(curve: LightCurve, manifest: Manifest) -> str:
-    """Return why a light curve lies outside a bundle's domain; empty if it does not, or if none is stated."""
+    """Return why a light curve is outside a bundle's domain; empty if it is inside or no domain is declared."""
     reason = "" if manifest.domain is None else manifest.domain.outside(curve, manifest.band_map)
     name = manifest.name
     return reason and f"{name}: {reason}; name the model {name} in the request to classify it anyway"
 
 
 def may_be_supernova(probabilities_C: NDArray[Any], classes: Taxonomy) -> bool:
-    """Return True if the model of supernova types has to classify a light curve, too.
+    """Return True if the model of supernova types should classify a light curve, too.
 
     Parameters
     ----------
