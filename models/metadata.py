@@ -1,14 +1,14 @@
-"""Information on an object besides its light curve: metadata for networks, and context that weights their results.
+"""Metadata of objects: input columns of networks, and context evidence that reweights their probabilities.
 
-**Metadata.** The 64 columns of the ELAsTiCC ``diaObject``. Column order follows ATAT (alphabetical by SNANA name:
-second host, first host, Milky Way dust, final redshift). Surveys write missing values as sentinels (-9 redshift, 999
-magnitude, -9999 shape ...); here missing means absent, and NaN in arrays. Real Rubin and ZTF alerts carry none of the
-64: a light curve without metadata is ordinary input.
+**Metadata** are the 64 columns of the ELAsTiCC ``diaObject``, in ATAT's order (alphabetical by SNANA name: second host,
+first host, Milky Way dust, final redshift). Surveys write missing values as sentinels (-9 redshift, 999 magnitude,
+-9999 shape ...); here missing values are absent, and NaN in arrays. Real Rubin and ZTF alerts have none of the 64
+columns, so a light curve without metadata is ordinary input.
 
-**Context.** Three things tell stars of our Galaxy from what lies beyond it: a redshift, a parallax, and a catalogue
-that calls the source at this place a star or a galaxy. Each becomes a factor of the classes that it speaks against,
-never below a floor that allows for wrong associations and wrong catalogues; only a spectroscopic redshift of the object
-itself, away from zero, rules classes out.
+**Context.** Three kinds of evidence distinguish stars of our Galaxy from objects beyond it: a redshift, a parallax, and
+a catalogue that classifies the source at this position as star or galaxy. Each reduces the probability of the classes
+that it contradicts by a factor, which has a lower limit because associations and catalogues can be wrong. Only a
+non-zero spectroscopic redshift of the object itself excludes classes.
 """
 
 import math
@@ -53,10 +53,10 @@ CONTEXT_COLUMNS: Final = (
     "star_distance",
     "solar_system_distance",
 )
-"""Columns of the context, which weigh the answer: the redshift of the object itself, spectroscopic without an error or
-with a small one, which networks see as ``z_final`` (`network_metadata`); parallax (mas); how star-like the source is
-that a catalogue has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec); distance of a
-known Solar System object at the time of the alert."""
+"""Columns of the context: redshift of the object itself, which is spectroscopic if its error is missing or small, and
+which networks see as ``z_final`` (`network_metadata`); parallax (mas); star-galaxy score of the catalogue source at
+this position (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec); distance of a known Solar System object
+at the time of the alert (arcsec)."""
 
 KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
 
@@ -66,10 +66,10 @@ REDSHIFTS: Final = (
     *(f"{host}_{kind}" for host in ("hostgal", "hostgal2") for kind in ("zspec", "zphot")),
 )
 REDSHIFT_RANGE: Final = (-0.01, 12.0)
-"""Redshifts that objects can have: blueshifts of nearby galaxies are above -0.002, and errors are added to them."""
+"""Plausible redshifts: blueshifts of nearby galaxies are above -0.002, before errors."""
 
 LARGEST: Final = float(np.finfo(np.float32).max)
-"""Largest absolute value of a metadata column: networks see metadata in single precision, which ends here."""
+"""Largest absolute value of a metadata column, because networks use single precision."""
 _BOUNDS: Final = {
     **dict.fromkeys(KNOWN_COLUMNS, (-LARGEST, LARGEST)),
     **{
@@ -78,15 +78,16 @@ _BOUNDS: Final = {
         if name.endswith(("_err", "snsep", "_distance")) or "_magerr_" in name
     },
     **dict.fromkeys(REDSHIFTS, REDSHIFT_RANGE),
-    "mwebv": (0.0, 200.0),  # maps of the Milky Way's dust end below
+    "mwebv": (0.0, 200.0),  # above the maximum of maps of Milky Way dust
     "star_score": (0.0, 1.0),
 }
 
 
 def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]:
-    """Keep the known columns that hold a value.
+    """Return the known columns that have a value.
 
-    Sentinels, nulls, NaN, what is infinite to a network and values that :func:`implausible_metadata` names are missing.
+    Sentinels, null, NaN, values that overflow single precision and implausible values (:func:`implausible_metadata`)
+    count as missing.
     """
     return {
         name: float(value)
@@ -99,7 +100,7 @@ def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]
 
 
 def implausible_metadata(values: Mapping[str, float]) -> dict[str, str]:
-    """Return what is wrong with each value that no object can have, by column; sentinels are missing values."""
+    """Return an error text for each implausible value, by column; sentinels count as missing."""
     return {
         name: f"must be {_limits(name)}, not {value:.6g}"
         for name, value in values.items()
@@ -115,15 +116,15 @@ def _limits(name: str) -> str:
 
 
 def metadata_row(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
-    """Metadata as a row, shape ``(len(columns),)``, NaN where a column is missing."""
+    """Return metadata as a row, shape ``(len(columns),)``, NaN where a column is missing."""
     return np.fromiter(map(values.get, columns, repeat(math.nan)), np.float32, len(columns))
 
 
 def network_metadata(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
-    """Metadata as a network sees it, shape ``(len(columns),)``, NaN where a column is missing.
+    """Return the metadata input of a network, shape ``(len(columns),)``, NaN where a column is missing.
 
-    Networks know one redshift, ``z_final``. It is the object's own ``zspec`` where there is one, and where ``z_final``
-    is missing the host's: ``hostgal_zspec``, else ``hostgal_zphot`` with its error.
+    Networks use one redshift, ``z_final``. The object's own ``zspec``, if present, replaces it. If both are missing,
+    the host's redshift is used: ``hostgal_zspec``, else ``hostgal_zphot`` with its error.
     """
     row = metadata_row(values, columns)
     redshift = _redshift_of(values)
@@ -135,7 +136,7 @@ def network_metadata(values: Mapping[str, float], columns: Sequence[str]) -> NDA
 
 
 def _redshift_of(values: Mapping[str, float]) -> "Redshift | None":
-    """Return what stands for ``z_final``, None where ``z_final`` itself does or nothing is known."""
+    """Return the redshift to use in place of ``z_final``, None if there is none or ``z_final`` itself is used."""
     names = ("zspec",) if "z_final" in values else ("zspec", "hostgal_zspec", "hostgal_zphot")
     for name in names:
         error = values.get(f"{name}_err") or (math.nan if name == "hostgal_zphot" else STATED_ERROR)
@@ -152,34 +153,34 @@ GALACTIC: Final = frozenset(
 )
 """Classes of stars in our Galaxy and its satellites, by the names that taxonomies give them."""
 POINT_LIKE: Final = frozenset({"AGN", "QSO", "Blazar"})
-"""Classes beyond our Galaxy that catalogues take for stars as often as not."""
+"""Classes beyond our Galaxy that catalogues often classify as stars."""
 
-STATED_ERROR: Final = 0.001  # of a redshift from a spectrum that states none, or 0
+STATED_ERROR: Final = 0.001  # of a spectroscopic redshift whose error is missing or 0
 SPECTROSCOPIC_ERROR: Final = 0.005  # ELAsTiCC gives 0.001 to redshifts from spectra, and 0.05 or more to all others
-NEAR_ZERO: Final = 0.003  # 900 km/s: beyond any star of our Galaxy and of the nearest ones
+NEAR_ZERO: Final = 0.003  # 900 km/s, faster than any star of our Galaxy and of the nearest ones
 SIGMAS: Final = 5.0
 HOST_BY_CHANCE: Final = 0.1
-"""Floor of a host's redshift: how often a star that varies is given a galaxy behind it, beside how often what lies in a
-galaxy is given the right one."""
+"""Lower limit of the factor of a host's redshift: rate of variable stars matched to a background galaxy, relative to
+the rate of extragalactic objects matched to the right host."""
 WRONG_SCORE: Final = 0.03
-"""Floor of a catalogue's star: galaxies that Tachibana & Miller (2018, PASP 130, 128001) score as stars, and stars in
-front of galaxies."""
+"""Lower limit of the factor of a catalogue star: galaxies that Tachibana & Miller (2018, PASP 130, 128001) score as
+stars, and stars in front of galaxies."""
 WRONG_GALAXY: Final = 0.2
-"""Floor of a catalogue's galaxy: faint and blended stars are taken for galaxies more often than the reverse."""
+"""Lower limit of the factor of a catalogue galaxy; faint and blended stars are misclassified more often."""
 WRONG_PARALLAX: Final = 1e-3
-"""Floor of a parallax: sources of Gaia whose parallax is spurious."""
+"""Lower limit of the factor of a parallax: fraction of Gaia sources with a spurious parallax."""
 PARALLAX_SIGMAS: Final = 3.0
 MATCH_ARCSEC: Final = (1.0, 2.0)
-"""Up to the first distance a catalogue's source is this object, beyond the second it is not."""
+"""A catalogue source up to the first distance is this object; beyond the second it is not."""
 
 
 class Context(BaseModel):
-    """A bundle's knowledge of redshifts and stars.
+    """Context evidence that a bundle's network has already learned, and its Galactic classes.
 
     Attributes
     ----------
-    learned : what the network was trained with, so that its likelihood factors would count it twice.
-    galactic : classes of our Galaxy, where their names are not among :data:`GALACTIC`.
+    learned : evidence that the network was trained with; applying it as factors would count it twice.
+    galactic : classes of our Galaxy; None for those in :data:`GALACTIC`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -189,14 +190,14 @@ class Context(BaseModel):
 
 
 class Factors(NamedTuple):
-    """Logarithms of likelihood factors by class, shape (C,), and what they come from, for people."""
+    """Logarithms of likelihood factors by class, shape (C,), and descriptions of the evidence for people."""
 
     log_C: NDArray[np.float64]
     texts: tuple[str, ...]
 
 
 class Evidence:
-    """Turns what is known of an object into factors of the classes of one taxonomy."""
+    """Converts metadata of an object to likelihood factors of the classes of one taxonomy."""
 
     def __init__(self, classes: Sequence[str], context: Context) -> None:
         galactic = GALACTIC if context.galactic is None else frozenset(context.galactic)
@@ -210,7 +211,7 @@ class Evidence:
             self._soft += [self._star, self._parallax]
 
     def factors(self, metadata: Mapping[str, float]) -> Factors | None:
-        """Return the factors of an object, None where its metadata do not distinguish classes."""
+        """Return the factors of an object, None if its metadata do not distinguish classes."""
         if not metadata:
             return None
         log_C = np.zeros(len(self._galactic_C))
@@ -221,7 +222,7 @@ class Evidence:
         return Factors(log_C, evidence) if evidence else None
 
     def _spectrum(self, metadata: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
-        """Rule out stars where a spectroscopic redshift of the object is not near zero."""
+        """Exclude stars if a spectroscopic redshift of the object is not near zero."""
         redshift = spectroscopic_redshift(metadata)
         if redshift is None or redshift.value <= max(NEAR_ZERO, SIGMAS * redshift.error):
             return ""
@@ -229,13 +230,13 @@ class Evidence:
         return f"spectroscopic redshift {redshift.value:.4g} excludes classes of our Galaxy"
 
     def _host(self, metadata: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
-        """Weigh stars down where a photometric or a host's redshift is away from zero by more than its error."""
+        """Reduce the weight of stars if a photometric or host redshift differs from zero by more than its error."""
         redshift = host_redshift(metadata)
         if redshift is None or spectroscopic_redshift(metadata) is not None:
             return ""
         error = max(redshift.error, SPECTROSCOPIC_ERROR)
         sigmas = redshift.value / error
-        # A product of floats that is too large is infinite; ``**`` would raise OverflowError.
+        # A product overflows to infinity; ``**`` would raise OverflowError.
         at_zero = math.exp(-0.5 * sigmas * sigmas) / (error * math.sqrt(2 * math.pi))
         fits = min(1.0, at_zero / _galaxies(redshift.value))
         factor = HOST_BY_CHANCE + (1 - HOST_BY_CHANCE) * fits
@@ -243,7 +244,7 @@ class Evidence:
         return f"redshift {redshift.value:.3g} of the host: classes of our Galaxy times {factor:.3g}"
 
     def _star(self, metadata: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
-        """Weigh galaxies' events down at a catalogue's star, and stars at a catalogue's galaxy."""
+        """Reduce the weight of events in galaxies at a catalogue star, and of stars at a catalogue galaxy."""
         score, distance = metadata.get("star_score"), metadata.get("star_distance", 0.0)
         if score is None or not 0 <= score <= 1 or distance < 0:
             return ""
@@ -260,20 +261,20 @@ class Evidence:
         return f"a catalogue's galaxy (score {score:.2g}): classes of our Galaxy times {factor:.3g}"
 
     def _parallax(self, metadata: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
-        """Weigh everything beyond our Galaxy down where the parallax is significant."""
+        """Reduce the weight of classes beyond our Galaxy if the parallax is significant."""
         parallax, error = metadata.get("parallax"), metadata.get("parallax_err")
         if parallax is None or error is None or error <= 0 or parallax < PARALLAX_SIGMAS * error:
             return ""
-        sigmas = parallax / error  # squared as a product: a tiny error makes it infinite, where ``**`` would raise
+        sigmas = parallax / error  # squared as a product, which overflows to infinity; ``**`` would raise
         factor = max(WRONG_PARALLAX, math.exp(max(-50.0, -0.5 * sigmas * sigmas)))
         log_C[self._beyond_C] += math.log(factor)
         text = f"parallax {parallax:.3g} +- {error:.2g} mas: classes beyond our Galaxy times {factor:.3g}"
-        excluded = np.isneginf(log_C[self._galactic_C]).all()  # by `_spectrum`: then no class fits both
+        excluded = np.isneginf(log_C[self._galactic_C]).all()  # by `_spectrum`, so that no class fits both
         return f"{text}; it contradicts the redshift" if excluded else text
 
 
 def _crossing(metadata: Mapping[str, float]) -> str:
-    """Report a Solar System object that passes; it changes no probability, as the history is that of the place."""
+    """Report a passing Solar System object; it changes no probability, because the light curve is of the position."""
     distance = metadata.get("solar_system_distance")
     if distance is None:
         return ""
@@ -289,9 +290,9 @@ class Redshift(NamedTuple):
 
 
 def spectroscopic_redshift(metadata: Mapping[str, float]) -> Redshift | None:
-    """Return the redshift from a spectrum of the object: ``zspec``, or ``z_final`` where its error is as small.
+    """Return the redshift from a spectrum of the object: ``zspec``, or ``z_final`` if its error is as small.
 
-    ``z_final`` is the photometric redshift of the host where there is no spectrum.
+    Without a spectrum, ``z_final`` is the photometric redshift of the host.
     """
     for name, without_error in (("zspec", 0.0), ("z_final", math.inf)):
         if name in metadata:
@@ -302,7 +303,7 @@ def spectroscopic_redshift(metadata: Mapping[str, float]) -> Redshift | None:
 
 
 def host_redshift(metadata: Mapping[str, float]) -> Redshift | None:
-    """Return the best redshift that is not of a spectrum of the object, with its error; the host's in most cases."""
+    """Return the best redshift with an error, other than that of a spectrum of the object; usually the host's."""
     for name, without_error in (
         ("zspec", None),
         ("hostgal_zspec", SPECTROSCOPIC_ERROR),
@@ -316,5 +317,5 @@ def host_redshift(metadata: Mapping[str, float]) -> Redshift | None:
 
 
 def _galaxies(redshift: float) -> float:
-    """Density of redshifts of what surveys find beyond our Galaxy, broad on purpose: 1 / (z + 0.1) up to 3."""
+    """Return a broad probability density of the redshifts of extragalactic objects: 1 / (z + 0.1) up to 3."""
     return 1.0 / ((min(max(redshift, 0.0), 3.0) + 0.1) * math.log(31.0))

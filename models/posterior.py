@@ -1,27 +1,24 @@
-"""From the graph's outputs to what a reply states: calibrated probabilities, prediction sets, novelty and domain.
+"""Posterior probabilities, prediction sets, novelty and domain, computed from the outputs of the graph.
 
-**Stated**, in the manifest:
+Parts of the manifest:
 
-- :class:`Novelty`: how to read the graph's output ``novelty``, the share of validation objects whose embedding lies
-  nearer to what was trained on. It sees embeddings, not truth: what resembles a known class is not novel.
-- :class:`PredictionSets`: which classes to name so that the true one is among them as often as is stated (split
-  conformal prediction, fitted by ``training.score.confidence``). They are applied to the probabilities, after the
-  graph. A set holds the most probable class and every class of which 1 - p does not exceed the threshold (the ``lac``
-  score of Sadinle et al. 2019, which gives the smallest sets, with the score of the most probable class put to 0, so
-  that no set is empty and a coverage below the accuracy costs nothing). The statement holds on average over light
-  curves like the validation objects' views, not for each class, nor for objects of no known class.
-- :class:`Domain`: where the model was measured, and whether a light curve lies within; the basis of routing
-  (:mod:`service.registry`).
+- :class:`Novelty`: interpretation of the graph's output ``novelty``, the fraction of validation objects whose embedding
+  is nearer to the training data. It uses embeddings only: an unknown type that resembles a known class is not novel.
+- :class:`PredictionSets`: thresholds of prediction sets with a stated coverage (split conformal prediction, fitted by
+  ``training.score.confidence``), applied to the probabilities. A set contains the most probable class and all classes
+  with 1 - p up to the threshold (the ``lac`` score of Sadinle et al. 2019, which gives the smallest sets, with the
+  score of the most probable class set to 0, so that no set is empty). The coverage holds on average over light curves
+  like those of the validation objects, not for each class, nor for objects of unknown classes.
+- :class:`Domain`: light curves on which the model was measured; used for routing (:mod:`models.routing`).
 
-**Concluded** (:class:`Posterior`): the graph's probabilities are a posterior under the class shares that it was
-calibrated for. Other shares (:mod:`models.taxonomy`) and what is known besides the light curve
-(:class:`models.metadata.Evidence`) enter as factors (Saerens et al. 2002, Neural Computation 14, 21):
+:class:`Posterior` applies them. The graph's probabilities are a posterior under the class shares of the calibration.
+Other shares (:mod:`models.taxonomy`) and other evidence about the object (:class:`models.metadata.Evidence`) are
+applied as factors (Saerens et al. 2002, Neural Computation 14, 21):
 
     p'(class) = p(class) * new share / assumed share * likelihood factors, normalised.
 
-All of it is float64 and outside the graph, the same for training's tables, HTTP and the stream. A light curve whose
-novelty is beyond the bundle's threshold is *unusual*: nothing is known about the coverage of a set for it, so none is
-stated.
+This is computed in float64 outside the graph. A light curve whose novelty exceeds the bundle's threshold is *unusual*:
+the coverage is unknown for it, so it gets no prediction set.
 
 Legend: C classes.
 """
@@ -49,18 +46,18 @@ class _Frozen(BaseModel):
 
 
 class Novelty(_Frozen):
-    """Reading of the graph's output ``novelty``: how it was made, and from where on it is an alarm.
+    """Method and thresholds of the graph's output ``novelty``.
 
-    A light curve beyond the threshold is *unusual*: no prediction set is stated for it, since coverage was measured on
-    objects like those that the network knows.
+    A light curve beyond the threshold is *unusual* and gets no prediction set, because coverage was measured on objects
+    of the known classes.
 
     Attributes
     ----------
-    threshold : a light curve is unusual where ``novelty`` exceeds it.
-    thresholds_by_detections : the threshold from so many detections on, where one does not serve all.
-    false_alarm_rate : share of known objects that the threshold calls unusual.
-    by_detections : the share measured at so many detections or more, up to the next.
-    split, objects : the split, and how many objects of it, that ``novelty`` is a share of.
+    threshold : a light curve is unusual if ``novelty`` exceeds it.
+    thresholds_by_detections : thresholds by minimum number of detections, which take precedence.
+    false_alarm_rate : fraction of known objects that are called unusual.
+    by_detections : measured fraction by minimum number of detections, up to the next one.
+    split, objects : split, and number of its objects, of which ``novelty`` is a fraction.
     reference_objects : number of training objects to whose embeddings distances are measured.
     """
 
@@ -74,19 +71,19 @@ class Novelty(_Frozen):
     reference_objects: int = Field(ge=1)
 
     def unusual(self, novelty: float, detections: int) -> bool:
-        """Tell whether a light curve of so many detections is beyond what the network knows."""
+        """Return whether a light curve with this novelty and number of detections is unusual."""
         reached = [start for start in self.thresholds_by_detections if start <= detections]
         return novelty > (self.thresholds_by_detections[max(reached)] if reached else self.threshold)
 
 
 class SetThresholds(_Frozen):
-    """Largest 1 - p within a set, one for each stated coverage, in one stratum of light curves.
+    """Thresholds of one stratum of light curves: largest 1 - p within a set, for each stated coverage.
 
     Attributes
     ----------
-    detections, bands, novelty : lower edges of the stratum: observations that the network sees and the survey calls
-        detected, bands with an observation, and the graph's ``novelty``.
-    views : of validation objects that the thresholds were fitted to.
+    detections, bands, novelty : lower edges of the stratum: number of detections that the network sees, number of bands
+        with an observation, and the graph's ``novelty``.
+    views : number of light curves of validation objects that the thresholds were fitted to.
     """
 
     detections: int = Field(ge=0)
@@ -97,25 +94,25 @@ class SetThresholds(_Frozen):
 
     @property
     def edges(self) -> tuple[int, int, float]:
-        """Lower edges, the most important first."""
+        """Lower edges of detections, bands and novelty, by which strata are sorted."""
         return self.detections, self.bands, self.novelty
 
 
 class NamedSet(NamedTuple):
-    """Classes, the most probable first, and how often such a set holds the true one."""
+    """Indices of the classes of a set, the most probable first, and its coverage."""
 
     classes: NDArray[np.intp]
     coverage: float
 
 
 class PredictionSets(_Frozen):
-    """Thresholds by stated coverage and, where one threshold would not hold, by stratum.
+    """Thresholds of prediction sets by stated coverage and stratum of light curves.
 
     Attributes
     ----------
-    floor : no threshold is smaller, so that every class of probability ``1 - floor`` or more is in every set.
-    measured_on : the light curves that the coverage was measured on, for people.
-    groups : the strata, ascending by their edges; the last one whose edges are all reached applies.
+    floor : minimum threshold; every class with a probability of at least ``1 - floor`` is in every set.
+    measured_on : description of the light curves that the coverage was measured on.
+    groups : strata, in ascending order of their edges; the last one whose edges are all reached applies.
     """
 
     method: Literal["lac"] = "lac"
@@ -154,12 +151,13 @@ class PredictionSets(_Frozen):
         bands: int = 0,
         novelty: float = 0.0,
     ) -> NamedSet:
-        """Name the set of one light curve.
+        """Return the prediction set of one light curve.
 
         Parameters
         ----------
         detections, bands, novelty : of the light curve, as in :class:`SetThresholds`.
-        coverage : at least this; the smallest stated one that reaches it is taken, every class where none does.
+        coverage : minimum coverage; the smallest stated one that reaches it is used. If none does, the set has all
+            classes.
         """
         order_C = np.argsort(-probabilities_C, kind="stable")
         place = bisect_left(self.coverages, coverage or self.default)
@@ -172,11 +170,11 @@ class PredictionSets(_Frozen):
     def members_each(
         self, rows: Sequence[Sequence[float]], edges: Sequence[tuple[int, int, float]], coverage: float | None = None
     ) -> tuple[list[tuple[int, ...]], float]:
-        """Return the classes of the set of each of several light curves, as :meth:`named` has them, and the coverage.
+        """Return the class indices of the sets of several light curves, as :meth:`named` does, and the coverage.
 
         Parameters
         ----------
-        rows : probabilities of each, so few that numpy would take longer over them.
+        rows : probabilities of each, as lists, because NumPy is slower for so few numbers.
         edges : detections, bands and novelty of each.
         """
         place = bisect_left(self.coverages, coverage or self.default)
@@ -197,7 +195,7 @@ class PredictionSets(_Frozen):
 
     @cached_property
     def _strata(self) -> tuple[list[int], list[tuple[list[int], list[list[SetThresholds]]]]]:
-        """Lower edges of detections and, for each, those of bands with the groups of each, ascending in novelty."""
+        """Lower edges of detections and, for each, lower edges of bands with their strata in ascending novelty."""
         starts = sorted({group.detections for group in self.groups})
         by_bands = []
         for start in starts:
@@ -208,19 +206,20 @@ class PredictionSets(_Frozen):
 
 
 def _most_probable_first(row: Sequence[float], indices: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted(indices, key=row.__getitem__, reverse=True))  # of equal ones the first, as a stable sort has it
+    return tuple(sorted(indices, key=row.__getitem__, reverse=True))  # stable: ties keep their order
 
 
 class Domain(BaseModel):
-    """The light curves on which a model's quality was measured.
+    """Domain of a model: the light curves on which its quality was measured.
 
     Attributes
     ----------
-    bands : of the bundle that count for it.
-    fewest_bands, fewest_points : with points, and points in those bands.
-    faintest_njy, brightest_njy : of the brightest detection (of all points where none is detected), nJy; None is open.
-    surveys : a light curve of another survey is outside; one that names no survey is not. Empty: any survey.
-    measured_on : for people.
+    bands : bands of the bundle that count.
+    fewest_bands, fewest_points : minimum number of those bands with points, and of points in them.
+    faintest_njy, brightest_njy : range of the brightest detection (or the brightest point without detections), nJy;
+        None for no limit.
+    surveys : light curves of other surveys are outside, but not those without a survey; empty for any survey.
+    measured_on : description for people.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -240,7 +239,7 @@ class Domain(BaseModel):
         return self
 
     def outside(self, curve: LightCurve, bands: BandMap) -> str:
-        """Say in words why a light curve lies outside; empty where it lies within.
+        """Return why a light curve is outside the domain; empty if it is inside.
 
         Parameters
         ----------
@@ -276,11 +275,11 @@ def _flux_text(flux_njy: float) -> str:
 
 
 SMALLEST: float = float(np.finfo(np.float32).tiny)
-"""Stand-in for a probability that the graph rounded to zero, where factors are applied."""
+"""Replacement for probabilities that the graph rounded to zero, before factors are applied."""
 
 
 class PriorError(ValueError):
-    """Class shares that cannot be used; ``pointer`` leads to the fault within them (``/Ia``), empty for all of them."""
+    """Invalid class shares; ``pointer`` is a JSON pointer to the invalid one (``/Ia``), or empty."""
 
     def __init__(self, pointer: str, reason: str, message: str) -> None:
         super().__init__(message)
@@ -293,10 +292,10 @@ class Prior:
 
     Attributes
     ----------
-    name : as replies call it.
+    name : name in responses.
     share_C : sums to 1.
-    sets : the prediction sets that hold under them.
-    measured_on : what the coverage of the sets was measured on, for people.
+    sets : prediction sets to use with these shares.
+    measured_on : description of the light curves that the coverage of the sets was measured on.
     """
 
     name: str
@@ -306,12 +305,12 @@ class Prior:
 
 
 class CurveSummary(NamedTuple):
-    """Facts of a light curve that its posterior depends on.
+    """Properties of a light curve that its posterior depends on.
 
     Attributes
     ----------
-    detections, bands : that the network saw.
-    novelty : of the graph.
+    detections, bands : number of detections, and of bands with observations, in the network's input.
+    novelty : output of the graph.
     metadata : of the light curve, by name.
     """
 
@@ -329,11 +328,11 @@ class PosteriorResult:
     ----------
     values : probability of each class; they sum to 1.
     prior : name of the class shares.
-    unusual : whether the novelty is beyond the threshold; None where the model has no novelty score.
-    classes : of the prediction set, the most probable first; None where none is stated.
-    coverage : that the set was made for.
-    measured_on : what coverage was measured on.
-    evidence : other facts about the object that were used, for people.
+    unusual : whether the novelty exceeds the threshold; None if the model has no novelty score.
+    classes : class indices of the prediction set, the most probable first; None if there is none.
+    coverage : coverage of the set.
+    measured_on : description of the light curves that the coverage was measured on.
+    evidence : descriptions of the other evidence about the object that was used.
     """
 
     values: Sequence[float]
@@ -351,15 +350,15 @@ class PosteriorResult:
 
 
 class SharesStated(Protocol):
-    """Class shares that a client may name, as far as :class:`Posterior` needs them."""
+    """Class shares that a client may select by name; the attributes that :class:`Posterior` uses."""
 
     @property
     def shares(self) -> Mapping[str, float] | None:
-        """Weights by class; None for those of that name in :mod:`models.taxonomy`."""
+        """Weights by class; None for those with the same name in :mod:`models.taxonomy`."""
 
     @property
     def measured_on(self) -> str:
-        """Light curves that the coverage under them was measured on, for people."""
+        """Description of the light curves that the coverage under them was measured on."""
 
     @property
     def prediction_sets(self) -> PredictionSets | None:
@@ -367,15 +366,15 @@ class SharesStated(Protocol):
 
 
 class Named(Protocol):
-    """A thing with a name."""
+    """Object with a name."""
 
     @property
     def name(self) -> str:
-        """Return the name."""
+        """Name of the object."""
 
 
 class Stated(Protocol):
-    """Statements of a classifier's manifest that a posterior needs; :class:`models.bundle.Manifest` makes them."""
+    """Attributes of :class:`models.bundle.Manifest` that a posterior needs."""
 
     @property
     def name(self) -> str:
@@ -387,27 +386,27 @@ class Stated(Protocol):
 
     @property
     def assumed_shares(self) -> Mapping[str, float]:
-        """Class shares that the answers assume, summing to 1."""
+        """Class shares that the probabilities assume, summing to 1."""
 
     @property
     def assumed_context(self) -> Context:
-        """Evidence that the network has had already."""
+        """Evidence that the network has already learned to use."""
 
     @property
     def novelty(self) -> Novelty | None:
-        """Rule of the novelty; None where the model does not tell it."""
+        """Thresholds of the novelty; None if the model has no novelty score."""
 
     @property
     def prediction_sets(self) -> PredictionSets | None:
-        """Thresholds of sets; None where none are stated."""
+        """Thresholds of prediction sets; None if there are none."""
 
     @property
     def prior(self) -> Named | None:
-        """Name of the class shares that the answers assume; None where they have none."""
+        """Class shares that the probabilities assume; None if they are not named."""
 
     @property
     def priors(self) -> Mapping[str, SharesStated]:
-        """Others that a client may name."""
+        """Other class shares that a client may select, by name."""
 
 
 class Posterior:
@@ -426,18 +425,17 @@ class Posterior:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of class shares that this model has."""
+        """Names of the class shares that this model supports."""
         offered = {*self._manifest.priors, *(name for name in _NAMES if rates(name, self._classes))}
         return tuple(sorted(offered | ({self.default.name} if self.default.name else set())))
 
     def prior(self, shares: str | Mapping[str, float] | None) -> Prior:
-        """Return the class shares of a name or a map of class to weight; those of the calibration without either.
+        """Return the class shares for a name or for weights by class; None gives those of the calibration.
 
         Raises
         ------
         PriorError
-            For a name that this model does not have, an unknown class, or weights that are negative, not finite or
-            all zero.
+            For an unknown name or class, or weights that are negative, not finite or all zero.
         """
         if shares is None:
             return self.default
@@ -485,12 +483,10 @@ class Posterior:
 
         Parameters
         ----------
-        probabilities_C : of the graph.
-        detections, bands : that the network saw.
-        novelty : of the graph.
-        metadata : of the light curve, by name.
-        prior : class shares, by :meth:`prior`; those of the calibration by default.
-        coverage : that the set shall have; the model's own by default.
+        probabilities_C : output of the graph.
+        detections, bands, novelty, metadata : as in :class:`CurveSummary`.
+        prior : class shares from :meth:`prior`; by default those of the calibration.
+        coverage : requested coverage of the set; by default the model's.
         """
         summary = CurveSummary(detections, bands, novelty, metadata or {})
         return self.apply_prior_to_each([probabilities_C.tolist()], [summary], prior, coverage)[0]
@@ -502,12 +498,11 @@ class Posterior:
         prior: Prior | None = None,
         coverage: float | None = None,
     ) -> list[PosteriorResult]:
-        """Return the result of each light curve, as :meth:`apply_prior` of one.
+        """Return the result of each light curve, as :meth:`apply_prior` does for one.
 
         Parameters
         ----------
-        rows : probabilities of the graph, as plain numbers: of so few, numpy would take longer to be asked than to
-            answer, above all where a run of a network has just left the processor's caches cold.
+        rows : probabilities of the graph, as lists, because NumPy is slower for so few numbers.
         """
         prior = prior or self.default
         weighed = [self._weighed(row, one, prior) for row, one in zip(rows, summaries, strict=True)]
@@ -534,7 +529,7 @@ class Posterior:
     def _weighed(
         self, row: Sequence[float], summary: CurveSummary, prior: Prior
     ) -> tuple[Sequence[float], tuple[str, ...]]:
-        """Weight the graph's probabilities by the metadata and the prior; return them and the evidence used."""
+        """Reweight the graph's probabilities by the metadata and the prior; also return the evidence used."""
         factors = self._evidence.factors(summary.metadata) if summary.metadata else None
         if factors is not None:
             return self._reweighted(row, prior, factors.log_C, factors.texts)
@@ -543,7 +538,7 @@ class Posterior:
     def _reweighted(
         self, row: Sequence[float], prior: Prior, log_C: NDArray[np.float64] | None, evidence: tuple[str, ...]
     ) -> tuple[list[float], tuple[str, ...]]:
-        """Apply shares and factors. Factors that contradict all shares are ignored, and ``evidence`` states it."""
+        """Apply shares and factors. Factors that exclude all classes of the prior are ignored; ``evidence`` says so."""
         with np.errstate(divide="ignore"):
             total_C = np.log(np.maximum(row, SMALLEST)) + np.log(prior.share_C) - np.log(self._assumed_C)
         if log_C is not None:
@@ -556,7 +551,7 @@ class Posterior:
 
 
 def _normalised(row: Sequence[float]) -> list[float]:
-    total = math.fsum(row) or 1.0  # of a network that rules out every class
+    total = math.fsum(row) or 1.0  # 0 if a network excludes every class
     return [value / total for value in row]
 
 
@@ -564,7 +559,7 @@ _NAMES = (UNIFORM, *NAMED)
 
 
 def normalised(weights: Mapping[str, float], classes: tuple[str, ...]) -> NDArray[np.float64]:
-    """Return weights as shares of ``classes``, shape (C,), summing to 1; a class that is left out has none.
+    """Return weights as shares of ``classes``, shape (C,), summing to 1; missing classes get 0.
 
     Raises
     ------

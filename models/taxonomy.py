@@ -1,15 +1,14 @@
-"""Class names, class ids and the hierarchy above them.
+"""Taxonomies (class names, ids and hierarchy) and class shares.
 
-Class ids belong to a bundle, never to the code that reads it: surveys renumber (ELAsTiCC-1 used 111, ELAsTiCC-2 uses
-2222 for a Type Ia supernova), so a manifest carries its own ``Taxonomy`` and every reply is written from that one.
-``ELASTICC`` is the 20-class grouping of the ELAsTiCC training set used by ATAT and Astro-MoE, with ELAsTiCC-2 ids;
-``ZTF_SUPERNOVAE`` and ``MALLORN`` group the spectroscopic types of two labelled sets. Their classes have the ELAsTiCC
-ids where they mean the same; a class that divides one of those has its id and a further digit, as that numbering does
-from level to level, and one that joins several has the id of the group above.
+Surveys change class ids (ELAsTiCC-1 used 111, ELAsTiCC-2 uses 2222 for a Type Ia supernova), so each manifest has its
+own ``Taxonomy``, from which responses are written. ``ELASTICC`` is the 20-class grouping of the ELAsTiCC training set
+used by ATAT and Astro-MoE, with ELAsTiCC-2 ids; ``ZTF_SUPERNOVAE`` and ``MALLORN`` group the spectroscopic types of two
+labelled sets. Equal classes have the same ids as in ELAsTiCC. A subclass of an ELAsTiCC class has its id with another
+digit appended; a class that joins several has the id of the group above.
 
-**Class shares** that a client may name in place of those a bundle was calibrated for stand here too, with where they
-come from (:func:`rates`). They are of *objects* that a survey finds, not of alerts: an object sends many alerts or few,
-according to its class. They are relative, and a class that a map leaves out has none.
+**Class shares** that a client may select in place of those of a bundle's calibration, and their sources, are in
+:func:`rates`. They are shares of the *objects* that a survey finds, not of its alerts, whose number per object depends
+on the class. They are relative; classes that are left out have no share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class TaxonClass(BaseModel):
-    """One leaf: its name, its numeric id and the names of its ancestors from the root down."""
+    """Leaf class: its name, its numeric id and the names of its ancestors from the root down."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,7 +33,7 @@ SUPERNOVA_GROUPS: Final = frozenset({"SN-like", "SLSN"})
 
 
 class Taxonomy(BaseModel):
-    """An ordered set of leaf classes; the order is that of the network's logits."""
+    """Ordered set of leaf classes, in the order of the network's logits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,7 +54,7 @@ class Taxonomy(BaseModel):
 
     @cached_property
     def supernovae(self) -> list[int]:
-        """Indices of the types of supernovae: those of the group ``SN-like``, and superluminous ones."""
+        """Indices of the supernova classes: those of the group ``SN-like``, and superluminous ones."""
         return [
             index for index, leaf in enumerate(self.classes) if not SUPERNOVA_GROUPS.isdisjoint((leaf.name, *leaf.path))
         ]
@@ -84,7 +83,7 @@ class Taxonomy(BaseModel):
         Raises
         ------
         ValueError
-            When the number of probabilities differs from the number of classes.
+            If the number of probabilities differs from the number of classes.
         """
         totals: dict[str, float] = {}
         for leaf, probability in zip(self.classes, probabilities, strict=True):
@@ -153,12 +152,12 @@ TAXONOMIES = (ELASTICC, ZTF_SUPERNOVAE, MALLORN)
 
 
 def taxonomy_of(names: Sequence[str]) -> Taxonomy:
-    """Return the taxonomy with these classes in this order; for any other list a flat one, with ids from 1.
+    """Return the known taxonomy with these classes in this order, or else a flat one with ids from 1.
 
     Raises
     ------
     ValueError
-        For fewer than two names, or a name given twice.
+        For fewer than two names or duplicate names.
     """
     for taxonomy in TAXONOMIES:
         if taxonomy.names == tuple(names):
@@ -243,7 +242,7 @@ NAMED: Final[Mapping[str, tuple[Rates, ...]]] = {
 
 
 def rates(name: str, classes: Sequence[str]) -> Rates | None:
-    """Return the shares of that name for a set of classes, None where there are none."""
+    """Return the named class shares for a set of classes, None if there are none."""
     if name == UNIFORM:
         return Rates(dict.fromkeys(classes, 1.0), "equal shares")
     class_set = set(classes)
@@ -251,7 +250,7 @@ def rates(name: str, classes: Sequence[str]) -> Rates | None:
 
 
 def class_shares(name: str, classes: Sequence[str]) -> dict[str, float] | None:
-    """Return the class shares of that name, summing to 1 over all ``classes``, None where there are none."""
+    """Return the named class shares, summing to 1 over ``classes``, None if there are none."""
     rates_of_name = rates(name, classes)
     if rates_of_name is None:
         return None
