@@ -118,7 +118,7 @@ class Ensemble(_Frozen):
     coefficients : of the log odds of the trees' weight w: constant, coefficient of ln(n) with n the number of
         observations that the network sees, and term added if the redshift is known.
     lengths : smallest and largest n of the fit; n is clipped to this range.
-    split : split on which the coefficients were fitted; the trees were fitted on other objects.
+    split : split on which the coefficients were fitted ("none": fixed weights); the trees were fitted on other objects.
     """
 
     trees: int = Field(ge=1)

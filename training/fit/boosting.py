@@ -2,7 +2,7 @@
 
 With few real objects trees learn better than networks. LightGBM (Ke et al. 2017) fits them, and
 ``models.networks.parts.trees`` evaluates them from tables. Their weight in the ensemble is fitted on validation light
-curves.
+curves, or equal to that of the network.
 
 Notable: LightGBM compares in double precision, a graph in single; thresholds are rounded down to single
 precision, which splits all single-precision numbers in the same way.
@@ -212,6 +212,18 @@ def tree_logits(forest: Forest, value_NF: Float32) -> Float32:
     return np.concatenate([trees(rows[at : at + BATCH_ROWS]).numpy() for at in range(0, len(rows), BATCH_ROWS)])
 
 
+def equal_weights(forest: Forest, length_N: Int64) -> Ensemble:
+    """Weigh trees and network equally."""
+    return Ensemble(
+        trees=len(forest.root_T),
+        nodes=len(forest.left_M),
+        depth=forest.depth,
+        coefficients=(0.0, 0.0, 0.0),
+        lengths=(int(length_N.min()), int(length_N.max())),
+        split="none",
+    )
+
+
 def fit_ensemble(
     forest: Forest, trees_NC: Float32, network_NC: Float32, label_N: Int64, length_N: Int64, has_redshift_N: Bool
 ) -> Ensemble:
@@ -221,7 +233,6 @@ def fit_ensemble(
     ----------
     trees_NC, network_NC : logits of light curves that neither was fitted to.
     """
-    lengths = int(length_N.min()), int(length_N.max())
     log_length_N = torch.from_numpy(np.log(length_N.astype(np.float64)))
     redshift_known_N, label = torch.from_numpy(has_redshift_N.astype(np.float64)), torch.from_numpy(label_N)
     one_NC, other_NC = (log_softmax(torch.from_numpy(each_NC).double(), -1) for each_NC in (network_NC, trees_NC))
@@ -238,14 +249,8 @@ def fit_ensemble(
 
     optimiser.step(loss)
     constant, per_length, redshift, _ = fitted.tolist()
-    return Ensemble(
-        trees=len(forest.root_T),
-        nodes=len(forest.left_M),
-        depth=forest.depth,
-        coefficients=(constant, per_length, redshift),
-        lengths=lengths,
-        split="validation",
-    )
+    update = {"coefficients": (constant, per_length, redshift), "split": "validation"}
+    return equal_weights(forest, length_N).model_copy(update=update)
 
 
 def pooled(

@@ -37,7 +37,7 @@ from nightjar_alerts.training.data.batches import usable_tokens
 from nightjar_alerts.training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
 from nightjar_alerts.training.export.served import Ensembled
 from nightjar_alerts.training.export.statistics import input_statistics
-from nightjar_alerts.training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
+from nightjar_alerts.training.fit.boosting import equal_weights, fit_ensemble, pooled, read_forest, tree_logits
 from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, load_network
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
@@ -150,7 +150,7 @@ def fit_all(
     training = training_part[1]
     sample, ensemble, parts = served_sample(network, inputs, curve_set), None, dict[str, Any]()
     if forest is not None:
-        sample, ensemble, parts = beside(forest, inputs, curve_set, sample)
+        sample, ensemble, parts = beside(forest, inputs, curve_set, sample, classes_of(folders[0]))
     fit = fit_calibration(sample)
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
     novelty, auroc = _novelty(network, training_part, folders, sample, recipe.seed)
@@ -229,23 +229,28 @@ def _fit_sets(p_NC: Float64, label_N: Int64, strata: Strata, classes: Sequence[s
 
 
 def beside(
-    forest: Forest, inputs: HeadInputs, curve_set: CurveSet, sample: ServedSample
+    forest: Forest, inputs: HeadInputs, curve_set: CurveSet, sample: ServedSample, classes: Sequence[str]
 ) -> tuple[ServedSample, Ensemble, dict[str, Any]]:
     """Return the sample as trees and network answer together, their weights, and the scores of each and of both.
 
-    Scores are cross-fitted: each half uses the weight fitted to the other half.
+    Scores are cross-fitted: each half uses the weights fitted to the other half. For other classes than the 20 the
+    weights are equal: no weights fitted to a few hundred supernovae scored better.
     """
     redshift_N, trees_NC = curve_set.has_redshift, tree_logits(forest, inputs.columns)
     columns = trees_NC, sample.logits_NC, sample.length_N, redshift_N
     half_N = np.random.default_rng(0).permutation(int(sample.object_N.max()) + 1)[sample.object_N] % 2
     crossed_NC = np.zeros_like(trees_NC)
+
+    def weights(rows_N: Any) -> Ensemble:
+        if tuple(classes) != ELASTICC.names:
+            return equal_weights(forest, sample.length_N)
+        trees, network, length, has_redshift = (column[rows_N] for column in columns)
+        return fit_ensemble(forest, trees, network, sample.label_N[rows_N], length, has_redshift)
+
     for half in (0, 1):
-        mine, rest = half_N == half, half_N != half
-        trees, network, length, has_redshift = (column[rest] for column in columns)
-        fitted = fit_ensemble(forest, trees, network, sample.label_N[rest], length, has_redshift)
-        trees, network, length, has_redshift = (column[mine] for column in columns)
-        crossed_NC[mine] = pooled(fitted, trees, network, length, has_redshift)
-    ensemble = fit_ensemble(forest, trees_NC, sample.logits_NC, sample.label_N, sample.length_N, redshift_N)
+        mine = half_N == half
+        crossed_NC[mine] = pooled(weights(~mine), *(column[mine] for column in columns))
+    ensemble = weights(np.ones(len(half_N), np.bool_))
     each = {"network": sample.logits_NC, "trees": trees_NC, "both": crossed_NC}
     scores_by_model = {name: scores(softmax(logits_NC), sample.label_N) for name, logits_NC in each.items()}
     return sample._replace(logits_NC=pooled(ensemble, *columns)), ensemble, {"network_and_trees": scores_by_model}

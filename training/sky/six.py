@@ -5,8 +5,8 @@
 - the branches were trained on the training part, so heads are fitted to the other parts only: the last layer of the 20
   classes, followed by a linear map to six (`fold_heads`);
 - trees use statistics and shapes, and are fitted to all parts;
-- a fifth of the other parts is for ensemble weights and calibration; in cross-validation another fifth is scored. The
-  trees of the comparison are fitted to the former as well.
+- heads and trees have equal weights;
+- a fifth of the other parts is held out: for calibration in the released model, for scores in cross-validation.
 
 Differences of macro-F1 are bootstrapped over objects, with the same draws for both models.
 
@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import log_softmax, nll_loss
 
-from nightjar_alerts.models.bundle import Ensemble
 from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
@@ -33,7 +32,7 @@ from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
 from nightjar_alerts.training.data.batches import draw_examples
 from nightjar_alerts.training.data.mixture import sky_dataset
-from nightjar_alerts.training.fit.boosting import boost, fit_ensemble, fit_forest, pooled, save_forest, tree_logits
+from nightjar_alerts.training.fit.boosting import boost, equal_weights, fit_forest, pooled, save_forest, tree_logits
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import softmax
@@ -158,19 +157,18 @@ class SupernovaDraws:
 
 
 class SixFit(NamedTuple):
-    """Trees, the linear map from 20 logits to six, and the ensemble weights."""
+    """Trees, and the linear map from 20 logits to six."""
 
     forest: Forest
     map_6C: Float64
     bias_6: Float64
-    ensemble: Ensemble
 
     def answers(self, drawn: SupernovaDraws, rows: NDArray[np.intp]) -> dict[str, Float64]:
         """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
         trees_NC = tree_logits(self.forest, drawn.values[rows])
         heads_NC = folded(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
         length_N, unknown_N = drawn.curve_set.length[rows], np.zeros(len(rows), np.bool_)
-        both_NC = pooled(self.ensemble, trees_NC, heads_NC, length_N, unknown_N)
+        both_NC = pooled(equal_weights(self.forest, length_N), trees_NC, heads_NC, length_N, unknown_N)
         named = {"trees inside": trees_NC, "heads": heads_NC, "both": both_NC}
         return {name: softmax(logits_NC) for name, logits_NC in named.items()}
 
@@ -212,20 +210,15 @@ def logits_of_copies(network: AstroMoE, inputs: HeadInputs) -> Float32:
     return np.concatenate(logits)
 
 
-def fit_six(drawn: SupernovaDraws, learns_O: Bool, weighs_O: Bool, *, seed: int) -> SixFit:
-    """Fit trees and heads to some objects, and the weight of both to others."""
+def fit_six(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> SixFit:
+    """Fit trees and heads to some objects."""
     label_N, rows = drawn.curve_set.label, drawn.rows(learns_O)
     forest = fit_forest(
         drawn.values[rows], label_N[rows], len(NUMBER),
         seed=seed, rounds=TREE_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
     )  # fmt: skip
     rows = drawn.rows(learns_O & drawn.unlearned_O)
-    map_6C, bias_6 = fold_heads(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows))
-    rows = drawn.rows(weighs_O)
-    trees_NC, heads_NC = tree_logits(forest, drawn.values[rows]), folded(drawn.heads_NHC[rows], map_6C, bias_6)
-    unknown_N = np.zeros(len(rows), np.bool_)
-    ensemble = fit_ensemble(forest, trees_NC, heads_NC, label_N[rows], drawn.curve_set.length[rows], unknown_N)
-    return SixFit(forest, map_6C, bias_6, ensemble)
+    return SixFit(forest, *fold_heads(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows)))
 
 
 def fold_heads(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[Float64, Float64]:
@@ -305,9 +298,9 @@ def _folded(drawn: SupernovaDraws, draw: int, seeds: Sequence[int]) -> dict[str,
     named |= {f"{kind} {seed}": np.zeros(objects, np.int64) for kind in ALONE for seed in seeds}
     values_OF = drawn.values[:objects]
     for fold in range(FOLDS):
-        tested_O, weighs_O = (drawn.unlearned_O & (fold_O == number % FOLDS) for number in (fold, fold + 1))
+        tested_O = drawn.unlearned_O & (fold_O == fold)
         rows = np.flatnonzero(tested_O)  # complete light curves come first
-        fit = fit_six(drawn, ~tested_O & ~weighs_O, weighs_O, seed=draw)
+        fit = fit_six(drawn, ~tested_O, seed=draw)
         for name, p_NC in fit.answers(drawn, rows).items():
             named[name][rows] = p_NC.argmax(axis=1)
         learned = values_OF[~tested_O], drawn.label_O[~tested_O]
@@ -327,18 +320,18 @@ def _each(truth: Int, named: Int) -> dict[str, float]:
 def prepare(sky: SurveySample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
     """Fit the model and write it for ``sky export``: a folder of light curves, a run, and trees.
 
-    One fold in `FOLDS` of the objects that the branches have not learned from weighs and calibrates; the rest, and all
-    of the training part, is learned from.
+    One fold in `FOLDS` of the objects that the branches have not learned from is for calibration; heads and trees are
+    fitted to the rest, the trees to the training part as well.
     """
     fold_O = np.random.default_rng(seed).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
-    weighs_O = drawn.unlearned_O & (fold_O == 0)
-    fit = fit_six(drawn, ~weighs_O, weighs_O, seed=seed)
+    held_out_O = drawn.unlearned_O & (fold_O == 0)
+    fit = fit_six(drawn, ~held_out_O, seed=seed)
     tables = out / "tables"
     tables.mkdir(parents=True, exist_ok=True)
     (tables / CLASSES).write_text(json.dumps(tuple(NUMBER)), encoding="utf-8")
     network, config = load_whole(run)
     backbone = load_backbone(run)[0]
-    for part, chosen_O in (("train", ~weighs_O), ("validation", weighs_O)):
+    for part, chosen_O in (("train", ~held_out_O), ("validation", held_out_O)):
         rows = drawn.rows(chosen_O)
         _write(tables, part, drawn.curve_set.take(rows), drawn.inputs.take(rows))
     some = drawn.curve_set.take(np.random.default_rng(seed).permutation(len(drawn.curve_set))[:SYNTHETIC_OUTLIERS])
