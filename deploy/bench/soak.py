@@ -295,7 +295,7 @@ class SoakDriver:
         return LoadClient(self._port)
 
 
-OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "2.1.0"
+OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "2.1.1"
 CLIENTS: Final = 64  # that saturate
 SATURATED_SHARE, SATURATED_MOST = 0.05, 20.0  # of the time, and seconds at most, to find out what it can do
 SAMPLES: Final = 120  # of memory

@@ -177,5 +177,5 @@ SURVEY: Final = Survey(
     # They differ a little from those of LSST, whose names they share.
     bands={1: "g", 2: "r", 3: "i", "g": "g", "r": "r", "i": "i"},
     layouts=(BOOM, ZTF),
-    bundle="astro-moe-ztf/2.0.0",
+    bundle="astro-moe-ztf/2.1.0",
 )
