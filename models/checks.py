@@ -14,6 +14,8 @@ Notable:
 
 import math
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -80,6 +82,9 @@ def photometry_warnings(
     metadata : of the object.
     """
     found = []
+    if survey and survey not in SURVEY_DEPTHS and (meant := _similar_survey(survey)):
+        detail = f"the survey {survey} is not known: send {meant} if that is meant (known: {', '.join(SURVEY_DEPTHS)})"
+        found.append(PhotometryWarning("unknown_survey", detail))
     if (depth := _depth_warning(flux, flux_err, survey)) is not None:
         found.append(depth)
     if check_total and looks_like_total_flux(mjd, flux, flux_err):
@@ -96,6 +101,11 @@ def photometry_warnings(
         detail = "the parallax has no parallax_err above zero, and is not used"
         found.append(PhotometryWarning("parallax_without_error", detail))
     return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _similar_survey(name: str) -> str:
+    return "".join(get_close_matches(name, SURVEY_DEPTHS, 1, 0.8))
 
 
 def _error_of_depth(depth: float) -> float:

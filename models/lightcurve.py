@@ -375,8 +375,7 @@ def featurise(
         if is_other_N.any():
             order, others = order[band_N[order] >= 0], others | _count_by_filter(curve.band[is_other_N])
         if order.size == 0:
-            message = f"no observation in a band that this network knows: {', '.join(network_bands.bands)}"
-            raise LightCurveError("/band", NO_USABLE_POINTS, message)
+            raise LightCurveError("/band", NO_USABLE_POINTS, no_band_message(curve, network_bands))
         usable, rows = len(order), order[_kept_mask(curve, band_N, order, limits)]
     # Copies: tokens outlive their request, and a view would keep every point that was left out in memory.
     mjd, band, detected = curve.mjd[rows], band_N[rows].copy(), curve.detected[rows].copy()
@@ -437,6 +436,16 @@ def _count_by_filter(filters: Int64) -> dict[str, int]:
     """Count observations by filter name."""
     counts = np.bincount(filters, minlength=len(FILTERS))
     return {FILTERS[index]: int(counts[index]) for index in np.flatnonzero(counts)}
+
+
+def no_band_message(curve: LightCurve, bands: BandMap) -> str:
+    """Return which filters a light curve has where none stands for a band of a network, and what to send instead."""
+    counts = {**curve.unknown_filters, **_count_by_filter(curve.band)}
+    listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
+    return (
+        f"no observation is in a band of the network ({', '.join(bands.bands)}); not used, as no band stands for them: "
+        f"{listed}. Send other bands, or give these filters other names and describe them by wavelength in filters"
+    )
 
 
 def _kept_mask(curve: LightCurve, band_N: Int64, order: Int64, limits: Limits) -> Bool:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
 from nightjar_alerts.models.bundle import Bundle, Manifest
-from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.lightcurve import LightCurve, no_band_message
+from nightjar_alerts.models.photometry import UNKNOWN
 from nightjar_alerts.models.taxonomy import Taxonomy
 
 DEFAULT: Final = "default"
@@ -96,8 +97,10 @@ def _only_supernovae(model: HasBundle) -> bool:
 
 def outside_domain(curve: LightCurve, manifest: Manifest) -> str:
     """Return why a light curve is outside a bundle's domain; empty if it is inside or no domain is declared."""
-    reason = "" if manifest.domain is None else manifest.domain.outside(curve, manifest.band_map)
-    name = manifest.name
+    name, bands = manifest.name, manifest.band_map
+    reason = "" if manifest.domain is None else manifest.domain.outside(curve, bands)
+    if reason and (bands.table(curve.survey)[curve.band] == UNKNOWN).all():
+        return f"{name}: {no_band_message(curve, bands)}"
     return reason and f"{name}: {reason}; name the model {name} in the request to classify it anyway"
 
 

@@ -426,6 +426,13 @@ def test_warnings_of_a_result_are_a_column_of_every_table(classifier: Classifier
     assert list(results.to_astropy()["warnings"]) == ["", "implausible_depth"]
 
 
+def test_light_curve_in_filters_without_a_band_abstains_and_names_them(classifier: Classifier) -> None:
+    result = classifier.classify(mjd=[60310.1, 60312.2], band=["BP", "RP"], flux=[310.0, 1250.5], flux_err=[55.0] * 2)
+    assert (result.status, result.reason) == ("abstained", "outside_domain")
+    assert "not used, as no band stands for them: BP (1), RP (1). Send other bands, or" in result.detail
+    assert "name the model" not in result.detail
+
+
 def test_result_picture_names_filters_not_used_and_warnings_and_draws_symbols(classifier: Classifier) -> None:
     mjd = [60310.1, 60312.2, 60315.3, 60318.1, 60319.0]
     result = classifier.classify(

@@ -437,7 +437,7 @@ class _Guesser:
         is_ogle = re.search(r"ogle|phot\.dat", f"{name} {self.options.survey}", re.IGNORECASE)
         if self.positional and is_ogle and not any(map(self._all_filters, self.points)):
             self.hints = vocabulary.Hints("OGLE", "ogle", band="I", kind="total", mag_system="Vega")
-        self.result.survey = self.options.survey or self.hints.survey
+        self.result.survey = self.options.survey.lower() or self.hints.survey
         if self.hints.name:
             self.result.guess("", "", f"the columns are those of {self.hints.name}")
 
@@ -802,6 +802,8 @@ class _Guesser:
             return
         column = result.columns["band"]
         names = self._distinct(column)
+        if unused := sorted(set(options.filters) - set(names)):
+            result.guess("", "", f"no row is in {', '.join(unused)}, which the option filters names")
         unset = [name for name in names if name not in options.filters]
         if any(map(_NUMBERS.fullmatch, unset)):
             result.filters = {**self._decide_numbers(column, unset), **result.filters}

@@ -116,7 +116,8 @@ class TableOptions:
     object_id : name of the one object in a table without a column of names.
     band : the one filter of a table without a column of filters.
     filters : filter of each name in the table: a name that :func:`models.filters.known_filter` knows, an effective
-        wavelength in nm, optionally with a width (``620``, ``620/140``), or empty to leave its rows out.
+        wavelength in nm, optionally with a width (``620``, ``620/140`` or ``{"wavelength_nm": 620, "width_nm": 140}``),
+        or empty to leave its rows out.
     filter_numbers : numbering of filters that are given as integers.
     time_format : ``mjd``, ``jd`` (JD, HJD, BJD), ``iso``, ``unix`` (seconds) or ``year`` (decimal).
     time_offset : days to add to the times to get MJD (or JD, with ``time_format="jd"``).
@@ -141,7 +142,7 @@ class TableOptions:
     columns: Mapping[str, str] = field(default_factory=dict)
     object_id: str = ""
     band: str = ""
-    filters: Mapping[str, str] = field(default_factory=dict)
+    filters: Mapping[str, str | Mapping[str, float]] = field(default_factory=dict)
     filter_numbers: Literal["", "ztf", "lsst", "ps1"] = ""
     time_format: TimeFormat | Literal[""] = ""
     time_offset: float | None = None
@@ -194,7 +195,7 @@ def _literals(kind: Any) -> list[Any]:
 _CHOICES: Final = {name: known for name, kind in get_type_hints(TableOptions).items() if (known := _literals(kind))}
 
 
-def described_filter(meaning: str, option: str) -> str:
+def described_filter(meaning: str | Mapping[str, float], option: str) -> str:
     """Return the filter that an option names: a known one, or the band nearest to a wavelength; empty for none.
 
     Raises
@@ -204,10 +205,15 @@ def described_filter(meaning: str, option: str) -> str:
     """
     if not meaning:
         return NO_FILTER
+    if isinstance(meaning, Mapping) and {"wavelength_nm"} <= meaning.keys() <= {"wavelength_nm", "width_nm"}:
+        meaning = "/".join(str(meaning[name]) for name in sorted(meaning))
     if isinstance(meaning, str) and (known := known_filter(meaning)):
         return known
     if not isinstance(meaning, str) or not re.fullmatch(r"[0-9.]+(/[0-9.]+)?", meaning):
-        expected = f'a wavelength in nm, such as "589" or "589/230" with the width, or one of {", ".join(FILTERS)}'
+        expected = (
+            f'a wavelength in nm, such as "589" or "589/230" with the width, the same as {{"wavelength_nm": 589, '
+            f'"width_nm": 230}}, or one of {", ".join(FILTERS)}'
+        )
         raise TableError(f"{option} is {meaning!r}; it must be {expected}")
     wavelength, _, width = meaning.partition("/")
     narrowest, widest = FILTER_WIDTHS_NM

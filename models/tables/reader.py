@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
-from nightjar_alerts.models.metadata import clean_metadata, implausible_metadata
+from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
 from nightjar_alerts.models.tables.brightness import CODES, REASONS, mark, measure
 from nightjar_alerts.models.tables.columns import (
@@ -91,7 +91,8 @@ class TableObject:
     band : n names: of :data:`models.photometry.FILTERS`, or as the table has it where that is unknown or left out.
     detected : shape (n,), or None if the table has no such column.
     rejected : masks of shape (n,) of the points that cannot be used, by reason.
-    metadata : by the names of :data:`models.metadata.KNOWN_COLUMNS`.
+    metadata : by the names of :data:`models.metadata.KNOWN_COLUMNS`; conflicts: the value that is used and another one
+        of each column of metadata whose values differ.
     label, redshift, parent : as the table has them; empty and NaN where it has none.
     flux_kind : ``total`` where the flux is that of the whole source, of which :meth:`light_curve` subtracts the
         medians; empty if unknown.
@@ -105,6 +106,7 @@ class TableObject:
     detected: Bool | None = None
     rejected: Mapping[str, Bool] = field(default_factory=dict)
     metadata: Mapping[str, float] = field(default_factory=dict)
+    conflicts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     label: str = ""
     redshift: float = float("nan")
     parent: str = ""
@@ -144,6 +146,9 @@ class TableObject:
             PhotometryWarning("implausible_metadata", f"{name} {detail}; it is not used")
             for name, detail in implausible_metadata(self.metadata).items()
         ]
+        for name, (used, other) in self.conflicts.items():
+            detail = f"rows have different values in column {name!r}: {used:g}, which is used, and {other:g}"
+            ignored.append(PhotometryWarning("conflicting_metadata", detail))
         curve = LightCurve.from_columns(
             self.mjd[keep],
             without_reference(flux, bands) if self.flux_kind == "total" else flux,
@@ -325,7 +330,7 @@ class Table:
     def _restart(self) -> None:
         self.report = Report()
         self._numbers: dict[str, int] = {}
-        self._objects_read: list[tuple[str, About]] = []
+        self._objects_read: list[tuple[str, About, dict[str, list[float]]]] = []
 
     def _decide_kind(self) -> None:
         """Find out from the values of up to :data:`CHECKED_OBJECTS` objects whether the flux is total.
@@ -447,11 +452,12 @@ class Table:
             yield self._object(int(points["key"][start]), points[start:end])
 
     def _object(self, number: int, points: Points) -> TableObject:
-        name, about = self._objects_read[number]
+        name, about, stated = self._objects_read[number]
         codes, detected = points["code"], points["detected"]
         band = object_column(list(self._bands))[points["band"]]
         rejected = {REASONS[code]: codes == code for code in np.unique(codes) if code}
         report, rows = self.report, self.options.object_metadata
+        own, columns = dict(rows.get(name, {})), self._layout.metadata
         if rows and name not in rows:
             report.without_metadata.append(name)
         report.objects += 1
@@ -469,7 +475,8 @@ class Table:
             band,
             None if (detected == NOT_STATED).any() else detected.astype(np.bool_),
             rejected,
-            {**about.metadata, **rows.get(name, {})},
+            {known: values[0] for known, values in stated.items()} | own,
+            {columns[known]: values for known, values in stated.items() if len(values) > 1 and known not in own},
             about.label,
             about.redshift,
             about.parent,
@@ -512,25 +519,38 @@ class Table:
             if name not in numbers_of:
                 numbers_of[name] = self._numbers.setdefault(name, len(self._numbers))
             if numbers_of[name] == len(self._objects_read):
-                self._objects_read.append((name, self._about(batch, first_rows[name])))
-        return np.fromiter(map(numbers_of.__getitem__, names), np.int64, rows)
+                self._objects_read.append((name, self._about(batch, first_rows[name]), {}))
+        keys = np.fromiter(map(numbers_of.__getitem__, names), np.int64, rows)
+        self._read_metadata(batch, keys)
+        return keys
+
+    def _read_metadata(self, batch: Batch, keys: NDArray[np.int64]) -> None:
+        """Add the metadata of rows to their objects: the first value that is not missing, and one that differs."""
+        for known, name in self._layout.metadata.items():
+            values = _first_numbers(batch[name])
+            rows = np.flatnonzero((keys != NAMELESS) & np.isfinite(values) & ~np.isin(values, list(SENTINELS)))
+            objects, first, index = np.unique(keys[rows], return_index=True, return_inverse=True)
+            stated = [
+                self._objects_read[key][2].setdefault(known, [value])
+                for key, value in zip(objects, values[rows[first]].tolist(), strict=True)
+            ]
+            used = np.array([found[0] for found in stated])
+            for row in np.flatnonzero(values[rows] != used[index]):
+                if len(found := stated[index[row]]) == 1:
+                    found.append(float(values[rows[row]]))
 
     def _about(self, batch: Batch, row: int) -> About:
         layout = self._layout
 
-        def first(name: str) -> Array:
-            column = batch[name][row : row + 1]
-            return column.values[:1] if isinstance(column, Lists) else column
-
         def text(role: str) -> str:
-            return str(texts(first(layout.columns[role]))[0]) if role in layout.columns else ""
+            if role not in layout.columns:
+                return ""
+            column = batch[layout.columns[role]][row : row + 1]
+            return str(texts(column.values[:1] if isinstance(column, Lists) else column)[0])
 
-        def number(name: str) -> float:
-            return float(next(iter(numbers(first(name))[0]), np.nan))
-
-        redshift = number(layout.columns["redshift"]) if "redshift" in layout.columns else np.nan
-        metadata = {known: value for known, name in layout.metadata.items() if not np.isnan(value := number(name))}
-        return About(text("label"), redshift, text("parent"), metadata)
+        column = layout.columns.get("redshift")
+        redshift = np.nan if column is None else float(_first_numbers(batch[column][row : row + 1])[0])
+        return About(text("label"), redshift, text("parent"))
 
     def _measured(self, batch: Batch, columns: Mapping[str, str], band: str, keys: NDArray[np.int64]) -> Points:
         """Return the points of one set of columns."""
@@ -623,6 +643,14 @@ def _flat(column: Column) -> Array:
     if isinstance(column, Lists):
         raise TableError("the column of object names holds lists")
     return column
+
+
+def _first_numbers(column: Column) -> Float64:
+    """Return a column as numbers, of lists their first ones."""
+    if not isinstance(column, Lists):
+        return numbers(column)[0]
+    starts = np.where(np.diff(column.offsets) > 0, column.offsets[:-1], -1)
+    return np.append(numbers(column.values)[0], np.nan)[starts]
 
 
 def _numbers_or_flags(column: Array) -> Float64:

@@ -205,8 +205,9 @@ class PhotometryWarning(Reply):
     """Something that is probably wrong with the values of a light curve."""
 
     reason: str = Field(
-        description="machine-readable code: `constant_flux`, `implausible_depth`, `implausible_metadata`, "
-        "`magnitudes_as_flux`, `parallax_without_error`, `times_look_like_jd` or `total_flux`"
+        description="machine-readable code: `conflicting_metadata`, `constant_flux`, `implausible_depth`, "
+        "`implausible_metadata`, `magnitudes_as_flux`, `parallax_without_error`, `times_look_like_jd`, `total_flux`, "
+        "`unknown_survey` or `unused_filter`"
     )
     detail: str = Field(description="description, and what to do")
 

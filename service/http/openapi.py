@@ -1,5 +1,6 @@
 """The OpenAPI document: schemas of the request bodies, which handlers decode themselves, and of the responses."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,6 +97,16 @@ TABLE_BODY: Document = {
         "text/csv": {"schema": {"type": "string", "minLength": 1}, "example": _TABLE},
         PACKET_TYPES[0]: {"schema": _BYTES},
     },
+}
+_LINES = (
+    {"model": {"name": "astro-moe-elasticc"}, "table": {"columns": {"time": "mjd"}, "guesses": []}},
+    {"status": "classified", "object_id": "SN 2099zz", "class": "Ia", "confidence": 0.71},
+    {"summary": {"objects": 1, "points": 3, "unused_points": {}}},
+)
+TABLE_REPLY: Document = {
+    "description": "NDJSON: `model` and `table` with the guesses, a result for each object, and `summary` with counts. "
+    "The example is shortened.",
+    "content": {NDJSON_TYPE: {"schema": _NDJSON, "example": "".join(json.dumps(line) + "\n" for line in _LINES)}},
 }
 
 _TENSORS = {

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.bulk import light_curves
+from nightjar_alerts.models.checks import PhotometryWarning
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import NAMES, nearest_band
@@ -78,6 +79,10 @@ def _with_notes(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
     notes: dict[str, Any] = {}
     if sent.filters is not UNSET:
         notes["described_filters"] = _choose_bands(sent.filters)
+        named = sent.band if isinstance(sent.band, list) else ()
+        if unused := [name for name in sent.filters if name not in named]:
+            detail = f"no observation is in {', '.join(unused)}, which filters describes: check the names in band"
+            notes["warnings"] = (PhotometryWarning("unused_filter", detail),)
     if sent.upper_limit is not None and (limits := _count_limits(sent.upper_limit)):
         notes["dropped"] = {"upper_limit": limits}
     return (replace(curve, **notes) if notes else curve).with_warnings(check_total=sent.flux_kind is UNSET)

@@ -69,6 +69,13 @@ def test_parallax_without_an_error_is_noticed(metadata: dict[str, float], expect
     assert reasons(*supernova(), metadata=metadata) == expected
 
 
+@pytest.mark.parametrize(("survey", "meant"), [("ztff", "ztf"), ("pan-starrs", "panstarrs"), ("asassn", "asas-sn")])
+def test_survey_with_a_name_close_to_a_known_one_is_noticed(survey: str, meant: str) -> None:
+    (warning,) = photometry_warnings(*supernova(), survey)
+    assert warning.reason == "unknown_survey"
+    assert f"{survey} is not known: send {meant} if" in warning.detail
+
+
 def test_times_of_ogle_and_asas_are_noticed() -> None:
     days, flux, flux_err = supernova()
     assert reasons(days - 49_999.5, flux, flux_err) == ["times_look_like_jd"]

@@ -18,6 +18,19 @@ for (const operations of Object.values(description.paths)) {
   }
 }
 
+// Swagger UI takes NDJSON for one JSON document, which it is not; without a type it shows the lines as they are.
+const shownType = (type) => (type === "application/x-ndjson" ? "" : type);
+const showLines = {
+  wrapComponents: {
+    responseBody: (Body, { React }) => (props) =>
+      React.createElement(Body, { ...props, contentType: shownType(props.contentType) }),
+  },
+  afterLoad({ fn }) {
+    const sample = fn.getSampleSchema;
+    fn.getSampleSchema = (schema, type, ...rest) => sample(schema, shownType(type), ...rest);
+  },
+};
+
 document.documentElement.classList.toggle("dark-mode", matchMedia("(prefers-color-scheme: dark)").matches);
 SwaggerUIBundle({
   spec: description,
@@ -28,4 +41,5 @@ SwaggerUIBundle({
   persistAuthorization: false,
   displayRequestDuration: true,
   defaultModelsExpandDepth: 0,
+  plugins: [showLines],
 });

@@ -24,7 +24,7 @@ from nightjar_alerts.service.http.edge.body import cancel_on_disconnect
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.errors import INVALID, UNSUPPORTED, ProblemError, invalid_field
 from nightjar_alerts.service.http.endpoint import read_body, route_docs
-from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
+from nightjar_alerts.service.http.formats import encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import TableQuery, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedResponse, body_message
@@ -44,11 +44,7 @@ router = APIRouter()
     **route_docs(
         "Classify the objects of a table",
         openapi.TABLE_BODY,
-        {
-            "description": "NDJSON: `model` and `table` with the guesses, a result for each object, and `summary` "
-            "with counts.",
-            "content": {NDJSON_TYPE: {"schema": {"type": "string"}}},
-        },
+        openapi.TABLE_REPLY,
         TableQuery,
     ),
 )

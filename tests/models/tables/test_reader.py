@@ -331,17 +331,26 @@ def test_capital_letters_that_may_be_two_filters_are_a_question() -> None:
 
 def test_filters_of_ones_own_are_named_by_wavelength() -> None:
     assert filters_of(["F606W", "g"], filters={"F606W": "590/230"}) == ["r", "g"]
+    assert filters_of(["F606W", "g"], filters={"F606W": {"wavelength_nm": 589, "width_nm": 230}}) == ["r", "g"]
     assert filters_of(["L", "g"], filters={"L": ""})[1] == "g"
     for width in ("10", "600"):
         with pytest.raises(TableError, match=r"filters\['K'\] is '589/.*the width must be from 20 to 500 nm"):
             filters_of(["K"], filters={"K": f"589/{width}"})
-    for meaning in (589, {"wavelength_nm": 589}):
+    with pytest.raises(TableError, match=r"filters\['K'\] is '589/5': the width"):
+        filters_of(["K"], filters={"K": {"wavelength_nm": 589, "width_nm": 5}})
+    for meaning in (589, {"wavelength": 589}, {"wavelength_nm": 589, "vega_zero_point_jy": 3000}):
         with pytest.raises(TableError, match=r'it must be a wavelength in nm, such as "589"'):
             filters_of(["K"], filters={"K": meaning})
     with pytest.raises(TableQuestion, match="Which filters"):
         filters_of(["L", "M"])
     with pytest.raises(TableError, match="no band within"):
         filters_of(["K"], filters={"K": "2200"})
+
+
+def test_filter_of_the_options_that_no_row_has_is_named() -> None:
+    rows = [("a", 60_000.0 + n, name, 18.0, 0.05) for n, name in enumerate(["g", "F606W"])]
+    table, _ = read(csv_of(rows), filters={"F606W": "590", "F6O6W": "590"})
+    assert "no row is in F6O6W, which the option filters names" in [guess.text for guess in table.guesses]
 
 
 def test_rows_in_unknown_filters_are_counted_by_name() -> None:
@@ -555,8 +564,23 @@ def test_metadata_of_objects_that_cannot_be_read_are_a_sentence(data: Any, sente
 def test_metadata_columns_are_found_by_name() -> None:
     rows = [(*row, 0.03, 0.1, -999.0) for row in ROWS]
     item = read(csv_of(rows, (*NAMES, "mwebv", "redshift", "hostgal_zphot")))[1][0]
-    assert item.metadata == {"mwebv": 0.03, "zspec": 0.1, "hostgal_zphot": -999.0}
+    assert item.metadata == {"mwebv": 0.03, "zspec": 0.1}
     assert item.light_curve().metadata == {"mwebv": 0.03, "zspec": 0.1}
+
+
+@pytest.mark.parametrize("held", [1_000_000, 2])
+def test_metadata_that_differ_between_rows_of_an_object_add_a_warning(
+    held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "HELD_POINTS", held)
+    redshifts = {"a": ["", "0.1", "-9", "0.2", "0.3"], "b": ["0.5", "", "0.5", "0.50", ""]}
+    rows = [(name, 60_000.0 + n, "g", 18.0, 0.05, redshifts[name][n]) for n in range(5) for name in "ab"]
+    curves = {item.object_id: item.light_curve() for item in read(csv_of(rows, (*NAMES, "redshift")))[1]}
+    assert {name: curve.metadata["zspec"] for name, curve in curves.items()} == {"a": 0.1, "b": 0.5}
+    found = [(name, each.detail) for name, curve in curves.items() for each in curve.warnings if "conf" in each.reason]
+    assert found == [("a", "rows have different values in column 'redshift': 0.1, which is used, and 0.2")]
+    given = read(csv_of(rows, (*NAMES, "redshift")), object_metadata={"a": {"zspec": 0.4}, "b": {}})[1]
+    assert [item.metadata["zspec"] for item in given if not item.conflicts] == [0.4, 0.5]
 
 
 def test_implausible_redshift_is_not_used_and_adds_a_warning() -> None:

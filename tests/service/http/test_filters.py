@@ -81,6 +81,14 @@ def test_light_curve_with_described_filters_has_points_in_nearest_bands() -> Non
     assert item.described_filters == {"F606W": "r", "F814W": "i", "F435W": "g"}
 
 
+def test_filter_without_an_observation_adds_a_warning() -> None:
+    item = read(band=["V", "F814W", "F435W", "g"])
+    assert isinstance(item, LightCurve)
+    (warning,) = item.warnings
+    assert warning.reason == "unused_filter"
+    assert warning.detail.startswith("no observation is in F606W, ")
+
+
 def test_total_flux_takes_medians_of_filters_before_they_become_bands() -> None:
     band = ["F435W", "g", "F435W", "g"]
     item = read(band=band, flux=[100.0, 10.0, 102.0, 14.0], flux_kind="total")

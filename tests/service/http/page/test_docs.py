@@ -29,5 +29,6 @@ def test_docs_examples_run_offline(open_page: OpenPage, service: ServiceProcess)
         block.locator("button.execute").click()
         status = block.locator(".live-responses-table tbody .response-col_status").first
         expect(status).to_contain_text("200")
+        expect(block.locator(".live-responses-table")).not_to_contain_text("can't parse JSON")
         block.locator(".opblock-summary-control").click()
     assert all(url.startswith((f"{service.url}/", "data:", "blob:")) for url in requests)
