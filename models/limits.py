@@ -33,15 +33,15 @@ PACKET_SECONDS: Final = 20.0
 _DIGITS: Final = re.compile(rf"[0-9]{{1,{MAX_DIGITS}}}")
 
 
-def whole_number(text: str | bytes | int | None, most: int = LARGEST_INT64, least: int = 0) -> int | None:
-    """Return text (ASCII digits) or a number as an integer, None unless it is one between ``least`` and ``most``.
+def whole_number(text: str | bytes | int | None, most: int = LARGEST_INT64) -> int | None:
+    """Return text (ASCII digits) or a number as an integer, None unless it is one from 0 to ``most``.
 
     Never raises, whatever the content and length of the text.
     """
     if isinstance(text, bool) or text is None:
         return None
     if isinstance(text, int):
-        return text if least <= text <= most else None
+        return text if 0 <= text <= most else None
     if len(text) > MAX_DIGITS:
         return None
     if isinstance(text, bytes):
@@ -49,7 +49,7 @@ def whole_number(text: str | bytes | int | None, most: int = LARGEST_INT64, leas
     if not _DIGITS.fullmatch(text):
         return None
     value = int(text)
-    return value if least <= value <= most else None
+    return value if value <= most else None
 
 
 def milliseconds(text: str | bytes | int | None) -> int | None:

@@ -40,9 +40,7 @@ class GraphError(RuntimeError):
 def open_session(
     path: Path,
     provider: Provider = "cpu",
-    threads: int = 1,
     sha256: str = "",
-    axes: Mapping[str, int] | None = None,
     kernels: Path | None = None,
 ) -> ort.InferenceSession:
     """Open a graph on one execution provider.
@@ -50,8 +48,6 @@ def open_session(
     Parameters
     ----------
     sha256 : hex digest that the file must have; empty: not checked.
-    axes : lengths of named axes that are the same in all runs. Arithmetic on them is then folded, so that a GPU session
-        has no node on the CPU; a graph that needs one raises.
     kernels : library of native kernels (``models.native``), which replace the operators that they implement.
 
     Raises
@@ -61,11 +57,7 @@ def open_session(
     GraphError
         If the file has another digest or the graph has external weights.
     """
-    provider_name, options = _PROVIDERS[provider], session_options(threads, kernels)
-    for name, size in (axes or {}).items():
-        options.add_free_dimension_override_by_name(name, size)
-    if provider == "cuda" and axes:
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    provider_name, options = _PROVIDERS[provider], session_options(kernels)
     if provider == "cuda" and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
     if provider_name not in ort.get_available_providers():
@@ -90,10 +82,10 @@ def _session(path: Path, sha256: str, options: ort.SessionOptions, provider: str
             raise
 
 
-def session_options(threads: int, kernels: Path | None = None) -> ort.SessionOptions:
+def session_options(kernels: Path | None = None) -> ort.SessionOptions:
     """Return the options that all sessions use; the module docstring gives the reasons."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.enable_mem_pattern = False

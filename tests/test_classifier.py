@@ -290,7 +290,7 @@ def test_classifier_after_fork_gives_the_same_results(classifier: Classifier) ->
 
 
 def _classify_in_child(classifier: Classifier, curves: list[dict[str, Any]], sender: Any) -> None:
-    sender.send(classifier.classify(curves).to_dicts())
+    sender.send([result.to_dict() for result in classifier.classify(curves)])
 
 
 def test_classify_light_curve_that_breaks_the_network_harms_no_other() -> None:

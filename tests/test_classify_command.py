@@ -426,7 +426,7 @@ def test_report_counts_observations_of_filters_without_a_band_across_resumed_run
     report.add_results("a.csv", [result, result])
     resumed.update(json.loads(json.dumps(report.to_dict())))
     resumed.add_results("b.csv", [result])
-    assert "observations that the model has no band for, not used: 6 in BP, 3 in RP" in resumed.lines()
+    assert "observations not used because of their filter: 6 in BP, 3 in RP" in resumed.lines()
 
 
 def test_classify_reads_address_key_and_timeout_from_the_environment(

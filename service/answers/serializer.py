@@ -88,20 +88,10 @@ class ResultSerializer:
         self,
         outcome: Outcome,
         identity: Mapping[str, object],
-        errors: Sequence[FieldError] | None = None,
         embedding: bool = False,
-        coverage: float | None = None,
-        experts: bool = False,
     ) -> dict[str, Any]:
-        """Return the document of one result.
-
-        Parameters
-        ----------
-        identity : members that identify the item: ``object_id``, or those of :func:`packet_identity`.
-        errors : invalid values of a light curve; None for a packet, whose result has no such list.
-        coverage : of the prediction set; the model's default if None.
-        """
-        return self.results([outcome], [identity], [errors], embedding, coverage, experts)[0]
+        """Return the document of one result, without a list of errors; parameters as :meth:`results`."""
+        return self.results([outcome], [identity], [None], embedding)[0]
 
     def results(
         self,
@@ -112,7 +102,14 @@ class ResultSerializer:
         coverage: float | None = None,
         experts: bool = False,
     ) -> list[dict[str, Any]]:
-        """Return the documents of several results; see :meth:`result`."""
+        """Return the documents of several results.
+
+        Parameters
+        ----------
+        identities : members that identify each item: ``object_id``, or those of :func:`packet_identity`.
+        errors : invalid values of each light curve; None for a packet, whose result has no such list.
+        coverage : of the prediction sets; the model's default if None.
+        """
         posteriors = iter(
             self._posteriors([outcome for outcome in outcomes if outcome.prediction is not None], coverage)
         )
@@ -382,7 +379,7 @@ def default_serializer(handle: "ModelHandle", prior: str = "") -> ResultSerializ
 def failure_document(
     outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None
 ) -> dict[str, Any]:
-    """Return the document of an outcome without a prediction; parameters as :meth:`ResultSerializer.result`."""
+    """Return the document of an outcome without a prediction; parameters as :meth:`ResultSerializer.results`."""
     failure = {"status": outcome.status, **identity, "reason": outcome.reason, "detail": outcome.detail}
     return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
 

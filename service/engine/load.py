@@ -13,7 +13,7 @@ from nightjar_alerts.models.native import Native, NativeError, native_operators,
 from nightjar_alerts.models.runtime import OnnxGraph, Provider, ProviderError, open_session, run_within
 from nightjar_alerts.service.engine.adapter import Arrays, Graph, TaskAdapter
 from nightjar_alerts.service.engine.cost import CostModel, RunSample
-from nightjar_alerts.service.engine.warmup import WARM_UP_SECONDS, BatchShape, dummy_batch, measure
+from nightjar_alerts.service.engine.warmup import WARM_UP_SECONDS, BatchShape, dummy_batch, measure, time_run
 
 RAGGED = BatchShape(2, 4, 2)
 
@@ -152,10 +152,4 @@ def _timings(graph: Graph, adapter: TaskAdapter) -> Iterator[Timing]:
         for length in LENGTHS:
             arrays = adapter.assemble(dummy_batch(adapter, BatchShape(batch, length, others=length)))
             graph(arrays)  # the first run of a shape allocates
-            yield Timing(batch, length, median(_run_seconds(graph, arrays) for _ in range(REPEATS)))
-
-
-def _run_seconds(graph: Graph, arrays: Arrays) -> float:
-    started = perf_counter()
-    graph(arrays)
-    return perf_counter() - started
+            yield Timing(batch, length, median(time_run(graph, arrays, perf_counter) for _ in range(REPEATS)))

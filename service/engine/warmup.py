@@ -75,7 +75,7 @@ def measure(
         arrays = adapter.assemble(inputs)
         graph(arrays)  # untimed: the first run of a shape allocates
         # The shortest, not the mean: a disturbance can only lengthen a run.
-        seconds = min(_timed(graph, arrays, clock) for _ in range(repeats))
+        seconds = min(time_run(graph, arrays, clock) for _ in range(repeats))
         samples.append(RunSample(len(inputs), padded_length(arrays), sum(map(len, inputs)), seconds))
     return samples
 
@@ -102,7 +102,8 @@ def _dummy_curve(length: int, bands: Sequence[int]) -> LightCurve:
     return LightCurve.from_columns(60_000.0 + steps, flux, np.full(length, 100.0), band, detected=np.zeros(length))
 
 
-def _timed(graph: Graph, arrays: Arrays, clock: Callable[[], float]) -> float:
+def time_run(graph: Graph, arrays: Arrays, clock: Callable[[], float]) -> float:
+    """Return the seconds of one run, by a clock."""
     started = clock()
     graph(arrays)
     return clock() - started

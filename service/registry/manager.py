@@ -2,7 +2,7 @@
 
     manager = ModelManager(settings, recorder, on_failure)
     await manager.start()
-    handle = manager.router.select(survey="ztf", routing_key=object_id)
+    handle = manager.router.select("ztf", routing_key=object_id)
     with acquired([handle]):
         outcomes = await handle.infer(curves, InferOptions(deadline))
     await manager.stop()

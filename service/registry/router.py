@@ -47,12 +47,12 @@ class ModelRouter:
     canaries: dict[str, Canary] = field(default_factory=dict)
     shadows: dict[str, Shadow] = field(default_factory=dict)
 
-    def select(self, name: str = "", *, survey: str = "", routing_key: str = "") -> ModelHandle:
+    def select(self, name: str = "", *, routing_key: str = "") -> ModelHandle:
         """Return a handle of the model for a request.
 
         Parameters
         ----------
-        name : ``name``, ``name@version`` or an alias; empty for the model of the survey, or the default.
+        name : ``name``, ``name@version`` or an alias; empty for the default.
         routing_key : object, else client; decides whether a canary answers.
 
         Raises
@@ -62,7 +62,7 @@ class ModelRouter:
         """
         if not self.ready:
             raise NotReady
-        name = name or (survey if survey in self.aliases else DEFAULT)
+        name = name or DEFAULT
         reference, role = self.resolve(name, routing_key)
         model = self.models.get(reference)
         if model is None:

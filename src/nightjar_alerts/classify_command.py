@@ -379,7 +379,7 @@ class Report:
             lines.append(f"warning: {count:,} of {total:,} ({name}{', ...' if count > 1 else ''}): {detail}")
         if self.other_filters:
             counts = ", ".join(f"{count:,} in {name}" for name, count in self.other_filters.most_common())
-            lines.append(f"observations that the model has no band for, not used: {counts}")
+            lines.append(f"observations not used because of their filter: {counts}")
         lines += [f"not read: {name}: {detail}" for name, detail in self.shown]
         if self.unread > len(self.shown):
             lines.append(f"not read: {self.unread - len(self.shown):,} more")

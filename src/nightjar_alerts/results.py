@@ -159,7 +159,7 @@ class Result:
 
     @property
     def other_filters(self) -> dict[str, int]:
-        """Number of observations that the network could not use because it has no band for their filter, by filter."""
+        """Number of observations that the network does not use because of their filter, by filter."""
         return dict(self._document.get("other_filters", {}))
 
     @property
@@ -359,10 +359,6 @@ class Results(Sequence[Result]):
     def classes(self) -> list[str]:
         """Names of all classes in the results, in the order of the model."""
         return list(dict.fromkeys(name for result in self._results for name in result.probabilities))
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return every result as the service writes it in JSON."""
-        return [result.to_dict() for result in self._results]
 
     def rows(self, probabilities: bool = False) -> list[dict[str, Any]]:
         """Return a row per result, with the columns :data:`COLUMNS` and, if asked for, one probability per class."""

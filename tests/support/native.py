@@ -49,7 +49,7 @@ def graph(**attributes: int) -> bytes:
 
 def alone(library: Path, **attributes: int) -> ort.InferenceSession:
     """Open a session of the operator alone."""
-    return ort.InferenceSession(graph(**attributes), session_options(1, library), providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(graph(**attributes), session_options(library), providers=["CPUExecutionProvider"])
 
 
 def written_out(curves: Curves, dtype: torch.dtype, periods: int = 2) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -116,7 +116,7 @@ function leftOut(result, limits) {
     lines.push(`${count(number, "observation")} ${DROPPED[reason] || reason} (${reason})`);
   }
   for (const [filter, number] of Object.entries(result.other_filters || {})) {
-    lines.push(`${count(number, "observation")} in ${filter}: the model has no band for this filter`);
+    lines.push(`${count(number, "observation")} in ${filter}: the model has no band for this filter, or enough in the own filter of the band`);
   }
   if (result.duplicates) {
     lines.push(`${count(result.duplicates, "observation")} merged: the most precise one of the same time and band is used`);

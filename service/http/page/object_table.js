@@ -18,7 +18,7 @@ const VALUE = new Map(COLUMNS.map(([name, , value]) => [name, value]));
 const FIRST_DOWN = new Set(["confidence", "novelty", "points"]); // sorted from the largest first
 
 /** Results as CSV, one row per object and one column per class. */
-export function resultsToCsv(results) {
+function resultsToCsv(results) {
   const classes = [...new Set(results.flatMap((result) => Object.keys(result.probabilities || {})))];
   const fields = ["file", "object_id", "survey", "status", "reason", "detail", "class", "confidence", "novelty", "unusual"];
   const rows = results.map((result) => [

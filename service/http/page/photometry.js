@@ -4,7 +4,7 @@ import { stylesOf } from "./bands.js";
 
 const ZERO_POINT = 31.4; // AB magnitude of 1 nJy
 const NJY = { nJy: 1, uJy: 1e3, FLUXCAL: 10 ** ((ZERO_POINT - 27.5) / 2.5) };
-export const DETECTION_SIGMA = 5;
+const DETECTION_SIGMA = 5;
 export const LIMIT_SIGMA = 3; // below this signal-to-noise ratio a magnitude is shown as an upper limit
 
 export const magnitude = (flux) => ZERO_POINT - 2.5 * Math.log10(flux);

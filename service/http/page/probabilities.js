@@ -22,7 +22,7 @@ export const inWords = (names, conjunction = "or") =>
  * Groups and classes with probabilities, the most probable first.
  * `classes` as in /v1/models: [{name, path}]; a class without a path stands at the top.
  */
-export function hierarchy(classes, probabilities) {
+function hierarchy(classes, probabilities) {
   const root = { name: "", value: 0, groups: new Map(), leaves: [] };
   const paths = new Map(classes.map(({ name, path }) => [name, path]));
   for (const [name, value] of Object.entries(probabilities)) {

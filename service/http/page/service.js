@@ -107,7 +107,7 @@ export async function sample(file) {
 }
 
 /** Read a Server-Timing header: [{name, milliseconds}]. */
-export function parseTimings(header) {
+function parseTimings(header) {
   return (header || "").split(",").flatMap((entry) => {
     const [name, ...parameters] = entry.split(";").map((part) => part.trim());
     const duration = parameters.find((parameter) => parameter.startsWith("dur="));

@@ -12,7 +12,7 @@ const EXTENSIONS = { "application/json": ".json", "application/octet-stream": ".
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** {file, body, curl, python, nightjar} of the commands; `body` is null where the file is the user's own. */
-export function commandsOf({ source, curve, settings, edited }) {
+function commandsOf({ source, curve, settings, edited }) {
   const own = source.kind !== "table" && !edited && !(source.kind === "packet" && settings.coverage);
   const query = new URLSearchParams(Object.entries(queryOf(settings)).filter(([, value]) => value));
   const file = own

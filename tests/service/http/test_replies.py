@@ -38,7 +38,7 @@ def classified(weights: list[float], seconds: float = 0.001) -> Outcome:
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=CLASSES, max_size=CLASSES).filter(lambda w: sum(w) > 1e-3))
 def test_serializer_probabilities_sum_to_one_and_roll_up(weights: list[float]) -> None:
-    result = SERIALIZER.result(classified(weights), {"object_id": "x"}, ())
+    (result,) = SERIALIZER.results([classified(weights)], [{"object_id": "x"}], [()])
     document = ClassifyReply.model_validate_json(write([result])).results[0]
     assert document.status == "classified"
     values = document.probabilities
@@ -58,12 +58,12 @@ def test_serializer_embedding_only_if_requested() -> None:
 def test_serializer_experts_only_if_requested_and_returned_by_the_model() -> None:
     outcome = classified([1.0] * CLASSES)
     assert outcome.prediction is not None
-    assert "experts" not in SERIALIZER.result(outcome, {"object_id": ""}, experts=True)
+    assert "experts" not in SERIALIZER.results([outcome], [{"object_id": ""}], [None], experts=True)[0]
     counts_SGX = np.zeros((2, 6, 3), np.float32)
     counts_SGX[:, 1] = [[2, 0, 2], [1, 3, 0]]
     outcome.prediction.outputs.update(experts_by_band=counts_SGX, router_entropy=np.array([0.5, 1], np.float32))
     assert "experts" not in SERIALIZER.result(outcome, {"object_id": ""})
-    text = write([SERIALIZER.result(outcome, PACKET, experts=True)])
+    text = write(SERIALIZER.results([outcome], [PACKET], [None], experts=True))
     assert orjson.loads(text)["results"][0]["experts"] == {
         "layers": [
             {"router_entropy": 0.5, "bands": {"g": [2, 0, 2]}},
@@ -83,7 +83,7 @@ def test_serializer_packet_without_result_has_a_reason(status: Status) -> None:
 def test_serializer_light_curve_without_result_has_errors() -> None:
     fault = FieldError(pointer="/light_curves/3/flux/1", reason="not_finite", detail="must be finite")
     outcome = Outcome("rejected", reason=fault.reason, detail=fault.detail)
-    reply = ClassifyReply.model_validate_json(write([SERIALIZER.result(outcome, {"object_id": "x"}, [fault])]))
+    reply = ClassifyReply.model_validate_json(write(SERIALIZER.results([outcome], [{"object_id": "x"}], [[fault]])))
     (result,) = reply.results
     assert result.status == "rejected"
     assert result.errors == [fault]

@@ -82,7 +82,7 @@ def test_nodes_come_back_as_they_were(graph: Path) -> None:
 
 
 def test_statistics_kernel_takes_the_place_of_the_function(graph: Path, native_library: Path, tmp_path: Path) -> None:
-    options = session_options(1, native_library)
+    options = session_options(native_library)
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "run")
     session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
