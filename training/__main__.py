@@ -34,7 +34,7 @@ from nightjar_alerts.training.sky.commands import Adapt, RealSky
 
 
 class TrainingCommand(BaseModel):
-    """Base of the subcommands: their docstring is their help text."""
+    """Base of the subcommands. The docstring of a subcommand is its help text."""
 
     model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
 
@@ -43,13 +43,13 @@ class Simulate(TrainingCommand):
     """Write simulated, labelled light curves to a Parquet file, all classes in equal numbers."""
 
     out: Path = Field(description="Parquet file to write")
-    per_class: int = Field(default=3000, ge=1, description="objects of each class")
+    per_class: int = Field(default=3000, ge=1, description="number of objects of each class")
     survey: Literal["rubin", "any"] = Field(
-        default="rubin", description="20 classes as Rubin sees them, or as any survey sees them"
+        default="rubin", description="survey of the 20 classes: Rubin, or a random one"
     )
     classes: list[str] = Field(default=[], description="class to simulate; repeat for several; default: all")
-    seed: int = Field(default=1, ge=0, description="the same seed gives the same file")
-    workers: int = Field(default=2, ge=1, description="processes; the result does not depend on their number")
+    seed: int = Field(default=1, ge=0, description="random seed")
+    workers: int = Field(default=2, ge=1, description="number of processes; does not change the result")
 
     def cli_cmd(self) -> None:
         """Run the simulator."""
@@ -66,11 +66,11 @@ class Train(TrainingCommand):
     data: Path = Field(description="Parquet file of `simulate`")
     out: Path | None = Field(default=None, description="run folder; default runs/<recipe>-<seed>")
     seed: int = Field(default=0, ge=0, description="seed of weights, sampling and augmentation")
-    steps: int | None = Field(default=None, ge=1, description="default: the recipe's")
+    steps: int | None = Field(default=None, ge=1, description="number of steps; default: the recipe's")
     threads: int | None = Field(default=None, ge=1, description="torch threads; default: torch's choice")
     device: Literal["cpu", "cuda"] | None = Field(default=None, description="default: the recipe's")
     pretrained: Path | None = Field(default=None, description="run folder with the initial weights")
-    max_minutes: float | None = Field(default=None, gt=0, description="save and stop after this long")
+    max_minutes: float | None = Field(default=None, gt=0, description="save and stop after this time")
 
     def cli_cmd(self) -> None:
         """Train or resume, then print the result as JSON, from one process only."""
@@ -88,7 +88,7 @@ class Train(TrainingCommand):
 
 
 class Describe(TrainingCommand):
-    """Print a recipe, resolved, and the size of its network as JSON."""
+    """Print the resolved recipe and the size of its network as JSON."""
 
     recipe: CliPositionalArg[str] = Field(description="astro-moe-pe, astro-moe-tm, multiband-astromer, default ...")
 
@@ -106,7 +106,7 @@ class Throughput(TrainingCommand):
 
     recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe; see `describe`")
     data: Path = Field(description="Parquet file of `simulate`")
-    rounds: int = Field(default=3, ge=1, description="pairs of timings; the ratio is given with its range over them")
+    rounds: int = Field(default=3, ge=1, description="number of pairs of timings")
     threads: int | None = Field(default=None, ge=1, description="torch threads; default: the recipe's")
     device: Literal["cpu", "cuda"] | None = Field(default=None, description="default: the recipe's")
 
@@ -124,9 +124,9 @@ class Export(TrainingCommand):
     """Calibrate a run's best weights and export them as a bundle."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `train`")
-    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
-    data: Path = Field(description="the data file of the run; its validation split calibrates")
-    name: str = Field(default="astro-moe", description="of the bundle")
+    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must be empty")
+    data: Path = Field(description="data file of the run; its validation split is used for calibration")
+    name: str = Field(default="astro-moe", description="name of the bundle")
     version: str = Field(default="1.0.0", description="semantic version of the bundle")
 
     def cli_cmd(self) -> None:
@@ -146,7 +146,7 @@ class Unpack(TrainingCommand):
     out: CliPositionalArg[Path] = Field(description="run folder to write")
 
     def cli_cmd(self) -> None:
-        """Unpack, then print where to."""
+        """Unpack, then print the run folder."""
         from nightjar_alerts.training.export.weights import unpack
 
         _print({"run": str(unpack(self.bundle, self.out))})
@@ -158,7 +158,7 @@ class Evaluate(TrainingCommand):
     models: CliPositionalArg[list[Path]] = Field(description="bundle to report on, then run folders for the spread")
     data: Path = Field(description="Parquet file of `simulate`")
     report: Path = Field(description="JSON file to write")
-    html: Path | None = Field(default=None, description="page to write: the report to be read, one file")
+    html: Path | None = Field(default=None, description="HTML page to write, with the report as a single file")
     baseline: list[Path] = Field(default=[], description="JSON file of `baseline` to add to the page; repeatable")
     split: str = Field(default="test", description="train, validation or test")
     objects: int | None = Field(default=None, ge=1, description="score a sample of this size; default: all")
@@ -169,7 +169,7 @@ class Evaluate(TrainingCommand):
         from nightjar_alerts.training.score.evaluate import evaluate
         from nightjar_alerts.training.score.page import read_baselines, write_page
 
-        baselines = read_baselines(self.baseline)  # fails before the hours of scoring
+        baselines = read_baselines(self.baseline)  # fails before scoring, which can take hours
         report = evaluate(self.models, self.data, self.split, self.objects, left_out=self.left_out)
         _write_report(self.report, report)
         if self.html is not None:
@@ -217,11 +217,13 @@ class CrossValidate(TrainingCommand):
     runs: Path | None = Field(default=None, description="folder for the runs; default runs/<recipe>-folds")
     folds: int = Field(default=5, ge=2, description="number of folds")
     seed: int = Field(default=0, ge=0, description="seed of weights, sampling and augmentation")
-    steps: int | None = Field(default=None, ge=1, description="default: the recipe's")
+    steps: int | None = Field(default=None, ge=1, description="number of steps; default: the recipe's")
     pretrained: Path | None = Field(default=None, description="run folder with the initial weights of every fold")
-    network: bool = Field(default=True, description="false: trees only")
-    trees: list[Literal["boosted", "forest"]] = Field(default=["boosted", "forest"], description="on the same folds")
-    features: Literal["summary", "light-curve", "union"] = Field(default="union", description="of the trees")
+    network: bool = Field(default=True, description="train the network; false: trees only")
+    trees: list[Literal["boosted", "forest"]] = Field(
+        default=["boosted", "forest"], description="trees to train on the same folds"
+    )
+    features: Literal["summary", "light-curve", "union"] = Field(default="union", description="features of the trees")
 
     def cli_cmd(self) -> None:
         """Train missing folds, score, write the report and print its table."""
@@ -263,7 +265,7 @@ class ExportAgain(TrainingCommand):
     """Export the weights of a bundle again with the current exporter and compare the golden outputs."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
-    out: CliPositionalArg[Path] = Field(description="folder to make")
+    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not exist")
 
     def cli_cmd(self) -> None:
         """Export; print the nodes of both graphs and the largest difference of golden outputs."""
@@ -276,7 +278,7 @@ class Cuda(TrainingCommand):
     """Copy a bundle and add a graph for CUDA, which the service uses on a GPU."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
-    out: CliPositionalArg[Path] = Field(description="folder to make")
+    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not exist")
 
     def cli_cmd(self) -> None:
         """Add the graph and print its number of nodes; fail if a node has no CUDA kernel."""
@@ -291,7 +293,7 @@ class Experiment(TrainingCommand):
     name: CliPositionalArg[str] = Field(description=f"{', '.join(EXPERIMENTS)} or table")
 
     def cli_cmd(self) -> None:
-        """Fail: :func:`main` runs every name that exists."""
+        """Fail for unknown names; :func:`main` runs the known ones."""
         raise SystemExit(f"unknown experiment {self.name!r}; there are {', '.join(EXPERIMENTS)} and table")
 
 
@@ -347,7 +349,7 @@ def _print(value: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line and run; problems with files are one line on stderr and exit status 1."""
+    """Parse the command line and run it; errors in files are one line on stderr and exit status 1."""
     from nightjar_alerts.models.bundle import BundleError
 
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -360,7 +362,7 @@ def main(arguments: list[str] | None = None) -> None:
             case _:
                 CliApp.run(Training, cli_args=arguments)
     except ValidationError as error:
-        lines = [f"error: {' '.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors()]
+        lines = [f"error: {' '.join(map(str, details['loc']))}: {details['msg']}" for details in error.errors()]
         raise SystemExit("\n".join(lines)) from error
     except (BundleError, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error

@@ -94,7 +94,7 @@ def check_ranks(ranks: Ranks) -> None:
     nn.init.constant_(linear.weight, 1.0 + ranks.rank)
     ranks.align(linear)
     assert (linear.weight == 1.0).all()
-    with pytest.raises(ValueError, match="cannot be shared out over 2"):
+    with pytest.raises(ValueError, match="cannot be split over 2"):
         ranks.share(torch.zeros(1, 3))
 
 

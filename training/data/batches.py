@@ -3,11 +3,10 @@
 Notable:
 
 - light curves become tokens by :func:`models.lightcurve.featurise`, as in the service;
-- what a step trains on is a function of (seed, step) alone: a pool of ``pool`` batches is drawn from its own
-  generator, so a resumed run is identical to an uninterrupted one, and no sampler state is
-  stored;
-- within a pool examples are sorted by length before they are cut into batches, which keeps padding low; the
-  batches of a pool then come in random order;
+- the batch of a step depends on (seed, step) only: a pool of ``pool`` batches is drawn with its own generator, so a
+  resumed run is identical to an uninterrupted one without stored sampler state;
+- within a pool examples are sorted by length before they are divided into batches, which keeps padding low; the batches
+  of a pool then come in random order;
 - one background thread prepares the next pool while the current one trains.
 """
 
@@ -29,8 +28,8 @@ from nightjar_alerts.training.data.augment import (
     apply_view,
     degrade,
     draw_view,
+    perturb,
     restrict,
-    shake,
 )
 from nightjar_alerts.training.data.dataset import Dataset
 from nightjar_alerts.training.recipes.schema import DataConfig, Recipe
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """One light curve as the network sees it, and its class index."""
+    """Tokens of a light curve and its class index."""
 
     tokens: Tokens
     label: int
@@ -66,7 +65,7 @@ class TrainingBatch(NamedTuple):
     label_B: Tensor
 
     def inputs_of(self, network: Any) -> tuple[Tensor, ...]:
-        """Arguments of a network, in the order of its ``input_names``."""
+        """Return the arguments of a network, in the order of its ``input_names``."""
         tensors = dict(zip(INPUTS, self, strict=False))
         return tuple(tensors[name] for name in network.input_names)
 
@@ -87,12 +86,12 @@ def collate(examples: Sequence[Example]) -> TrainingBatch:
 
 
 def to_tokens(curve: LightCurve, config: DataConfig) -> Tokens:
-    """Featurise a curve exactly as the service does; LightCurveError when no point is in the network's bands."""
+    """Featurise a light curve as the service does. Raises LightCurveError if no point is in the network's bands."""
     return featurise(curve, config.limits, config.flux_unit, METADATA_COLUMNS, config.bands)
 
 
 def usable_tokens(curve: LightCurve, config: DataConfig) -> Tokens | None:
-    """Tokens of a curve, or None when none of its points is in the network's bands."""
+    """Return the tokens of a light curve; None if no point is in the network's bands."""
     try:
         return to_tokens(curve, config)
     except LightCurveError:
@@ -100,7 +99,7 @@ def usable_tokens(curve: LightCurve, config: DataConfig) -> Tokens | None:
 
 
 def view_examples(dataset: Dataset, indices: Int64, config: DataConfig, view: View) -> list[Example]:
-    """Examples of the objects that show a detection in a fixed view, in the order of ``indices``."""
+    """Return examples of the objects with a detection in a fixed view, in the order of ``indices``."""
     examples = []
     for index in indices:
         visible = apply_view(dataset.curve(int(index)), view)
@@ -113,10 +112,10 @@ def view_examples(dataset: Dataset, indices: Int64, config: DataConfig, view: Vi
 def draw_examples(
     dataset: Dataset, indices: Int64, config: DataConfig, augmentation: AugmentationConfig, rng: np.random.Generator
 ) -> list[Example]:
-    """One random view of every object, in the order of ``indices``.
+    """Return one random view of every object, in the order of ``indices``.
 
-    An object without a detection in its drawn view shows everything instead, so that no draw is lost; one without a
-    point in the network's bands is left out.
+    An object without a detection in its view is complete instead; an object without a point in the network's bands is
+    left out.
     """
     examples = []
     for index in indices:
@@ -126,7 +125,7 @@ def draw_examples(
         else:
             visible = apply_view(curve, draw_view(curve, augmentation, rng))
             if visible is not None and augmentation.shaken and rng.random() < augmentation.shaken:
-                visible = shake(visible, rng)
+                visible = perturb(visible, rng)
         if visible is not None and (augmentation.few_bands or augmentation.prefix or augmentation.common_metadata):
             visible = restrict(visible, augmentation, rng)
         tokens = (visible and usable_tokens(visible, config)) or usable_tokens(curve, config)
@@ -138,11 +137,11 @@ def draw_examples(
 def draw_indices(label_N: Int64, indices: Int64, size: int, *, balance: float, rng: np.random.Generator) -> Int64:
     """Draw objects with replacement, classes in proportion to their share to the power ``1 - balance``.
 
-    With 1 every class present comes equally often, to within one.
+    With a balance of 1, the numbers of draws of the classes differ by one at most.
     """
     if balance < 1:
-        _, place, count = np.unique(label_N[indices], return_inverse=True, return_counts=True)
-        weight = (count**-balance)[place]
+        _, class_index, count = np.unique(label_N[indices], return_inverse=True, return_counts=True)
+        weight = (count**-balance)[class_index]
         return rng.choice(indices, size, p=weight / weight.sum()) if balance else rng.choice(indices, size)
     members = [indices[label_N[indices] == label] for label in np.unique(label_N[indices])]
     rounds = -(-size // len(members))
@@ -151,7 +150,7 @@ def draw_indices(label_N: Int64, indices: Int64, size: int, *, balance: float, r
 
 
 def draw_weighted(dataset: Dataset, indices: Int64, size: int, recipe: Recipe, rng: np.random.Generator) -> Int64:
-    """Draw objects with replacement by the dataset's own weights, or else by their classes."""
+    """Draw objects with replacement by the weights of the dataset, or by class if it has none."""
     if dataset.weight is None:
         return draw_indices(dataset.label, indices, size, balance=recipe.batch.balance, rng=rng)
     weight = dataset.weight[indices]
@@ -159,15 +158,15 @@ def draw_weighted(dataset: Dataset, indices: Int64, size: int, recipe: Recipe, r
 
 
 def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[TrainingBatch]:
-    """Batches of one pool, a function of ``(recipe, number)``: drawn, viewed, sorted by length, cut, shuffled."""
+    """Return the batches of a pool, a function of ``(recipe, number)``: views of similar length, in random order."""
     rng = np.random.default_rng((recipe.seed, number))
     examples = sorted(draw_pool(dataset, indices, recipe, rng), key=lambda example: len(example.tokens))
-    parts = np.array_split(np.arange(len(examples)), recipe.batch.pool)  # even where some draw had nothing to show
+    parts = np.array_split(np.arange(len(examples)), recipe.batch.pool)  # some draws may have no example
     return [collate([examples[index] for index in parts[part]]) for part in rng.permutation(recipe.batch.pool)]
 
 
 def draw_pool(dataset: Dataset, indices: Int64, recipe: Recipe, rng: np.random.Generator) -> list[Example]:
-    """Examples of one pool in the order in which they were drawn."""
+    """Return the examples of one pool in the order in which they were drawn."""
     size = recipe.batch.size * recipe.batch.pool
     drawn = draw_weighted(dataset, indices, size, recipe, rng)
     return draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
@@ -176,18 +175,18 @@ def draw_pool(dataset: Dataset, indices: Int64, recipe: Recipe, rng: np.random.G
 def stream(
     dataset: Dataset, indices: Int64, recipe: Recipe, first_step: int = 0
 ) -> Generator[TrainingBatch, None, None]:
-    """Yield the training batch of ``first_step`` and of every step after it, without end."""
+    """Yield the training batches of ``first_step`` and all later steps, endlessly."""
     return pooled(lambda number: batches_of_pool(dataset, indices, recipe, number), recipe.batch.pool, first_step)
 
 
 def pooled(make: Callable[[int], list[T]], size: int, first_step: int) -> Generator[T, None, None]:
-    """Yield batch after batch from ``first_step`` on; ``make`` gives the ``size`` batches of a pool by its number."""
+    """Yield batches from ``first_step`` on; ``make`` returns the ``size`` batches of a pool by its number."""
     number, skip = divmod(first_step, size)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as worker:
-        waiting = worker.submit(make, number)
+        future = worker.submit(make, number)
         while True:
-            ready = waiting.result()
+            batches = future.result()
             number += 1
-            waiting = worker.submit(make, number)
-            yield from ready[skip:]
+            future = worker.submit(make, number)
+            yield from batches[skip:]
             skip = 0

@@ -1,14 +1,14 @@
-"""Labelled light curves on disk: one ragged Parquet file, read back without copying the photometry.
+"""Labelled light curves in a ragged Parquet file, read without copying the photometry.
 
 Notable: photometry is stored as Parquet list columns, so there is no padding, and reading returns the Arrow value
 buffers with their offsets as numpy views. The split into train, validation and test is a stable hash of the object id:
-it survives re-writing or appending, and the same object is never on two sides. Objects that are not independent
-(simulations of one original, transients of one host) share a ``parent``; then its hash decides, and they stay on one
-side. Truth that must not reach a network (``redshift``) stays in the file and is left out of `Dataset`.
+it does not change when a file is rewritten or extended. Objects that are not independent (simulations of one original,
+transients of one host) share a ``parent``, whose hash is used, so that they are in one part. True values that must not
+reach a network (``redshift``) are in the file but not in `Dataset`.
 
-Simulated files are labelled in the `ELASTICC` taxonomy. A file of another survey carries its own list of class names
-(key ``classes`` of the Parquet metadata) and may hold unlabelled objects (an empty class name, label -1); what trains
-a classifier asks `require_labels` first. Older files without that column are accepted.
+Simulated files are labelled in the `ELASTICC` taxonomy. A file of another survey has its own list of class names (key
+``classes`` of the Parquet metadata) and may have unlabelled objects (an empty class name, label -1), which
+`require_labels` rejects for classifiers. Files without the column ``parent`` are accepted.
 
     write_dataset(Path("sim.parquet"), simulate_objects(100, seed=1))
     data = read_dataset(Path("sim.parquet"))
@@ -58,18 +58,18 @@ SCHEMA = pa.schema(
 
 
 class DatasetError(ValueError):
-    """The file is not a light-curve dataset this version can read."""
+    """The file is not a light-curve dataset that this version can read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledObject:
-    """One object with its label, whichever simulator or survey it came from; points are time-sorted.
+    """One object of a simulator or survey with its label; points are sorted by time.
 
     ``mjd`` f64[n] TAI days; ``flux``, ``flux_err`` f32[n] difference flux in nJy; ``band`` i8[n] index into
-    `models.lightcurve.BANDS`; ``detected`` bool[n]; ``trigger_mjd`` the first detection; ``metadata`` f32[64] in the
-    order of `METADATA_COLUMNS`, NaN = missing; ``redshift`` the truth (0 inside the Galaxy, NaN unknown), never an
-    input; ``class_name`` empty if unknown; ``trigger_mjd`` inf without a detection; ``parent`` what the object
-    shares with others that must not be on another side of a split, empty when it is independent.
+    `models.lightcurve.BANDS`; ``detected`` bool[n]; ``trigger_mjd`` the first detection, inf without one; ``metadata``
+    f32[64] in the order of `METADATA_COLUMNS`, NaN = missing; ``redshift`` the true redshift (0 inside the Galaxy, NaN
+    unknown), never an input; ``class_name`` empty if unknown; ``parent`` the same for all objects that must be in one
+    part of a split, empty for independent objects.
     """
 
     object_id: str
@@ -87,12 +87,12 @@ class LabelledObject:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """All objects of one file: concatenated points, and ``offsets`` i64[N+1] that cut them into objects.
+    """All objects of one file: concatenated points, and ``offsets`` i64[N+1] of the objects.
 
     ``mjd`` f64[P] TAI days, ``flux``, ``flux_err`` f32[P] nJy, ``band`` i8[P], ``detected`` bool[P]; ``metadata``
     f32[N, 64] with NaN = missing; ``label`` i64[N] index into ``classes``, -1 = unlabelled; ``trigger_mjd`` f64[N];
-    ``parent`` N names, empty for independent objects, or nothing at all when every object is; ``weight`` f64[N] how
-    often an object is drawn, None: by its class; ``part`` i8[N] index into `SPLITS` where the file settles it.
+    ``parent`` N names, empty for independent objects, or an empty list if all objects are independent; ``weight``
+    f64[N] sampling weights, None: by class; ``part`` i8[N] index into `SPLITS`, None: by hash.
     """
 
     offsets: NDArray[np.int64]
@@ -112,7 +112,7 @@ class Dataset:
 
     @property
     def family(self) -> Sequence[str]:
-        """Names [N] of what must stay together in a split: the parent of each object, or its own id."""
+        """Group of each object in a split, [N]: its parent, or its own id."""
         if not self.parent:
             return self.object_id
         return [parent or name for parent, name in zip(self.parent, self.object_id, strict=True)]
@@ -121,7 +121,7 @@ class Dataset:
         return len(self.label)
 
     def curve(self, index: int) -> LightCurve:
-        """Object ``index`` as the canonical record, its metadata named and the missing ones absent."""
+        """Return object ``index`` as a light curve, without missing metadata."""
         if not 0 <= index < len(self):
             raise IndexError(f"object {index} of {len(self)}")
         points = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
@@ -144,19 +144,17 @@ def write_dataset(
     classes: Sequence[str] | None = ELASTICC.names,
     notes: Callable[[], Mapping[str, str]] | None = None,
 ) -> int:
-    """Stream ``objects`` to ``path`` (zstd) and return how many there were.
-
-    The file appears under its name only when it is complete.
+    """Stream ``objects`` to ``path`` (zstd) and return their number. The file is replaced atomically.
 
     Parameters
     ----------
-    classes : class names in the order of the labels; None: those of the objects, sorted, known when all are written.
-    notes : called after the last object; its texts go into the metadata of the file.
+    classes : class names in the order of the labels; None: those of the objects, sorted.
+    notes : called after the last object; returns texts for the metadata of the file.
 
     Raises
     ------
     DatasetError
-        For an object whose class is not among ``classes``, whose columns differ in length or which has no points.
+        If the class of an object is not in ``classes``, its columns differ in length, or it has no points.
     """
     allowed = None if classes is None else frozenset(classes)
     stream, count, class_names = iter(objects), 0, set[str]()
@@ -181,13 +179,13 @@ def require_labels(dataset: Dataset, path: Path) -> None:
 
 
 def read_notes(path: Path) -> dict[str, str]:
-    """Return the texts in the metadata of a data file: ``import`` holds the provenance of an imported one, as JSON."""
+    """Return the texts in the metadata of a data file; ``import`` is the provenance of an imported file, as JSON."""
     metadata = pq.read_metadata(path).metadata or {}
     return {key.decode(): value.decode() for key, value in metadata.items() if key != b"ARROW:schema"}
 
 
 def read_dataset(path: Path) -> Dataset:
-    """Read every object of ``path``; raises DatasetError for another format or classes it does not name."""
+    """Read every object of ``path``. Raises DatasetError for another format or classes missing in its list."""
     try:
         file = pq.ParquetFile(path, memory_map=True)
     except pa.ArrowInvalid as error:
@@ -217,19 +215,19 @@ def read_dataset(path: Path) -> Dataset:
 def split_indices(
     dataset: Dataset, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1), turn: float = 0.0
 ) -> dict[str, NDArray[np.int64]]:
-    """Row numbers of the ``train``, ``validation`` and ``test`` objects.
+    """Return the row numbers of the ``train``, ``validation`` and ``test`` objects.
 
-    The first 8 bytes of SHA-256 of its parent, or else of its own id, give each object a fixed place on a circle of
-    circumference 1. ``fractions`` cut the circle and ``turn`` turns it: with a fifth for testing, turns of 0, 0.2, 0.4,
-    0.6 and 0.8 test every object once. A dataset that settles the parts itself
-    keeps them. Raises ValueError unless the fractions are >= 0 and sum to 1.
+    The first 8 bytes of SHA-256 of the parent, or of the id without a parent, give each object a number from 0 to 1.
+    ``fractions`` divide this range after ``turn`` is added (modulo 1): with a fifth for testing, turns of 0, 0.2, 0.4,
+    0.6 and 0.8 test every object once. The parts of a dataset with ``part`` are kept. Raises ValueError unless the
+    fractions are >= 0 and sum to 1.
     """
     if min(fractions) < 0 or abs(sum(fractions) - 1.0) > 1e-9:
         raise ValueError(f"split fractions must be three numbers >= 0 that sum to 1, not {fractions}")
     if dataset.part is not None:
         return {name: np.flatnonzero(dataset.part == index) for index, name in enumerate(SPLITS)}
-    place = np.array([_unit_hash(name) for name in dataset.family], dtype=np.float64)
-    part = np.searchsorted(np.cumsum(fractions)[:2], (place + turn) % 1.0, side="right")
+    number = np.array([_unit_hash(name) for name in dataset.family], dtype=np.float64)
+    part = np.searchsorted(np.cumsum(fractions)[:2], (number + turn) % 1.0, side="right")
     return {name: np.flatnonzero(part == index) for index, name in enumerate(SPLITS)}
 
 
@@ -275,7 +273,7 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
 
 
 def _ragged(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Offsets and flat values of a list column, views wherever Arrow's layout is numpy's (all but booleans)."""
+    """Return offsets and flat values of a list column, without a copy except for booleans."""
     column = _single_chunk(table, name)
     offsets = column.offsets.to_numpy().astype(np.int64)
     values = column.values[int(offsets[0]) : int(offsets[-1])]

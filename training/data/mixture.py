@@ -1,4 +1,4 @@
-"""Several data files as one training set: simulated, real and re-observed light curves, each by its share.
+"""Mixtures of data files as one training set: simulated, real and re-observed light curves, each with a share.
 
 A mixture is a JSON file::
 
@@ -30,11 +30,11 @@ from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
 from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.record import SurveySample, read_sample
 
-_COLUMN: Final = {name: place for place, name in enumerate(METADATA_COLUMNS)}
-DOUBTFUL: Final = ("other", "unlabelled", "conflicting")
+_COLUMN: Final = {name: index for index, name in enumerate(METADATA_COLUMNS)}
+EXCLUDED_QUALITIES: Final = ("other", "unlabelled", "conflicting")
 ZTF_SOURCE: Final = "ztf_sn"
-VIEW: Final = "view"  # quality of re-observed objects, whose raw label is the survey they come from
-FEWEST_POINTS: Final = 2
+VIEW: Final = "view"  # quality of re-observed objects, whose raw label is the survey of the original object
+MIN_POINTS: Final = 2
 
 
 class Ingredient(BaseModel):
@@ -43,10 +43,10 @@ class Ingredient(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: Path
-    share: float = Field(gt=0, description="of what is trained on; the shares are made to sum to 1")
-    one_class: float = Field(default=1.0, gt=0, le=1, description="weight of surveys that hold one class")
+    share: float = Field(gt=0, description="share of the training draws; shares are normalised to a sum of 1")
+    one_class: float = Field(default=1.0, gt=0, le=1, description="weight of surveys with a single class")
     without: tuple[str, ...] = Field(default=(), description="surveys whose objects are left out, re-observed ones too")
-    not_through: tuple[str, ...] = Field(default=(), description="surveys through whose visits nothing is seen")
+    not_through: tuple[str, ...] = Field(default=(), description="surveys whose cadences are not used for views")
 
 
 class Mixture(BaseModel):
@@ -57,7 +57,7 @@ class Mixture(BaseModel):
     ingredients: tuple[Ingredient, ...] = Field(min_length=1)
     classes: dict[str, float] = Field(default={}, description="weight of each class; default: 1")
     taxonomy: Literal["elasticc", "ztf"] = Field(
-        default="elasticc", description="ztf: the six types of supernovae, of files of real light curves alone"
+        default="elasticc", description="ztf: the six types of supernovae, for files of real light curves only"
     )
 
 
@@ -67,12 +67,12 @@ def is_mixture(path: Path) -> bool:
 
 
 def read_mixture(path: Path) -> Dataset:
-    """Read all files of a mixture into one dataset that knows how often each object is drawn.
+    """Read all files of a mixture into one dataset with sampling weights.
 
     Raises
     ------
     ValueError
-        When an ingredient holds no labelled object. One without objects of a part has no share in it.
+        If an ingredient has no labelled object. An ingredient without objects of a part has no share in that part.
     """
     mixture = Mixture.model_validate_json(path.read_bytes())
     parts = [_ingredient(path.parent / item.file, item, mixture) for item in mixture.ingredients]
@@ -93,16 +93,16 @@ def read_mixture(path: Path) -> Dataset:
 
 
 def _scaled(part: Dataset, share: float, file: Path) -> Float64:
-    """Weights that sum to the share in every part that has objects."""
+    """Return weights that sum to the share in every part that has objects."""
     assert part.weight is not None
     assert part.part is not None
     weight = part.weight.copy()
     if not weight.any():
         raise ValueError(f"{file} holds no labelled object")
     for number in range(len(SPLITS)):
-        mine = part.part == number
-        total = weight[mine].sum()
-        weight[mine] *= share / total if total else 0.0
+        in_part = part.part == number
+        total = weight[in_part].sum()
+        weight[in_part] *= share / total if total else 0.0
     return weight
 
 
@@ -123,19 +123,19 @@ def _ingredient(path: Path, item: Ingredient, mixture: Mixture) -> Dataset:
 
 
 def _types_of_ztf(sky: SurveySample) -> SurveySample:
-    """Label supernovae of ZTF by their six types, and leave out all else."""
+    """Label supernovae of ZTF by their six types, and remove all other objects."""
     types = {raw: ZTF_SUPERNOVAE.names.index(name) for raw, name in ZTF_CLASSES.items()}
-    mine = sky.take(sky.source == ZTF_SOURCE)
-    return replace(mine, label=np.array([types.get(str(raw), -1) for raw in mine.raw_label], dtype=np.int64))
+    ztf = sky.take(sky.source == ZTF_SOURCE)
+    return replace(ztf, label=np.array([types.get(str(raw), -1) for raw in ztf.raw_label], dtype=np.int64))
 
 
 def _usable(sky: SurveySample, without: tuple[str, ...], not_through: tuple[str, ...]) -> SurveySample:
     is_view = sky.quality == VIEW
     origin = np.where(is_view, sky.raw_label, sky.source)
-    is_usable = (sky.label >= 0) & ~np.isin(sky.quality, DOUBTFUL) & ~np.isin(origin, without)
+    is_usable = (sky.label >= 0) & ~np.isin(sky.quality, EXCLUDED_QUALITIES) & ~np.isin(origin, without)
     is_usable &= ~(is_view & np.isin(sky.source, not_through))
     sent = as_observed(sky.take(is_usable))
-    return sent.take((sent.lengths >= FEWEST_POINTS) & (sent.count(sent.detected) > 0))
+    return sent.take((sent.lengths >= MIN_POINTS) & (sent.count(sent.detected) > 0))
 
 
 def sky_dataset(sky: SurveySample) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
@@ -144,9 +144,9 @@ def sky_dataset(sky: SurveySample) -> tuple[Dataset, NDArray[np.str_], NDArray[n
     for index in range(len(sky)):
         for name, value in sky.metadata_of(index, "everything").items():
             metadata[index, _COLUMN[name]] = value
-    owner = np.repeat(np.arange(len(sky)), sky.lengths)
+    object_P = np.repeat(np.arange(len(sky)), sky.lengths)
     trigger = np.full(len(sky), np.inf)
-    np.minimum.at(trigger, owner[sky.detected], sky.mjd[sky.detected])
+    np.minimum.at(trigger, object_P[sky.detected], sky.mjd[sky.detected])
     dataset = Dataset(
         offsets=sky.offsets,
         mjd=sky.mjd,
@@ -170,18 +170,18 @@ def weights(
     one_class: float,
     taxonomy: Taxonomy = ELASTICC,
 ) -> Float64:
-    """Weights (N,) by which objects are drawn, by the rules of the module docstring; each part on its own."""
+    """Return the sampling weights of objects (N,) by the rules of the module docstring, for each part separately."""
     weight_N = np.zeros(len(label_N))
     factor_C = np.array([classes.get(name, 1.0) for name in taxonomy.names])
     for part in np.unique(part_N):
-        mine = np.flatnonzero(part_N == part)
-        surveys, source_M = np.unique(source_N[mine], return_inverse=True)
+        rows = np.flatnonzero(part_N == part)
+        surveys, source_M = np.unique(source_N[rows], return_inverse=True)
         count_SC = np.zeros((len(surveys), len(factor_C)))
-        np.add.at(count_SC, (source_M, label_N[mine]), 1)
+        np.add.at(count_SC, (source_M, label_N[rows]), 1)
         share_SC = np.sqrt(count_SC)
         share_SC[(count_SC > 0).sum(1) == 1] *= one_class
-        there_C = share_SC.sum(0)
-        pull_C = factor_C * np.sqrt(there_C)
-        each_SC = share_SC * np.divide(pull_C, there_C, out=np.zeros_like(pull_C), where=there_C > 0)
-        weight_N[mine] = (each_SC / np.maximum(count_SC, 1))[source_M, label_N[mine]]
+        total_C = share_SC.sum(0)
+        weight_C = factor_C * np.sqrt(total_C)
+        weight_SC = share_SC * np.divide(weight_C, total_C, out=np.zeros_like(weight_C), where=total_C > 0)
+        weight_N[rows] = (weight_SC / np.maximum(count_SC, 1))[source_M, label_N[rows]]
     return weight_N

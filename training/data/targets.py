@@ -1,29 +1,27 @@
-"""Targets without labels: hidden observations for reconstruction, and later observations for forecasts.
+"""Targets without labels: masked observations for reconstruction, and later observations for forecasts.
 
-**Reconstruction**: a fraction ``probed`` of each row's observations is to be reconstructed. Of these, ``hidden`` lose
-their values, ``random`` show the values of another observation of the row and ``same`` are shown as they are (BERT's
-scheme, which ASTROMER takes over, Donoso-Oliva et al. 2023). A masked autoencoder (RoMAE) is ``hidden = 1``.
+**Reconstruction**: a fraction ``probed`` of each row's observations is to be reconstructed. Of these, ``hidden`` have
+no values, ``random`` have the values of another observation of the row and ``same`` are unchanged (the scheme of BERT,
+which ASTROMER uses, Donoso-Oliva et al. 2023). A masked autoencoder (RoMAE) has ``hidden = 1``.
 
-Notable: ASTROMER's text and its released code count differently. The text gives 30, 10 and 10 % of the window to
-hidden, random and same; the code rounds up one after the other and takes ``random`` from what ``same`` left, which is
-32, 8 and 10 %. ``counting = "exact"`` (the default) is the text, ``"sequential"`` the code.
+Notable: ASTROMER's paper and its released code count differently. In the paper 30, 10 and 10 % of the window are
+hidden, random and same. The code rounds up one after the other and takes ``random`` from the rest after ``same``, which
+gives 32, 8 and 10 %. ``counting = "exact"`` (the default) is the paper, ``"sequential"`` the code.
 
 Legend: B rows, L length. Padding is never probed. A row of two or more observations keeps one that is not hidden.
 
-**Forecasts**: a light curve is cut at an alert, and the target is the flux of later visits.
+**Forecasts**: a light curve is truncated at an alert, and the target is the flux of later visits.
 
 Notable:
 
-- the history is what had been observed at one of the object's alerts, queries are the times and bands of later visits,
-  targets their measured fluxes. The history is cut before it is featurised, so windows and triggers are those of the
-  shorter curve;
-- every later visit within the horizon counts, detection or not. With detections only, sources would never
-  fade;
-- cuts fall on the k-th detection with k log-uniform, as in ``training.data.augment``, since early forecasts matter
-  most;
-- a view (fewer bands, no forced photometry ...) thins the history, never the queries;
-- what is drawn for an object is a function of one number taken from the generator, so one object's draw never shifts
-  another's.
+- the history has the observations up to one of the object's alerts; queries are the times and bands of later visits,
+  targets their measured fluxes. The history is truncated before it is featurised, so windows and triggers are those of
+  the shorter light curve;
+- every later visit within the horizon is a target, detected or not. With detections only, sources would never fade;
+- the history ends at the k-th detection with k log-uniform, as in ``training.data.augment``, since early forecasts
+  matter most;
+- a view (fewer bands, no forced photometry ...) applies to the history, not to the queries;
+- the draws of an object depend on one number of the generator, so they do not change those of other objects.
 """
 
 from collections.abc import Sequence
@@ -51,31 +49,31 @@ from nightjar_alerts.models.photometry import FluxUnit, njy_to
 from nightjar_alerts.training.data.augment import AugmentationConfig, apply_view, draw_view
 from nightjar_alerts.training.data.dataset import Dataset
 
-_GRAIN = 1e-9  # 0.55 * 100 is 55.00000000000001, of which the ceiling is meant to be 55
+_TOLERANCE = 1e-9  # 0.55 * 100 is 55.00000000000001, whose ceiling should be 55
 
 
 class MaskingConfig(BaseModel):
-    """Fractions; the defaults are ASTROMER's text."""
+    """Fractions of masked observations; the defaults are those of the ASTROMER paper."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    probed: float = Field(default=0.5, gt=0, le=1, description="of the observations, rounded up: to be reconstructed")
-    hidden: float = Field(default=0.6, ge=0, le=1, description="of the probed: without values")
-    random: float = Field(default=0.2, ge=0, le=1, description="of the probed: with another observation's values")
-    same: float = Field(default=0.2, ge=0, le=1, description="of the probed: as they are")
+    probed: float = Field(default=0.5, gt=0, le=1, description="fraction to reconstruct; the number is rounded up")
+    hidden: float = Field(default=0.6, ge=0, le=1, description="fraction of the probed without values")
+    random: float = Field(default=0.2, ge=0, le=1, description="fraction of the probed with another's values")
+    same: float = Field(default=0.2, ge=0, le=1, description="fraction of the probed that is unchanged")
     counting: Literal["exact", "sequential"] = Field(
         default="exact", description="sequential, as released: ceil(same), then ceil(random of the rest), then hidden"
     )
 
     @model_validator(mode="after")
     def _fractions_add_up(self) -> Self:
-        if abs(self.hidden + self.random + self.same - 1.0) > _GRAIN:
+        if abs(self.hidden + self.random + self.same - 1.0) > _TOLERANCE:
             raise ValueError("hidden, random and same are fractions of the probed and must add up to 1")
         return self
 
 
 class ObservationCounts(NamedTuple):
-    """Observations per row, each int64 [B]; what is probed and neither hidden nor random is shown as it is."""
+    """Observations per row, each int64 [B]; the others of the probed are unchanged."""
 
     probed_B: Int64
     hidden_B: Int64
@@ -83,11 +81,11 @@ class ObservationCounts(NamedTuple):
 
 
 def draw_masking(mask_BL: Bool, config: MaskingConfig, rng: np.random.Generator) -> Masking:
-    """Draw what to reconstruct.
+    """Draw the observations to reconstruct.
 
     Parameters
     ----------
-    mask_BL : True for a real observation, anywhere in the row; a row without any has nothing probed.
+    mask_BL : True for a real observation, anywhere in the row; a row may have none.
     """
     counts = count_masking(mask_BL.sum(1), config)
     order_BL = np.argsort(np.where(mask_BL, rng.random(mask_BL.shape), 2.0), axis=1)
@@ -95,7 +93,7 @@ def draw_masking(mask_BL: Bool, config: MaskingConfig, rng: np.random.Generator)
     probed_BL = rank_BL < counts.probed_B[:, None]
     hidden_BL = rank_BL < counts.hidden_B[:, None]
     shuffled_BL = (rank_BL < (counts.hidden_B + counts.random_B)[:, None]) & ~hidden_BL
-    source_BL = np.where(shuffled_BL, _another(mask_BL, rng), np.arange(mask_BL.shape[1]))
+    source_BL = np.where(shuffled_BL, _other_observation(mask_BL, rng), np.arange(mask_BL.shape[1]))
     return Masking(torch.from_numpy(probed_BL), torch.from_numpy(hidden_BL), torch.from_numpy(source_BL))
 
 
@@ -104,12 +102,12 @@ def count_masking(length_B: Int64, config: MaskingConfig) -> ObservationCounts:
     probed_B = _ceil(config.probed * length_B)
     split = _sequential if config.counting == "sequential" else _exact
     hidden_B, random_B = split(probed_B, config)
-    blind_B = (hidden_B == length_B) & (length_B > 1)  # then one observation is left out of the probed ones
-    return ObservationCounts(probed_B - blind_B, hidden_B - blind_B, random_B)
+    all_hidden_B = (hidden_B == length_B) & (length_B > 1)  # then one observation is not probed
+    return ObservationCounts(probed_B - all_hidden_B, hidden_B - all_hidden_B, random_B)
 
 
 def _exact(probed_B: Int64, config: MaskingConfig) -> tuple[Int64, Int64]:
-    """Round the cumulative fractions: every count is within one of its fraction, and they add up."""
+    """Round the cumulative fractions, so that every count is within one of its fraction, and the sum is right."""
     hidden_B = _ceil(config.hidden * probed_B - 0.5)
     return hidden_B, _ceil((config.hidden + config.random) * probed_B - 0.5) - hidden_B
 
@@ -121,34 +119,34 @@ def _sequential(probed_B: Int64, config: MaskingConfig) -> tuple[Int64, Int64]:
 
 
 def _ceil(value_B: NDArray[np.floating]) -> Int64:
-    whole_B: Int64 = np.ceil(value_B - _GRAIN).astype(np.int64)
+    whole_B: Int64 = np.ceil(value_B - _TOLERANCE).astype(np.int64)
     return whole_B
 
 
-def _another(mask_BL: Bool, rng: np.random.Generator) -> Int64:
-    """Place of an observation of the same row other than the one at each place; its own where there is no other."""
-    place_BL = np.argsort(~mask_BL, axis=1, kind="stable")  # the row's observations first, in order
+def _other_observation(mask_BL: Bool, rng: np.random.Generator) -> Int64:
+    """Return for each observation the index of a random other one of the row; its own index if it is the only one."""
+    index_BL = np.argsort(~mask_BL, axis=1, kind="stable")  # the row's observations first, in order
     number_BL = mask_BL.cumsum(1) - 1
     length_B1 = mask_BL.sum(1, keepdims=True)
     other_BL = rng.integers(0, np.broadcast_to(np.maximum(length_B1 - 1, 1), mask_BL.shape))
     other_BL = np.where(length_B1 > 1, other_BL + (other_BL >= number_BL), number_BL)
-    source_BL: Int64 = np.take_along_axis(place_BL, np.maximum(other_BL, 0), axis=1)
+    source_BL: Int64 = np.take_along_axis(index_BL, np.maximum(other_BL, 0), axis=1)
     return source_BL
 
 
 class ForecastingConfig(BaseModel):
-    """Limits of the queries about an object."""
+    """Limits of the queries of an object."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    horizon_days: float = Field(default=60.0, gt=0, description="queries are later visits up to this long after")
+    horizon_days: float = Field(default=60.0, gt=0, description="maximum time between the alert and a query")
     max_queries: int = Field(default=32, ge=1, description="maximum number of queries, a random subset")
 
 
 class Queries(NamedTuple):
-    """Times and bands of the forecasts that are wanted for one light curve, sorted by time, then band.
+    """Times and bands of the forecasts of one light curve, sorted by time, then band.
 
-    ``time`` float32 (q,), days since the history's first kept observation; ``band`` int64 (q,).
+    ``time`` float32 (q,), days since the first observation of the featurised history; ``band`` int64 (q,).
     """
 
     time: Float32
@@ -156,7 +154,7 @@ class Queries(NamedTuple):
 
 
 def make_queries(tokens: Tokens, mjd: Float64, band: Int64) -> Queries:
-    """Sort queries about a history, so that an answer does not depend on their order; times subtract in float64."""
+    """Return sorted queries, so that forecasts do not depend on their order; times are subtracted in float64."""
     order = np.lexsort((band, mjd))
     return Queries((mjd[order] - tokens.origin_mjd).astype(np.float32), band[order])
 
@@ -177,8 +175,8 @@ class ForecastQuestion:
 
     Attributes
     ----------
-    tokens : the history, as the network sees it.
-    queries : times and bands, sorted as ``make_queries`` does.
+    tokens : the featurised history.
+    queries : times and bands, sorted by ``make_queries``.
     flux, flux_err : shape (q,), the observations of the queries and their standard errors, in the network's flux unit.
     """
 
@@ -188,18 +186,18 @@ class ForecastQuestion:
     flux_err: Float32
 
 
-def askable(dataset: Dataset, horizon_days: float) -> Int64:
-    """Rows of the objects that have a detection after which something was observed within the horizon."""
+def forecastable(dataset: Dataset, horizon_days: float) -> Int64:
+    """Return the rows of the objects with an observation within the horizon after a detection."""
     row_P = np.repeat(np.arange(len(dataset)), np.diff(dataset.offsets))
     first = np.flatnonzero(np.diff(row_P, prepend=-1).astype(np.bool_) | (np.diff(dataset.mjd, prepend=np.nan) != 0))
-    row_V, mjd_V = row_P[first], dataset.mjd[first]  # visits: what was observed at one time is one
+    row_V, mjd_V = row_P[first], dataset.mjd[first]  # a visit has all points of one time
     alert_V = np.logical_or.reduceat(dataset.detected, first)
     followed_V = (row_V[1:] == row_V[:-1]) & (np.diff(mjd_V) <= horizon_days)
     return np.unique(row_V[:-1][alert_V[:-1] & followed_V])
 
 
 def cut_times(curve: LightCurve, horizon_days: float) -> Float64:
-    """Return times of the detections, in order, after which something was observed within the horizon."""
+    """Return the sorted times of the detections that have a later observation within the horizon."""
     alerts = np.unique(curve.mjd[curve.detected])
     visits = np.sort(curve.mjd)
     following = visits[np.minimum(np.searchsorted(visits, alerts, side="right"), len(visits) - 1)]
@@ -214,7 +212,7 @@ def draw_question(
     augmentation: AugmentationConfig,
     rng: np.random.Generator,
 ) -> ForecastQuestion | None:
-    """Cut a light curve at a random alert; None when nothing was observed within the horizon of any."""
+    """Truncate a light curve at a random alert; None if no alert has a later observation within the horizon."""
     own = np.random.default_rng(rng.integers(2**63))
     cuts = cut_times(curve, config.horizon_days)
     if not len(cuts):
@@ -223,15 +221,15 @@ def draw_question(
     later = np.flatnonzero((curve.mjd > cut) & (curve.mjd <= cut + config.horizon_days))
     queries = np.sort(own.permutation(later)[: config.max_queries])
     history = curve.rows(curve.mjd <= cut)
-    # A view's brightness would have to scale the targets too; the survey is the one that answers.
+    # The brightness of a view is not used, since it would have to scale the targets, too.
     view = draw_view(history, augmentation, own).model_copy(update={"brightness": 1.0})
-    return ask(curve, queries, apply_view(history, view) or history, limits, flux_unit)
+    return make_question(curve, queries, apply_view(history, view) or history, limits, flux_unit)
 
 
-def ask(
+def make_question(
     curve: LightCurve, indices: NDArray[np.integer], history: LightCurve, limits: Limits, flux_unit: FluxUnit
 ) -> ForecastQuestion:
-    """Make queries of the observations ``indices`` of ``curve``, given a history of the same object."""
+    """Return the question for the observations ``indices`` of ``curve``, given a history of the same object."""
     tokens = featurise(history, limits, flux_unit, ())
     order = indices[np.lexsort((curve.band[indices], curve.mjd[indices]))]
     return ForecastQuestion(
@@ -243,7 +241,7 @@ def ask(
 
 
 def pad_questions(questions: Sequence[ForecastQuestion]) -> dict[str, NDArray[Any]]:
-    """Pad inputs of a forecaster, and ``target_flux`` and ``target_flux_err`` [batch, queries], 0 where padded."""
+    """Return padded inputs of a forecaster, ``target_flux`` and ``target_flux_err`` [batch, queries], padded with 0."""
     arrays = RaggedBatch.collate([question.tokens for question in questions]).padded()
     del arrays["metadata"]
     arrays |= pad_queries([question.queries for question in questions])

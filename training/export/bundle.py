@@ -2,16 +2,16 @@
 
 Notable:
 
-- the graph is what ``training.export.served`` puts around the network; batch and length are dynamic;
-- only chosen feed-forward experts are computed: ``parts.grouping`` exports to one Split and a Gemm pair per expert, in
-  standard operators (``training.export.graph`` traces);
+- the graph is that of ``training.export.served.ServedNetwork``; batch and length are dynamic;
+- only chosen feed-forward experts are computed: ``parts.packing`` exports to one Split and a Gemm pair per expert, in
+  standard operators (traced by ``training.export.graph``);
 - torch and onnxruntime must agree within 1e-4 on ragged batches that send tokens through every expert of every layer.
 
 Run::
 
     nightjar-train export runs/default-0 build/astro-moe --data build/sim.parquet
 
-Order: fit calibration, prediction sets and novelty on the validation split in views as in the service; export; test
+Order: fit calibration, prediction sets and novelty on views of the validation split as in the service; export; test
 parity; record provenance. The bundle has a model card, which ``nightjar-train card`` rewrites with scores.
 """
 
@@ -72,18 +72,18 @@ from nightjar_alerts.training.score.calibrate import ask_as_served, calibrated, 
 from nightjar_alerts.training.score.confidence import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty, fit_sets
 
 DTYPES = {"band": "int64", "mask": "bool"}
-STATISTICS_CURVES, STATISTICS_DRAW = 5_000, 2**32 + 7  # light curves of the input statistics, drawn on their own
-MOVED = 1e-3  # share of choices of experts that may differ between torch and onnxruntime
-NEVER_TAKEN = -1e4  # what is added to the logit of an expert that no token shall take
+STATISTICS_CURVES, STATISTICS_DRAW = 5_000, 2**32 + 7  # light curves of the input statistics, and their random stream
+MOVED = 1e-3  # share of expert choices that may differ between torch and onnxruntime
+DISABLED = -1e4  # bias of an expert that no token shall choose
 
 
 class ExportError(Exception):
-    """The exported graph is not the network, or the parity batches do not reach every expert."""
+    """The exported graph differs from the network, or the parity batches do not reach every expert."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Facts that a bundle states of itself beyond its network; the taxonomy is that of its training set."""
+    """Contents of a bundle's manifest besides the network; the taxonomy is that of the training set."""
 
     name: str
     version: str
@@ -109,12 +109,12 @@ def export_bundle(
     release: Release,
     say: Callable[[str], None] = _silent,
 ) -> tuple[Bundle, float]:
-    """Write a bundle folder and prove it equal to the network.
+    """Write a bundle folder and check its graph against the network.
 
     Parameters
     ----------
-    tokens : real light curves for the parity batches, enough to reach every expert; the shortest and longest of them
-        and some between become the golden vectors.
+    tokens : real light curves for the parity batches, enough to reach every expert; some of them, of all lengths,
+        become the golden vectors.
     say : callback for progress messages.
 
     Returns
@@ -124,7 +124,7 @@ def export_bundle(
     Raises
     ------
     ExportError
-        When they differ by more than 1e-4, or an expert was never reached.
+        If they differ by more than 1e-4, or an expert was never reached.
     """
     out.mkdir(parents=True, exist_ok=True)
     if config.recipe.task != "classify":
@@ -144,7 +144,13 @@ def export_bundle(
 
 
 def check_parity(served: ServedNetwork, path: Path, batches: Sequence[Arrays]) -> float:
-    """Largest absolute difference of torch and onnxruntime; ExportError above 1e-4 or on a missed expert."""
+    """Return the largest absolute difference of torch and onnxruntime.
+
+    Raises
+    ------
+    ExportError
+        If it exceeds 1e-4, or an expert was never reached.
+    """
     session = open_session(path)
     worst, reached = 0.0, dict[str, NDArray[np.int64]]()
     for batch in batches:
@@ -168,7 +174,7 @@ def _compare(
     with torch.no_grad():
         expected = served.outputs(*served.arguments(batch).values())
     actual = run(session, batch)
-    counts = (*LOADS, "experts_by_band")  # rounding decides between experts with equal logits
+    counts = (*LOADS, "experts_by_band")  # compared separately, since rounding can change the choice of experts
     values = [difference(actual[name], value.numpy()) for name, value in expected.items() if name not in counts]
     if "experts_by_band" in expected:
         count = expected["experts_by_band"].numpy()
@@ -177,10 +183,10 @@ def _compare(
 
 
 def _last_experts(served: ServedNetwork, path: Path, batch: Arrays, reached_E: NDArray[np.int64]) -> float:
-    """Return the largest difference with the experts of the last mixture chosen by hand, all of them in turn.
+    """Return the largest difference in runs that force each expert of the last mixture in turn.
 
-    Only [CLS] tokens go there, which may all choose the same few, so the gates are overridden, in torch and in the
-    graph alike. What these runs reach is added to ``reached``.
+    Only [CLS] tokens reach the last mixture, and they may all choose the same few experts. So the gate biases are
+    overridden, in torch and in the graph. The loads of these runs are added to ``reached_E``.
     """
     routers = [(name, part) for name, part in served.named_modules() if isinstance(part, Router)]
     if not routers or not isinstance(served.network.light_curve.blocks[-1].feed_forward, FeedForwardExperts):  # type: ignore[union-attr, index]  # one that routes has blocks
@@ -189,13 +195,15 @@ def _last_experts(served: ServedNetwork, path: Path, batch: Arrays, reached_E: N
     model, own_E = onnx.load(path), router.gate.bias.detach().clone()
     gates = [node for node in model.graph.node if node.op_type == "Gemm" and node.name.startswith(f"{name}.gate/")]
     if len(gates) != 1:
-        raise ExportError(f"{path} has not one product called {name}.gate, by which the experts behind it are checked")
+        raise ExportError(
+            f"{path} does not have exactly one Gemm node of {name}.gate, so its experts cannot be checked"
+        )
     bias = model.graph.initializer.add(name=f"{name}.gate.bias/by_hand")
-    del gates[0].input[2:]  # equal biases of several gates may be one tensor, and none is kept where all are 0
+    del gates[0].input[2:]  # gates with equal biases may share a tensor, and a bias of zeros may be absent
     gates[0].input.append(bias.name)
     worst, experts = 0.0, len(reached_E)
     for first in range(0, experts, router.top_k):
-        taken_E = torch.full_like(own_E, NEVER_TAKEN)
+        taken_E = torch.full_like(own_E, DISABLED)
         taken_E[[(first + more) % experts for more in range(router.top_k)]] = 0.0
         bias.CopyFrom(numpy_helper.from_array(taken_E.numpy(), bias.name))
         with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
@@ -248,7 +256,7 @@ def _input_spec(name: str) -> TensorSpec:
 
 
 def output_spec(name: str, value: NDArray[Any]) -> TensorSpec:
-    """Return the manifest's description of an output, whose first axis is the batch unless it is a load."""
+    """Return the manifest entry of an output. The first axis is the batch, except for expert loads."""
     shape: tuple[int | str, ...] = ("batch", *value.shape[1:])
     if name in LOADS:
         shape = tuple(value.shape)
@@ -275,15 +283,15 @@ def release(
 
     Parameters
     ----------
-    data : the data file the run was trained on; its validation split calibrates.
+    data : the data file of the run; its validation split is used for calibration.
     say : callback for progress messages.
 
     Raises
     ------
     RunError
-        When the run was trained on other data, or ``out`` is not empty: a bundle holds nothing left over.
+        If the run was trained on other data, or ``out`` is not empty.
     ExportError
-        When the exported graph is not the network.
+        If the exported graph differs from the network.
     """
     if out.exists() and any(out.iterdir()):
         raise RunError(f"{out} is not empty; remove it or name another folder")
@@ -311,7 +319,7 @@ def release(
 
 
 def fit_confidence(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Confidence:
-    """Calibrate a classifier; fit prediction sets to its calibrated probabilities, and novelty to its embeddings."""
+    """Calibrate a classifier, fit prediction sets to its calibrated probabilities, and novelty to its embeddings."""
     sample = ask_as_served(network, dataset, recipe, "validation")
     fit = fit_calibration(sample)
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
@@ -322,13 +330,13 @@ def fit_confidence(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Conf
 
 
 def _provenance(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
-    """Return what the network was trained on."""
+    """Return the training data of the network for the manifest."""
     parts = split_indices(dataset, config.recipe.data.fractions, config.recipe.data.turn)
     labelled = dataset.label[dataset.label != UNLABELLED]
     counts = np.bincount(labelled, minlength=len(dataset.classes))
     return {
         **config.data.model_dump(),
-        # where it lay is the business of the run folder alone
+        # without the path, which only matters on the training machine
         "pretrained": None if config.pretrained is None else Path(config.pretrained).name,
         "pretrained_sha256": config.pretrained_sha256,
         "splits": {part: len(indices) for part, indices in parts.items()},
@@ -358,7 +366,7 @@ def _validation(run: Path) -> dict[str, Any]:
 
 
 def _input_statistics(network: nn.Module, dataset: Dataset, config: RunConfig) -> InputStatistics:
-    """Return the distribution of light curves as training draws them."""
+    """Return the distribution of the training light curves, drawn as in training."""
     recipe = config.recipe
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
     rng = np.random.default_rng((recipe.seed, STATISTICS_DRAW))
@@ -376,19 +384,20 @@ def _input_statistics(network: nn.Module, dataset: Dataset, config: RunConfig) -
 
 
 def _parity_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:
-    """Random views of validation objects, all classes, and noise of every brightness that reaches the rarer experts."""
+    """Return views of validation objects of all classes, and noise of all brightnesses that reaches rare experts."""
     recipe = config.recipe
     rng = np.random.default_rng(recipe.seed)
     validation = split_indices(dataset, recipe.data.fractions, recipe.data.turn)["validation"]
     drawn = draw_indices(dataset.label, validation, PARITY_CURVES, balance=1.0, rng=rng)
     examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
-    strange = (usable_tokens(noise(rng), recipe.data) for _ in range(PARITY_NOISE))
-    return [example.tokens for example in examples] + [tokens for tokens in strange if tokens is not None]
+    noisy = (usable_tokens(noise(rng), recipe.data) for _ in range(PARITY_NOISE))
+    return [example.tokens for example in examples] + [tokens for tokens in noisy if tokens is not None]
 
 
 def noise(rng: np.random.Generator, points: int = 60) -> LightCurve:
-    """Flux of either sign and errors, both log-uniform from 0.01 nJy to 0.1 Jy over eight years: far wider than any
-    survey's, since a network trained on one survey's narrow range may keep experts that nothing in it reaches.
+    """Return random fluxes of either sign and errors, both log-uniform from 0.01 nJy to 0.1 Jy, over eight years.
+
+    The ranges are wider than those of surveys, since light curves of one survey may never reach some experts.
     """
     flux, flux_err = 10 ** rng.uniform(-2, 8, (2, points))
     return LightCurve.from_columns(

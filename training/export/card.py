@@ -133,7 +133,7 @@ The share of {novelty.objects:,} {novelty.split} objects, in such views, that
 
 
 def _ranges(starts: list[int]) -> dict[str, str]:
-    """Names of groups by their first number: {"3": "3 to 4", "5": "5 or more"}."""
+    """Return the names of groups by their first number: {"3": "3 to 4", "5": "5 or more"}."""
     names = {str(start): str(start) if end == start + 1 else f"{start} to {end - 1}" for start, end in pairwise(starts)}
     return names | {str(start): f"{start} or more" for start in starts[-1:]}
 
@@ -198,14 +198,14 @@ IMPORTED_LIMITS = """## Known limits
 
 
 def write_card(path: Path, report: Report | None = None, baseline: Report | None = None) -> Bundle:
-    """Write ``CARD.md``, and the confusion matrix when there is a report, into a bundle; returns it rehashed.
+    """Write ``CARD.md``, and the confusion matrix if there is a report, into a bundle; return it with its new hash.
 
     Raises
     ------
     BundleError
-        When the bundle is altered or unreadable.
+        If the bundle is altered or unreadable.
     ValueError
-        When the report and the baseline were not scored on the same objects.
+        If the report and the baseline were not scored on the same objects.
     """
     manifest = load_bundle(path).manifest
     if report is not None and baseline is not None and report["data"] != baseline["data"]:
@@ -296,14 +296,14 @@ def _views(manifest: Manifest, report: Report) -> str:
     return f"""## Scores
 
 On the {data["split"]} split: {data["split_objects"]:,} objects that no training step saw{mix}.
-{_who(report["models"])} Expect lower scores on alerts of another survey or selection.
+{_runs(report["models"])} Expect lower scores on alerts of another survey or selection.
 
 {markdown_table(header, rows, numbers=True)}
 
 An object without a detection in a view is left out of it: no alert would have been sent."""
 
 
-def _who(models: list[Report]) -> str:
+def _runs(models: list[Report]) -> str:
     if len(models) == 1:
         return "One training run; the spread over seeds has not been measured."
     seeds = ", ".join(str(model["seed"]) for model in models)
@@ -352,5 +352,5 @@ def _classes(manifest: Manifest, report: Report) -> str:
 
 
 def _value(score: Report) -> str:
-    """Return a mean, with its spread where there is one."""
+    """Format a mean, with its spread if there is one."""
     return f"{score['mean']:.3f}" if score["spread"] is None else f"{score['mean']:.3f} ± {score['spread']:.3f}"

@@ -27,7 +27,7 @@ _DOMAIN: Final = "nightjar.cuda"
 
 
 class Kernel(TypedDict):
-    """Opsets that a kernel is for, ``until`` None where it is the newest, and element types of its main input."""
+    """Opsets of a kernel (``until`` None: up to the newest), and element types of its main input."""
 
     since: int
     until: int | None
@@ -35,7 +35,7 @@ class Kernel(TypedDict):
 
 
 class KernelTable(TypedDict):
-    """The kernels of one version of onnxruntime by operator of the domain ``ai.onnx``."""
+    """Kernels of one version of onnxruntime by operator of the domain ``ai.onnx``."""
 
     source: str
     version: str
@@ -49,7 +49,7 @@ def kernels() -> KernelTable:
 
 
 def without_kernel(model: onnx.ModelProto) -> list[str]:
-    """Return the nodes without a CUDA kernel, each with the reason; those in subgraphs as well."""
+    """Return the nodes without a CUDA kernel and the reason for each, including nodes in subgraphs."""
     operators = kernels()["operators"]
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
     inferred = shape_inference.infer_shapes(model, data_prop=True)
@@ -67,7 +67,7 @@ def _reason(
     opsets: Mapping[str, int],
     types: Mapping[str, str],
 ) -> str:
-    """Reason for which a node has no kernel; empty where it has one."""
+    """Return the reason why a node has no kernel; empty if it has one."""
     if node.domain not in ("", "ai.onnx"):
         return f"{node.domain}.{node.op_type} is no standard operator"
     if node.op_type == "Constant":
@@ -75,45 +75,49 @@ def _reason(
     opset = opsets["ai.onnx"]
     candidates = operators.get(node.op_type, [])
     version = onnx.defs.get_schema(node.op_type, opset, "").since_version
-    fitting = [
-        one for one in candidates if one["since"] <= version and (one["until"] is None or version <= one["until"])
+    matching = [
+        kernel
+        for kernel in candidates
+        if kernel["since"] <= version and (kernel["until"] is None or version <= kernel["until"])
     ]
-    if not fitting:
+    if not matching:
         return f"{node.op_type}, defined in opset {version}, has no kernel"
     main = _main_type(node, types)
-    if main and not any(main in one["types"] for one in fitting):
+    if main and not any(main in kernel["types"] for kernel in matching):
         return f"{node.op_type} has no kernel for {main}"
     return ""
 
 
 def _main_type(node: onnx.NodeProto, types: Mapping[str, str]) -> str:
-    """Element type by which a kernel is chosen: that of the first input, of the values of a Where, not known: empty."""
+    """Return the element type that selects a kernel: that of the first input, or of the values of a Where.
+
+    Empty if it is not known.
+    """
     if not node.input or node.op_type == "If":
         return ""
-    place = 1 if node.op_type == "Where" else 0
-    return types.get(node.input[place], "")
+    return types.get(node.input[1 if node.op_type == "Where" else 0], "")
 
 
 def _types(graph: onnx.GraphProto) -> dict[str, str]:
-    """Element types by value, those of inner graphs as well."""
-    graphs = [graph, *_inner(graph)]
-    values = (value for one in graphs for value in (*one.input, *one.output, *one.value_info))
+    """Return the element type of each value, including those of subgraphs."""
+    graphs = [graph, *_subgraphs(graph)]
+    values = (value for each in graphs for value in (*each.input, *each.output, *each.value_info))
     types = {value.name: value.type.tensor_type.elem_type for value in values}
-    types |= {tensor.name: tensor.data_type for one in graphs for tensor in one.initializer}
+    types |= {tensor.name: tensor.data_type for each in graphs for tensor in each.initializer}
     return {name: TensorProto.DataType.Name(kind).lower() for name, kind in types.items() if kind}
 
 
-def _inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def _subgraphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 yield attribute.g
-                yield from _inner(attribute.g)
+                yield from _subgraphs(attribute.g)
 
 
 _REPLACEMENTS: Final = {
-    # asinh(x) = sign(x) log1p(z) with z = |x| + x^2 / (1 + sqrt(x^2 + 1)), which keeps the digits near 0 that
-    # log(|x| + sqrt(x^2 + 1)) loses; log1p(z) = log(1 + z) z / ((1 + z) - 1), and z itself where 1 + z is 1 (Kahan).
+    # asinh(x) = sign(x) log1p(z) with z = |x| + x^2 / (1 + sqrt(x^2 + 1)), which is more accurate near 0 than
+    # log(|x| + sqrt(x^2 + 1)); log1p(z) = log(1 + z) z / ((1 + z) - 1), and z if 1 + z is 1 (Kahan).
     # Valid for |x| up to 1e19, beyond which the square overflows.
     "Asinh": """
         <domain: "nightjar.cuda", opset_import: ["" : 20]>
@@ -139,7 +143,7 @@ _REPLACEMENTS: Final = {
             y = Mul (sign, positive)
         }
     """,
-    # Single precision holds the sums of these products exactly: they stay below 2^24.
+    # Single precision represents the sums of these products exactly, since they stay below 2^24.
     "MatMulInteger": """
         <domain: "nightjar.cuda", opset_import: ["" : 20]>
         MatMulInteger (a, b) => (y) {
@@ -174,15 +178,15 @@ def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     return inliner.inline_local_functions(copy)
 
 
-class _Places(NamedTuple):
-    """The nodes and leaves of all trees in one table; a leaf leads to itself.
+class _TreeTables(NamedTuple):
+    """Nodes and leaves of all trees in one table; a leaf is its own child.
 
     Attributes
     ----------
-    look_M : number of the row that is compared, in two copies of it: one goes left where it is missing, one right.
-    threshold_M, value_M : at most it goes left; what a leaf adds to its class.
-    child_2M : the left one and the right one of every place.
-    root_T, class_T : where every tree begins, and what class it is for.
+    look_M : index of the compared feature in two copies of the row: missing values go left in one, right in the other.
+    threshold_M, value_M : values up to the threshold go left; contribution of a leaf to its class.
+    child_2M : left and right child of each node.
+    root_T, class_T : root and class of each tree.
     """
 
     look_M: Numbers
@@ -194,36 +198,36 @@ class _Places(NamedTuple):
     depth: int
 
 
-def _places(attributes: Mapping[str, Any]) -> _Places:
-    """Read the attributes of a TreeEnsemble; ValueError where it is no sum of trees of one class each."""
+def _tree_tables(attributes: Mapping[str, Any]) -> _TreeTables:
+    """Read the attributes of a TreeEnsemble; ValueError if it is not a sum of trees of one class each."""
     splits, weights = (numpy_helper.to_array(attributes[name]) for name in ("nodes_splits", "leaf_weights"))
     inner, leaves = len(splits), len(weights)
     if numpy_helper.to_array(attributes["nodes_modes"]).any() or attributes.get("aggregate_function", 1) != 1:
-        raise ValueError("trees that compare otherwise than by at most, or that are not added up")
+        raise ValueError("only sums of trees with comparisons <= are supported")
     children = [
         np.array(attributes[f"nodes_{side}nodeids"]) + inner * np.array(attributes[f"nodes_{side}leafs"])
         for side in ("true", "false")
     ]
-    itself = np.arange(inner, inner + leaves)
-    child_2M = np.stack([np.concatenate([side, itself]) for side in children], axis=1).ravel()
+    leaf = np.arange(inner, inner + leaves)
+    child_2M = np.stack([np.concatenate([side, leaf]) for side in children], axis=1).ravel()
     root_T = np.array(attributes["tree_roots"])
-    place_T, depth = root_T, 0
+    leaf_T, depth = root_T, 0
     reached = root_T[:, None]
     while (reached < inner).any():
         reached = np.unique(child_2M.reshape(-1, 2)[reached], axis=None)[None]
         depth += 1
     for _ in range(depth):
-        place_T = child_2M[2 * place_T]
+        leaf_T = child_2M[2 * leaf_T]
     classes = np.array(attributes["leaf_targetids"])
     missing_right = 1 - np.array(attributes["nodes_missing_value_tracks_true"])
     none = np.zeros(leaves, dtype=np.int64)
-    return _Places(
+    return _TreeTables(
         look_M=np.concatenate([2 * np.array(attributes["nodes_featureids"]) + missing_right, none]),
         threshold_M=np.concatenate([splits, np.full(leaves, np.inf, dtype=np.float32)]),
         value_M=np.concatenate([np.zeros(inner, dtype=np.float32), weights]),
         child_2M=child_2M,
         root_T=root_T,
-        class_T=classes[place_T - inner],
+        class_T=classes[leaf_T - inner],
         depth=depth,
     )
 
@@ -231,7 +235,7 @@ def _places(attributes: Mapping[str, Any]) -> _Places:
 def _trees(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[TensorProto]]:
     """Return nodes and tables that evaluate a TreeEnsemble level by level (tree traversal, Nakandala et al. 2020)."""
     tree_attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    forest, name = _places(tree_attributes), node.name or node.output[0]
+    forest, name = _tree_tables(tree_attributes), node.name or node.output[0]
     share_TC = np.eye(tree_attributes["n_targets"], dtype=np.float32)[forest.class_T]
     constants = {
         "look": forest.look_M, "threshold": forest.threshold_M, "value": forest.value_M, "child": forest.child_2M,
@@ -273,19 +277,21 @@ def _trees(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[TensorProto
         return value if value in outside else f"{name}/{value}"
 
     nodes = [
-        helper.make_node(operator, [named(one) for one in inputs], [named(output)], f"{name}/{number}", **attributes)
+        helper.make_node(
+            operator, [named(value) for value in inputs], [named(output)], f"{name}/{number}", **attributes
+        )
         for number, (operator, inputs, output, attributes) in enumerate(steps)
     ]
     return nodes, [numpy_helper.from_array(table, named(key)) for key, table in constants.items()]
 
 
 def write_cuda(bundle: Path, out: Path) -> dict[str, int]:
-    """Write the graph of a bundle as CUDA can run it, and return its number of nodes.
+    """Write the graph of a bundle for CUDA, and return its number of nodes.
 
     Raises
     ------
     ValueError
-        When a node has no CUDA kernel by the table.
+        If the table has no CUDA kernel for a node.
     """
     model = cuda_graph(onnx.load(load_bundle(bundle).model))
     if missing := without_kernel(model):
@@ -295,7 +301,7 @@ def write_cuda(bundle: Path, out: Path) -> dict[str, int]:
 
 
 def add_cuda(bundle: Path, folder: Path) -> dict[str, int]:
-    """Copy a bundle to a new folder and add its graph for CUDA; returns and raises as :func:`write_cuda`.
+    """Copy a bundle to a new folder and add its graph for CUDA; return and errors as for :func:`write_cuda`.
 
     The new graph must reproduce the golden outputs of the bundle, on the CPU.
     """

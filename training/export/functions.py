@@ -23,25 +23,25 @@ STATISTICS, ROUTING = "Statistics", "Routing"
 INPUTS: Final = ("flux", "flux_err", "time", "band", "mask")
 METADATA: Final = "metadata"
 VERSION: Final = 1
-"""Of the operators; a change of their numbers is a new version, which older libraries have no kernel for."""
-MOST_BANDS: Final = 32
-"""That the kernel was written for."""
+"""Version of the operators. A change of their results needs a new version, for which older libraries have no kernel."""
+MAX_BANDS: Final = 32
+"""Maximum number of bands that the kernels support."""
 
 
 def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) -> bool:
-    """Make a function of the nodes that work out statistics; return whether there were any.
+    """Replace the nodes that compute statistics by a function; return whether there were any.
 
-    Its inputs are :data:`INPUTS` and the metadata column that is used, its outputs values and which of
-    them are known, both [batch, statistics].
+    The inputs of the function are :data:`INPUTS` and the metadata column that is used. Its outputs are values and
+    whether they are defined, both [batch, statistics].
 
     Parameters
     ----------
-    module : in whose name the nodes are, and of those behind it the ones that lay its answers side by side.
-    attributes : numbers that the kernel has to know.
+    module : name prefix of the nodes; the Concat nodes that join their results are included.
+    attributes : parameters of the kernel.
     """
     graph = model.graph
     ends = _ends(graph, module)
-    if not ends or attributes["bands"] > MOST_BANDS:
+    if not ends or attributes["bands"] > MAX_BANDS:
         return False
     outputs = _values_first(model, [end.output[0] for end in ends])
     column = _column(graph, module)
@@ -51,13 +51,13 @@ def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) 
 
 
 def add_routing(model: onnx.ModelProto, module: str, attributes: Attributes) -> bool:
-    """Make a function of the nodes that compute experts by band and router entropy; return whether there were any.
+    """Replace the nodes that compute experts by band and router entropy by a function; return whether there were any.
 
-    Its inputs are the chosen experts and the logits of all layers, ``band`` and ``mask``. Parameters are those of
-    :func:`add_statistics`.
+    The inputs of the function are the chosen experts and the logits of all layers, ``band`` and ``mask``. Parameters
+    are those of :func:`add_statistics`.
     """
     inside = [node for node in model.graph.node if node.name.startswith(f"{module}/")]
-    if not inside or attributes["bands"] > MOST_BANDS:
+    if not inside or attributes["bands"] > MAX_BANDS:
         return False
     bands = {node.output[0] for node in inside if node.op_type == "Where"}
     experts = [node.input[0] for node in inside if node.op_type == "OneHot" and node.input[0] not in bands]
@@ -76,7 +76,7 @@ def _add_function(
 ) -> None:
     """Replace the nodes that compute outputs from inputs by a call of a function."""
     graph = model.graph
-    inside = _behind(graph, outputs, inputs)
+    inside = _nodes_between(graph, outputs, inputs)
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     constants = [
         helper.make_node("Constant", [], [name], name=f"{module}/Constant", value=tensors[name])
@@ -88,11 +88,11 @@ def _add_function(
     )
     call = helper.make_node(operator, inputs, outputs, f"{module}/{operator}", domain=DOMAIN)
     call.attribute.extend(helper.make_attribute(name, value) for name, value in sorted(attributes.items()))
-    _put(graph, call, {id(node) for node in inside})
+    _insert_call(graph, call, {id(node) for node in inside})
     model.functions.append(function)
     if DOMAIN not in {entry.domain for entry in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
-    # Read by the service, which cannot parse graphs.
+    # The service reads this property, since it cannot parse graphs.
     helper.set_model_props(model, {DOMAIN: " ".join(sorted(function.name for function in model.functions))})
 
 
@@ -100,11 +100,11 @@ FUNCTIONS: Final[Mapping[str, Callable[[onnx.ModelProto, str, Attributes], bool]
     "features": add_statistics,
     "routing": add_routing,
 }
-"""By the name of the module in the network whose nodes become a function."""
+"""Functions by the name of the module in the network whose nodes they replace."""
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a graph whose functions are nodes again."""
+    """Return a model with its functions inlined."""
     if not model.functions:
         return model
     whole = inliner.inline_local_functions(model)
@@ -115,7 +115,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _ends(graph: onnx.GraphProto, module: str) -> list[onnx.NodeProto]:
-    """Return the nodes that lay answers of a module side by side, none that is not the module's."""
+    """Return the Concat nodes outside a module that concatenate only outputs of the module."""
     own = {output for node in graph.node if node.name.startswith(f"{module}.") for output in node.output}
     return [
         node
@@ -125,7 +125,7 @@ def _ends(graph: onnx.GraphProto, module: str) -> list[onnx.NodeProto]:
 
 
 def _values_first(model: onnx.ModelProto, outputs: list[str]) -> list[str]:
-    """Return the names of values, then of which are known."""
+    """Return the output names in order: the values, then whether they are defined."""
     inferred = shape_inference.infer_shapes(model).graph.value_info
     types = {value.name: value.type.tensor_type.elem_type for value in inferred if value.name in outputs}
     ordered = sorted(outputs, key=lambda name: types[name] == TensorProto.BOOL)
@@ -141,8 +141,8 @@ def _column(graph: onnx.GraphProto, module: str) -> str:
     return column
 
 
-def _behind(graph: onnx.GraphProto, outputs: Collection[str], inputs: Collection[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that outputs are made by, from these inputs alone."""
+def _nodes_between(graph: onnx.GraphProto, outputs: Collection[str], inputs: Collection[str]) -> list[onnx.NodeProto]:
+    """Return the nodes that compute the outputs from the inputs."""
     needed, inside = set(outputs), list[onnx.NodeProto]()
     for node in reversed(graph.node):
         if (needed - set(inputs)) & set(node.output):
@@ -152,7 +152,7 @@ def _behind(graph: onnx.GraphProto, outputs: Collection[str], inputs: Collection
 
 
 def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """Return the names of all inputs of nodes, including conditional ones."""
+    """Return the names of all inputs of nodes, including those of nodes in subgraphs."""
     names = set[str]()
     for node in nodes:
         names.update(node.input)
@@ -162,7 +162,7 @@ def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     return names - {""}
 
 
-def _put(graph: onnx.GraphProto, call: onnx.NodeProto, inside: Collection[int]) -> None:
+def _insert_call(graph: onnx.GraphProto, call: onnx.NodeProto, inside: Collection[int]) -> None:
     """Insert the call before the first use of its outputs, and remove nodes that nothing else uses."""
     nodes, needed = list[onnx.NodeProto](), {output.name for output in graph.output}
     for node in reversed(graph.node):
@@ -171,12 +171,11 @@ def _put(graph: onnx.GraphProto, call: onnx.NodeProto, inside: Collection[int]) 
         nodes.append(node)
         needed |= _read([node])
     nodes.reverse()
-    uses = (place for place, node in enumerate(nodes) if _read([node]) & set(call.output))
-    place = next(uses, len(nodes))
-    nodes.insert(place, call)
+    uses = (index for index, node in enumerate(nodes) if _read([node]) & set(call.output))
+    nodes.insert(next(uses, len(nodes)), call)
     names = _read(nodes) | {output.name for output in graph.output}
     tensors = [tensor for tensor in graph.initializer if tensor.name in names]
     for field, entries in ((graph.node, nodes), (graph.initializer, tensors)):
-        copies = [type(one).FromString(one.SerializeToString()) for one in entries]  # they go with the list
+        copies = [type(entry).FromString(entry.SerializeToString()) for entry in entries]  # del frees the originals
         del field[:]
         field.extend(copies)

@@ -1,16 +1,16 @@
 """Trace a network to one ONNX file and simplify the graph.
 
 Notable: a grouped computation (``parts.packing``) is traced as one Split whose sizes go through five nodes per
-group, a fifth of the graph; :func:`split_by_counts` passes the counts directly. Everything is standard
-operators, some of them in a function that native kernels can replace (``training.export.functions``), and nothing
-lies outside the file; recurrent layers (``parts.positional_content``) are ONNX's LSTM and GRU, boosted trees
-(``parts.trees``) one TreeEnsemble of ONNX-ML.
+group, a fifth of the graph; :func:`split_by_counts` passes the counts directly. All operators are standard, some of
+them in functions that native kernels can replace (``training.export.functions``), and the file has no external data.
+Recurrent layers (``parts.positional_content``) are ONNX's LSTM and GRU, boosted trees (``parts.trees``) one
+TreeEnsemble of ONNX-ML.
 
 Simplification makes a traced graph faster without changing its outputs. Every operator has an overhead of some
-microseconds, which is most of the time for one light curve. The tracer writes two operators where one is enough
-(:func:`take_one`). A graph computes all of its nodes for any input, unless a part is conditional
-(:func:`only_where_present`): alerts of real surveys carry none of the metadata columns, and the transformer over them
-then has one answer, known when the graph is made.
+microseconds, which is most of the time for one light curve. The tracer writes some single operations as two
+(:func:`slice_to_gather`). A graph computes all of its nodes for any input, unless a part is conditional
+(:func:`only_where_present`): alerts of real surveys have none of the metadata columns, and the transformer over them
+then has a constant output.
 """
 
 import ast
@@ -41,7 +41,7 @@ Node = onnx.NodeProto
 
 
 def walk(graph: onnx.GraphProto) -> Iterator[Node]:
-    """All nodes of a graph, those under conditions as well."""
+    """Yield all nodes of a graph, including those of subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -49,8 +49,8 @@ def walk(graph: onnx.GraphProto) -> Iterator[Node]:
                 yield from walk(attribute.g)
 
 
-def take_one(model: onnx.ModelProto) -> None:
-    """Replace a Slice of one place, whose axis is then squeezed, by the Gather of that place."""
+def slice_to_gather(model: onnx.ModelProto) -> None:
+    """Replace each Slice of one element whose axis is then squeezed by a Gather."""
     graph = model.graph
     numbers = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.dims in ([], [1])}
     uses = _uses(graph)
@@ -62,20 +62,18 @@ def take_one(model: onnx.ModelProto) -> None:
         start, stop, axis, *step = (int(numbers[name].reshape(())) for name in cut.input[1:])
         if stop != start + 1 or step not in ([], [1]) or start < 0 or axis != int(numbers[node.input[1]].reshape(())):
             continue
-        place = f"take/{start}"
-        if place not in numbers:
-            numbers[place] = np.array(start)
-            graph.initializer.append(numpy_helper.from_array(np.array(start, dtype=np.int64), place))
+        index = f"take/{start}"
+        if index not in numbers:
+            numbers[index] = np.array(start)
+            graph.initializer.append(numpy_helper.from_array(np.array(start, dtype=np.int64), index))
         node.op_type = "Gather"
-        node.input[:] = [cut.input[0], place]
+        node.input[:] = [cut.input[0], index]
         node.attribute.append(helper.make_attribute("axis", axis))
         graph.node.remove(cut)
 
 
 def square_by_product(model: onnx.ModelProto) -> None:
-    """Replace every square, which the tracer writes as a power, by the product of the value with itself: the same
-    number in two thirds of the time.
-    """
+    """Replace every square, which the tracer writes as a power, by a product, which takes two thirds of the time."""
     graph = model.graph
     twos = {tensor.name for tensor in graph.initializer if not tensor.dims and numpy_helper.to_array(tensor) == 2.0}
     for node in walk(graph):
@@ -85,46 +83,45 @@ def square_by_product(model: onnx.ModelProto) -> None:
 
 
 def only_where_present(model: onnx.ModelProto, module: str, column: str, otherwise_D: NDArray[np.float32]) -> bool:
-    """Put a module's nodes under the condition that an input holds any number at all; return whether there were any.
+    """Run a module's nodes only if an input has a value that is not NaN; return whether there were any nodes.
 
     Parameters
     ----------
-    module : whose nodes; they are named after it, and one value of theirs, a vector per row, is used outside.
-    column : the input, [batch, columns], NaN where a value is missing.
-    otherwise_D : the module's answer to a row of missing values.
+    module : name prefix of the nodes; one of their values, a vector per row, is used outside.
+    column : the input, [batch, columns], NaN for missing values.
+    otherwise_D : output of the module for a row of missing values.
     """
     graph = model.graph
     inside = _nodes_of(graph, module)
     if not inside:
         return False
-    answer = inside[-1].output[0]
-    batch, whole = f"{module}/batch", f"{module}/shape"
+    result = inside[-1].output[0]
+    batch, shape = f"{module}/batch", f"{module}/shape"
     vector = numpy_helper.from_array(otherwise_D[None].astype(np.float32), f"{module}/missing")
     width = numpy_helper.from_array(np.array([len(otherwise_D)], dtype=np.int64), f"{module}/width")
     missing = [
         helper.make_node("Shape", [column], [batch], start=0, end=1, name=f"{module}/Shape_missing"),
-        helper.make_node("Concat", [batch, width.name], [whole], axis=0, name=f"{module}/Concat_missing"),
-        helper.make_node("Expand", [vector.name, whole], [f"{answer}/missing"], name=f"{module}/Expand_missing"),
+        helper.make_node("Concat", [batch, width.name], [shape], axis=0, name=f"{module}/Concat_missing"),
+        helper.make_node("Expand", [vector.name, shape], [f"{result}/missing"], name=f"{module}/Expand_missing"),
     ]
-    condition = _any_number(model, module, column)
-    _under(graph, module, inside, condition, (missing, [vector, width], f"{answer}/missing"))
+    condition = _any_value(model, module, column)
+    _add_condition(graph, module, inside, condition, (missing, [vector, width], f"{result}/missing"))
     return True
 
 
 def only_with_rows(model: onnx.ModelProto, module: str, width: int) -> bool:
-    """Put a module's nodes under the condition that it is given any rows; return whether there were any nodes.
+    """Run a module's nodes only if its input has rows; return whether there were any nodes.
 
     Parameters
     ----------
-    module : whose nodes; they are named after it, all it is given has the same rows, and one value of theirs, a vector
-        per row, is used outside.
-    width : of that vector.
+    module : name prefix of the nodes; all inputs have the same rows, and one value, a vector per row, is used outside.
+    width : length of that vector.
     """
     graph = model.graph
     inside = _nodes_of(graph, module)
     if not inside:
         return False
-    answer = inside[-1].output[0]
+    result = inside[-1].output[0]
     own = {name for node in inside for name in node.output} | {tensor.name for tensor in graph.initializer}
     cut = {name for node in graph.node if node.op_type == "Split" for name in node.output}
     source = next(name for node in inside for name in node.input if name in cut - own)
@@ -135,44 +132,45 @@ def only_with_rows(model: onnx.ModelProto, module: str, width: int) -> bool:
         helper.make_node("Shape", [source], [f"{module}/rows"], start=0, end=1, name=f"{module}/Shape_rows"),
         helper.make_node("Greater", [f"{module}/rows", zero.name], [f"{module}/any"], name=f"{module}/Greater_rows"),
     ]
-    none = [helper.make_node("Identity", [nothing.name], [f"{answer}/nothing"], name=f"{module}/Identity_nothing")]
-    _under(graph, module, inside, condition, (none, [nothing], f"{answer}/nothing"))
+    empty = [helper.make_node("Identity", [nothing.name], [f"{result}/nothing"], name=f"{module}/Identity_nothing")]
+    _add_condition(graph, module, inside, condition, (empty, [nothing], f"{result}/nothing"))
     return True
 
 
-def _under(
+def _add_condition(
     graph: onnx.GraphProto,
     module: str,
     inside: Sequence[Node],
     condition: Sequence[Node],
     otherwise: tuple[Sequence[Node], Sequence[TensorProto], str],
 ) -> None:
-    """Move nodes, the last of which answers, under a condition; ``otherwise`` answers where it is false.
+    """Move nodes into the then-branch of an If, and ``otherwise`` into its else-branch.
 
     Parameters
     ----------
-    condition : nodes, the last of which is the condition.
-    otherwise : nodes, their constants, and the name of what they answer.
+    inside : nodes, the last of which computes the result.
+    condition : nodes, the last of which computes the condition.
+    otherwise : nodes, their constants, and the name of their result.
     """
-    answer = inside[-1].output[0]
+    result = inside[-1].output[0]
     for node in inside:
         for names in (node.input, node.output):
-            names[:] = [f"{answer}/computed" if name == answer else name for name in names]
+            names[:] = [f"{result}/computed" if name == result else name for name in names]
     nodes, constants, other = otherwise
-    inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (f"{answer}/computed", other)]
+    inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (f"{result}/computed", other)]
     then_graph = helper.make_graph(inside, f"{module}/computed", [], inner[:1])
     else_graph = helper.make_graph(nodes, f"{module}/otherwise", [], inner[1:], constants)
     branches = {"then_branch": then_graph, "else_branch": else_graph}
-    place = list(graph.node).index(inside[-1])
-    chosen = helper.make_node("If", [condition[-1].output[0]], [answer], name=f"{module}/If", **branches)
-    for offset, node in enumerate([*condition, chosen]):
-        graph.node.insert(place + 1 + offset, node)
+    index = list(graph.node).index(inside[-1])
+    choice = helper.make_node("If", [condition[-1].output[0]], [result], name=f"{module}/If", **branches)
+    for offset, node in enumerate([*condition, choice]):
+        graph.node.insert(index + 1 + offset, node)
     for node in inside:
         graph.node.remove(node)
 
 
-def _any_number(model: onnx.ModelProto, module: str, column: str) -> list[Node]:
-    """Return a scalar that is true where a value is not NaN."""
+def _any_value(model: onnx.ModelProto, module: str, column: str) -> list[Node]:
+    """Return the nodes of a scalar that is true if any value of an input is not NaN."""
     names = [f"{module}/{part}" for part in ("missing_each", "missing_as_number", "all_missing", "some")]
     half = f"{module}/half"
     model.graph.initializer.append(numpy_helper.from_array(np.array(0.5, dtype=np.float32), half))
@@ -185,13 +183,13 @@ def _any_number(model: onnx.ModelProto, module: str, column: str) -> list[Node]:
 
 
 def _nodes_of(graph: onnx.GraphProto, module: str) -> list[Node]:
-    """Return the nodes named after a module that its last one needs."""
+    """Return the nodes of a module that only its last node needs."""
     inside = [node for node in graph.node if node.name.startswith((f"{module}/", f"{module}."))]
-    return _answering(graph, inside) if inside else []
+    return _exclusive_nodes(graph, inside) if inside else []
 
 
-def _answering(graph: onnx.GraphProto, inside: Sequence[Node]) -> list[Node]:
-    """Return the nodes that only the last one needs: what others use as well stays where all see it."""
+def _exclusive_nodes(graph: onnx.GraphProto, inside: Sequence[Node]) -> list[Node]:
+    """Return the last of the nodes and those whose outputs no node outside needs."""
     own = {id(node) for node in inside}
     needed = {output.name for output in graph.output}
     nodes: list[Node] = []
@@ -216,7 +214,7 @@ def _uses(graph: onnx.GraphProto) -> dict[str, int]:
 
 OPSET = 20
 
-_DETOUR = {"Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+_SHAPE_OPERATORS = {"Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
 
 
 def write_graph(
@@ -233,17 +231,16 @@ def write_graph(
 
     Parameters
     ----------
-    inputs : example tensors by input name, in the order of the network's arguments; no dynamic axis may be 0 or 1 long.
-    axes : names of the leading dynamic axes of each input; the same name is the same length.
+    inputs : example tensors by input name, in the order of the network's arguments; dynamic axes need a length above 1.
+    axes : names of the leading dynamic axes of each input; axes of the same name have the same length.
     outputs : names of the outputs, in order.
-    missing : modules whose answer is known where an input holds no number (:func:`tidy.only_where_present`): the input,
-        and that answer.
-    rows : modules that are left out where they are given no rows (:func:`only_with_rows`), and the width of what they
-        answer.
+    missing : modules whose output is constant if an input is all NaN (:func:`only_where_present`): the input and that
+        output.
+    rows : modules that are skipped if their input has no rows (:func:`only_with_rows`), and the width of their output.
     native : modules that native kernels can replace (``training.export.functions``), with their attributes.
     """
     sizes = {name: torch.export.Dim(name, min=1) for names in axes.values() for name in names}
-    shapes = tuple({place: sizes[name] for place, name in enumerate(axes[key])} for key in inputs)
+    shapes = tuple({axis: sizes[name] for axis, name in enumerate(axes[key])} for key in inputs)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -256,16 +253,16 @@ def write_graph(
             input_names=list(inputs),
             output_names=list(outputs),
             dynamic_shapes={"inputs": shapes},  # the networks take *inputs
-            custom_translation_table=TRANSLATIONS | _trees_of(network),
+            custom_translation_table=TRANSLATIONS | _tree_translation(network),
         )
     assert program is not None
-    _make_room_for_names(program.model.graph)
+    _rename_inner_values(program.model.graph)
     model = split_by_counts(program.model_proto)
     _strip(model)
-    take_one(model)
+    slice_to_gather(model)
     square_by_product(model)
-    for module, (column, answer_D) in (missing or {}).items():
-        only_where_present(model, module, column, answer_D.numpy())
+    for module, (column, output_D) in (missing or {}).items():
+        only_where_present(model, module, column, output_D.numpy())
     for module, width in (rows or {}).items():
         only_with_rows(model, module, width)
     optimizer.remove_unused_nodes(model)
@@ -277,9 +274,9 @@ def write_graph(
 
 
 def _keep_biases(model: onnx.ModelProto, network: nn.Module) -> None:
-    """Keep every bias whose weight the graph holds, so that ``training.export.weights`` finds it.
+    """Add every bias whose weight is in the graph as an initializer, so that ``training.export.weights`` finds it.
 
-    The tracer folds a bias that is used in parts, and no part may be used where it changes nothing.
+    The tracer folds biases that are used in parts, and drops parts without effect.
     """
     names = {tensor.name for tensor in model.graph.initializer}
     for name, value in network.named_parameters():
@@ -287,11 +284,11 @@ def _keep_biases(model: onnx.ModelProto, network: nn.Module) -> None:
             model.graph.initializer.append(numpy_helper.from_array(value.detach().numpy(), name))
 
 
-def _make_room_for_names(graph: onnx_ir.Graph) -> None:
-    """Rename what lies within the graph and is called like one of its outputs.
+def _rename_inner_values(graph: onnx_ir.Graph) -> None:
+    """Rename inner values that have the name of a graph output.
 
-    The tracer calls a value after the operator that made it, so what ``nn.Embedding`` gives is ``embedding``; then the
-    output of that name is given its own, and a name that two values share is refused when the file is read.
+    The tracer names values after the operator, so the result of ``nn.Embedding`` is called ``embedding`` like an output
+    of the network, and files with duplicate names cannot be loaded.
     """
     outputs = {value.name for value in graph.outputs}
     for node in graph:
@@ -301,7 +298,7 @@ def _make_room_for_names(graph: onnx_ir.Graph) -> None:
 
 
 def _unused_bound(a: Any, b: Any) -> Any:
-    """Translate ``size <= 2**64 - 4``, a bound that torch notes, nothing uses and int64 cannot hold."""
+    """Translate ``size <= 2**64 - 4``, an unused assertion of torch whose bound does not fit into int64."""
     return opset20.Constant(value_int=1)
 
 
@@ -322,7 +319,7 @@ def _gru(x_SBI: Any, input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bi
 def _onnx_weights(
     input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bias_G: Any, order: Sequence[int]
 ) -> tuple[Any, ...]:
-    """Weights and both biases with the gates in ONNX's order and its leading axis of directions."""
+    """Return weights and both biases with the gates in ONNX's order and a leading axis of directions."""
     hidden = hidden_GH.shape[1]
     rows = opset20.Constant(value_ints=[gate * hidden + unit for gate in order for unit in range(hidden)])
     biases = (opset20.Gather(bias_G, rows) for bias_G in (input_bias_G, hidden_bias_G))
@@ -357,7 +354,7 @@ def _routing_by_band(
         number = opset20.Add(number, opset20.Shape(mask_BL, start=0, end=1))
     token_BL = opset20.Reshape(number, opset20.Shape(mask_BL))
     values_SBLY = opset20.Gather(opset20.Reshape(values_TY, ints(layers, -1, 2 * experts)), token_BL, axis=1)
-    # A padded place has a band that does not exist, hence a row of zeros.
+    # Padding gets a band that does not exist, hence a row of zeros.
     band_BL = opset20.Where(mask_BL, band_BL, opset20.Constant(value_int=bands))
     sums_SBGY = opset20.MatMul(opset20.OneHot(band_BL, ints(bands), off_on, axis=1), values_SBLY)
     sums_BSGY = opset20.Transpose(sums_SBGY, perm=[1, 0, 2, 3])
@@ -375,8 +372,8 @@ TRANSLATIONS: dict[Any, Any] = {
 }
 
 
-def _trees_of(network: nn.Module) -> dict[Any, Any]:
-    """Translate the boosted trees of a network, if there are any: one forest at most."""
+def _tree_translation(network: nn.Module) -> dict[Any, Any]:
+    """Return the translation of a network's boosted trees; empty without trees. It can have one forest."""
     forests = [module.forest for module in network.modules() if isinstance(module, BoostedTrees)]
     if not forests:
         return {}
@@ -389,11 +386,11 @@ def _trees_of(network: nn.Module) -> dict[Any, Any]:
 
 
 def tree_attributes(forest: Forest) -> dict[str, Any]:
-    """Attributes of the ``TreeEnsemble`` of a forest: nodes that compare, then leaves, each counted from 0."""
-    place_M = np.arange(len(forest.left_M))
-    leaf_M = forest.left_M == place_M
+    """Return the attributes of the ``TreeEnsemble`` of a forest. Inner nodes and leaves are numbered separately."""
+    index_M = np.arange(len(forest.left_M))
+    leaf_M = forest.left_M == index_M
     number_M = np.where(leaf_M, np.cumsum(leaf_M), np.cumsum(~leaf_M)) - 1
-    class_M = np.searchsorted(forest.root_T, place_M, side="right") - 1
+    class_M = np.searchsorted(forest.root_T, index_M, side="right") - 1
     low = forest.left_M[~leaf_M]
     children = {
         f"nodes_{side}{what}": table[low + step].astype(int).tolist()
@@ -416,7 +413,7 @@ def tree_attributes(forest: Forest) -> dict[str, Any]:
 
 
 def split_by_counts(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give each data-dependent Split the tensor of counts that its sizes were taken apart from."""
+    """Connect each data-dependent Split directly to the tensor of counts that its sizes come from."""
     producers = {output: node for node in model.graph.node for output in node.output}
     for node in model.graph.node:
         if node.op_type == "Split" and len(node.input) == 2 and node.input[1] in producers:
@@ -428,15 +425,15 @@ def split_by_counts(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _sources(node: onnx.NodeProto, producers: Mapping[str, onnx.NodeProto]) -> set[str]:
-    """Tensors that a value is put together from, seen through nodes that only move numbers about."""
-    if node.op_type not in _DETOUR:
+    """Return the tensors that a value is assembled from by shape operators."""
+    if node.op_type not in _SHAPE_OPERATORS:
         return set(node.output)
     data = node.input if node.op_type == "Concat" else node.input[:1]
     return {source for name in data if name in producers for source in _sources(producers[name], producers)}
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Drop what only a debugger of the exporter reads: shapes on the way, metadata, stack traces."""
+    """Remove debugging information of the exporter: intermediate shapes, metadata and stack traces."""
     graph = model.graph
     del graph.value_info[:]
     _name_by_module(graph.node)
@@ -447,9 +444,9 @@ def _strip(model: onnx.ModelProto) -> None:
 
 
 def _name_by_module(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Name every node after the module it was traced in: ``network.light_curve.blocks.0/Mul_7``; profiles add these up.
+    """Name every node after its module, for profiles: ``network.light_curve.blocks.0/Mul_7``.
 
-    What the tracer or the optimiser made up (constants, shapes) goes by the node before it.
+    Nodes that the tracer or the optimiser added (constants, shapes) get the module of the previous node.
     """
     module, counts = "", Counter[str]()
     for node in nodes:

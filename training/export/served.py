@@ -1,12 +1,12 @@
-"""The module that is exported: a classifier with calibration, trees and novelty; batches for the parity test.
+"""Module that is exported: a classifier with calibration, trees and novelty; batches for the parity test.
 
 Outputs: softmax(logits / temperature), where the logits are those of the network or of its ensemble with boosted trees,
 the embedding, optionally a novelty score, and the expert loads and routing of a network with mixtures.
 
 Trees, temperature and novelty follow the formulas of ``models.bundle``, ``models.posterior`` and
 ``training.score.confidence`` in float32. Temperature and novelty use only elementwise arithmetic, one product and
-reductions, so torch and onnxruntime agree to rounding. Trees agree as well, except where rounding moves a number across
-a threshold.
+reductions, so torch and onnxruntime agree to rounding. Trees agree as well, unless rounding moves a feature across a
+threshold.
 
 Legend: B batch, L length, C classes, K classes of the reference or statistics, E embedding, F both, Q knots.
 """
@@ -41,14 +41,14 @@ _REDSHIFT = METADATA_COLUMNS.index("z_final")
 
 
 class Ensembled(nn.Module):
-    """The logarithmic opinion pool (Genest & Zidek 1986) of a network and of trees on its statistics and branches."""
+    """Logarithmic opinion pool (Genest & Zidek 1986) of a network and of trees on its statistics and embedding."""
 
     def __init__(self, trees: BoostedTrees, described: Ensemble) -> None:
         super().__init__()
         self.trees, self.described = trees, described
 
     def numbers(self, output: Output) -> Tensor:
-        """Return the trees' features [B, F]: statistics, NaN where they are not known, and the branches' embedding."""
+        """Return the trees' features [B, F]: statistics, NaN where undefined, and the branches' embedding."""
         if output.statistics is None:
             raise ValueError("trees need statistics, and this network has none")
         value_BK, mask_BK = output.statistics
@@ -56,7 +56,7 @@ class Ensembled(nn.Module):
         return torch.cat([torch.where(mask_BK, value_BK, torch.nan), output.embedding_BE[:, :branches]], dim=1)
 
     def forward(self, output: Output, mask_BL: Tensor, metadata_BF: Tensor) -> Tensor:
-        """Logits [B, C]."""
+        """Return the logits [B, C]."""
         trees_BC, network_BC = self.trees(self.numbers(output)).log_softmax(-1), output.logits_BC.log_softmax(-1)
         constant, per_length, redshift = self.described.coefficients
         log_length_B1 = mask_BL.sum(1, keepdim=True).clamp(*self.described.lengths).float().log()
@@ -75,21 +75,21 @@ class Calibrated(nn.Module):
         self.coefficients, self.lengths = calibration.coefficients, calibration.lengths
 
     def forward(self, logits_BC: Tensor, mask_BL: Tensor) -> Tensor:
-        """Probabilities [B, C]."""
+        """Return the probabilities [B, C]."""
         if self.lengths is None:
             return (logits_BC / self.temperature).softmax(-1)
         log_length_B = mask_BL.sum(1).clamp(*self.lengths).float().log()
         log_temperature_B = torch.zeros_like(log_length_B)
         for coefficient in reversed(self.coefficients):
             log_temperature_B = log_temperature_B * log_length_B + coefficient
-        furthest = math.log(LARGEST_TEMPERATURE)
-        return (logits_BC / log_temperature_B.clamp(-furthest, furthest).exp()[:, None]).softmax(-1)
+        limit = math.log(LARGEST_TEMPERATURE)
+        return (logits_BC / log_temperature_B.clamp(-limit, limit).exp()[:, None]).softmax(-1)
 
 
 class NoveltyScore(nn.Module):
     """Mahalanobis distance to the nearest class mean, as the share of validation objects that are nearer.
 
-    Embeddings are centred before they are whitened: differences of large numbers are what float32 is worst at.
+    Embeddings are centred before they are whitened, to avoid cancellation in float32.
     """
 
     centre_E: Tensor
@@ -111,7 +111,7 @@ class NoveltyScore(nn.Module):
 
     @classmethod
     def of_tables(cls, tables: Mapping[str, Tensor]) -> "NoveltyScore":
-        """Make a score of the tables that a graph holds."""
+        """Create a score from the tables in a graph."""
         score = cls.__new__(cls)
         nn.Module.__init__(score)
         for name, table in tables.items():
@@ -119,7 +119,7 @@ class NoveltyScore(nn.Module):
         return score
 
     def forward(self, embedding_BE: Tensor) -> Tensor:
-        """Novelty [B], from 0 to 1."""
+        """Return the novelty [B], from 0 to 1."""
         white_BE = (embedding_BE - self.centre_E) @ self.whiten_EE
         squared_BK = (white_BE[:, None] - self.mean_KE).square().sum(-1)
         distance_B = squared_BK.amin(1).sqrt()
@@ -127,13 +127,13 @@ class NoveltyScore(nn.Module):
         return (passed_BQ.clamp(0, 1) * self.step_Q).sum(1).clamp(0, 1)
 
 
-FARTHEST = 6.0  # spreads from the centre
+MAX_DEVIATION = 6.0  # standard deviations of a whitened embedding
 
 
-class StrangerScore(nn.Module):
-    """Log odds of an outlier by a perceptron on the embedding and its distance, as the share of usual objects below.
+class OutlierScore(nn.Module):
+    """Log odds of an outlier by a perceptron on embedding and distance, as the share of known objects with lower odds.
 
-    ``training.sky.novelty`` fits it; :meth:`settle` sets the distribution of known objects.
+    ``training.sky.novelty`` fits it; :meth:`set_quantiles` sets the distribution of known objects.
     """
 
     centre_E: Tensor
@@ -150,15 +150,15 @@ class StrangerScore(nn.Module):
         self.register_buffer("whiten_EE", _single(reference.whiten_EE))
         self.register_buffer("mean_KE", _single((reference.mean_KE - centre_E) @ reference.whiten_EE))
         self._build(width, hidden, dropout)
-        self.settle(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+        self.set_quantiles(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
 
     def _build(self, width: int, hidden: int, dropout: float) -> None:
         self.scale = float(np.sqrt(width))
         self.layers = nn.Sequential(nn.Linear(width + 1, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
 
     @classmethod
-    def of_tables(cls, tables: Mapping[str, Tensor]) -> "StrangerScore":
-        """Make a score of the tables and weights that a graph holds."""
+    def of_tables(cls, tables: Mapping[str, Tensor]) -> "OutlierScore":
+        """Create a score from the tables and weights in a graph."""
         score = cls.__new__(cls)
         nn.Module.__init__(score)
         score._build(tables["centre_E"].shape[0], tables["layers.0.bias"].shape[0], 0.0)
@@ -168,22 +168,22 @@ class StrangerScore(nn.Module):
         score.load_state_dict(dict(tables))
         return score
 
-    def settle(self, odds_Q: NDArray[np.float64], share_Q: NDArray[np.float64]) -> None:
+    def set_quantiles(self, odds_Q: NDArray[np.float64], share_Q: NDArray[np.float64]) -> None:
         """Set the fraction of known objects with lower odds than each of ``odds_Q``."""
         self.register_buffer("odds_Q", _single(odds_Q[:-1]))
         self.register_buffer("width_Q", _single(np.diff(odds_Q)))
         self.register_buffer("step_Q", _single(np.diff(share_Q)))
 
     def odds(self, embedding_BE: Tensor) -> Tensor:
-        """Log odds [B], larger for what is less like the known classes."""
+        """Return the log odds [B], larger for objects that are less like the known classes."""
         white_BE = (embedding_BE - self.centre_E) @ self.whiten_EE
-        white_BE = white_BE.clamp(-FARTHEST, FARTHEST)  # beyond, rounding would be all that differs
+        white_BE = white_BE.clamp(-MAX_DEVIATION, MAX_DEVIATION)  # limits rounding errors
         distance_B = (white_BE[:, None] - self.mean_KE).square().sum(-1).amin(1).sqrt() / self.scale
         odds_B: Tensor = self.layers(torch.cat([white_BE, distance_B[:, None]], dim=1))[:, 0]
         return odds_B
 
     def forward(self, embedding_BE: Tensor) -> Tensor:
-        """Novelty [B], from 0 to 1."""
+        """Return the novelty [B], from 0 to 1."""
         passed_BQ = (self.odds(embedding_BE)[:, None] - self.odds_Q) / self.width_Q
         return (passed_BQ.clamp(0, 1) * self.step_Q).sum(1).clamp(0, 1)
 
@@ -193,14 +193,14 @@ def _single(values: NDArray[np.float64]) -> Tensor:
 
 
 class Scored(Protocol):
-    """A novelty that brings its own module for the graph."""
+    """Novelty score with its own module for the graph."""
 
     @property
     def described(self) -> Novelty:
-        """Novelty as the manifest describes it."""
+        """Entry of the score in the manifest."""
 
     def module(self) -> nn.Module:
-        """Embedding [B, E] to novelty [B]."""
+        """Return the module that maps embeddings [B, E] to novelty [B]."""
 
 
 def _module_of(novelty: NoveltyFit | Scored | None) -> nn.Module | None:
@@ -210,7 +210,7 @@ def _module_of(novelty: NoveltyFit | Scored | None) -> nn.Module | None:
 
 
 class ServedNetwork(nn.Module):
-    """A classifier as a bundle computes it."""
+    """A classifier with the calibration, trees and novelty of its bundle."""
 
     def __init__(
         self,
@@ -228,8 +228,8 @@ class ServedNetwork(nn.Module):
         return tuple(self.outputs(*inputs).values())
 
     def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Probabilities [B, C], embedding [B, E], novelty [B] when there is one, loads [layers, experts], experts by
-        band [B, layers, bands, experts] and router entropy [B, layers], by name.
+        """Return the outputs by name: probabilities [B, C], embedding [B, E], novelty [B] if there is one, loads
+        [layers, experts], experts by band [B, layers, bands, experts] and router entropy [B, layers].
         """
         options = {"prediction_only": True} if getattr(self.network, "supports_prediction_only", False) else {}
         output: Output = self.network(*inputs, **options)
@@ -271,12 +271,12 @@ class ServedNetwork(nn.Module):
         return names
 
     def arguments(self, batch: Arrays) -> dict[str, Tensor]:
-        """Tensors of a batch that the network takes, in the order of its arguments."""
+        """Return the tensors of a batch that the network takes, in the order of its arguments."""
         return {name: torch.from_numpy(batch[name]) for name in self.input_names}
 
 
 def parity_batches(tokens: Sequence[Tokens], seed: int = 0) -> list[Arrays]:
-    """Ragged batches over all the tokens: mixed lengths, one curve, one point, no metadata; golden vectors last."""
+    """Return batches of mixed lengths, of the shortest and longest, and without metadata; golden vectors last."""
     rng = np.random.default_rng(seed)
     ordered = sorted(tokens, key=len)
     spread = [ordered[index] for index in np.linspace(0, len(ordered) - 1, GOLDEN_CURVES).astype(int)]
@@ -291,5 +291,5 @@ def parity_batches(tokens: Sequence[Tokens], seed: int = 0) -> list[Arrays]:
 
 
 def _batch(tokens: Sequence[Tokens], rng: np.random.Generator, length: int | None = None) -> Arrays:
-    """Return padded inputs of curves."""
+    """Return the padded inputs of light curves."""
     return RaggedBatch.collate(tokens).padded(length=length)

@@ -25,27 +25,27 @@ def input_statistics(
 
     Parameters
     ----------
-    label_N : i64[N], index of the class of each in ``classes``; -1 without one, which is left out of the class mix.
+    label_N : i64[N], index into ``classes``; light curves with -1 are left out of the class mix.
     flux_unit : unit of the fluxes in ``curves``.
     columns : metadata columns of the network, the columns of ``curves.metadata`` or none.
     """
     count_N, starts = np.diff(curves.offsets), curves.offsets[:-1]
     largest_N = flux_to_njy(np.maximum.reduceat(np.abs(curves.flux), starts), flux_unit)
-    owner_P = np.repeat(np.arange(len(curves)), count_N)
-    ordered = curves.flux_err[np.lexsort((curves.flux_err, owner_P))]
-    middle_N = flux_to_njy((ordered[starts + (count_N - 1) // 2] + ordered[starts + count_N // 2]) / 2, flux_unit)
+    curve_P = np.repeat(np.arange(len(curves)), count_N)
+    ordered = curves.flux_err[np.lexsort((curves.flux_err, curve_P))]
+    median_N = flux_to_njy((ordered[starts + (count_N - 1) // 2] + ordered[starts + count_N // 2]) / 2, flux_unit)
     points_NB = np.zeros((len(curves), max(BandMap(bands).indices) + 1))
-    np.add.at(points_NB, (owner_P, curves.band), 1)
+    np.add.at(points_NB, (curve_P, curves.band), 1)
     points_by_band = {name: points_NB[:, index] for name, index in zip(bands, BandMap(bands).indices, strict=True)}
     class_C = np.bincount(label_N[label_N >= 0], minlength=len(classes))
     return InputStatistics(
         light_curves=len(curves),
         largest_flux=quantiles(largest_N),
-        error_ratio=quantiles(middle_N / np.maximum(largest_N, np.finfo(np.float32).tiny)),
+        error_ratio=quantiles(median_N / np.maximum(largest_N, np.finfo(np.float32).tiny)),
         points_per_band={name: quantiles(points_N) for name, points_N in points_by_band.items()},
         missing_bands={name: round(float((points_N == 0).mean()), DIGITS) for name, points_N in points_by_band.items()},
         missing_metadata={
-            name: round(float(np.isnan(curves.metadata[:, place]).mean()), DIGITS) for place, name in enumerate(columns)
+            name: round(float(np.isnan(curves.metadata[:, index]).mean()), DIGITS) for index, name in enumerate(columns)
         },
         classes=dict(zip(classes, (class_C / max(class_C.sum(), 1)).round(DIGITS).tolist(), strict=True)),
     )

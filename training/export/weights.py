@@ -1,8 +1,8 @@
 """Read weights from a bundle, to continue training without a run folder, or to export them again.
 
 Notable: the exporter keeps most names; the others are identified by use, by shape, and by the order in
-the graph. Auxiliary heads are not in the graph and stay random; transfers ignore heads. The bundle's golden outputs
-verify the result.
+the graph. Auxiliary heads are not in the graph and stay random; transfers ignore heads. The result is verified by the
+bundle's golden outputs.
 
     nightjar-train unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
 
@@ -43,7 +43,7 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.bundle import output_spec
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
-from nightjar_alerts.training.export.served import AXES, Ensembled, NoveltyScore, ServedNetwork, StrangerScore
+from nightjar_alerts.training.export.served import AXES, Ensembled, NoveltyScore, OutlierScore, ServedNetwork
 from nightjar_alerts.training.fit.boosting import forest_in
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -63,7 +63,7 @@ def read_network(path: Path) -> tuple[nn.Module, Recipe]:
     Raises
     ------
     BundleError
-        When the bundle is altered, a served weight is not found in its graph, or the golden embeddings do not return.
+        If the bundle is altered, a weight is missing in its graph, or the golden embeddings are not reproduced.
     """
     bundle = load_bundle(path)
     recipe = Recipe.model_validate(bundle.manifest.recipe)
@@ -75,12 +75,12 @@ def read_network(path: Path) -> tuple[nn.Module, Recipe]:
         raise BundleError(f"{path}: the graph does not contain {', '.join(missing)}")
     state = {name: torch.from_numpy(weights[name].copy()).reshape(own[name].shape) for name in own if name in weights}
     network.load_state_dict(own | state)
-    _prove(network.eval(), path)
+    _check_embeddings(network.eval(), path)
     return network, recipe
 
 
 def unpack(path: Path, folder: Path) -> Path:
-    """Write the weights of a bundle as a run folder that ``train --pretrained`` starts from, and return it."""
+    """Write the weights of a bundle as a run folder for ``train --pretrained``, and return the folder."""
     network, recipe = read_network(path)
     graph = load_bundle(path).model
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,22 +91,22 @@ def unpack(path: Path, folder: Path) -> Path:
 
 
 def export_again(path: Path, folder: Path) -> dict[str, Any]:
-    """Copy a classifier's bundle to a new folder, its weights traced again by the exporter of today.
+    """Copy a classifier's bundle to a new folder with its weights traced by the current exporter.
 
-    Outputs that the exporter of today adds join the manifest and the golden vectors.
+    New outputs are added to the manifest and the golden vectors.
 
     Returns
     -------
-    How many ``nodes`` the graphs have, and how far the golden outputs of the new one are from those kept.
+    The number of ``nodes`` of both graphs, and the largest difference between the golden outputs.
 
     Raises
     ------
     BundleError
-        When the weights do not come back, or the golden outputs do not.
+        If the weights cannot be read, or the golden outputs are not reproduced.
     """
     bundle = load_bundle(path)
     served = read_served(path)
-    shutil.copytree(path, folder, ignore=shutil.ignore_patterns(CUDA_MODEL))  # that one is of the old graph
+    shutil.copytree(path, folder, ignore=shutil.ignore_patterns(CUDA_MODEL))  # it was made from the old graph
     graph = folder / bundle.model.name
     trace(served, graph)
     inputs, outputs = read_golden(path)
@@ -114,17 +114,17 @@ def export_again(path: Path, folder: Path) -> dict[str, Any]:
     write_golden(folder, inputs, values | outputs)
     added = tuple(output_spec(name, value) for name, value in values.items() if name not in outputs)
     copy = write_manifest(folder, bundle.manifest.model_copy(update={"outputs": (*bundle.manifest.outputs, *added)}))
-    nodes = [_nodes(onnx.load(one)) for one in (bundle.model, graph)]
+    nodes = [_nodes(onnx.load(file)) for file in (bundle.model, graph)]
     return {"nodes_before": nodes[0], "nodes": nodes[1], "furthest": verify_golden(copy, open_session(graph))}
 
 
 def _nodes(model: onnx.ModelProto) -> int:
-    """Count operations, those of functions as well; a constant is none."""
+    """Count the operators of a model, including those of functions, without constants."""
     return sum(node.op_type != "Constant" for node in walk(inlined(model).graph))
 
 
 def read_served(path: Path) -> ServedNetwork:
-    """Build what a classifier's bundle computes: the network, its calibration, its novelty, its trees."""
+    """Build the served module of a classifier's bundle: network, calibration, novelty and trees."""
     network, _ = read_network(path)
     bundle = load_bundle(path)
     model = onnx.load(bundle.model)
@@ -140,7 +140,7 @@ def read_served(path: Path) -> ServedNetwork:
 
 
 def _statistics(network: nn.Module, path: Path) -> int:
-    """Return the number of statistics of a network, the first features of trees."""
+    """Return the number of statistics of a network, which are the first features of trees."""
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
     inputs, _ = read_golden(path)
     with torch.no_grad():
@@ -150,7 +150,7 @@ def _statistics(network: nn.Module, path: Path) -> int:
 
 
 def trace(served: ServedNetwork, path: Path) -> None:
-    """Write the graph that a bundle of it would have."""
+    """Write the ONNX graph of a served module."""
     arguments = served.arguments(random_inputs(3, 40, metadata=True))
     with torch.no_grad():
         outputs = list(served.outputs(*arguments.values()))
@@ -159,18 +159,18 @@ def trace(served: ServedNetwork, path: Path) -> None:
 
 
 def _novelty(model: onnx.ModelProto) -> nn.Module | None:
-    """Read the score that a graph holds, whose tables keep their names."""
+    """Read the novelty score of a graph, whose tables have the names of the module's buffers."""
     tensors = {
         tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in model.graph.initializer
     }
     tables = {name.removeprefix(NOVELTY): table for name, table in tensors.items() if name.startswith(NOVELTY)}
     if not tables:
         return None
-    return NoveltyScore.of_tables(tables) if "distance_Q" in tables else StrangerScore.of_tables(tables)
+    return NoveltyScore.of_tables(tables) if "distance_Q" in tables else OutlierScore.of_tables(tables)
 
 
 def _weights(model: onnx.ModelProto) -> dict[str, Array]:
-    """Every weight that the graph holds, by its name in the network."""
+    """Return every weight in the graph by its name in the network."""
     tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     named = {name.removeprefix(PREFIX): value for name, value in tensors.items() if name.startswith(PREFIX)}
     named |= _sliced_biases(model, tensors, named)
@@ -178,7 +178,7 @@ def _weights(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 def _sliced_biases(model: onnx.ModelProto, tensors: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
-    """Return biases of which the graph has parts, one for each slice of a weight, in the order of the slices."""
+    """Return biases that the graph has in parts, one for each slice of a weight, in the order of the slices."""
     sliced = {node.output[0]: node.input[0] for node in walk(model.graph) if node.op_type == "Slice"}
     parts: dict[str, list[Array]] = {}
     for node in walk(model.graph):
@@ -189,7 +189,7 @@ def _sliced_biases(model: onnx.ModelProto, tensors: dict[str, Array], named: dic
 
 
 def _input_experts(tensors: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
-    """Input experts, which the exporter laid side by side in one matrix."""
+    """Return the weights of the input experts, which the exporter merges into one matrix."""
     gate = named.get("embed.router.gate.weight")
     if gate is None:
         return {}
@@ -201,7 +201,7 @@ def _input_experts(tensors: dict[str, Array], named: dict[str, Array]) -> dict[s
 
 
 def _expert_biases(tensors: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
-    """Biases of the experts, one tensor each, in the order of blocks, experts and layers."""
+    """Return the biases of the experts; the graph has one tensor each, in the order of blocks, experts and layers."""
     numbered = sorted(
         (name for name in tensors if _BIAS.fullmatch(name) and tensors[name].ndim == 1),
         key=lambda name: int(name.split("_")[1]),
@@ -215,29 +215,29 @@ def _expert_biases(tensors: dict[str, Array], named: dict[str, Array]) -> dict[s
 
 
 def _tabular(model: onnx.ModelProto, tensors: dict[str, Array]) -> dict[str, Array]:
-    """Scales and weights of the metadata columns, four tables that the graph only ever looks up in, in this order."""
+    """Return scales and weights of the metadata columns, which are four tables used by Gather nodes, in this order."""
     names = ("quantiles.x_CQ", "quantiles.score_CQ", "weight_CD", "bias_CD")
-    looked = dict.fromkeys(
+    gathered = dict.fromkeys(
         node.input[0] for node in walk(model.graph) if node.op_type.startswith("Gather") and node.input[0] in tensors
     )
     columns = [node.type.tensor_type.shape.dim[1].dim_value for node in model.graph.input if node.name == "metadata"]
-    tables = [tensors[name] for name in looked if tensors[name].ndim == 2 and tensors[name].dtype == np.float32]
+    tables = [tensors[name] for name in gathered if tensors[name].ndim == 2 and tensors[name].dtype == np.float32]
     tables = [table for table in tables if [len(table)] == columns]
     if len(tables) != len(names):
         return {}
     return {f"metadata.{name}": table for name, table in zip(names, tables, strict=True)}
 
 
-def _prove(network: nn.Module, path: Path) -> None:
-    """Raise BundleError unless the golden embeddings come back."""
+def _check_embeddings(network: nn.Module, path: Path) -> None:
+    """Raise BundleError unless the network reproduces the golden embeddings."""
     inputs, outputs = read_golden(path)
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
     arguments: list[Tensor] = [torch.from_numpy(inputs[name]) for name in names]
     with torch.no_grad():
         embedding_BE = network(*arguments).embedding_BE.numpy()
-    furthest = float(np.abs(embedding_BE - outputs["embedding"]).max())
-    if not furthest <= TOLERANCE * max(1.0, float(np.abs(outputs["embedding"]).max())):
-        raise BundleError(f"{path}: the weights read back give other embeddings, by {furthest:.2e}")
+    largest = float(np.abs(embedding_BE - outputs["embedding"]).max())
+    if not largest <= TOLERANCE * max(1.0, float(np.abs(outputs["embedding"]).max())):
+        raise BundleError(f"{path}: embeddings of the weights read differ from the golden ones by {largest:.2e}")
 
 
 def random_inputs(batch: int, length: int, *, metadata: bool = False, seed: int = 0) -> dict[str, Array]:

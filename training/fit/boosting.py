@@ -1,13 +1,13 @@
 """Boosted trees on statistics and embeddings (`training.sky`), for an ensemble with a network in one graph.
 
-With few real objects trees learn better than networks. LightGBM (Ke et al. 2017) fits them, and
+Trees need fewer real objects than networks. LightGBM (Ke et al. 2017) fits them, and
 ``models.networks.parts.trees`` evaluates them from tables. Their weight in the ensemble is fitted on validation light
 curves, or equal to that of the network.
 
-Notable: LightGBM compares in double precision, a graph in single; thresholds are rounded down to single
-precision, which splits all single-precision numbers in the same way.
+Notable: LightGBM compares in double precision, a graph in single precision. Thresholds are rounded down to single
+precision, so all single-precision numbers take the same path.
 
-Legend: N light curves, F numbers of each, M nodes and leaves, T trees, C classes.
+Legend: N light curves, F features, M nodes and leaves, T trees, C classes.
 """
 
 from collections import deque
@@ -33,8 +33,8 @@ PARAMETERS: Final[dict[str, Any]] = {
     "feature_fraction": 0.15, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 2.0, "max_bin": 63,
     "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
 }  # fmt: skip
-BATCH_ROWS: Final = 512  # rows at a time
-RIDGE: Final = 1e-4  # on the coefficients of the weight: a weight of 0 or 1 is never certain
+BATCH_ROWS: Final = 512
+RIDGE: Final = 1e-4  # penalty on the coefficients of the weight, which keeps it away from 0 and 1
 
 
 def boost(
@@ -47,7 +47,7 @@ def boost(
     weight_N: Float32 | Float64 | None = None,
     start_NC: Float32 | None = None,
 ) -> lightgbm.Booster:
-    """Boost trees on numbers, NaN where one is missing; from the logits ``start_NC`` on where there are some."""
+    """Boost trees on features, NaN if missing, optionally starting from the logits ``start_NC``."""
     data = lightgbm.Dataset(value_NF, label_N, weight=weight_N, init_score=start_NC)
     parameters = {**parameters, "seed": seed, "boost_from_average": start_NC is None}
     return lightgbm.train(parameters, data, num_boost_round=rounds)
@@ -64,19 +64,20 @@ def fit_forest(
     start: Forest | None = None,
     **changes: Any,
 ) -> Forest:
-    """Fit boosted trees to numbers, NaN where one is missing; ``changes`` are parameters of LightGBM.
+    """Fit boosted trees to features, NaN if missing; ``changes`` are parameters of LightGBM.
 
-    With ``start`` the rounds come after those of that forest, and both together come back.
+    With ``start``, boosting continues from that forest, and the result has the trees of both.
     """
-    fewest = min(PARAMETERS["min_data_in_leaf"], max(1, len(label_N) // 40))  # few rows would make no tree at all
-    parameters = {**PARAMETERS, "min_data_in_leaf": fewest, **changes, "num_class": classes}
+    # With few rows the default minimum would allow no split.
+    min_data = min(PARAMETERS["min_data_in_leaf"], max(1, len(label_N) // 40))
+    parameters = {**PARAMETERS, "min_data_in_leaf": min_data, **changes, "num_class": classes}
     start_NC = None if start is None else tree_logits(start, value_NF)
     booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight_N, start_NC=start_NC)
     forest = forest_of(booster, value_NF.shape[1], classes)
-    return forest if start is None else _one_after_the_other(start, forest)
+    return forest if start is None else _concatenated(start, forest)
 
 
-def _one_after_the_other(first: Forest, second: Forest) -> Forest:
+def _concatenated(first: Forest, second: Forest) -> Forest:
     nodes = len(first.left_M)
     return Forest(
         np.concatenate([first.look_M, second.look_M]),
@@ -91,12 +92,12 @@ def _one_after_the_other(first: Forest, second: Forest) -> Forest:
 
 
 def bundled_forest(bundle: Path, numbers: int, rounds: int) -> Forest:
-    """Trees of a bundle's graph, the first ``rounds`` of boosting; ``numbers`` is the number of features.
+    """Return the trees of the first ``rounds`` of a bundle's graph; ``numbers`` is the number of features.
 
     Raises
     ------
     ValueError
-        When the graph has no trees.
+        If the graph has no trees.
     """
     forest = forest_in(onnx.load(bundle / MODEL), numbers, rounds)
     if forest is None:
@@ -105,11 +106,11 @@ def bundled_forest(bundle: Path, numbers: int, rounds: int) -> Forest:
 
 
 def forest_in(model: onnx.ModelProto, numbers: int, rounds: int | None = None) -> Forest | None:
-    """Read the trees of a graph, all of them or the first rounds of boosting; None where it has none.
+    """Read the trees of a graph, all of them or those of the first ``rounds``; None if it has none.
 
     Parameters
     ----------
-    numbers : how many features there are, at least.
+    numbers : minimum number of features.
     """
     nodes = [node for node in model.graph.node if node.op_type == "TreeEnsemble"]
     if not nodes:
@@ -121,9 +122,9 @@ def forest_in(model: onnx.ModelProto, numbers: int, rounds: int | None = None) -
     roots, deepest = [], 1
     for root in tables["tree_roots"][: None if rounds is None else rounds * tables["n_targets"]]:
         roots.append(len(rows))
-        waiting, free = deque([(root, False, 0)]), len(rows) + 1
-        while waiting:
-            node, is_leaf, depth = waiting.popleft()
+        queue, free = deque([(root, False, 0)]), len(rows) + 1
+        while queue:
+            node, is_leaf, depth = queue.popleft()
             deepest = max(deepest, depth)
             if is_leaf:
                 rows.append((0, np.inf, len(rows), float(value[node])))
@@ -133,13 +134,13 @@ def forest_in(model: onnx.ModelProto, numbers: int, rounds: int | None = None) -
             rows.append((look, float(split[node]), free, 0.0))
             for side in ("true", "false"):
                 child, leaf = (tables[f"nodes_{side}{what}"][node] for what in ("nodeids", "leafs"))
-                waiting.append((child, bool(leaf), depth + 1))
+                queue.append((child, bool(leaf), depth + 1))
             free += 2
     return _forest(rows, roots, numbers, tables["n_targets"], deepest)
 
 
 def forest_of(booster: lightgbm.Booster, numbers: int, classes: int) -> Forest:
-    """Lay the trees of LightGBM into tables; a tree without a comparison gets one that decides nothing."""
+    """Convert the trees of LightGBM to tables; a tree without a split gets one with two equal leaves."""
     rows: list[tuple[int, float, int, float]] = []  # look, threshold, left, value
     roots, deepest = [], 1
     for tree in booster.dump_model()["tree_info"]:
@@ -154,7 +155,7 @@ def forest_of(booster: lightgbm.Booster, numbers: int, classes: int) -> Forest:
                 "left_child": leaf,
                 "right_child": leaf,
             }
-        depth, table = _laid(top, len(rows), numbers)
+        depth, table = _table_of_tree(top, len(rows), numbers)
         rows += table
         deepest = max(deepest, depth)
     return _forest(rows, roots, numbers, classes, deepest)
@@ -176,30 +177,30 @@ def _forest(
     )
 
 
-def _laid(top: dict[str, Any], start: int, numbers: int) -> tuple[int, list[tuple[int, float, int, float]]]:
-    """Depth and rows of one tree, siblings side by side."""
+def _table_of_tree(top: dict[str, Any], start: int, numbers: int) -> tuple[int, list[tuple[int, float, int, float]]]:
+    """Return depth and rows of one tree, with siblings next to each other."""
     rows: list[tuple[int, float, int, float]] = []
-    waiting, free, deepest = deque([(top, 0)]), start + 1, 0
-    while waiting:
-        node, depth = waiting.popleft()
+    queue, free, deepest = deque([(top, 0)]), start + 1, 0
+    while queue:
+        node, depth = queue.popleft()
         deepest = max(deepest, depth)
         if "left_child" not in node:
             rows.append((0, np.inf, start + len(rows), node["leaf_value"]))
             continue
         look = node["split_feature"] + (0 if _missing_goes_left(node) else numbers)
         rows.append((look, node["threshold"], free, 0.0))
-        waiting += [(node["left_child"], depth + 1), (node["right_child"], depth + 1)]
+        queue += [(node["left_child"], depth + 1), (node["right_child"], depth + 1)]
         free += 2
     return deepest, rows
 
 
 def _missing_goes_left(node: dict[str, Any]) -> bool:
-    """Return whether LightGBM sends a missing number to the left; without missing numbers in training it means zero."""
+    """Return whether a missing value goes left; LightGBM treats it as zero if training had no missing values."""
     return bool(node["default_left"]) if node["missing_type"] == "NaN" else node["threshold"] >= 0
 
 
 def _rounded_down(value_M: Float64) -> Float32:
-    """Round to the largest number of single precision that is no larger."""
+    """Round down to single precision."""
     with np.errstate(over="ignore"):
         nearest_M = value_M.astype(np.float32)
     return np.where(nearest_M > value_M, np.nextafter(nearest_M, np.float32(-np.inf)), nearest_M)
@@ -207,7 +208,7 @@ def _rounded_down(value_M: Float64) -> Float32:
 
 @torch.inference_mode()
 def tree_logits(forest: Forest, value_NF: Float32) -> Float32:
-    """Return the scores of trees, [N, C]."""
+    """Return the logits of the trees, [N, C]."""
     trees, rows = BoostedTrees(forest), torch.from_numpy(value_NF)
     return np.concatenate([trees(rows[at : at + BATCH_ROWS]).numpy() for at in range(0, len(rows), BATCH_ROWS)])
 
@@ -227,7 +228,7 @@ def equal_weights(forest: Forest, length_N: Int64) -> Ensemble:
 def fit_ensemble(
     forest: Forest, trees_NC: Float32, network_NC: Float32, label_N: Int64, length_N: Int64, has_redshift_N: Bool
 ) -> Ensemble:
-    """Weigh trees and network so that the log loss of both together is smallest; a temperature takes part in the fit.
+    """Fit the weights of trees and network by the log loss of the ensemble, together with a temperature.
 
     Parameters
     ----------
@@ -235,14 +236,16 @@ def fit_ensemble(
     """
     log_length_N = torch.from_numpy(np.log(length_N.astype(np.float64)))
     redshift_known_N, label = torch.from_numpy(has_redshift_N.astype(np.float64)), torch.from_numpy(label_N)
-    one_NC, other_NC = (log_softmax(torch.from_numpy(each_NC).double(), -1) for each_NC in (network_NC, trees_NC))
+    log_p_network_NC, log_p_trees_NC = (
+        log_softmax(torch.from_numpy(logits_NC).double(), -1) for logits_NC in (network_NC, trees_NC)
+    )
     fitted = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([fitted], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
         weight_N = (fitted[0] + fitted[1] * log_length_N + fitted[2] * redshift_known_N).sigmoid()
-        both_NC = one_NC + weight_N[:, None] * (other_NC - one_NC)
+        both_NC = log_p_network_NC + weight_N[:, None] * (log_p_trees_NC - log_p_network_NC)
         value = cross_entropy(both_NC * fitted[3].exp(), label) + RIDGE * fitted[:3].square().sum()
         value.backward()
         return value
@@ -256,11 +259,13 @@ def fit_ensemble(
 def pooled(
     ensemble: Ensemble, trees_NC: Float32, network_NC: Float32, length_N: Int64, has_redshift_N: Bool
 ) -> Float32:
-    """Logits of both together, [N, C]."""
+    """Return the logits of the ensemble, [N, C]."""
     weight_N1 = ensemble.weights(length_N, has_redshift_N)[:, None]
-    one_NC, other_NC = (log_softmax(torch.from_numpy(each).double(), -1).numpy() for each in (network_NC, trees_NC))
-    together_NC: Float32 = (one_NC + weight_N1 * (other_NC - one_NC)).astype(np.float32)
-    return together_NC
+    log_p_network_NC, log_p_trees_NC = (
+        log_softmax(torch.from_numpy(logits_NC).double(), -1).numpy() for logits_NC in (network_NC, trees_NC)
+    )
+    both_NC: Float32 = (log_p_network_NC + weight_N1 * (log_p_trees_NC - log_p_network_NC)).astype(np.float32)
+    return both_NC
 
 
 def save_forest(forest: Forest, path: Path) -> None:
@@ -270,7 +275,7 @@ def save_forest(forest: Forest, path: Path) -> None:
 
 
 def read_forest(path: Path) -> Forest:
-    """Read what :func:`save_forest` wrote."""
+    """Read a file of :func:`save_forest`."""
     with np.load(path, allow_pickle=False) as arrays:
         tables: dict[str, NDArray[Any]] = {name: arrays[name] for name in Forest._fields}
     return Forest(**{name: table if table.ndim else int(table) for name, table in tables.items()})  # type: ignore[arg-type]  # fields are arrays or numbers, by name

@@ -1,19 +1,17 @@
-"""Checkpoints and provenance of a run; the run folder has one line for every time that it was started.
+"""Checkpoints and provenance of a training run.
 
-``config.json`` says what is trained and on which data; together with a line of ``starts.jsonl`` (the command, the
-versions, the commit, the machine) it is enough to train the same weights again. The same recipe and data
-give bitwise the same weights on the same kind of machine with the same versions, threads and number of processes; the
-line shows which of these differed. A commit that ends in ``+`` is one with uncommitted changes.
+The run folder, ``runs/<recipe>-<seed>/``, has
 
-The run folder, ``runs/<recipe>-<seed>/``, holds
-
-- ``config.json``: the recipe, resolved, and the fingerprints of the data file and of the weights it started from;
-- ``starts.jsonl``: one line per start of the run (``training.fit.checkpoints``): command, commit, versions, machine;
+- ``config.json``: the resolved recipe, and the hashes of the data file and of the initial weights;
+- ``starts.jsonl``: one line per start of the run: command, commit, versions, machine;
 - ``log.jsonl``: one line per logged interval and per validation;
-- ``checkpoint.pt``: everything that the next step depends on; a run killed at any moment resumes from it and ends
-  with the weights that an uninterrupted run ends with;
-- ``best.pt``: the weights with the best validation score (averaged weights where the recipe averages); what is
-  exported.
+- ``checkpoint.pt``: the state of the run; a run killed at any moment resumes from it and ends with the same weights as
+  an uninterrupted run;
+- ``best.pt``: the weights with the best validation score (averaged weights if the recipe averages), which are exported.
+
+``config.json`` and a line of ``starts.jsonl`` are enough to reproduce the weights. The same recipe and data give
+bitwise equal weights on the same kind of machine with the same versions, threads and number of processes. A commit that
+ends in ``+`` has uncommitted changes.
 
 Files are replaced atomically: a kill during a write leaves the previous file. Weights are loaded with
 ``weights_only=True``, which runs no code from the file.
@@ -45,7 +43,7 @@ PACKAGES = ("nightjar-alerts", "torch", "numpy", "pydantic", "pyarrow")
 
 
 def describe_start(step: int, device: str, processes: int) -> dict[str, Any]:
-    """Describe what this process runs, and on what machine, from ``step`` on."""
+    """Describe the command, versions and machine of a run started or resumed at ``step``."""
     return {
         "step": step,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -64,12 +62,12 @@ def describe_start(step: int, device: str, processes: int) -> dict[str, Any]:
 def _version(package: str) -> str | None:
     try:
         return version(package)
-    except PackageNotFoundError:  # run from a clone that was never installed
+    except PackageNotFoundError:  # run from a clone that is not installed
         return None
 
 
 def commit() -> str | None:
-    """Hash of HEAD, with a plus sign when the tree differs from it; None outside a checkout or without git."""
+    """Return the hash of HEAD, with a plus sign for uncommitted changes; None outside a checkout or without git."""
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -110,7 +108,7 @@ class RunConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """State of a run after ``step`` steps. Random numbers need no state: each step's come from (seed, step)."""
+    """State of a run after ``step`` steps. Random numbers need no state, since they depend on (seed, step) only."""
 
     step: int
     network: State
@@ -121,33 +119,32 @@ class Checkpoint:
 
 
 def fingerprint(path: Path, objects: int) -> DataSource:
-    """Name, hash and size of a data file."""
+    """Return name, hash and number of objects of a data file."""
     return DataSource(name=path.name, sha256=sha256_of(path), objects=objects)
 
 
 def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
     """Create a run folder, or return the checkpoint to resume from.
 
-    A folder of an older version, whose configuration lacks fields that have come since, holds the same run where these
-    have their defaults.
+    Fields that the stored configuration lacks, because an older version wrote it, have their defaults.
 
     Raises
     ------
     RunError
-        When the folder holds a run of another recipe or other data.
+        If the folder has a run of another recipe or other data.
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = config.model_dump_json(indent=2).encode()
     if not (folder / CONFIG).exists():
         write_atomic(folder / CONFIG, content)
-    elif (folder / CONFIG).read_bytes() != content and not _holds(folder / CONFIG, config):
+    elif (folder / CONFIG).read_bytes() != content and not _same_config(folder / CONFIG, config):
         raise RunError(f"{folder} holds another run (recipe or data differ); name another folder or remove it")
     checkpoint = load_checkpoint(folder / CHECKPOINT) if (folder / CHECKPOINT).exists() else None
     _rewind_log(folder / LOG, checkpoint.step if checkpoint else 0)
     return checkpoint
 
 
-def _holds(path: Path, config: BaseModel) -> bool:
+def _same_config(path: Path, config: BaseModel) -> bool:
     """Compare configurations as written, since fields may hold subclasses of their declared types."""
     try:
         return type(config).model_validate_json(path.read_bytes()).model_dump_json() == config.model_dump_json()
@@ -156,7 +153,7 @@ def _holds(path: Path, config: BaseModel) -> bool:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Recipe and data of a run; raises RunError when the folder holds none."""
+    """Return recipe and data of a run. Raises RunError if the folder is not a run folder."""
     try:
         return RunConfig.model_validate_json((folder / CONFIG).read_bytes())
     except FileNotFoundError:
@@ -165,16 +162,16 @@ def read_config(folder: Path) -> RunConfig:
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically."""
-    # Not asdict on the tensors: it would deep-copy them.
+    # asdict would deep-copy the tensors.
     _save_atomic(path, {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__})
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint; raises RunError when the file is not one."""
+    """Read a checkpoint. Raises RunError if the file is not a readable checkpoint."""
     try:
         return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
     except (RuntimeError, TypeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
-        # torch's own message advises loading without safeguards.
+        # The message of torch advises to load without weights_only, so it is not shown.
         raise RunError(f"{path} is not a readable checkpoint ({type(error).__name__})") from error
 
 
@@ -189,7 +186,7 @@ def load_network(run: Path) -> tuple[nn.Module, RunConfig]:
     Raises
     ------
     RunError
-        When the folder is no run or has no validated weights yet.
+        If the folder is not a run folder or has no validated weights yet.
     """
     config = read_config(run)
     network = build(config.recipe.network, config.recipe.task)
@@ -198,38 +195,38 @@ def load_network(run: Path) -> tuple[nn.Module, RunConfig]:
 
 
 def load_best(run: Path) -> State:
-    """Best weights of a run folder; raises RunError when there are none yet."""
+    """Return the best weights of a run folder. Raises RunError if there are none yet."""
     weights: State = torch.load(best_path(run), map_location="cpu", weights_only=True)
     return weights
 
 
 def best_path(run: Path) -> Path:
-    """File of the best weights of a run folder; raises RunError when there are none yet."""
+    """Return the file of the best weights of a run folder. Raises RunError if there are none yet."""
     if not (run / BEST).exists():
         raise RunError(f"{run} has no {BEST}: no validation has been reached yet")
     return run / BEST
 
 
 def append_log(folder: Path, line: dict[str, Any]) -> None:
-    """Add one line to the run's log."""
+    """Append a line to the run's log."""
     with (folder / LOG).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def append_start(folder: Path, line: dict[str, Any]) -> None:
-    """Note that the run was started, or resumed."""
+    """Append a line for a start or resumption of the run."""
     with (folder / STARTS).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a run's log."""
+    """Return all lines of a run's log."""
     path = folder / LOG
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _rewind_log(path: Path, step: int) -> None:
-    """Drop lines written after the checkpoint: their steps are about to be repeated (the last one may be torn)."""
+    """Remove lines after the checkpoint, whose steps will be repeated, and incomplete lines."""
     if not path.exists():
         return
     lines = []

@@ -1,27 +1,25 @@
-"""Training on several processes: every batch split by rows, gradients averaged, output by one process.
+"""Training on several processes: every batch is split by rows, gradients are averaged, one process writes output.
 
     torchrun --standalone --nproc-per-node 2 -m nightjar_alerts.training train default --data build/sim.parquet
 
-One process per GPU, or per share of the cores (``--threads``). Launched without torchrun nothing here costs anything: a
-:class:`Ranks` that is alone passes everything through.
+Use one process per GPU, or per group of cores (``--threads``). Without torchrun, :class:`Ranks` does nothing.
 
-What is equal to one process, up to the rounding of sums: every process draws the same batch and keeps every
-``size``-th row of it, so the batch of a step does not depend on how many work on it (and a run may be resumed with
-another number of processes). Losses and balance losses are means over the whole batch (``ranks``), gradients
-are averaged before they are clipped, weights and optimiser states are alike everywhere; the first process validates,
-logs and saves.
+The following equals training with one process, up to the rounding of sums: every process draws the same batch and keeps
+every ``size``-th row of it, so the batch of a step does not depend on the number of processes, and a run may be resumed
+with another number. Losses and balance losses are means over the whole batch (``ranks``), gradients are averaged before
+they are clipped, weights and optimiser states are the same in all processes. The first process validates, logs and
+saves.
 
-What is not: dropout, and whatever else a network draws at random, comes from (seed, step, process); BatchNorm
-(``distilling = "released"`` of Informer alone) takes the statistics of a process's own rows, and the first one's are
-kept; a task that averages with ``torch.mean`` instead of ``ranks.mean`` weights rows alike only where all
-processes hold equally many things.
+The following differs: dropout, and other random numbers of a network, depend on (seed, step, process); BatchNorm (only
+``distilling = "released"`` of Informer) uses the statistics of the rows of one process, and those of the first process
+are kept; a task that averages with ``torch.mean`` instead of ``ranks.mean`` weights rows equally only if all processes
+have equally many values.
 
-Notable: gradients travel as one vector after the backward pass instead of through ``DistributedDataParallel``. Tasks
-may then call a network by any of its methods, and the vector is laid out alike in every step (DDP rebuilds its buckets
-after the first), so resuming changes no order of summation: with two processes a resumed run is bitwise the
-uninterrupted one. The price is that sending does not overlap the backward pass: a million parameters are 4 MB. Every
-process prepares the whole batch, so preparing does not get faster. Processes with GPUs talk by NCCL, where this has not
-been tested; those without by Gloo.
+Notable: gradients are reduced as one vector after the backward pass instead of by ``DistributedDataParallel``. Tasks
+can then call any method of a network, and the layout of the vector is the same in every step (DDP rebuilds its buckets
+after the first), so a resumed run with two processes is bitwise equal to an uninterrupted one. The drawback is that
+communication does not overlap the backward pass: a million parameters are 4 MB. Every process prepares the whole batch,
+so preparation does not get faster. Processes with GPUs use NCCL, which has not been tested; others use Gloo.
 """
 
 import atexit
@@ -42,12 +40,12 @@ from nightjar_alerts.models.networks import ranks
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=2)  # others wait while the first process validates
+TIMEOUT = timedelta(hours=2)  # long enough for the validation by the first process
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """One process among those of the run; ``alone`` when torchrun did not launch it."""
+    """Rank of this process and number of processes; ``alone`` if torchrun did not launch it."""
 
     rank: int = 0
     size: int = 1
@@ -55,26 +53,26 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """True where this process validates, logs and saves."""
+        """Whether this process validates, logs and saves."""
         return self.rank == 0
 
     def joined(self) -> AbstractContextManager[None]:
-        """Around the loss: its means are those of the whole batch."""
+        """Return a context for the loss in which means are over the whole batch."""
         return nullcontext() if self.alone else ranks.joined()
 
     def share(self, batch: Any) -> Any:
-        """Rows of this process out of every tensor of a batch; neighbours, alike in length, go to different ones."""
+        """Return this process's rows of every tensor of a batch; neighbours of similar length go to different ones."""
         return batch if self.alone else map_tensors(batch, self._rows)
 
     def _rows(self, tensor: Tensor) -> Tensor:
         if tensor.ndim and len(tensor) < self.size:
-            raise ValueError(f"a batch of {len(tensor)} cannot be shared out over {self.size} processes")
+            raise ValueError(f"a batch of {len(tensor)} cannot be split over {self.size} processes")
         return tensor[self.rank :: self.size].contiguous() if tensor.ndim else tensor
 
     def average_gradients(self, network: nn.Module, loss: Tensor) -> Tensor:
         """Replace gradients by their means over processes; return the mean of the losses.
 
-        A parameter that no process has a gradient of keeps none, as the optimiser passes it over then.
+        A parameter without a gradient in any process keeps none, so that the optimiser skips it.
         """
         if self.alone:
             return loss.detach()
@@ -90,16 +88,16 @@ class Ranks:
         return parts[0][0]
 
     def align(self, network: nn.Module) -> None:
-        """Give every process the first one's weights."""
+        """Broadcast the weights of the first process."""
         for value in () if self.alone else network.state_dict().values():
             dist.broadcast(value, 0)
 
     def any(self, flag: bool) -> bool:
-        """Return whether it holds for any process."""
+        """Return whether the flag is true in any process."""
         return flag if self.alone else any(self._gather(flag))
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Let the first process make something and hand it to all; the others wait."""
+        """Call a function in the first process and broadcast the result; the others wait."""
         if self.alone:
             return make()
         objects = [make() if self.first else None]
@@ -107,15 +105,15 @@ class Ranks:
         return objects[0]  # type: ignore[return-value]  # None in no process once it is broadcast
 
     def means(self, own: dict[str, NDArray[np.float64]], counts: set[str]) -> dict[str, NDArray[np.float64]]:
-        """Join the means of an interval: those named in ``counts`` add up, the others are averaged."""
+        """Combine the means of an interval over processes: those named in ``counts`` are added, others averaged."""
         if self.alone:
             return own
         gathered = self._gather(own)
-        joined = {}
-        for name in dict.fromkeys(name for each in gathered for name in each):
-            values = [each[name] for each in gathered if name in each]
-            joined[name] = np.asarray(np.sum(values, axis=0) / (1 if name in counts else len(values)))
-        return joined
+        combined = {}
+        for name in dict.fromkeys(name for means in gathered for name in means):
+            values = [means[name] for means in gathered if name in means]
+            combined[name] = np.asarray(np.sum(values, axis=0) / (1 if name in counts else len(values)))
+        return combined
 
     def _gather(self, own: T) -> list[T]:
         gathered: list[Any] = [None] * self.size
@@ -124,22 +122,22 @@ class Ranks:
 
 
 def join_launch(device: str) -> Ranks:
-    """Join the processes that torchrun launched, until this one ends; alone without torchrun.
+    """Join the process group of torchrun until this process ends; without torchrun do nothing.
 
-    With ``device`` "cuda" each process takes the GPU of its number on its machine.
+    With ``device`` "cuda" each process uses the GPU of its local rank.
     """
     if not _by_torchrun():
         return Ranks()
     if not dist.is_initialized():
         if device == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=TIMEOUT)
         atexit.register(dist.destroy_process_group)
     return Ranks(dist.get_rank(), dist.get_world_size(), alone=False)
 
 
 def is_first() -> bool:
-    """Return whether this process prints and writes: the only one, or the first of torchrun's."""
+    """Return whether this process prints and writes: the only process, or the first one of torchrun."""
     return not _by_torchrun() or os.environ["RANK"] == "0"
 
 
@@ -148,7 +146,7 @@ def _by_torchrun() -> bool:
 
 
 def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Change the tensors of a batch: (named) tuples, lists and dicts of tensors; other values stay as they are."""
+    """Apply a function to the tensors in (named) tuples, lists and dicts; other values are unchanged."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, dict):

@@ -10,17 +10,15 @@ Notable:
   (same machine, threads and processes);
 - launched by torchrun, processes share every batch (``training.fit.distributed``);
 - ``bfloat16`` is the one reduced precision: it has the range of float32, so no loss scale is needed;
-- the progress bar is for a terminal; written to a file a run is silent except for warnings, and ``log.jsonl`` shows
-  the rest.
+- the progress bar is shown on a terminal only; otherwise a run prints only warnings, and progress is in ``log.jsonl``.
 
-**Expert load** is monitored for each mixture, with a warning when experts starve. It is relative to an even share: 1 is
-even, 0 is an expert without tokens. The loss does not show a collapsed mixture. Every log line carries the smallest and
-largest load of each mixture (``expert_load``) and, once an expert has stayed under a tenth of its even share for three
-lines in a row, its number (``starved_experts``), with one warning.
+**Expert load** is monitored for each mixture, since the loss does not show a collapsed mixture. It is relative to an
+even share: 1 is even, 0 is an expert without tokens. Every log line has the smallest and largest load of each mixture
+(``expert_load``) and the numbers of experts that have stayed under a tenth of their even share for three lines in a row
+(``starved_experts``), with one warning for each.
 
-**Optimisation**: AdamW and its decay groups, the learning rate over a run, the average of the weights. The
-average starts fast and slows down to its decay (:func:`update_average`), so a short run does not keep its random
-start.
+**Weight averaging** starts fast and slows down to its decay (:func:`update_average`), so that the average of a short
+run does not retain the random initial weights.
 """
 
 import copy
@@ -58,7 +56,7 @@ from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, 
 
 
 class Interval:
-    """Sums over the steps since the last line of the log, on the device of what is summed."""
+    """Sums of logged values over the steps since the last log line, on the device of the values."""
 
     def __init__(self) -> None:
         self.started, self.steps = time.perf_counter(), 0
@@ -75,19 +73,19 @@ class Interval:
             self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def means(self, ranks: Ranks) -> dict[str, NDArray[np.float64]]:
-        """Mean of each value over the steps, and over processes, where integers (counts) add up instead."""
+        """Return the mean of each value over the steps and processes; integers (counts) are added over processes."""
         own = {name: (total / self.steps).cpu().numpy() for name, total in self.sums.items()}
         return ranks.means(own, self.counts)
 
     def seconds_per_step(self) -> float:
-        """Wall time of a step, everything between two lines included."""
+        """Return the mean wall time of a step, including everything between two log lines."""
         return (time.perf_counter() - self.started) / self.steps
 
 
 log = logging.getLogger(__name__)
 
 STARVED = 0.1  # of an even share
-INTERVALS = 3  # between log lines, in a row
+INTERVALS = 3  # consecutive log lines
 _PREFIX = "load/"
 
 Shares = dict[str, NDArray[np.float64]]
@@ -104,18 +102,18 @@ def expert_loads(output: Output | Reconstruction) -> dict[str, Tensor]:
 
 
 def expert_shares(means: dict[str, NDArray[np.float64]]) -> Shares:
-    """Load of every expert relative to an even share, by mixture, from the means of :func:`expert_loads`."""
+    """Return the load of each expert relative to an even share, by mixture, from the means of :func:`expert_loads`."""
     loads = {name.removeprefix(_PREFIX): load for name, load in means.items() if name.startswith(_PREFIX)}
     return {name: load * len(load) / load.sum() for name, load in loads.items() if load.sum() > 0}
 
 
 def load_range(shares: Shares) -> dict[str, list[float]]:
-    """Smallest and largest share in every mixture."""
+    """Return the smallest and largest share in every mixture."""
     return {name: [round(float(share.min()), 3), round(float(share.max()), 3)] for name, share in shares.items()}
 
 
 class StarvationWatch:
-    """Finds the experts that stay under ``STARVED`` of an even share for ``INTERVALS`` intervals; warns once per fall.
+    """Detects experts under ``STARVED`` of an even share for ``INTERVALS`` intervals, and warns once for each.
 
     It ignores steps before ``first_step``, the warm-up of the routers. A resumed run restarts the count.
     """
@@ -125,7 +123,7 @@ class StarvationWatch:
         self.intervals: dict[str, NDArray[np.int64]] = {}
 
     def update(self, step: int, shares: Shares) -> dict[str, list[int]]:
-        """Take in the shares of one interval; return the numbers of the starved experts, by mixture."""
+        """Add the shares of one interval; return the numbers of the starved experts, by mixture."""
         if step < self.first_step:
             return {}
         starved = {}
@@ -146,16 +144,16 @@ class StarvationWatch:
         )
 
 
-NEW = ("head",)  # parameters that are new where weights were transferred, unless a network has ``new_parameters``
+NEW = ("head",)  # prefixes of parameters that are not transferred, unless a network has ``new_parameters``
 
 Group = dict[str, Any]
 
 
 def make_optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.Optimizer:
-    """AdamW over what is trained; ``decay = "matrices"`` spares everything of one dimension.
+    """Return AdamW over the trained parameters; ``decay = "matrices"`` excludes one-dimensional parameters from decay.
 
-    With ``body_lr`` other than 1 all but what is new to the network learns at that share of the rate (discriminative
-    fine-tuning, Howard & Ruder 2018); with 0 it needs no gradients and gets none.
+    With ``body_lr`` other than 1 the transferred parameters learn at that share of the rate (discriminative
+    fine-tuning, Howard & Ruder 2018); with 0 they are frozen.
     """
     new: tuple[str, ...] = getattr(network, "new_parameters", NEW)
     body = {name for name, _ in network.named_parameters() if not name.startswith(new)}
@@ -170,7 +168,7 @@ def make_optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.O
 
 
 def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
-    """Set the rate of the heads; groups that learn at a share of it get their share."""
+    """Set the learning rate; groups with a ``share`` get that share of it."""
     for group in optimiser.param_groups:
         group["lr"] = lr * group.get("share", 1.0)
 
@@ -184,7 +182,7 @@ def _groups(config: OptimiserConfig, parameters: Sequence[nn.Parameter], share: 
 
 
 def lr_factor(step: int, schedule: ScheduleConfig) -> float:
-    """Learning rate at a step (from 0) as a share of the peak: linear warm-up, then constant or cosines.
+    """Return the learning rate at a step (from 0) as a share of the peak: linear warm-up, then constant or cosines.
 
     Several cosines are warm restarts (Loshchilov & Hutter 2017, SGDR); the warm-up is part of the first.
     """
@@ -200,13 +198,13 @@ def lr_factor(step: int, schedule: ScheduleConfig) -> float:
 
 
 def clip_gradients(config: OptimiserConfig, network: nn.Module) -> torch.Tensor:
-    """Scale all gradients together down to the norm allowed; return the norm they had."""
+    """Clip the gradients to the maximum norm; return the norm before clipping."""
     limit = math.inf if config.clip_norm is None else config.clip_norm
     return torch.nn.utils.clip_grad_norm_(network.parameters(), limit)
 
 
 def update_average(average: nn.Module, network: nn.Module, decay: float, step: int) -> None:
-    """Move averaged weights towards the current ones; young averages move faster, so they forget the random start."""
+    """Move averaged weights towards the current ones, faster in early steps, to forget the random initial weights."""
     weight = max(1 - decay, 9 / (10 + step))
     with torch.no_grad():
         torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), weight)
@@ -215,38 +213,41 @@ def update_average(average: nn.Module, network: nn.Module, decay: float, step: i
 
 
 class StepLoss(NamedTuple):
-    """Loss of one batch, and tensors of any shape whose means over an interval the log wants; integers are counts."""
+    """Loss of one batch, and tensors of any shape whose means over an interval are logged; integers are counts."""
 
     loss: Tensor
     log: dict[str, Tensor]
 
 
 class Task(Protocol):
-    """Task of a run; subclass it."""
+    """Base class of the tasks of a run."""
 
     def batches(self, step: int) -> Generator[Any, None, None]:
-        """Yield the batch of ``step`` and of every step after it: tensors in tuples or dicts, a function of the step.
+        """Yield the batches of ``step`` and all later steps: tensors in tuples or dicts.
 
-        The loop moves them to its device, and of several processes each takes its rows: the first axis of every tensor
-        is that of the batch. Anything random in a batch must come from (seed, step), or a resumed run is another run.
+        The first axis of every tensor is the batch. The loop moves tensors to the device and splits them by rows over
+        processes. Random numbers in a batch must depend on (seed, step) only, so that a resumed run is reproducible.
         """
         ...
 
     def loss(self, network: nn.Module, batch: Any) -> StepLoss:
-        """Loss of one batch, a scalar in float32; an average in it is a ``models.networks.ranks.mean``."""
+        """Return the loss of one batch, a scalar in float32; averages use ``models.networks.ranks.mean``."""
         ...
 
     def score(self, network: nn.Module) -> dict[str, float]:
-        """Validate, in the first process: all is logged, ``score`` decides which weights are kept (larger: better)."""
+        """Return validation scores, which are logged; the weights with the best ``score`` are kept.
+
+        Only the first process calls this.
+        """
         ...
 
     def line(self, step: int, means: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
-        """Log line of an interval that ends at ``step``: from the means of what :meth:`loss` logged, and the pace."""
+        """Return the log line of an interval that ends at ``step``, from the means of the logged values."""
         return {name: mean.tolist() for name, mean in means.items()}
 
 
 class FitResult(NamedTuple):
-    """Outcome of a call of :func:`fit`."""
+    """Result of :func:`fit`."""
 
     step: int
     best_score: float
@@ -274,7 +275,7 @@ class TrainingRun:
 
     @property
     def finished(self) -> bool:
-        """True once the schedule has ended or patience has run out."""
+        """Whether the schedule has ended or patience has run out."""
         schedule = self.config.schedule
         return self.step >= schedule.steps or (schedule.patience is not None and self.stale >= schedule.patience)
 
@@ -289,20 +290,20 @@ def fit(
     max_minutes: float | None = None,
     progress: bool = True,
 ) -> FitResult:
-    """Train a network, from its present weights or from the folder's checkpoint.
+    """Train a network, from its current weights or from the folder's checkpoint.
 
     Parameters
     ----------
-    network : as :func:`seeded` made it; its weights are replaced when there is a checkpoint.
-    identity : what makes this run this run; a folder that holds another is refused.
-    max_minutes : save and return after this long, at the next step; call again to resume.
+    network : its weights are replaced if there is a checkpoint.
+    identity : configuration that identifies the run; a folder of another run is rejected.
+    max_minutes : save and return at the first step after this time; call again to resume.
 
     Raises
     ------
     RunError
-        When the folder holds a different run.
+        If the folder has a different run.
     FloatingPointError
-        When the loss stops being finite.
+        If the loss is not finite.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -320,7 +321,7 @@ def fit(
 
 
 def begin(network: nn.Module, config: FitConfig, folder: Path, ranks: Ranks) -> TrainingRun:
-    """Step 0 of a run of a network on its device."""
+    """Return the initial state of a run of a network on its device."""
     ranks.align(network)
     average = copy.deepcopy(network).eval() if config.optimiser.ema_decay is not None else None
     return TrainingRun(config, folder, network, average, make_optimiser(config.optimiser, network), ranks)
@@ -357,7 +358,7 @@ def _loop(run: TrainingRun, task: Task, deadline: float | None, *, progress: boo
 
 @contextmanager
 def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
-    """Progress bar on a terminal, above which warnings appear; nothing where the output goes to a file."""
+    """Show a progress bar on a terminal, with warnings above it; none if the output goes to a file."""
     steps, disable = run.config.schedule.steps, None if progress else True  # None: on a terminal only
     with tqdm(total=steps, initial=run.step, desc=run.config.name, unit="step", disable=disable) as bar:
         if bar.disable:
@@ -368,12 +369,12 @@ def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
 
 
 def _is_over(run: TrainingRun, deadline: float | None) -> bool:
-    """Return whether the deadline has passed on any process; False without one."""
+    """Return whether the deadline has passed in any process; False without a deadline."""
     return deadline is not None and run.ranks.any(time.monotonic() >= deadline)
 
 
 def train_step(run: TrainingRun, task: Task, batch: Any, interval: Interval) -> None:
-    """Take one step on a batch, a pure function of the run's state and step."""
+    """Take one step on a batch; the result depends only on the state and the step of the run."""
     config = run.config
     torch.manual_seed(_step_seed(config.seed, run.step, run.ranks.rank))
     set_lr(run.optimiser, config.optimiser.lr * lr_factor(run.step, config.schedule))
@@ -394,12 +395,12 @@ def train_step(run: TrainingRun, task: Task, batch: Any, interval: Interval) -> 
 
 
 def to_device(batch: Any, device: str | torch.device) -> Any:
-    """Move the tensors of a batch: (named) tuples, lists and dicts of tensors; other values stay as they are."""
+    """Move the tensors in (named) tuples, lists and dicts to a device; other values are unchanged."""
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:
-    """Seed of a step in one process; the first one's is that of a process alone."""
+    """Return the seed of a step in one process; that of the first process is the one used without torchrun."""
     entropy = (seed, step, rank) if rank else (seed, step)
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 

@@ -5,19 +5,19 @@ Run, and run again to resume; with torchrun on several processes (``training.fit
     nightjar-train train default --data build/sim.parquet
     torchrun --nproc-per-node 2 -m nightjar_alerts.training train default --data build/sim.parquet --threads 1
 
-The pace is that of batches grouped by length and packed, against a plain padded loop on the same curves::
+The throughput command compares batches grouped by length and packed with a plain padded loop::
 
     nightjar-train throughput default --data build/sim.parquet
 
-Both sides train the recipe's network from the same start with the same optimiser, on the same draws and views of the
-same objects, prepared by a background thread each. The recipe's side sorts each pool by length and leaves padding out
-of everything but attention (``parts.packing``). The plain side is the loop one writes first: curves in the order in
-which they were drawn, every batch padded to its longest, every layer run over every place. Its padding is marked as
-observed, which makes any network do that work; so only its time is meaningful, not its loss.
+Both variants train the recipe's network from the same initial weights with the same optimiser, on the same views of the
+same objects, each prepared by a background thread. The grouped variant sorts each pool by length and excludes padding
+from everything but attention (``parts.packing``). The plain variant keeps the order in which light curves were drawn,
+pads every batch to its longest, and runs every layer on the padding. To make any network do so, its padding is marked
+as observed, so only its time is meaningful, not its loss.
 
-Rounds are interleaved, the side that begins alternates, and each round gives one ratio, so that whatever else the
-machine does meets both sides alike. A round is one pool of batches, everything counted: drawing, featurising, padding,
-moving, forward, backward, update.
+Rounds are interleaved, the variant that starts alternates, and each round gives one ratio, so that other load of the
+machine affects both variants equally. A round is one pool of batches, including drawing, featurising, padding, moving,
+forward, backward and update.
 """
 
 import statistics
@@ -50,8 +50,8 @@ from nightjar_alerts.training.fit.loop import FitResult, Interval, Task, begin, 
 from nightjar_alerts.training.fit.tasks import ClassificationTask, ForecastingTask, MaskedReconstruction
 from nightjar_alerts.training.recipes.schema import Recipe
 
-SCALES_DRAW = 2**32 + 3  # a draw of its own
-SCALES_OBJECTS, SCALES_BATCH = 4_000, 64  # whose statistics are the measure of all others
+SCALES_DRAW = 2**32 + 3  # random stream
+SCALES_OBJECTS, SCALES_BATCH = 4_000, 64  # light curves for the normalisation of statistics
 
 TASKS: dict[NetworkTask, Callable[[Recipe, Dataset, dict[str, Int64]], Task]] = {
     "classify": ClassificationTask,
@@ -71,23 +71,23 @@ def train(
 ) -> FitResult:
     """Train a recipe on a data file, from the start or from the folder's checkpoint.
 
-    A classifier gets the number of classes of the file, not of the recipe.
+    A classifier has the number of classes of the file, not of the recipe.
 
     Parameters
     ----------
-    pretrained : run folder whose best weights the network starts from, wherever name and shape agree.
-    max_minutes : save and return after this long, at the next step; call again to resume.
+    pretrained : run folder whose best weights are transferred where name and shape agree.
+    max_minutes : save and return at the first step after this time; call again to resume.
 
     Raises
     ------
     RunError
-        When the folder holds a different run.
+        If the folder has a different run.
     DatasetError
-        When a classifier is to be trained on a file with unlabelled objects or without two classes.
+        If the task is classification and the file has unlabelled objects or fewer than two classes.
     FloatingPointError
-        When the loss stops being finite.
+        If the loss is not finite.
     ValueError
-        When the data are too few to have training and validation objects, or nothing fits of the pretrained weights.
+        If there are too few objects for training and validation, or no pretrained weight fits.
     """
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
@@ -115,7 +115,7 @@ def with_classes(recipe: Recipe, n_classes: int) -> Recipe:
 
 
 def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
-    """Build a seeded, untrained network; a classifier learns its metadata scales from the training objects."""
+    """Build a seeded, untrained network; a classifier's inputs are normalised by the training objects."""
     torch.manual_seed(recipe.seed)
     network = build(recipe.network, recipe.task)
     if recipe.task == "classify":
@@ -129,7 +129,7 @@ def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
 def _sample_inputs(
     network: nn.Module, recipe: Recipe, dataset: Dataset, train_indices: Int64
 ) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield batches of a fixed sample of the training objects, each seen as training might see it."""
+    """Yield batches of a fixed sample of the training objects, with augmentation."""
     rng = np.random.default_rng((recipe.seed, SCALES_DRAW))
     sample = rng.permutation(train_indices)[:SCALES_OBJECTS]
     examples = draw_examples(dataset, sample, recipe.data, recipe.augmentation, rng)
@@ -138,21 +138,21 @@ def _sample_inputs(
 
 
 class CountedBatch(NamedTuple):
-    """A batch, and how many of its places are observations."""
+    """A batch and its number of observations without padding."""
 
     batch: TrainingBatch
     observations: int
 
 
 class TrainingPace(NamedTuple):
-    """One round of one side: light curves per second, and the share of padding in its batches."""
+    """Result of one round of a variant: light curves per second, and share of padding in its batches."""
 
     curves_per_second: float
     padding: float
 
 
-class Side:
-    """A run that trains on one kind of batches, a pool a round."""
+class Variant:
+    """A training run with one kind of batches, one pool per round."""
 
     def __init__(
         self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64], make: Callable[[int], list[CountedBatch]]
@@ -164,25 +164,25 @@ class Side:
 
     def train_pool(self) -> TrainingPace:
         """Train on the next pool."""
-        curves, places, observations, interval = 0, 0, 0, Interval()
+        curves, positions, observations, interval = 0, 0, 0, Interval()
         started = time.perf_counter()
         for _ in range(self.recipe.batch.pool):
             batch, observed = next(self.batches)
             train_step(self.run, self.task, batch, interval)
-            curves, places = curves + len(batch.label_B), places + batch.mask_BL.numel()
+            curves, positions = curves + len(batch.label_B), positions + batch.mask_BL.numel()
             observations += observed
         interval.means(self.run.ranks)  # waits for the device
-        return TrainingPace(curves / (time.perf_counter() - started), 1 - observations / places)
+        return TrainingPace(curves / (time.perf_counter() - started), 1 - observations / positions)
 
 
 def grouped_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[CountedBatch]:
-    """Batches of a pool as training takes them."""
+    """Return the batches of a pool as in training."""
     batches = batches_of_pool(dataset, indices, recipe, number)
     return [CountedBatch(batch, int(batch.mask_BL.sum())) for batch in batches]
 
 
 def plain_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[CountedBatch]:
-    """Batches of the same curves in the order in which they were drawn, padding marked as observed."""
+    """Return batches of the same light curves in the order of drawing, with padding marked as observed."""
     examples = draw_pool(dataset, indices, recipe, np.random.default_rng((recipe.seed, number)))
     parts = np.array_split(np.arange(len(examples)), recipe.batch.pool)
     return [_fill(collate([examples[index] for index in part])) for part in parts]
@@ -190,45 +190,45 @@ def plain_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) ->
 
 def _fill(batch: TrainingBatch) -> CountedBatch:
     filled = batch._replace(
-        flux_err_BL=torch.where(batch.mask_BL, batch.flux_err_BL, 1.0),  # an observation without error has no meaning
+        flux_err_BL=torch.where(batch.mask_BL, batch.flux_err_BL, 1.0),  # avoids a division by zero
         mask_BL=torch.ones_like(batch.mask_BL),
     )
     return CountedBatch(filled, int(batch.mask_BL.sum()))
 
 
 def throughput(recipe: Recipe, data: Path, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Time both sides; medians and ranges over rounds.
+    """Time both variants and return medians and ranges over rounds.
 
     Raises
     ------
     ValueError
-        When the recipe does not classify.
+        If the recipe is not a classifier.
     """
     if recipe.task != "classify":
-        raise ValueError(f"{recipe.name} is no recipe of a classifier")
+        raise ValueError(f"{recipe.name} is not the recipe of a classifier")
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
     dataset = read_dataset(data)
     split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
-    sides = {
-        name: Side(recipe, dataset, split, partial(pool, dataset, split["train"], recipe))
+    variants = {
+        name: Variant(recipe, dataset, split, partial(pool, dataset, split["train"], recipe))
         for name, pool in {"grouped": grouped_pool, "plain": plain_pool}.items()
     }
-    for side in sides.values():
-        side.train_pool()  # the first pool allocates and compiles
-    paces: dict[str, list[TrainingPace]] = {name: [] for name in sides}
+    for variant in variants.values():
+        variant.train_pool()  # the first pool allocates and compiles
+    paces: dict[str, list[TrainingPace]] = {name: [] for name in variants}
     for number in range(rounds):
-        for name in list(sides)[:: 1 if number % 2 else -1]:
-            paces[name].append(sides[name].train_pool())
-        now = {name: paces[name][-1].curves_per_second for name in sides}
+        for name in list(variants)[:: 1 if number % 2 else -1]:
+            paces[name].append(variants[name].train_pool())
+        now = {name: paces[name][-1].curves_per_second for name in variants}
         say(f"round {number + 1} of {rounds}: " + ", ".join(f"{name} {pace:.1f}/s" for name, pace in now.items()))
-    for side in sides.values():
-        side.batches.close()
+    for variant in variants.values():
+        variant.batches.close()
     return {"recipe": recipe.name, "threads": torch.get_num_threads(), "rounds": rounds, **summarise(paces)}
 
 
 def summarise(paces: dict[str, list[TrainingPace]]) -> dict[str, Any]:
-    """Median and range of both paces and of their ratio, and the padding of both."""
+    """Return median and range of both speeds and of their ratio, and the padding of both."""
     ratios = [
         grouped.curves_per_second / plain.curves_per_second
         for grouped, plain in zip(paces["grouped"], paces["plain"], strict=True)

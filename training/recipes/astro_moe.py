@@ -35,14 +35,14 @@ def astro_moe_pe() -> Recipe:
 
 
 def multiband_astromer() -> Recipe:
-    """Return the paper's baseline, every mixture replaced by one dense layer: 1,525,372 parameters."""
+    """Return the paper's baseline, with a dense layer for every mixture: 1,525,372 parameters."""
     return with_network(astro_moe_pe(), "multiband-astromer", n_experts=0, n_input_experts=0)
 
 
 def default() -> Recipe:
     """Return the shipped model: Astro-MoE, time modulation, two thirds of the paper's width, 2,140,966 parameters.
 
-    Sized, like its schedule, for an hour on a CPU core; trained on views as real alerts show them.
+    Size and schedule are for an hour on a CPU core. Training uses views like those of real alerts.
     """
     compact = {"d_model": 128, "d_ff": 256, "d_tab": 64, "tab_ff": 128, "tab_blocks": 2}
     learning = {"dropout": 0.0, "modulation_init_std": 0.125}  # 1 / sqrt(harmonics): modulations start near unit size
@@ -52,7 +52,7 @@ def default() -> Recipe:
             "batch": BatchConfig(size=64, pool=16),
             "optimiser": OptimiserConfig(lr=1e-3, ema_decay=0.998),
             "validation": ValidationConfig(),
-            "threads": 1,  # a second seed uses the other core better than a second thread
+            "threads": 1,  # training another seed in parallel is more efficient than a second thread
             "augmentation": AugmentationConfig(
                 at_detection=0.5,
                 as_ztf=0.1,
@@ -74,7 +74,7 @@ def default_pe() -> Recipe:
 
 
 def default_pretraining() -> Recipe:
-    """Masked reconstruction with the light-curve branch of the shipped model, on its views of the curves."""
+    """Return masked reconstruction with the light-curve branch of the shipped model and its augmentation."""
     return pretraining(default())
 
 
@@ -98,14 +98,14 @@ def debug() -> Recipe:
 
 
 def debug_pretraining() -> Recipe:
-    """Masked reconstruction with the debug network."""
+    """Return masked reconstruction with the debug network."""
     return pretraining(debug())
 
 
 def pretraining(recipe: Recipe) -> Recipe:
-    """Pretraining of a recipe's light-curve branch as the paper describes it.
+    """Return the pretraining of a recipe's light-curve branch as described in the paper.
 
-    90 % of the observations are probed: of these 30 % are hidden, 30 % show another's values, 40 % their own.
+    90 % of the observations are probed: of these 30 % are hidden, 30 % have another's values, 40 % are unchanged.
     """
     masking = MaskingConfig(probed=0.9, hidden=0.3, random=0.3, same=0.4)
     changes = {"name": f"{recipe.name}-pretraining", "task": "reconstruct", "masking": masking}
@@ -113,17 +113,17 @@ def pretraining(recipe: Recipe) -> Recipe:
 
 
 def with_network(recipe: Recipe, name: str, **changes: object) -> Recipe:
-    """Call a variant of a recipe by its name, with another network."""
+    """Return a variant of a recipe with another name and network."""
     network = AstroMoEConfig.model_validate({**recipe.network.model_dump(), **changes})
     return recipe.model_copy(update={"name": name, "network": network})
 
 
 def default_finetuning() -> Recipe:
-    """Return new heads for a few thousand labelled real objects, on weights trained on simulated ones.
+    """Return a recipe that fits new heads to a few thousand labelled real objects, on branches trained on simulations.
 
-    The branches stay as they are; the heads are four, small, and see statistics of the light curve in addition to what
-    the branches say: with so few objects that is worth more than fitting the branches to them. Classes are drawn half
-    of the way to equally often, since rare ones have some 50 objects; for the same reason the last weights are kept.
+    The branches are frozen. There are four small heads on the embedding of the branches and statistics of the light
+    curve, which is better than fitting the branches to so few objects. Since rare classes have some 50 objects, classes
+    are drawn by the square root of their share, and the last weights are kept.
     """
     heads = {"d_statistics": 64, "head_width": 128, "head_copies": 4, "head_dropout": 0.3, "dropout": 0.0}
     return with_network(default(), "default-finetuning", **heads).model_copy(
@@ -138,7 +138,7 @@ def default_finetuning() -> Recipe:
 
 
 def sky_heads() -> Recipe:
-    """Return the network of the bundles of real surveys, and light curves of which half are degraded."""
+    """Return the recipe of the heads of bundles of real surveys; half of the light curves are degraded."""
     statistics = {"d_statistics": 192, "lag_statistics": True, "period_statistics": True, "period_search": "fitted"}
     statistics["shape_statistics"] = True  # for the trees
     heads = {"head_width": 192, "head_copies": 4, "head_dropout": 0.15}
@@ -161,7 +161,10 @@ def sky_heads() -> Recipe:
 
 
 def sky_bands() -> Recipe:
-    """Show light curves of which half lack bands and a third end at an early detection, for all classes alike."""
+    """Return ``sky-heads`` with half of the light curves in few bands and a third ended at a detection.
+
+    These changes do not depend on the class.
+    """
     heads = sky_heads()
     augmentation = heads.augmentation.model_copy(
         update={
@@ -173,9 +176,9 @@ def sky_bands() -> Recipe:
 
 
 def sky_bands_whole() -> Recipe:
-    """Train the whole network of a bundle, heads included, on light curves as ``sky-bands`` shows them.
+    """Return a recipe that trains the whole network of a bundle, including heads, with the views of ``sky-bands``.
 
-    Objects are shown up to nine magnitudes brighter.
+    Objects are made up to nine magnitudes brighter.
     """
     bands = sky_bands()
     augmentation = bands.augmentation.model_copy(
@@ -197,7 +200,7 @@ def sky_bands_whole() -> Recipe:
 
 
 def sky_heads_ztf() -> Recipe:
-    """Show supernovae of ZTF in g and r, complete or as alerts show them, for its six types."""
+    """Return the recipe of heads for ZTF's six types of supernovae, in g and r, complete or as in alerts."""
     heads = sky_heads()
     degraded = DegradeConfig(brightness=0.2, bands=0.1, thinned=0.25, late=0.15, early=0.2, misjudged=0.2)
     augmentation = AugmentationConfig(mta_days=(), at_detection=0.25, degraded=0.4, degrade=degraded)

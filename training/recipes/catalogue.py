@@ -2,37 +2,36 @@
 
 Notable:
 
-- the three paper recipes hold the networks whose sizes the paper states: 4,640,422 (``astro-moe-pe``), 4,935,334
+- the three paper recipes have the networks and sizes of the paper: 4,640,422 (``astro-moe-pe``), 4,935,334
   (``astro-moe-tm``) and 1,525,372 (``multiband-astromer``) parameters, with its dropout 0.1, Adam at 1e-4, batches of
-  256, load-balance weight 0.01 and ATAT's temporal augmentation; what the paper leaves open is ATAT's (Cabrera-Vives
-  et al. 2024);
-- ``default`` makes the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
-  views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
+  256, load-balance weight 0.01 and ATAT's temporal augmentation; settings missing in the paper are those of ATAT
+  (Cabrera-Vives et al. 2024);
+- ``default`` is the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, with
+  views like real Rubin and ZTF alerts (few detections, no metadata, g and r only);
 - ``default-dense`` is the dense baseline, for comparisons of speed;
-- ``default-finetuning`` puts new heads on its weights for a few thousand real objects;
+- ``default-finetuning`` fits new heads on its weights to a few thousand real objects;
 - ``sky-bands-whole`` trains the network of a bundle on light curves of every survey; ``sky-heads``, ``sky-bands`` and
-  ``sky-heads-ztf`` are what ``sky sample`` draws light curves by;
+  ``sky-heads-ztf`` configure the light curves of ``sky sample``;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
-- a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)
-  or to forecast;
-- a variant calls its parent and changes what differs, so a diff of two recipes is a diff of two functions.
+- the task of a recipe is to classify, to reconstruct (``...-pretraining``, for ``train --pretrained``) or to forecast;
+- a variant calls its parent and changes the differences.
 
-Print one, resolved::
+Print a resolved recipe::
 
     nightjar-train describe default
 
-The recipes of Astro-MoE are in ``astro_moe``, those of the other published networks here:
+The recipes of Astro-MoE are in ``astro_moe``. This module has those of the other published networks:
 
 **ASTROMER** in the r band: pretraining by reconstruction, classifiers of the first and the second version, debug
 recipes.
 
 - sizes are those of the weights released for MACHO: two blocks (six in v2) of width 256 with four heads, windows of 200
   observations; ``astromer`` follows the published pseudo-code, ``astromer-v2`` the released second version;
-- a network in one band sees 200 observations of that band, with nothing cut before the trigger: the periodic variables
-  it was made for have none;
-- half of a window is probed, counted as the released code does (``training.data.targets``), and the loss is its RMSE;
-- the released optimiser is Adam(0.9, 0.98) under Noam's schedule, which for this width warms up over 4,000 steps to
-  9.9e-4; a cosine takes the place of its slow decay, so that a run has an end.
+- a network in one band uses 200 observations of that band, including those before the trigger, since periodic variables
+  have none;
+- half of a window is probed, counted as in the released code (``training.data.targets``), and the loss is its RMSE;
+- the released optimiser is Adam(0.9, 0.98) with Noam's schedule, which for this width warms up over 4,000 steps to
+  9.9e-4; a cosine replaces its slow decay, so that a run ends.
 
 Pretrain, then classify from its weights::
 
@@ -41,32 +40,32 @@ Pretrain, then classify from its weights::
 
 **Informer**: classification of long histories, light-curve forecasts, and a debug recipe of each.
 
-- optimised as write-ups of the paper do: AdamW that decays matrices only, linear warm-up, cosine decay, clipping at 1;
-  the released code runs plain Adam and halves its learning rate every epoch;
-- histories keep up to 1,024 points per band, what a deep-drilling field of LSST sends, instead of 65;
-- ``factor = 20`` makes ProbSparse attention exact up to 89 tokens, so ordinary light curves lose nothing; rows of
-  6,144 tokens attend with 174 queries;
-- the forecaster's time has a 2 pi and learned frequencies: periods from a day up.
+- AdamW that decays matrices only, linear warm-up, cosine decay, clipping at 1; the released code uses Adam and halves
+  the learning rate every epoch;
+- histories have up to 1,024 points per band, as in a deep-drilling field of LSST, instead of 65;
+- ``factor = 20`` makes ProbSparse attention exact up to 89 tokens, enough for ordinary light curves; rows of 6,144
+  tokens attend with 174 queries;
+- the time encoding of the forecaster has a factor of 2 pi and learned frequencies, for periods from a day up.
 
 **RoMAE**: the authors' four sizes as trained on ELAsTiCC, and the recipe of the bundled model.
 
-As coded (their configuration and trainer): masks of one half of a light curve, all forced photometry in, no temporal
-augmentation; pretraining 400 epochs of batches of 512 at 4e-4 with betas (0.9, 0.95), fine-tuning 25 epochs of batches
-of 256 at 1e-4, both with 2,000 warm-up steps, a cosine to zero, weight decay 0.05 and gradients clipped at 10. Epochs
-are steps here: 80 % of 1,825,146 curves (the published set less its test objects) are 2,851 batches of 512 and 5,703
-of 256. Only RoMAE-tiny was published for light curves; the other sizes take its numbers.
+As in the authors' configuration and trainer: masks of one half of a light curve, all forced photometry, no temporal
+augmentation; pretraining for 400 epochs with batches of 512 at 4e-4 with betas (0.9, 0.95), fine-tuning for 25 epochs
+with batches of 256 at 1e-4, both with 2,000 warm-up steps, a cosine to zero, weight decay 0.05 and gradients clipped at
+10. Epochs are converted to steps: 80 % of 1,825,146 light curves (the published set without its test objects) are 2,851
+batches of 512 and 5,703 of 256. Only RoMAE-tiny was published for light curves; the other sizes use its settings.
 
-Departures:
+Differences:
 
-- classes are balanced by drawing them equally often, theirs by weights of about 1 / count in the loss: the same
-  expectation, without the rare classes' occasional very large steps;
-- their cosine counts its phase from step 0 and is chained to a warm-up that stops two steps early, so that the peak is
-  0.2 % lower; here it starts at the end of the warm-up, at the peak;
-- flux and error enter through asinh (see ``models.networks.romae``), and fine-tuning copies the input projection;
-- classes, objects and folds are those of the data file: they trained on the first fold.
+- classes are balanced by drawing them equally often instead of by weights of about 1 / count in the loss, which have
+  the same expectation but cause very large steps for rare classes;
+- the cosine starts at the end of the warm-up, at the peak; theirs starts at step 0 and follows a warm-up that stops two
+  steps early, so that the peak is 0.2 % lower;
+- flux and error are transformed by asinh (see ``models.networks.romae``), and fine-tuning copies the input projection;
+- classes, objects and folds are those of the data file; the authors trained on the first fold.
 
-``romae-default`` trains the smallest network as the shipped model is trained (views of real alerts, an hour on a CPU
-core), so that the architecture alone differs; it can start from ``romae-tiny-shallow-pretraining``.
+``romae-default`` trains the smallest network like the shipped model (views of real alerts, an hour on a CPU core), so
+that only the architecture differs; it can start from ``romae-tiny-shallow-pretraining``.
 
 Run::
 
@@ -99,7 +98,7 @@ ASTROMER_V2 = ASTROMER.model_copy(
     update={
         "version": "v2",
         "n_blocks": 6,
-        "pe_base": 10_000.0,  # what the released code computes, whatever is configured
+        "pe_base": 10_000.0,  # used by the released code, independent of its configuration
         "pe_exponent": 2.0,
         "layer_mix": True,
         "head": "pool",
@@ -110,7 +109,7 @@ DEBUG_ASTROMER = ASTROMER.model_copy(update={"d_model": 32, "n_heads": 2, "d_ff"
 
 
 def astromer() -> Recipe:
-    """Return the published pseudo-code with the LSTM classifier; the encoder learns on."""
+    """Return the published pseudo-code with the LSTM classifier; the encoder is trained, too."""
     return Recipe(
         name="astromer",
         network=ASTROMER,
@@ -123,17 +122,17 @@ def astromer() -> Recipe:
 
 
 def astromer_v2() -> Recipe:
-    """Six blocks without residual connections, a learned mix of layers, the mean-pool classifier."""
+    """Return six blocks without residual connections, with a learned mix of layers and the mean-pool classifier."""
     return astromer().model_copy(update={"name": "astromer-v2", "network": ASTROMER_V2})
 
 
 def astromer_pretraining() -> Recipe:
-    """Reconstruction for ``astromer``."""
+    """Return the pretraining of ``astromer``."""
     return _astromer_pretraining(astromer(), ASTROMER_PRETRAINING)
 
 
 def astromer_v2_pretraining() -> Recipe:
-    """Reconstruction for ``astromer-v2``."""
+    """Return the pretraining of ``astromer-v2``."""
     return _astromer_pretraining(astromer_v2(), ASTROMER_PRETRAINING)
 
 
@@ -152,7 +151,7 @@ def debug_astromer() -> Recipe:
 
 
 def debug_astromer_pretraining() -> Recipe:
-    """Reconstruction for ``debug-astromer``."""
+    """Return the pretraining of ``debug-astromer``."""
     return _astromer_pretraining(debug_astromer(), debug_astromer().schedule)
 
 
@@ -174,7 +173,7 @@ SPARSE = AttentionConfig(kind="probsparse", sparsity="paper", factor=20.0, max_l
 
 
 def informer() -> Recipe:
-    """Classification of histories of up to 6 x 1,024 points, without metadata."""
+    """Return a classifier of histories of up to 6 x 1,024 points, without metadata."""
     return Recipe(
         name="informer",
         network=InformerConfig(attention=SPARSE, time_encoding="modulation", modulation_init_std=0.125),
@@ -188,16 +187,16 @@ def informer() -> Recipe:
 
 
 def informer_forecast() -> Recipe:
-    """Return expected flux and its spread up to 60 days after an alert."""
+    """Return a forecaster of flux and its uncertainty up to 60 days after an alert."""
     base = informer()
-    learning = {"time_encoding": "trainable", "pe_two_pi": True, "flux_scale": 100.0}  # 22.5 mag, a usual source
+    learning = {"time_encoding": "trainable", "pe_two_pi": True, "flux_scale": 100.0}  # 22.5 mag, a typical source
     return base.model_copy(
         update={
             "name": "informer-forecast",
             "task": "forecast",
             "network": InformerConfig(attention=SPARSE, **learning),
             "forecasting": ForecastingConfig(horizon_days=60.0, max_queries=32),
-            # The cut is the forecaster's own; views only take bands or forced photometry away.
+            # Forecasting truncates light curves itself, so views only remove bands or forced photometry.
             "augmentation": AugmentationConfig(mta_days=(), g_r_only=0.1, detected_only=0.15, short_history=0.1),
         }
     )
@@ -265,13 +264,13 @@ def romae_tiny_pretraining() -> Recipe:
 
 
 def romae_default() -> Recipe:
-    """``romae-tiny-shallow`` trained as the shipped Astro-MoE is."""
+    """Return ``romae-tiny-shallow`` with the training of the shipped Astro-MoE."""
     network = RoMAEConfig(encoder=TINY_SHALLOW)
     return astro_moe.default().model_copy(update={"name": "romae-default", "network": network})
 
 
 def romae_sky() -> Recipe:
-    """Train ``romae-default`` on with the light curves of ``sky-bands-whole``; the head goes on as well."""
+    """Return a recipe that continues ``romae-default``, including its head, on the views of ``sky-bands-whole``."""
     sky = astro_moe.sky_bands_whole()
     return sky.model_copy(
         update={
@@ -336,7 +335,7 @@ def _debug_romae() -> RoMAEConfig:
     return RoMAEConfig(encoder=sizes, decoder=sizes.model_copy(update={"depth": 1}))
 
 
-_MAKERS: tuple[Callable[[], Recipe], ...] = (
+_FACTORIES: tuple[Callable[[], Recipe], ...] = (
     astro_moe.astro_moe_pe,
     astro_moe.astro_moe_tm,
     astro_moe.multiband_astromer,
@@ -373,4 +372,4 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     debug_informer_forecast,
 )
 
-RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in _MAKERS}
+RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in _FACTORIES}

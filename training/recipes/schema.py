@@ -1,7 +1,7 @@
-"""The parts of a recipe: everything that decides a training run, except the data file.
+"""Configuration of a training run, except the data file.
 
-Notable: recipes are immutable and a misspelt field is an error; :class:`FitConfig` is what the loop needs to know,
-for any experiment, and :class:`Recipe` adds the network, the data and the task of a light-curve run.
+Recipes are immutable, and unknown fields are errors. :class:`FitConfig` has the settings of the training loop, for any
+experiment; :class:`Recipe` adds the network, the data and the task of a run on light curves.
 """
 
 from typing import Literal
@@ -19,23 +19,23 @@ ReconstructionLoss = Literal["mse", "rmse"]
 
 
 class Frozen(BaseModel):
-    """Base of every part of a recipe: immutable, and a misspelt field is an error."""
+    """Base of the recipe models: immutable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DataConfig(Frozen):
-    """Settings by which stored objects become examples."""
+    """Settings for converting stored objects to examples."""
 
     limits: Limits = Limits()
     flux_unit: FluxUnit = "FLUXCAL"
-    bands: tuple[str, ...] = Field(default=BANDS, description="points in other bands do not exist for the network")
+    bands: tuple[str, ...] = Field(default=BANDS, description="bands of the network; other points are ignored")
     fractions: Fraction = Field(default=(0.8, 0.1, 0.1), description="train, validation, test")
     turn: float = Field(default=0.0, ge=0, lt=1, description="rotates the split: 0, 0.2, ... 0.8 are five folds")
 
 
 class BatchConfig(Frozen):
-    """Settings by which examples become batches."""
+    """Settings of the batches."""
 
     size: int = Field(default=256, ge=1)
     pool: int = Field(default=4, ge=1, description="batches drawn together and grouped by length, to save padding")
@@ -51,7 +51,7 @@ class OptimiserConfig(Frozen):
     """AdamW, gradient clipping and the averaged weights."""
 
     lr: float = Field(default=1e-4, gt=0, description="peak learning rate")
-    body_lr: float = Field(default=1.0, ge=0, description="share of it for all but heads and statistics; 0: frozen")
+    body_lr: float = Field(default=1.0, ge=0, description="factor for all but heads and statistics; 0: frozen")
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled (AdamW)")
     decay: Literal["all", "matrices"] = Field(default="all", description="matrices: no decay of biases, norms, tokens")
@@ -60,23 +60,23 @@ class OptimiserConfig(Frozen):
 
 
 class ScheduleConfig(Frozen):
-    """Length of the run and the learning rate over it."""
+    """Length of the run and schedule of the learning rate."""
 
     steps: int = Field(ge=1)
     warmup_steps: int = Field(default=0, ge=0)
     shape: Literal["constant", "cosine"] = "cosine"
-    cycles: int = Field(default=1, ge=1, description="cosines, each of equal length and from the peak (SGDR)")
-    final_fraction: float = Field(default=0.01, ge=0, le=1, description="of the peak, at the end of each cosine")
+    cycles: int = Field(default=1, ge=1, description="number of cosines of equal length, each from the peak (SGDR)")
+    final_fraction: float = Field(default=0.01, ge=0, le=1, description="fraction of the peak at the end of a cosine")
     patience: int | None = Field(default=None, ge=1, description="validations without a better score before stopping")
 
 
 class ValidationConfig(Frozen):
-    """Steps at which the run is scored, logged and saved."""
+    """Settings of validation, logging and checkpoints."""
 
     every: int = Field(default=500, ge=1, description="steps between validations; each saves a checkpoint")
     objects: int = Field(default=2_000, ge=1, description="validation curves, drawn once")
     log_every: int = Field(default=20, ge=1)
-    keep: Literal["best", "last"] = Field(default="best", description="of few objects, the best is the luckiest score")
+    keep: Literal["best", "last"] = Field(default="best", description="weights to keep; last: for few objects")
 
 
 class FitConfig(Frozen):
@@ -93,14 +93,14 @@ class FitConfig(Frozen):
 
 
 class Recipe(FitConfig):
-    """Everything that decides a run on light curves, except the data file."""
+    """Full configuration of a run on light curves, except the data file."""
 
     network: NetworkConfig
     task: NetworkTask = "classify"
     data: DataConfig = DataConfig()
     augmentation: AugmentationConfig = AugmentationConfig()
     batch: BatchConfig = BatchConfig()
-    masking: MaskingConfig = Field(default=MaskingConfig(), description="what a reconstruction hides")
+    masking: MaskingConfig = Field(default=MaskingConfig(), description="masks of a reconstruction")
     reconstruction_loss: ReconstructionLoss = "mse"
     forecasting: ForecastingConfig = Field(default=ForecastingConfig(), description="queries of a forecaster")
     keep_heads: bool = Field(default=False, description="start from the heads of a pretrained run as well")

@@ -1,1 +1,1 @@
-"""Re-observation of objects with the cadence, bands and errors of other surveys: origins, patterns, views."""
+"""Re-observation of objects with the cadence, bands and errors of other surveys: origins, cadences, views."""

@@ -1,8 +1,8 @@
 """Adapt the thresholds of a bundle to a survey with some of its unlabelled light curves.
 
-Labelled objects, real ones from a folder or else simulated ones, are re-observed with the cadence, bands, depth and
-noise of the survey. The thresholds of the prediction sets and of `unusual` are refitted on half of the views and
-measured before and after on the other half, of other objects. The weights of the network do not change.
+Labelled objects, real ones from a folder or simulated ones, are re-observed with the cadence, bands, depth and noise
+of the survey. The thresholds of the prediction sets and of `unusual` are refitted on the views of half of the objects,
+and the bundle is scored before and after on the views of the other half. The weights of the network do not change.
 
 Legend: N views.
 """
@@ -22,28 +22,28 @@ from nightjar_alerts.models.posterior import Novelty, PredictionSets
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset
 from nightjar_alerts.training.reobserve.origins import read_colours
-from nightjar_alerts.training.reobserve.patterns import Library, build_library
+from nightjar_alerts.training.reobserve.patterns import CadenceLibrary, build_library
 from nightjar_alerts.training.reobserve.templates import template_objects
-from nightjar_alerts.training.reobserve.views import add_made_up, find_origins, make_views
+from nightjar_alerts.training.reobserve.views import add_synthetic, find_origins, make_views
 from nightjar_alerts.training.score.confidence import fit_sets
 from nightjar_alerts.training.simulate.generate import simulate_objects
 from nightjar_alerts.training.sky.load import as_observed, load_surveys
 from nightjar_alerts.training.sky.readers import WAVELENGTH
 from nightjar_alerts.training.sky.record import PARTS, SkyObject, SurveySample, collect, join
-from nightjar_alerts.training.sky.scores import SkyAnswers, ask_bundle, summary
+from nightjar_alerts.training.sky.scores import SkyPredictions, predict_bundle, summary
 
 SURVEY: Final = "yours"
 FALSE_ALARMS: Final = 0.05
-"""Share of known objects that may be called unusual in the survey."""
-FEWEST_CURVES: Final = 20
-SIMULATED_OF_A_CLASS: Final = 60
+"""Share of known objects that may be flagged as unusual."""
+MIN_CURVES: Final = 20
+SIMULATED_PER_CLASS: Final = 60
 GALACTIC: Final = 1e-4
-"""Redshifts below this are of stars."""
+"""Redshifts below this are treated as those of stars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """The new bundle and what was measured, before and after, on views that nothing was fitted to."""
+    """The adapted bundle, and its scores before and after on held-out views."""
 
     bundle: Bundle
     report: dict[str, Any]
@@ -64,13 +64,13 @@ def adapt(
     Parameters
     ----------
     like : Parquet file of ``import``; labels are ignored.
-    origins : folder of labelled surveys, as ``sky measure`` takes it; None: simulated objects are observed.
-    number : of views, about. version : of the new bundle; default the next patch.
+    origins : folder of labelled surveys, as for ``sky measure``; None: simulated objects.
+    number : approximate number of views. version : version of the new bundle; default: the next patch.
 
     Raises
     ------
     ValueError
-        For too few light curves, a bundle of other classes, or an ``out`` that holds something.
+        If there are too few light curves, the bundle has other classes, or ``out`` is not empty.
     """
     bundle = load_bundle(path)
     if bundle.manifest.task != "classification" or bundle.manifest.classes.names != ELASTICC.names:
@@ -80,36 +80,36 @@ def adapt(
     library = library_of(read_dataset(like))
     objects, where = _origins(origins, seed)
     fitted_origins = find_origins(objects, PARTS.index("train"), seed=seed, most=150)
-    add_made_up(fitted_origins, PARTS.index("train"), SIMULATED_OF_A_CLASS, seed=seed)
+    add_synthetic(fitted_origins, PARTS.index("train"), SIMULATED_PER_CLASS, seed=seed)
     colours = read_colours(None if origins is None else origins / "real" / "templates")
     views = as_observed(make_views(fitted_origins, library, number, seed=seed, colours=colours))
-    answers = ask_bundle(path, views, "nothing")
-    views = views.take(answers.rows_N)
-    _, family = np.unique(views.group, return_inverse=True)
-    fits = np.random.default_rng(seed).permutation(int(family.max()) + 1)[family] % 2 == 0
-    sets, novelty = refit(bundle, answers.take(fits), views.take(fits))
+    predictions = predict_bundle(path, views, "nothing")
+    views = views.take(predictions.rows_N)
+    _, group_N = np.unique(views.group, return_inverse=True)
+    fits = np.random.default_rng(seed).permutation(int(group_N.max()) + 1)[group_N] % 2 == 0
+    sets, novelty = refit(bundle, predictions.take(fits), views.take(fits))
     new = _write(bundle, out, sets, novelty, version, {"like": like.name, "origins": where, "views": len(views)})
-    untouched = views.take(~fits)
+    held_out = views.take(~fits)
     report = {
         "bundle": f"{new.manifest.name} {new.manifest.version}",
         "of": f"{bundle.manifest.name} {bundle.manifest.version}",
-        "like": {"file": like.name, **_looks(library)},
+        "like": {"file": like.name, **_cadence_figures(library)},
         "origins": {"from": where, "by class": fitted_origins.count()},
         "colours": "spectral templates" if colours.series else "slopes of the classes: no templates were given",
-        "views": {"fitted": int(fits.sum()), "measured": len(untouched), "by class": _classes(views)},
-        "before": _measured(path, untouched),
-        "after": _measured(out, untouched),
+        "views": {"fitted": int(fits.sum()), "measured": len(held_out), "by class": _classes(views)},
+        "before": _scores(path, held_out),
+        "after": _scores(out, held_out),
     }
     return Adaptation(new, report)
 
 
-def library_of(dataset: Dataset) -> Library:
+def library_of(dataset: Dataset) -> CadenceLibrary:
     """Return the cadences of unlabelled light curves. Raises ValueError if there are too few."""
     sky = collect(_objects(dataset))
     library = build_library(sky, name=lambda _: SURVEY)
     usable = len(library.rows.get(SURVEY, ()))
-    if usable < FEWEST_CURVES:
-        raise ValueError(f"{usable} light curves have five points or more; at least {FEWEST_CURVES} are needed")
+    if usable < MIN_CURVES:
+        raise ValueError(f"{usable} light curves have five points or more; at least {MIN_CURVES} are needed")
     return library
 
 
@@ -133,14 +133,14 @@ def _objects(dataset: Dataset) -> Iterator[SkyObject]:
 
 
 def _origins(folder: Path | None, seed: int) -> tuple[SurveySample, str]:
-    """Labelled objects to observe, and where they are from: the training part of real surveys, or simulated ones."""
+    """Return labelled objects and their provenance: the training part of real surveys, or simulated objects."""
     if folder is not None:
-        sky, side = load_surveys(folder), PARTS.index("train")
-        fits = template_objects(folder / "real" / "templates", side, 1, seed=seed)
-        place = f"real surveys in {folder.name}" + (
+        sky, part = load_surveys(folder), PARTS.index("train")
+        fits = template_objects(folder / "real" / "templates", part, 1, seed=seed)
+        provenance = f"real surveys in {folder.name}" + (
             f", {len(fits)} objects made from published fits" if len(fits) else ""
         )
-        return join([sky.take(sky.part == side), fits]), place
+        return join([sky.take(sky.part == part), fits]), provenance
     nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
     rows = [
         SkyObject(
@@ -149,23 +149,23 @@ def _origins(folder: Path | None, seed: int) -> tuple[SurveySample, str]:
             wavelength=nanometres[drawn.band], label=ELASTICC.names.index(drawn.class_name), quality="simulated",
             z=drawn.redshift if drawn.redshift > GALACTIC else np.nan, names=(drawn.object_id,),
         )
-        for drawn in simulate_objects(SIMULATED_OF_A_CLASS, seed + 1)
+        for drawn in simulate_objects(SIMULATED_PER_CLASS, seed + 1)
     ]  # fmt: skip
     return collect(rows), "simulated objects: no real origins were given"
 
 
-def refit(bundle: Bundle, answers: SkyAnswers, views: SurveySample) -> tuple[PredictionSets, Novelty | None]:
-    """Thresholds of the sets, and the novelty that `FALSE_ALARMS` of the views exceed, never lower than it was."""
+def refit(bundle: Bundle, predictions: SkyPredictions, views: SurveySample) -> tuple[PredictionSets, Novelty | None]:
+    """Refit the thresholds of the prediction sets and of novelty (`FALSE_ALARMS`); the latter is never lowered."""
     detections_N = views.count(views.detected)
     object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
-    fitted = fit_sets(answers.probabilities_NC, views.label, detections_N, object_N).sets
+    fitted = fit_sets(predictions.probabilities_NC, views.label, detections_N, object_N).sets
     sets = fitted.model_copy(update={"split": "views through the survey that it was adapted to"})
     novelty = bundle.manifest.novelty
-    if novelty is not None and np.isfinite(answers.novelty_N).all():
-        level = max(novelty.threshold, float(np.quantile(answers.novelty_N, 1.0 - FALSE_ALARMS)))
+    if novelty is not None and np.isfinite(predictions.novelty_N).all():
+        level = max(novelty.threshold, float(np.quantile(predictions.novelty_N, 1.0 - FALSE_ALARMS)))
         changed: dict[str, Any] = {
             "threshold": min(level, 1.0),
-            "false_alarm_rate": float((answers.novelty_N > level).mean()),
+            "false_alarm_rate": float((predictions.novelty_N > level).mean()),
             "by_detections": {},
             "split": sets.split,
             "objects": len(views),
@@ -177,7 +177,7 @@ def refit(bundle: Bundle, answers: SkyAnswers, views: SurveySample) -> tuple[Pre
 def _write(
     bundle: Bundle, out: Path, sets: PredictionSets, novelty: Novelty | None, version: str | None, how: dict[str, Any]
 ) -> Bundle:
-    """Copy the bundle and write its new manifest; the graph and its golden outputs stay what they were."""
+    """Copy the bundle and write its new manifest; graph and golden outputs are unchanged."""
     shutil.copytree(bundle.path, out, dirs_exist_ok=True)
     old = bundle.manifest
     major, minor, patch = old.version.split(".")
@@ -194,27 +194,27 @@ def _dumped(update: dict[str, Any]) -> dict[str, Any]:
     return {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in update.items()}
 
 
-def _measured(path: Path, views: SurveySample) -> dict[str, Any]:
-    """Scores of a bundle on views, whole and by number of detections."""
-    answers = ask_bundle(path, views, "nothing")
-    detections_N: NDArray[np.int64] = views.count(views.detected)[answers.rows_N]
-    label_N = views.label[answers.rows_N]
-    whole = summary(answers, label_N)
+def _scores(path: Path, views: SurveySample) -> dict[str, Any]:
+    """Return the scores of a bundle on views, overall and by number of detections."""
+    predictions = predict_bundle(path, views, "nothing")
+    detections_N: NDArray[np.int64] = views.count(views.detected)[predictions.rows_N]
+    label_N = views.label[predictions.rows_N]
+    whole = summary(predictions, label_N)
     few = {
-        f"{low} to {high} detections": _sets_only(answers.take(here), label_N[here])
+        f"{low} to {high} detections": _sets_only(predictions.take(here), label_N[here])
         for low, high in ((0, 4), (5, 9), (10, 19), (20, 10**9))
         if (here := (detections_N >= low) & (detections_N <= high)).any()
     }
     return {**whole, "by detections": few}
 
 
-def _sets_only(answers: SkyAnswers, label_N: NDArray[np.int64]) -> dict[str, Any]:
-    scores = summary(answers, label_N)
+def _sets_only(predictions: SkyPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
+    scores = summary(predictions, label_N)
     return {name: scores[name] for name in ("objects", "top_1", "coverage", "size", "withheld", "sure_and_wrong")}
 
 
-def _looks(library: Library) -> dict[str, Any]:
-    """Return figures of the survey's cadence."""
+def _cadence_figures(library: CadenceLibrary) -> dict[str, Any]:
+    """Return statistics of the survey's cadences."""
     sky = library.sky
     return {
         "curves": len(library.rows[SURVEY]),

@@ -1,13 +1,13 @@
 """Origins: models of the flux of an object at any time and wavelength, fitted to its points, for re-observation.
 
-- `Event`: a transient. A Gaussian process within the points; before them a fireball from zero flux (or the points, if
-  they start near zero); after them an exponential tail with the last slope. An active nucleus (``steady``) is a process
-  around a mean, without extrapolation.
-- `training.reobserve.pulses` has periodic variables and flares.
-- `Colours`: the ratio of flux between two wavelengths, to extrapolate to unobserved wavelengths: the flux at the edge
-  times the ratio of a spectral template of the class at that phase; without templates, a power law with an index of the
-  class (`SLOPES`, of flux density per hertz, with scatter), drawn once per view. Constant flux would make supernovae
-  grey, and a missing band would reveal the survey.
+- `Event`: a transient. A Gaussian process within the points; before them a fireball from zero flux (or zero flux, if
+  the points start near it); after them an exponential tail with the last slope. An active nucleus (``steady``) is a
+  process around a mean, without extrapolation.
+- Periodic variables and flares are in `training.reobserve.pulses`.
+- `Colours`: the ratio of flux between two wavelengths, for extrapolation to unobserved wavelengths: the flux at the
+  edge times the ratio of a spectral template of the class at that phase; without templates, a power law with an index
+  of the class (`SLOPES`, of flux density per hertz, with scatter), drawn once per view. Without it supernovae would
+  have no colour, or missing bands would reveal the survey.
 
 Poorly sampled objects are rejected: the process would smooth them, and smoothness would reveal the class.
 
@@ -33,19 +33,19 @@ MAX_POINTS: Final = 120
 WAVELENGTH_SCALES: Final = (0.25, 0.5, 1.0)
 TIME_SCALES: Final = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 AMPLITUDES: Final = (0.7, 0.35, 1.4)
-"""In units of the largest flux; the scales are chosen at the first."""
+"""In units of the largest flux; the scales are chosen with the first."""
 RELATIVE_ERROR: Final = 0.015
-"""Of flux, added to every error: zero points and filters differ between telescopes."""
+"""Fraction of flux that is added to every error, since zero points and filters differ between telescopes."""
 _JITTER: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Process:
-    """A Gaussian process fitted to the points of one object, in time and in the logarithm of wavelength.
+    """Gaussian process fitted to the points of one object, in time and in the logarithm of wavelength.
 
-    The kernel is a product of two Matern-3/2 functions (Boone 2019, AJ 158, 257, who fits PLAsTiCC so), one of days,
-    one of ln(wavelength); the mean is a constant. Scales are the best of a small grid and one step between its points,
-    then the amplitude. Cost with 100 points: some milliseconds a fit, and less for a draw at a hundred places.
+    The kernel is a product of two Matern-3/2 functions (as in Boone 2019, AJ 158, 257, for PLAsTiCC), one of days and
+    one of ln(wavelength); the mean is a constant. The scales are the best of a small grid, the time scale interpolated
+    between its points; then the amplitude is chosen. With 100 points a fit takes some milliseconds.
 
     ``time_N`` days, ``log_wavelength_N`` ln(nm), ``mean`` nJy; ``amplitude`` nJy, ``days`` and ``width`` the scales.
     """
@@ -66,10 +66,10 @@ class Process:
     def draw(
         self, time_Q: Float, log_wavelength_Q: Float, rng: np.random.Generator, largest_sd_Q: Float
     ) -> tuple[Float, Float]:
-        """One draw and the posterior standard deviation, both nJy (Q,).
+        """Return one draw and the posterior standard deviation, both nJy (Q,).
 
-        The draw's departure from the mean is scaled so that its spread nowhere exceeds ``largest_sd_Q``: what is not
-        known of a faint object must not become structure in a view with small errors.
+        The deviation from the mean is scaled so that its standard deviation does not exceed ``largest_sd_Q``. Otherwise
+        the uncertainty of a faint object would appear as structure in a view with small errors.
         """
         cross_QN = self._cross(time_Q, log_wavelength_Q)
         mean_Q = cross_QN @ self.weight_N + self.mean
@@ -82,7 +82,7 @@ class Process:
         return mean_Q + shrink_Q * (lower_QQ @ rng.standard_normal(len(time_Q))), spread_Q
 
     def spread(self, time_Q: Float, log_wavelength_Q: Float) -> Float:
-        """Posterior standard deviation, nJy (Q,)."""
+        """Return the posterior standard deviation, nJy (Q,)."""
         cross_QN = self._cross(time_Q, log_wavelength_Q)
         half_NQ = solve_triangular(self.factor_NN, cross_QN.T, lower=True, check_finite=False)
         return np.asarray(np.sqrt(np.maximum(self.amplitude**2 - (half_NQ**2).sum(0), 0.0)))
@@ -97,33 +97,33 @@ class Process:
 
 
 def fit_process(time_N: Float, log_wavelength_N: Float, flux_N: Float, error_N: Float, mean: float = 0.0) -> Process:
-    """Fit amplitude and time scale to points, nJy; more than `MAX_POINTS` must have been thinned before.
+    """Fit amplitude and scales to at most `MAX_POINTS` points, nJy.
 
     Raises
     ------
     ValueError
-        When no hyperparameters give a positive definite covariance (points that are not finite).
+        If a flux or an error is not finite.
     """
     if not (np.isfinite(flux_N).all() and np.isfinite(error_N).all()):
         raise ValueError("a process needs finite points")
     scale = float(np.abs(flux_N - mean).max()) or 1.0
     variance_N = error_N**2 + (RELATIVE_ERROR * flux_N) ** 2
     gap_NN = np.abs(time_N[:, None] - time_N[None, :])
-    apart_NN = np.abs(log_wavelength_N[:, None] - log_wavelength_N[None, :])
-    several = bool((apart_NN > 0).any())
+    separation_NN = np.abs(log_wavelength_N[:, None] - log_wavelength_N[None, :])
+    several = bool((separation_NN > 0).any())
     fits: list[tuple[float, float, float]] = []
     for width in WAVELENGTH_SCALES if several else WAVELENGTH_SCALES[-1:]:
-        colour_NN = _matern(apart_NN, width) * (AMPLITUDES[0] * scale) ** 2
+        colour_NN = _matern(separation_NN, width) * (AMPLITUDES[0] * scale) ** 2
         for days in TIME_SCALES:
             fits.append((_log_likelihood(colour_NN * _matern(gap_NN, days), variance_N, flux_N - mean), days, width))
     _, best, width = max(fits)
-    days = _between([row[0] for row in fits if row[2] == width], TIME_SCALES, best)
-    shape_NN = _matern(apart_NN, width) * _matern(gap_NN, days)
+    days = _parabola_peak([row[0] for row in fits if row[2] == width], TIME_SCALES, best)
+    shape_NN = _matern(separation_NN, width) * _matern(gap_NN, days)
     _, amplitude = max(
         (_log_likelihood(shape_NN * (share * scale) ** 2, variance_N, flux_N - mean), share * scale)
         for share in AMPLITUDES
     )
-    covariance_NN = amplitude**2 * _matern(apart_NN, width) * _matern(gap_NN, days)
+    covariance_NN = amplitude**2 * _matern(separation_NN, width) * _matern(gap_NN, days)
     covariance_NN[np.diag_indices_from(covariance_NN)] += variance_N + _JITTER * amplitude**2
     factor_NN = cholesky(covariance_NN, lower=True, check_finite=False)
     weight_N = cho_solve((factor_NN, True), flux_N - mean, check_finite=False)
@@ -145,8 +145,8 @@ def _log_likelihood(covariance_NN: Float, variance_N: Float, residual_N: Float) 
     return float(-0.5 * white_N @ white_N - np.log(np.diag(factor_NN)).sum())
 
 
-def _between(likelihood: list[float], scales: tuple[float, ...], best: float) -> float:
-    """Return the top of the parabola through the best scale and its neighbours, in the logarithm of the scale."""
+def _parabola_peak(likelihood: list[float], scales: tuple[float, ...], best: float) -> float:
+    """Return the maximum of the parabola through the best scale and its neighbours, in the logarithm of the scale."""
     at = scales.index(best)
     if at in (0, len(scales) - 1):
         return best
@@ -159,30 +159,29 @@ def _between(likelihood: list[float], scales: tuple[float, ...], best: float) ->
 
 
 ACHROMATIC: Final = frozenset(LABELS[name] for name in ("uLens", "Dwarf Novae", "M-dwarf Flare"))
-"""Classes of which one band is enough: their colours are drawn."""
-FEWEST: Final = {LABELS["KN"]: 4, LABELS["Ia"]: 10, LABELS["II"]: 8}
-"""Nightly detections that an origin needs; six in other classes."""
+"""Classes that need only one band, since their colours are drawn at random."""
+MIN_DETECTIONS: Final = {LABELS["KN"]: 4, LABELS["Ia"]: 10, LABELS["II"]: 8}
+"""Minimum number of nightly detections of an origin; six in other classes."""
 SHORT: Final = frozenset({LABELS["KN"]})
-"""Classes of which an origin may begin at its peak."""
+"""Classes whose first detection may be at the peak."""
 PEAK_MAGNITUDE: Final = {
     LABELS["Ia"]: -19.1, LABELS["91bg"]: -17.5, LABELS["Iax"]: -17.3, LABELS["Ib/c"]: -17.6, LABELS["II"]: -17.2,
     LABELS["SN-like/Other"]: -17.6, LABELS["SLSN"]: -21.0, LABELS["TDE"]: -19.5, LABELS["ILOT"]: -13.5,
 }  # fmt: skip
-"""Absolute magnitudes of maximum light that replace a distance without a redshift (Richardson+ 2014;
+"""Absolute magnitudes at maximum light, for the distance of objects without a redshift (Richardson+ 2014;
 van Velzen+ 2021; Gomez+ 2024)."""
 LARGEST_PEAK_SPREAD: Final = 0.06
-REACH: Final = 0.14
-"""Of ln(wavelength), beyond the observed filters, where the process itself is believed."""
+EDGE_MARGIN: Final = 0.14
+"""Distance in ln(wavelength) from the observed filters within which the process is used without `Colours`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
     """A transient or a nucleus; times are days from its peak, wavelengths ln(nm), both as observed at redshift ``z``.
 
-    Where the redshift is not known (``z_known``) it is one at which its class would be so bright; NaN for a nucleus.
-
-    ``first`` and ``last`` are its first and last point, ``edges`` the range of ln(wavelength) that the process knows,
-    ``rises`` whether it was caught with nothing before, so that flux must be brought to zero; ``steady`` a nucleus.
+    If the redshift is not known (``z_known``), ``z`` is estimated from the peak brightness of its class; NaN for a
+    nucleus. ``first`` and ``last`` are its first and last point, ``edges`` the range of ln(wavelength) of the process,
+    ``rises`` whether the first point has flux, so that an earlier rise from zero must be added; ``steady`` a nucleus.
     """
 
     row: int
@@ -199,15 +198,15 @@ class Event:
 
 
 def nightly(mjd: Float, wavelength: Float, flux: Float, error: Float) -> tuple[Float, Float, Float, Float]:
-    """Points of one filter and night averaged by their errors: time, wavelength, flux, error."""
+    """Average the points of each filter and night by their errors: time, wavelength, flux, error."""
     key = np.stack([np.floor(mjd * 2.0), wavelength], axis=1)
-    _, place = np.unique(key, axis=0, return_inverse=True)
-    place = place.ravel()
+    _, night = np.unique(key, axis=0, return_inverse=True)
+    night = night.ravel()
     weight = 1.0 / error**2
-    total = np.bincount(place, weight)
+    total = np.bincount(night, weight)
 
     def mean(values: Float) -> Float:
-        return np.asarray(np.bincount(place, weight * values) / total)
+        return np.asarray(np.bincount(night, weight * values) / total)
 
     return mean(mjd), mean(wavelength), mean(flux), np.sqrt(1.0 / total)
 
@@ -219,10 +218,10 @@ def event_of(sky: SurveySample, row: int) -> Event | None:
     at = sky.points(row)
     flux, error = sky.flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
     limit = sky.limit_at(at)
-    error = np.where(limit, error * 5.0 / 3.0, error)  # a limit says "below", not "zero with so small an error"
+    error = np.where(limit, error * 5.0 / 3.0, error)  # a limit is a weaker constraint than a measured zero
     mjd, wavelength, flux, error = nightly(sky.mjd[at], sky.wavelength[at].astype(np.float64), flux, error)
     significant = flux >= 5.0 * error
-    if significant.sum() < FEWEST.get(label, 6) or _bands_seen(wavelength, significant | steady) < (
+    if significant.sum() < MIN_DETECTIONS.get(label, 6) or _bands_seen(wavelength, significant | steady) < (
         1 if label in ACHROMATIC else 2
     ):
         return None
@@ -233,23 +232,23 @@ def event_of(sky: SurveySample, row: int) -> Event | None:
     days, wave = mjd[chosen] - peak_mjd, np.log(wavelength[chosen])
     mean = float(np.average(flux[chosen])) if steady else 0.0
     process = fit_process(days, wave, flux[chosen], error[chosen], mean)
-    return _placed(sky, row, process, days[significant[chosen]], steady)
+    return _aligned_to_peak(sky, row, process, days[significant[chosen]], steady)
 
 
-def _assumed(modulus: float) -> float:
-    """Return the redshift of a distance modulus, within 0.004 and 1.5."""
+def _redshift_of_modulus(modulus: float) -> float:
+    """Return the redshift of a distance modulus, between 0.004 and 1.5."""
     z = np.exp(np.linspace(np.log(0.004), np.log(1.5), 300))
     return float(np.interp(modulus, distance_modulus(z), z))
 
 
 def _bands_seen(wavelength: Float, counts_N: NDArray[np.bool_]) -> int:
-    """Return filters with two points that count."""
+    """Return the number of filters with two of the flagged points."""
     _, counts = np.unique(wavelength[counts_N], return_counts=True)
     return int((counts >= 2).sum())
 
 
 def _thin(mjd: Float, flux: Float, error: Float, peak: float, steady: bool) -> NDArray[np.intp]:
-    """Rows to fit: around the event, the surest where there are too many."""
+    """Return the rows to fit: at most `MAX_POINTS`, preferring points close to the peak and significant ones."""
     window = np.abs(mjd - peak) < 400.0 if steady else (mjd > peak - 150.0) & (mjd < peak + 400.0)
     rows = np.flatnonzero(window)
     if len(rows) <= MAX_POINTS:
@@ -260,8 +259,8 @@ def _thin(mjd: Float, flux: Float, error: Float, peak: float, steady: bool) -> N
     return np.sort(rows[np.argsort(-near, kind="stable")[:MAX_POINTS]])
 
 
-def _placed(sky: SurveySample, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
-    """Return the event with its times counted from the peak of the process; None when the peak is not well known."""
+def _aligned_to_peak(sky: SurveySample, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
+    """Return the event with times relative to the peak of the process; None if the peak is too uncertain."""
     label = int(sky.label[row])
     waves = np.unique(np.round(process.log_wavelength_N, 3))
     middle = float(waves[np.argmin(np.abs(waves - np.log(640.0)))])
@@ -286,10 +285,11 @@ def _placed(sky: SurveySample, row: int, process: Process, seen_days: Float, ste
     z = float(sky.z[row])
     z_known = np.isfinite(z) and z > 0
     if not z_known and label in PEAK_MAGNITUDE:
-        z = _assumed(float(magnitude_of(top)) - PEAK_MAGNITUDE[label])
+        z = _redshift_of_modulus(float(magnitude_of(top)) - PEAK_MAGNITUDE[label])
     return Event(
         row, label, z, z_known, shifted, top, start, float(shifted.time_N.max()),
-        (float(waves.min()) - REACH, float(waves.max()) + REACH), not steady and at_start > 0.05 * top, steady,
+        (float(waves.min()) - EDGE_MARGIN, float(waves.max()) + EDGE_MARGIN), not steady and at_start > 0.05 * top,
+        steady,
     )  # fmt: skip
 
 
@@ -297,12 +297,13 @@ SLOPES: Final[dict[str, tuple[float, float]]] = {
     "AGN": (-0.3, 0.5), "Dwarf Novae": (-0.4, 0.4), "uLens": (1.2, 0.9), "M-dwarf Flare": (-1.8, 0.5),
     "TDE": (-1.3, 0.5), "SLSN": (0.0, 0.6), "KN": (2.0, 1.5),
 }  # fmt: skip
-"""d ln(F_nu) / d ln(wavelength): nuclei after Vanden Berk+ 2001, outbursts and flares of hot discs and plasma (6,000 to
-15,000 K), lenses as their mostly late-type stars, TDEs of some 20,000 K (van Velzen+ 2021)."""
-FURTHEST: Final = {True: 0.45, False: 0.30}
+"""Centre and scatter of d ln(F_nu) / d ln(wavelength): nuclei after Vanden Berk+ 2001, outbursts and flares of hot
+discs and plasma (6,000 to 15,000 K), lenses like their mostly late-type sources, TDEs of some 20,000 K (van Velzen+
+2021)."""
+MAX_EXTRAPOLATION: Final = {True: 0.45, False: 0.30}
 """Largest extrapolation in ln(wavelength), with a template (True) or a slope."""
-ANYWHERE: Final = frozenset({"Dwarf Novae", "uLens", "M-dwarf Flare"})
-"""Classes mostly seen in one band, whose colours are a slope everywhere."""
+SLOPE_ONLY: Final = frozenset({"Dwarf Novae", "uLens", "M-dwarf Flare"})
+"""Classes mostly observed in one band, whose colours are a slope at all wavelengths."""
 
 _FILES: Final = {
     "Ia": (("sed_ia_91bg.npz", "hsiao_v3", 0.0),),
@@ -313,10 +314,10 @@ _FILES: Final = {
         for name in ("CSP-2004fe", "CSP-2004gq", "SDSS-004012", "SDSS-013195", "SDSS-017548", "SNLS-04D4jv")
     ),
 }
-FAINTEST: Final = 3e-3
+MIN_FRACTION: Final = 3e-3
 """Fraction of the largest flux of a spectrum below which a series is ignored."""
 _SMOOTHING: Final = 60
-"""Samples of 10 A that a filter is taken to be wide."""
+"""Width of a filter in samples of 10 A."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -328,7 +329,7 @@ class SpectralSeries:
     log_flux_DW: Float
 
     def at(self, days_Q: Float, log_wavelength_Q: Float) -> Float:
-        """ln(F_nu), bilinear, the ends of the grid beyond them."""
+        """Return ln(F_nu) by bilinear interpolation, constant outside the grid."""
         day = np.interp(days_Q, self.days_D, np.arange(len(self.days_D)))
         wave = np.interp(log_wavelength_Q, self.log_wavelength_W, np.arange(len(self.log_wavelength_W)))
         d, w = np.minimum(day.astype(int), len(self.days_D) - 2), np.minimum(wave.astype(int), self.width - 2)
@@ -346,16 +347,16 @@ class SpectralSeries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Colours:
-    """Spectral series by class index; classes without one have a slope, or nothing."""
+    """Spectral series by class index; other classes have a slope, or neither."""
 
     series: dict[int, tuple[SpectralSeries, ...]]
 
-    def furthest(self, label: int) -> float:
-        """Return how far outside the observed wavelengths an object of a class may be extrapolated."""
-        return 1.5 if ELASTICC.names[label] in ANYWHERE else FURTHEST[label in self.series]
+    def max_extrapolation(self, label: int) -> float:
+        """Return the largest extrapolation of a class beyond the observed wavelengths, in ln(wavelength)."""
+        return 1.5 if ELASTICC.names[label] in SLOPE_ONLY else MAX_EXTRAPOLATION[label in self.series]
 
     def draw(self, label: int, rng: np.random.Generator) -> "ColourContinuation":
-        """Return the colour of one view."""
+        """Draw the colour of one view."""
         if label in self.series:
             choices = self.series[label]
             return ColourContinuation(choices[rng.integers(len(choices))], 0.0)
@@ -365,25 +366,25 @@ class Colours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColourContinuation:
-    """Continuation of one view beyond the edges: by a series, by a slope, or (slope NaN) by the object's own slope."""
+    """Extrapolation of one view beyond the edges: by a series, a slope, or (slope NaN) the slope of the process."""
 
     series: SpectralSeries | None
     slope: float
 
     def log_ratio(self, rest_days_Q: Float, inside_Q: Float, outside_Q: Float) -> Float:
-        """Ln of the flux at ``outside_Q`` over that at ``inside_Q``, ln(nm) in the rest frame; NaN where unknown."""
+        """Return ln of the flux ratio of ``outside_Q`` to ``inside_Q``, ln(nm) in the rest frame; NaN if unknown."""
         if self.series is not None:
             return self.series.at(rest_days_Q, outside_Q) - self.series.at(rest_days_Q, inside_Q)
         return self.slope * (outside_Q - inside_Q)
 
 
 def no_templates() -> Colours:
-    """Colours from the slopes of the classes alone."""
+    """Return colours from the slopes of the classes only."""
     return Colours({})
 
 
 def read_colours(folder: Path | None) -> Colours:
-    """Spectral series in ``folder`` (``real/templates``); what is not there is done without."""
+    """Read the spectral series in ``folder`` (``real/templates``); missing files are skipped."""
     series_by_label: dict[int, tuple[SpectralSeries, ...]] = {}
     if folder is not None:
         for name, files in _FILES.items():
@@ -405,7 +406,7 @@ def _read(path: Path, key: str, peak: float) -> SpectralSeries | None:
     density = smooth * angstrom**2  # per hertz
     lit = density.max(axis=1) > 0.0
     relative = density[lit] / density[lit].max(axis=1, keepdims=True)
-    usable = ((relative > FAINTEST).mean(axis=0) > 0.9) & (angstrom >= 2000.0) & (angstrom <= 11_500.0)
+    usable = ((relative > MIN_FRACTION).mean(axis=0) > 0.9) & (angstrom >= 2000.0) & (angstrom <= 11_500.0)
     columns = np.flatnonzero(usable)[::10]
-    log_flux = np.log(np.maximum(relative[:, columns], FAINTEST))
+    log_flux = np.log(np.maximum(relative[:, columns], MIN_FRACTION))
     return SpectralSeries(days[lit], np.log(angstrom[columns] / 10.0), log_flux)

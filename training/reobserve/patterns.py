@@ -1,12 +1,12 @@
-"""Patterns: real sequences of visits of surveys, with bands, errors and limits.
+"""Cadences: real sequences of visits of surveys, with bands, errors and limits.
 
 Notable:
 
-- a pattern has the visits of one real object, without its class. A survey that publishes detections only has no visits
-  before and after: its sequence is tiled in time, so that long events are not truncated;
-- errors grow with flux. For each survey and band the running median of ln(error) against ln(flux) is kept, and used as
-  a ratio: an error at another flux is the pattern's own error times the ratio of the survey's medians;
-- published limits stay limits only at visits that were limits.
+- a cadence has the visits of one real object, without its class. A survey that publishes detections only has no visits
+  before and after, so its sequence is tiled in time to cover long events;
+- errors grow with flux. For each survey and band the running median of ln(error) against ln(flux) is stored. The error
+  at another flux is the error of the cadence times the ratio of these medians;
+- upper limits are only published at visits that had an upper limit.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import BANDS
-from nightjar_alerts.training.sky.readers import MEASURE_ONLY
+from nightjar_alerts.training.sky.readers import EVALUATION_ONLY
 from nightjar_alerts.training.sky.record import SurveySample
 
 Float = NDArray[np.float64]
@@ -26,45 +26,45 @@ FAMILIES: Final = {
     "cfa3": "lowz", "cfa124": "lowz", "csp_dr3": "lowz", "kait": "lowz", "loss": "lowz",
     "ogle_dn": "ogle", "ogle_ews2025": "ogle", "ogle2_ulens": "ogle", "crts_mantra": "catalina", "css": "catalina",
 }  # fmt: skip
-"""Sources that are one survey as far as looking is concerned."""
+"""Sources whose cadences belong to one survey."""
 ONE_BAND: Final = frozenset({"ogle", "catalina", "gaia_alerts", "asas_dsct"})
-NO_PATTERNS: Final = frozenset({"osc", "at2017gfo", "slsne", "crater2_decam", "asas_dsct"}) | MEASURE_ONLY
+NO_CADENCES: Final = frozenset({"osc", "at2017gfo", "slsne", "crater2_decam", "asas_dsct"}) | EVALUATION_ONLY
 """Compilations of many telescopes, three nights of one field, and stars brighter than any transient."""
 EXTENT: Final = 400.0
-"""Days to either side of a pattern's centre that its tiles cover."""
-TILED_SHARE: Final = 0.10
-"""A survey of which a smaller share of the measured points lies below three sigma publishes detections alone."""
+"""Days before and after the centre of a cadence that its tiles cover."""
+MIN_FAINT_SHARE: Final = 0.10
+"""A survey with a smaller share of measured points below three sigma is assumed to publish detections only."""
 
 
 def family(source: str) -> str:
-    """Return the survey a source belongs to."""
+    """Return the survey of a source."""
     return FAMILIES.get(source, source)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noise:
-    """ln(error) against ln(flux) of one survey and band, both rising."""
+    """ln(error) against ln(flux) of one survey and band, both increasing."""
 
     log_flux_K: Float
     log_error_K: Float
 
     def ratio(self, flux: Float, than: Float) -> Float:
-        """Error at one total flux over that at another (nJy)."""
+        """Return the error at total flux ``flux`` divided by that at ``than``, both nJy."""
         floor = np.exp(self.log_flux_K[0])
         return np.asarray(np.exp(self._at(np.maximum(flux, floor)) - self._at(np.maximum(than, floor))))
 
     def _at(self, flux: Float) -> Float:
-        """Linear between the knots; beyond the last errors grow as the flux does."""
+        """Return ln(error), linear between the knots; beyond the last knot errors are proportional to flux."""
         log_flux = np.log(flux)
         beyond = np.maximum(0.0, log_flux - self.log_flux_K[-1])
         return np.asarray(np.interp(log_flux, self.log_flux_K, self.log_error_K) + beyond)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pattern:
-    """The visits of one object; all P points sorted by time.
+class Cadence:
+    """The visits of one object, sorted by time.
 
-    ``flux`` is the flux of each error: total flux where the survey has it (``tells_total``).
+    ``flux`` is the flux to which each error belongs: total flux if the survey has it (``has_total_flux``).
     """
 
     survey: str
@@ -79,13 +79,13 @@ class Pattern:
     centre: float
     peak: float
     only_detections: bool
-    tells_total: bool
+    has_total_flux: bool
     z: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Library:
-    """Patterns by survey, drawn at random, and the noise of every survey and band."""
+class CadenceLibrary:
+    """Cadences by survey, and the noise of every survey and band."""
 
     sky: SurveySample
     rows: dict[str, NDArray[np.intp]]
@@ -94,16 +94,16 @@ class Library:
 
     @property
     def surveys(self) -> tuple[str, ...]:
-        """Names of the surveys that have patterns."""
+        """Names of the surveys that have cadences."""
         return tuple(self.rows)
 
-    def draw(self, survey: str, rng: np.random.Generator) -> Pattern:
-        """Draw a pattern of a survey."""
+    def draw(self, survey: str, rng: np.random.Generator) -> Cadence:
+        """Draw a cadence of a survey."""
         rows = self.rows[survey]
-        return self.pattern(survey, int(rows[rng.integers(len(rows))]), rng)
+        return self.cadence(survey, int(rows[rng.integers(len(rows))]), rng)
 
-    def pattern(self, survey: str, row: int, rng: np.random.Generator) -> Pattern:
-        """Return the visits of object ``row``, tiled where the survey publishes detections alone."""
+    def cadence(self, survey: str, row: int, rng: np.random.Generator) -> Cadence:
+        """Return the visits of object ``row``, tiled if the survey publishes detections only."""
         sky, at = self.sky, self.sky.points(row)
         order = np.argsort(sky.mjd[at], kind="stable")
         mjd, flux = sky.mjd[at][order], sky.flux[at][order].astype(np.float64)
@@ -112,63 +112,66 @@ class Library:
         limit = sky.limit_at(at)[order]
         top = int(np.argmax(np.where(limit, -np.inf, flux - 0.8 * error)))
         tiles = self.only_detections[survey]
-        place = np.arange(len(mjd))
+        index = np.arange(len(mjd))
         days = mjd.copy()
         if tiles:
-            days, place = _tile(mjd, float(mjd[top]), rng)
-        return Pattern(
-            survey=survey, row=row, mjd=days, band=sky.band[at][order][place],
-            log_wavelength=np.log(sky.wavelength[at][order][place].astype(np.float64)),
-            foreign=sky.foreign[at][order][place], flux=np.where(np.isfinite(total), total, np.abs(flux))[place],
-            error=error[place], limit=limit[place], centre=float(mjd[top]),
+            days, index = _tile(mjd, float(mjd[top]), rng)
+        return Cadence(
+            survey=survey, row=row, mjd=days, band=sky.band[at][order][index],
+            log_wavelength=np.log(sky.wavelength[at][order][index].astype(np.float64)),
+            foreign=sky.foreign[at][order][index], flux=np.where(np.isfinite(total), total, np.abs(flux))[index],
+            error=error[index], limit=limit[index], centre=float(mjd[top]),
             peak=_peak(flux, error, top, varies=bool(np.isfinite(total).any())), only_detections=tiles,
-            tells_total=bool(np.isfinite(total).any()), z=float(sky.z[row]),
+            has_total_flux=bool(np.isfinite(total).any()), z=float(sky.z[row]),
         )  # fmt: skip
 
-    def errors(self, pattern: Pattern, total_flux: Float, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Float:
-        """Errors of a pattern's points ``rows`` if the total flux there were another, nJy."""
-        errors, band, was = pattern.error[rows].copy(), pattern.band[rows], pattern.flux[rows]
+    def errors(self, cadence: Cadence, total_flux: Float, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Float:
+        """Return the errors of the points ``rows`` of a cadence for another total flux, nJy."""
+        errors, band, flux = cadence.error[rows].copy(), cadence.band[rows], cadence.flux[rows]
         for number in np.unique(band):
-            noise = self.noise.get((pattern.survey, int(number)))
+            noise = self.noise.get((cadence.survey, int(number)))
             if noise is not None:
-                here = band == number
-                errors[here] *= noise.ratio(np.abs(total_flux[here]), was[here])
+                in_band = band == number
+                errors[in_band] *= noise.ratio(np.abs(total_flux[in_band]), flux[in_band])
         return errors
 
 
 def _peak(flux: Float, error: Float, top: int, *, varies: bool) -> float:
-    """Brightness that a pattern was made at, nJy; of a variable the largest change, whichever way."""
-    sure = np.abs(flux) - 0.8 * error if varies else flux[top] - 0.8 * error[top]
-    return float(max(np.max(sure), 3.0 * error[top]))
+    """Return the peak flux of a cadence's object, nJy; the largest change of either sign for a variable."""
+    lower_bound = np.abs(flux) - 0.8 * error if varies else flux[top] - 0.8 * error[top]
+    return float(max(np.max(lower_bound), 3.0 * error[top]))
 
 
 def _tile(mjd: Float, peak: float, rng: np.random.Generator) -> tuple[Float, NDArray[np.intp]]:
-    """Repeat a sequence of visits before and after itself until `EXTENT` days around its peak are covered."""
+    """Repeat a sequence of visits until `EXTENT` days before and after its peak are covered.
+
+    Returns times with jitter, and the index of each visit in the original sequence.
+    """
     span = float(mjd[-1] - mjd[0])
     gaps = np.diff(np.unique(np.floor(mjd)))
     gap = float(np.median(gaps)) if len(gaps) else 3.0
     step = max(span + min(gap, 10.0), 5.0)
     copies = int(min(np.ceil(EXTENT / step), 30))
     days = np.concatenate([mjd + number * step for number in range(-copies, copies + 1)])
-    place = np.tile(np.arange(len(mjd)), 2 * copies + 1)
-    own = np.repeat(np.arange(-copies, copies + 1) == 0, len(mjd))
-    days = np.where(own, days, days + rng.uniform(-0.2, 0.2, len(days)))
+    index = np.tile(np.arange(len(mjd)), 2 * copies + 1)
+    is_original = np.repeat(np.arange(-copies, copies + 1) == 0, len(mjd))
+    days = np.where(is_original, days, days + rng.uniform(-0.2, 0.2, len(days)))
     near = np.abs(days - peak) <= EXTENT
     order = np.argsort(days[near], kind="stable")
-    return days[near][order], place[near][order]
+    return days[near][order], index[near][order]
 
 
 def build_library(
     sky: SurveySample, rows: NDArray[np.bool_] | None = None, name: Callable[[str], str] = family
-) -> Library:
-    """Patterns of the objects ``rows`` (a mask; default all) of ``sky``, of surveys that can serve as patterns.
+) -> CadenceLibrary:
+    """Return the cadences of the objects ``rows`` (a mask; default: all) of ``sky``, without those of `NO_CADENCES`.
 
     Parameters
     ----------
-    name : survey of a source, by default its `family`.
+    name : function from source to survey; default: `family`.
     """
     usable = np.ones(len(sky), dtype=np.bool_) if rows is None else rows.copy()
-    usable &= (sky.lengths >= 5) & (sky.count(~sky.limit) >= 3) & ~np.isin(sky.source, sorted(NO_PATTERNS))
+    usable &= (sky.lengths >= 5) & (sky.count(~sky.limit) >= 3) & ~np.isin(sky.source, sorted(NO_CADENCES))
     survey = np.array([name(str(source)) for source in sky.source], dtype=np.str_)
     rows_by_survey = {str(key): np.flatnonzero(usable & (survey == key)) for key in np.unique(survey[usable])}
     noise, only = {}, {}
@@ -178,21 +181,21 @@ def build_library(
         total = sky.total_flux[points]
         variable = bool(np.isfinite(total).any())
         faint = np.abs(sky.flux[points]) < 3.0 * sky.flux_err[points]
-        only[key] = not variable and float(faint.mean()) < TILED_SHARE
+        only[key] = not variable and float(faint.mean()) < MIN_FAINT_SHARE
         flux = np.where(np.isfinite(total), total, np.abs(sky.flux[points])).astype(np.float64)
         for number in range(len(BANDS)):
             here = sky.band[points] == number
             if here.sum() >= 60:
                 noise[key, number] = _noise(flux[here], sky.flux_err[points][here].astype(np.float64))
-    return Library(sky, rows_by_survey, noise, only)
+    return CadenceLibrary(sky, rows_by_survey, noise, only)
 
 
 def _noise(flux: Float, error: Float) -> Noise:
-    """Return running medians in twelve quantiles of flux, made to rise."""
+    """Return medians in twelve quantiles of flux, made monotonic."""
     flux = np.maximum(flux, np.median(error))
     edges = np.quantile(flux, np.linspace(0, 1, 13))
-    place = np.clip(np.searchsorted(edges, flux, side="right") - 1, 0, 11)
-    filled = [number for number in range(12) if (place == number).any()]
-    log_flux = np.array([np.log(np.median(flux[place == number])) for number in filled])
-    log_error = np.array([np.log(np.median(error[place == number])) for number in filled])
+    quantile = np.clip(np.searchsorted(edges, flux, side="right") - 1, 0, 11)
+    filled = [number for number in range(12) if (quantile == number).any()]
+    log_flux = np.array([np.log(np.median(flux[quantile == number])) for number in filled])
+    log_error = np.array([np.log(np.median(error[quantile == number])) for number in filled])
     return Noise(log_flux, np.maximum.accumulate(log_error))

@@ -1,8 +1,8 @@
 """Periodic variables as folded light curves, and flares of M dwarfs from fits to real ones.
 
-A `Pulse` keeps one shape of magnitude against phase with an amplitude and a mean for every band. Unobserved
-bands get the colours and amplitude ratios of the class (`COLOURS`, `AMPLITUDES`) with scatter, since missing filters
-would reveal the survey.
+A `Pulse` has one shape of magnitude against phase, with an amplitude and a mean for every band. Unobserved bands get
+the colours and amplitude ratios of the class (`COLOURS`, `AMPLITUDES`) with scatter, since missing filters would reveal
+the survey.
 """
 
 from dataclasses import dataclass
@@ -34,15 +34,16 @@ COLOUR_SCATTER: Final = {
     LABELS["EB"]: 0.30,
 }
 AMPLITUDES: Final = np.array([0.95, 1.00, 0.72, 0.58, 0.53, 0.52])
-"""Of pulsating stars, against g (Sesar+ 2010; Y as z)."""
+"""Amplitudes of pulsating stars relative to g (Sesar+ 2010; Y as z)."""
 PERIODS: Final = {LABELS["RR Lyrae"]: (0.27, 0.85), LABELS["Cepheid"]: (1.0, 40.0), LABELS["Delta Scuti"]: (0.04, 0.25),
                   LABELS["EB"]: (0.25, 8.0)}  # fmt: skip
 SWINGS: Final = {LABELS["RR Lyrae"]: (0.4, 1.3), LABELS["Cepheid"]: (0.3, 1.2), LABELS["Delta Scuti"]: (0.05, 0.6),
                  LABELS["EB"]: (0.1, 1.2)}  # fmt: skip
-"""Days, and magnitudes in g, of made-up variables (Catelan and Smith 2015, Pulsating Stars; Prsa+ 2011)."""
-FEWEST: Final = 20
+"""Period range in days, and amplitude range in g, of synthetic variables (Catelan and Smith 2015, Pulsating Stars;
+Prsa+ 2011)."""
+MIN_POINTS: Final = 20
 EXPLAINED: Final = 0.5
-"""Share of the scatter that the folded curve must explain: else the period is not the one that shows."""
+"""Minimum fraction of the scatter that the folded light curve explains; otherwise the period is taken to be wrong."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,16 +61,16 @@ class Pulse:
     shape_K: Float
 
     def magnitude(self, phase_Q: Float, band_Q: NDArray[np.int8]) -> Float:
-        """AB magnitude, (Q,)."""
+        """Return the AB magnitude, (Q,)."""
         shape_Q = fourier_basis(phase_Q, len(self.shape_K) // 2) @ self.shape_K
         return np.asarray(self.mean_B[band_Q] + self.amplitude_B[band_Q] * shape_Q)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flare:
-    """A flare: flux above the quiescent star, nJy, at days ``days_K`` in every band (B, K); zero outside them.
+    """A flare: flux above the quiescent star, nJy, at days ``days_K`` in every band (B, K); zero outside these days.
 
-    ``bright`` is the range of days in which it has half of its largest flux.
+    ``bright`` is the range of days with at least half of the largest flux.
     """
 
     row: int
@@ -80,33 +81,33 @@ class Flare:
     bright: tuple[float, float]
 
     def flux(self, days_Q: Float, band_Q: NDArray[np.int8]) -> Float:
-        """Flux above the quiescent star, nJy (Q,)."""
+        """Return the flux above the quiescent star, nJy (Q,)."""
         flux_Q = np.zeros(len(days_Q))
         for number in np.unique(band_Q):
-            here = band_Q == number
-            flux_Q[here] = np.interp(days_Q[here], self.days_K, self.flux_BK[number], left=0.0, right=0.0)
+            in_band = band_Q == number
+            flux_Q[in_band] = np.interp(days_Q[in_band], self.days_K, self.flux_BK[number], left=0.0, right=0.0)
         return flux_Q
 
 
 def fourier_basis(phase_Q: Float, order: int) -> Float:
-    """cos, sin of the harmonics 1 to ``order``, (Q, 2 order)."""
+    """Return cosine and sine of the harmonics 1 to ``order``, (Q, 2 order)."""
     angle = 2.0 * np.pi * phase_Q[:, None] * np.arange(1, order + 1)
     return np.asarray(np.stack([np.cos(angle), np.sin(angle)], axis=2).reshape(len(phase_Q), 2 * order))
 
 
 def pulse_of(sky: SurveySample, row: int, rng: np.random.Generator) -> Pulse | None:
-    """Return the folded light curve of object ``row``; None without period, total flux or a curve that explains it."""
+    """Return the folded light curve of object ``row``; None without period or total flux, or if the fit is poor."""
     at, period = sky.points(row), float(sky.period[row])
     total, error = sky.total_flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
     ok = np.isfinite(total) & (total > 3.0 * error)
-    if not np.isfinite(period) or period <= 0 or ok.sum() < FEWEST:
+    if not np.isfinite(period) or period <= 0 or ok.sum() < MIN_POINTS:
         return None
     magnitude, sigma = magnitude_of(total[ok]), 1.0857 * error[ok] / total[ok]
     band, phase = sky.band[at][ok], sky.mjd[at][ok] / period % 1.0
-    best = int(np.argmax([((1 / (sigma[band == b] + 0.02)) ** 2).sum() if (band == b).sum() >= FEWEST else -1
+    best = int(np.argmax([((1 / (sigma[band == b] + 0.02)) ** 2).sum() if (band == b).sum() >= MIN_POINTS else -1
                           for b in range(len(BANDS))]))  # fmt: skip
     here = band == best
-    if here.sum() < FEWEST:
+    if here.sum() < MIN_POINTS:
         return None
     shape = _shape(phase[here], magnitude[here], sigma[here])
     if shape is None:
@@ -117,13 +118,13 @@ def pulse_of(sky: SurveySample, row: int, rng: np.random.Generator) -> Pulse | N
         mine = band == number
         if mine.sum() >= 6:
             curve = fourier_basis(phase[mine], len(coefficients) // 2) @ coefficients
-            mean_B[number], amplitude_B[number] = _line(curve, magnitude[mine], sigma[mine], amplitude)
+            mean_B[number], amplitude_B[number] = _band_fit(curve, magnitude[mine], sigma[mine], amplitude)
     label = int(sky.label[row])
-    return Pulse(row, label, period, *_completed(mean_B, amplitude_B, label, rng), coefficients)
+    return Pulse(row, label, period, *_fill_bands(mean_B, amplitude_B, label, rng), coefficients)
 
 
 def _shape(phase: Float, magnitude: Float, sigma: Float) -> tuple[Float, float] | None:
-    """Harmonics of the best band, scaled to a range of 1, and the amplitude; None where they explain too little."""
+    """Fit the harmonics of the best band, scaled to a range of 1, and the amplitude; None if the fit is poor."""
     order = int(np.clip(len(phase) // 10, 2, 10))
     weight = 1.0 / (sigma + 0.02)
     centre = float(np.average(magnitude, weights=weight**2))
@@ -142,8 +143,8 @@ def _shape(phase: Float, magnitude: Float, sigma: Float) -> tuple[Float, float] 
     return np.asarray(coefficients / amplitude, dtype=np.float64), amplitude
 
 
-def _line(curve: Float, magnitude: Float, sigma: Float, amplitude: float) -> tuple[float, float]:
-    """Mean and amplitude of one band, the amplitude held near that of the best band where points are few."""
+def _band_fit(curve: Float, magnitude: Float, sigma: Float, amplitude: float) -> tuple[float, float]:
+    """Fit mean and amplitude of one band; the amplitude is regularised towards 0.8 times that of the best band."""
     weight = 1.0 / (sigma + 0.02) ** 2
     middle = float(np.average(curve, weights=weight))
     pull = 0.02 * float(weight.sum())
@@ -152,8 +153,8 @@ def _line(curve: Float, magnitude: Float, sigma: Float, amplitude: float) -> tup
     return float(np.average(magnitude, weights=weight)) - fitted * middle, fitted
 
 
-def _completed(mean_B: Float, amplitude_B: Float, label: int, rng: np.random.Generator) -> tuple[Float, Float]:
-    """Bands that were not observed, by the colours and amplitude ratios of the class."""
+def _fill_bands(mean_B: Float, amplitude_B: Float, label: int, rng: np.random.Generator) -> tuple[Float, Float]:
+    """Fill mean and amplitude of unobserved bands by the colours and amplitude ratios of the class."""
     steps = np.array(COLOURS[label]) + COLOUR_SCATTER[label] * rng.standard_normal(5)
     offset_B = -np.concatenate(([0.0], np.cumsum(steps)))
     ratio_B = np.ones(len(BANDS)) if label == LABELS["EB"] else AMPLITUDES
@@ -164,8 +165,8 @@ def _completed(mean_B: Float, amplitude_B: Float, label: int, rng: np.random.Gen
     return mean, np.where(np.isfinite(amplitude_B), amplitude_B, guessed)
 
 
-def made_up_pulses(label: int, number: int, rng: np.random.Generator) -> list[Pulse]:
-    """Return periodic variables with shapes and periods of their class, for use without observed ones."""
+def synthetic_pulses(label: int, number: int, rng: np.random.Generator) -> list[Pulse]:
+    """Return synthetic periodic variables with typical shapes and periods of a class."""
     phase = np.linspace(0.0, 1.0, 128, endpoint=False)
     pulses = []
     for _ in range(number):
@@ -182,20 +183,19 @@ def made_up_pulses(label: int, number: int, rng: np.random.Generator) -> list[Pu
         coefficients = np.linalg.lstsq(fourier_basis(phase, 8), shape - shape.mean(), rcond=None)[0]
         coefficients /= np.ptp(fourier_basis(phase, 8) @ coefficients)
         swing = float(np.exp(rng.uniform(*np.log(SWINGS[label]))))
-        nothing = np.full(len(BANDS), np.nan)
-        mean, amplitude = nothing.copy(), nothing.copy()
+        mean, amplitude = np.full(len(BANDS), np.nan), np.full(len(BANDS), np.nan)
         mean[1], amplitude[1] = 19.0, swing
-        pulses.append(Pulse(-1, label, period, *_completed(mean, amplitude, label, rng), coefficients))
+        pulses.append(Pulse(-1, label, period, *_fill_bands(mean, amplitude, label, rng), coefficients))
     return pulses
 
 
 def _eclipse(phase: Float, middle: float, width: float) -> Float:
-    away = np.abs((phase - middle + 0.5) % 1.0 - 0.5)
-    return np.asarray(np.exp(-0.5 * (away / width) ** 4))
+    distance = np.abs((phase - middle + 0.5) % 1.0 - 0.5)
+    return np.asarray(np.exp(-0.5 * (distance / width) ** 4))
 
 
 def read_flares(path: Path) -> list[tuple[str, Flare]]:
-    """Flares of the library of M-dwarf models with the name of each star; nothing where there is no such file."""
+    """Read the flares of a library of M-dwarf models with the name of each star; empty if the file does not exist."""
     if not path.exists():
         return []
     flares = []

@@ -3,17 +3,16 @@
 Each is a noise-free light curve in all six bands at the redshift of the fitted object or close to it, used as an origin
 for re-observation:
 
-- superluminous supernovae by the magnetar model with the parameters of Gomez et al. (2024): spin-down (Kasen & Bildsten
-  2010) and nickel, diffusion with leakage (Arnett 1982; Wang et al. 2015), a photosphere that recedes at a floor of
+- superluminous supernovae: the magnetar model with the parameters of Gomez et al. (2024): spin-down (Kasen & Bildsten
+  2010) and nickel, diffusion with leakage (Arnett 1982; Wang et al. 2015), a photosphere that recedes at a minimum
   temperature, and a blackbody cut off in the ultraviolet (Nicholl et al. 2017);
-- tidal disruption events by rise, decline and colour of those of manyTDE (van Velzen et al. 2021; Mummery et al. 2024):
+- tidal disruption events: rise, decline and colour of events in manyTDE (van Velzen et al. 2021; Mummery et al. 2024):
   a hot blackbody of almost constant temperature that rises as a Gaussian, declines exponentially and then as t^(-5/3)
   to a plateau;
-- stripped supernovae by the templates of their types (Khakpash et al. 2024) with colours of maxima of Vincenzi et al.
+- stripped supernovae: the templates of their types (Khakpash et al. 2024) with colours at maximum of Vincenzi et al.
   (2019).
 
-Classes without a file have none. An object from a fit belongs to the group of the fitted object and to its part of the
-split.
+Classes without a file are skipped. An object from a fit has the group of the fitted object and its part of the split.
 
 Legend: T days, W wavelengths.
 """
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import BANDS, NJY_ZERO_POINT, SECONDS_PER_DAY, njy_of_magnitude
 from nightjar_alerts.training.simulate.photometry import distance_modulus, host_dust, planck
-from nightjar_alerts.training.sky.load import part_of, plain
+from nightjar_alerts.training.sky.load import normalized_name, part_of
 from nightjar_alerts.training.sky.readers import WAVELENGTH
 from nightjar_alerts.training.sky.record import LABELS, SkyObject, SurveySample, collect
 
@@ -43,21 +42,21 @@ EPOCHS: Final = np.array([-60, -45, -35, -28, -22, -17, -13, -10, -7, -4, -1, 2,
                           70, 90, 120, 160, 210.0])  # fmt: skip
 """Rest-frame days from the maximum in r at which the flux is evaluated."""
 ERROR: Final = 0.01
-"""Stated error as a share of the largest flux."""
-FAINTEST: Final = 0.004
-"""Fraction of the largest flux below which nothing is evaluated."""
-WITHIN: Final = 0.5
-"""Scatter of the parameters in units of their errors; the table has no correlations."""
+"""Error as a fraction of the largest flux."""
+MIN_FRACTION: Final = 0.004
+"""Fraction of the largest flux below which points are left out."""
+PARAMETER_SCATTER: Final = 0.5
+"""Scatter of the parameters in units of their errors. Correlations are not published, so it is less than 1."""
 
 SUN: Final = 1.989e33  # g
 LIGHT: Final = 2.998e10  # cm/s
 STEFAN: Final = 5.6704e-5  # erg / (cm^2 s K^4)
 PARSEC_10: Final = 3.0857e19  # cm
-BETA: Final = 13.7  # of the diffusion time
+BETA: Final = 13.7  # constant of the diffusion time
 
 
 def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> SurveySample:
-    """Make ``copies`` of every fitted object of a part, each with other parameters within their errors.
+    """Make ``copies`` of every fitted object of a part, with parameters drawn within their errors.
 
     Parameters
     ----------
@@ -66,9 +65,9 @@ def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> 
     rng = np.random.default_rng(seed)
     objects_made: list[SkyObject] = []
     groups: list[str] = []
-    for source, objects in _MAKERS.items():
+    for source, objects in _SOURCE_MODELS.items():
         for name, sky_object in objects(folder, copies, rng):
-            group = plain(name)
+            group = normalized_name(name)
             if part_of(group) == part:
                 sky_object.source, sky_object.quality, sky_object.label = source, QUALITY, LABELS[SOURCES[source]]
                 sky_object.object_id = f"{name}^{len(objects_made)}"
@@ -82,11 +81,14 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _light_curve(density_of: Callable[[Float, float], Float], z: float) -> SkyObject | None:
-    """Return the light curve of an object by a function of rest day and wavelength: its flux density at 10 pc, nJy."""
+    """Return the light curve at redshift ``z`` of a flux density at 10 pc, nJy, by rest-frame day and wavelength.
+
+    None if fewer than 12 points are bright enough.
+    """
     flux_TB = np.stack([density_of(EPOCHS, float(wave / (1 + z))) for wave in ANGSTROM], axis=1)
     flux_TB *= (1 + z) * 10 ** (-0.4 * float(distance_modulus(np.array([z]))[0]))
     largest = float(np.nanmax(flux_TB, initial=0.0))
-    is_bright_TB = np.isfinite(flux_TB) & (flux_TB > FAINTEST * largest)
+    is_bright_TB = np.isfinite(flux_TB) & (flux_TB > MIN_FRACTION * largest)
     if not largest or is_bright_TB.sum() < 12:
         return None
     day, band = np.nonzero(is_bright_TB)
@@ -111,15 +113,15 @@ _MAGNETAR: Final = ("redshift", "Pspin", "log(Bfield)", "Mns", "thetaPB", "mejec
 
 
 def _drawn(row: Row, name: str, rng: Rng) -> float:
-    """Draw a parameter from its asymmetric errors; what must be positive stays within a factor of three."""
-    step = WITHIN * rng.standard_normal()
+    """Draw a parameter from its asymmetric errors; positive parameters stay within a factor of three."""
+    step = PARAMETER_SCATTER * rng.standard_normal()
     middle = float(row[f"{name}_med"])
     value = middle + step * float(row[f"{name}_up" if step > 0 else f"{name}_lo"])
     return value if name == "log(Bfield)" else float(np.clip(value, middle / 3, 3 * middle))
 
 
 def magnetar(fit: Mapping[str, float]) -> SkyObject | None:
-    """Light curve of a supernova that a magnetar feeds, by the names of `slsn_magnetar_parameters`."""
+    """Return the light curve of a magnetar-powered supernova with the parameters of `slsn_magnetar_parameters`."""
     age = np.geomspace(0.3, 500.0, 400)  # rest-frame days since the explosion
     power = _spin_down(fit, age) + _nickel(fit["mnickel"], age)
     luminosity = _diffused(fit, age, power)
@@ -128,11 +130,11 @@ def magnetar(fit: Mapping[str, float]) -> SkyObject | None:
     cut = np.minimum(1.0, dense / fit["cutoff_wavelength"]) ** fit["alpha"]
     shape_TW = planck(dense[None, :], temperature[:, None])
     whole, uncut = (np.trapezoid(each / dense**2, dense, axis=1) for each in (shape_TW, shape_TW * cut))
-    brighter = whole / uncut  # what the cut takes comes out elsewhere
+    rescale = whole / uncut  # keeps the luminosity of the blackbody
 
     def flux(day: Float, wave: float) -> Float:
         factor = min(1.0, wave / fit["cutoff_wavelength"]) ** fit["alpha"]
-        density = _blackbody(wave, temperature, radius) * factor * brighter
+        density = _blackbody(wave, temperature, radius) * factor * rescale
         observed: Float = np.interp(day + top, age, density, left=0.0)
         return observed * 10 ** (-0.4 * _dust(wave, fit["A_V"]))
 
@@ -142,7 +144,7 @@ def magnetar(fit: Mapping[str, float]) -> SkyObject | None:
 
 
 def _spin_down(fit: Mapping[str, float], age: Float) -> Float:
-    """Power of the magnetar, erg/s (Nicholl et al. 2017, equations 2 and 3)."""
+    """Return the power of the magnetar, erg/s (Nicholl et al. 2017, equations 2 and 3)."""
     mass = (fit["Mns"] / 1.4) ** 1.5
     energy = 2.6e52 * mass * fit["Pspin"] ** -2
     field = 10 ** (fit["log(Bfield)"] - 14) * np.sin(fit["thetaPB"])
@@ -152,13 +154,13 @@ def _spin_down(fit: Mapping[str, float], age: Float) -> Float:
 
 
 def _nickel(mass: float, age: Float) -> Float:
-    """Power of nickel and cobalt, erg/s (Nadyozhin 1994)."""
+    """Return the power of nickel and cobalt decay, erg/s (Nadyozhin 1994)."""
     power: Float = mass * (6.45e43 * np.exp(-age / 8.8) + 1.45e43 * np.exp(-age / 111.3))
     return power
 
 
 def _diffused(fit: Mapping[str, float], age: Float, power: Float) -> Float:
-    """Luminosity that leaves the ejecta, erg/s: Arnett's integral with leakage of gamma rays."""
+    """Return the luminosity of the ejecta, erg/s: Arnett's integral with leakage of gamma rays."""
     mass, speed = fit["mejecta"] * SUN, fit["vejecta"] * 1e5
     diffusion = np.sqrt(2 * fit["kappa"] * mass / (BETA * LIGHT * speed)) / SECONDS_PER_DAY
     leakage = 3 * fit["kappagamma"] * mass / (4 * np.pi * speed**2) / SECONDS_PER_DAY**2
@@ -170,7 +172,7 @@ def _diffused(fit: Mapping[str, float], age: Float, power: Float) -> Float:
 
 
 def _photosphere(fit: Mapping[str, float], age: Float, luminosity: Float) -> tuple[Float, Float]:
-    """Temperature (K) and radius (cm): ejecta expand freely until they are as cool as the floor."""
+    """Return temperature (K) and radius (cm): ejecta expand freely until they reach the minimum temperature."""
     luminosity = np.maximum(luminosity, 1e35)
     expanding = fit["vejecta"] * 1e5 * age * SECONDS_PER_DAY
     receding = np.sqrt(luminosity / (4 * np.pi * STEFAN * fit["temperature"] ** 4))
@@ -179,7 +181,7 @@ def _photosphere(fit: Mapping[str, float], age: Float, luminosity: Float) -> tup
 
 
 def _blackbody(wave: float, temperature: Float, radius: Float) -> Float:
-    """Flux density of a sphere at 10 pc, nJy."""
+    """Return the flux density of a blackbody sphere at 10 pc, nJy."""
     hertz = 2.998e18 / wave
     per_hertz = 2 * 6.626e-27 * hertz**3 / LIGHT**2 / np.expm1(np.minimum(1.4388e8 / (wave * temperature), 200.0))
     density: Float = np.pi * per_hertz * (radius / PARSEC_10) ** 2 * 1e32
@@ -187,7 +189,7 @@ def _blackbody(wave: float, temperature: Float, radius: Float) -> Float:
 
 
 def _dust(wave: float, a_v: float) -> float:
-    """Attenuation by the host's dust, magnitudes."""
+    """Return the attenuation by host dust, magnitudes."""
     return float(host_dust(np.array(wave), np.array(a_v)))
 
 
@@ -239,7 +241,7 @@ def _disruption(row: Row, values_by_name: Mapping[str, list[float]], rng: Rng) -
 
 
 _STRIPPED: Final = {"Ib": (-17.5, 0.8), "Ic": (-17.5, 0.8), "Ic-bl": (-18.3, 0.7), "Ibn": (-19.0, 0.6)}
-"""Types of class Ib/c with centre and scatter of the magnitude of maximum (Richardson et al. 2014; Hosseinzadeh et al.
+"""Types of class Ib/c with centre and scatter of the peak magnitude (Richardson et al. 2014; Hosseinzadeh et al.
 2017)."""
 _TEMPLATE_BANDS: Final = {"B": 4360.0, "g": 4800.0, "V": 5450.0, "rp": 6220.0, "R": 6410.0, "ip": 7540.0, "I": 7980.0}
 _COLOURS: Final = (("g_minus_r_of_peaks", 0.39, 0.20), ("r_minus_i_of_peaks", 0.02, 0.13))
@@ -251,18 +253,18 @@ def _stripped(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SkyObj
         with np.load(path, allow_pickle=False) as tables:
             for kind in _STRIPPED:
                 for number in range(20 * copies):
-                    sky_object = _stripped_one(tables, kind, rng)
+                    sky_object = _stripped_supernova(tables, kind, rng)
                     if sky_object is not None:
                         yield f"{kind} template {number % 40}", sky_object
 
 
-def _stripped_one(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
-    """One supernova of a type: its bands decline faster or slower together, its colours are drawn."""
+def _stripped_supernova(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
+    """Draw a supernova of a type, with the same change of decline rate in all bands, and random colours."""
     z = float(np.exp(rng.uniform(np.log(0.008), np.log(0.15))))
     centre, scatter = _STRIPPED[kind]
     absolute, quick, stretch = rng.normal(centre, scatter), rng.normal(0.0, 0.8), np.exp(0.12 * rng.standard_normal())
     g_r, r_i = (rng.normal(middle, spread) for _, middle, spread in _COLOURS)
-    redder = rng.exponential(0.1)
+    a_v = rng.exponential(0.1)
     slopes = {4360.0: 1.6 * g_r, 4800.0: g_r, 5450.0: 0.45 * g_r, 6220.0: 0.0, 6410.0: -0.1 * r_i, 7540.0: -r_i,
               7980.0: -1.2 * r_i}  # fmt: skip
     waves, bands = [], []
@@ -273,7 +275,7 @@ def _stripped_one(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
         curve = -(middle + quick * (high - low) / 1.35)
         finite = np.isfinite(curve)
         if finite.sum() > 20:
-            dust = redder * (_dust(wave, 1.0) - _dust(6220.0, 1.0))
+            dust = a_v * (_dust(wave, 1.0) - _dust(6220.0, 1.0))
             level = absolute + slopes[wave] + 3.1 * dust
             waves.append(wave)
             bands.append(level + np.interp(EPOCHS / stretch, at[finite], curve[finite], left=np.nan, right=np.nan))
@@ -285,12 +287,12 @@ def _stripped_one(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
         sorted_waves = np.sort(waves)
         if wave < sorted_waves[0] * 0.92 or wave > sorted_waves[-1] * 1.15:
             return np.full(len(day), np.nan)
-        magnitude = np.array([np.interp(wave, sorted_waves, grid_WT[order, place]) for place in range(len(day))])
+        magnitude = np.array([np.interp(wave, sorted_waves, grid_WT[order, index]) for index in range(len(day))])
         return njy_of_magnitude(magnitude)
 
     return _light_curve(flux, z)
 
 
-_MAKERS: Final[dict[str, Callable[[Path, int, Rng], Iterator[tuple[str, SkyObject]]]]] = {
+_SOURCE_MODELS: Final[dict[str, Callable[[Path, int, Rng], Iterator[tuple[str, SkyObject]]]]] = {
     "magnetar": _magnetars, "tidal disruption": _disruptions, "stripped": _stripped,
 }  # fmt: skip

@@ -38,7 +38,7 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int | str) else f"{value:.3f}"
 
 
-# Licences are those that the source states. Data without one were used for training and scores, and are not shipped.
+# Licences as stated by the source. Data without a licence were used for training and scores, and are not shipped.
 SOURCES: Final[Mapping[str, str]] = {
     "DES, SNLS, Pan-STARRS1 MD, CSP, CfA, KAIT, LOSS": "Pantheon+ (Scolnic+ 2022, Brout+ 2022) and the surveys' own",
     "Foundation": "Foley+ 2018, Jones+ 2019",
@@ -62,7 +62,7 @@ SOURCES: Final[Mapping[str, str]] = {
 }
 
 TREES: Final = "boosted trees"
-EVERY_PART: Final = "every part"  # ``learned_from`` of a bundle that `training.sky.six` fitted to all objects
+EVERY_PART: Final = "every part"  # manifest value of ``learned_from`` if `training.sky.six` fitted to all objects
 
 LIMITS: Final = """## Known limits
 
@@ -202,12 +202,12 @@ were trained on the same objects.
 
 
 def _seeds(report: Mapping[str, Any]) -> str:
-    """Return the section on seeds; empty where they were not measured."""
+    """Return the section on seeds; empty if they were not measured."""
     return "\n\n" + seeds_section(report["seeds"]).rstrip("\n") if report.get("seeds") else ""
 
 
 def _cell(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """Format one cell: the column ``seen`` where there is one, else every column."""
+    """Format one cell: the column ``seen`` if there is one, else every column."""
     columns = {column: values for column, values in figures.items() if column == "seen"} or figures
     cells = (
         f"{column}: " + ", ".join(f"{key} {_number(value)}" for key, value in values.items())

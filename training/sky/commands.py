@@ -21,33 +21,33 @@ SkyRecipe = Literal["sky-heads", "sky-bands", "sky-heads-ztf"]
 
 
 class SkyStep(BaseModel):
-    """Base of the subcommands: their docstring is their help text."""
+    """Base of the subcommands. The docstring of a subcommand is its help text."""
 
     model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
 
 
 class SurveyCommand(SkyStep):
-    """Base of those that read the sets of real surveys."""
+    """Base of the subcommands that read the sets of real surveys."""
 
     data: Path = Field(
-        description="folder with real/, ztf_sn/, elasticc_objects/, mallorn/ ...; what is absent is skipped"
+        description="folder with real/, ztf_sn/, elasticc_objects/, mallorn/ ...; absent sets are skipped"
     )
-    cache: Path | None = Field(default=None, description="folder that keeps what was read from one call to the next")
+    cache: Path | None = Field(default=None, description="folder that caches the sets between calls")
 
 
 class Views(SurveyCommand):
-    """Re-observe the objects of one part of the split through every survey's visits, bands and errors."""
+    """Re-observe the objects of one part of the split with the visits, bands and errors of every survey."""
 
     out: Path = Field(description="npz file to write")
-    part: Literal["train", "valid", "test"] = Field(default="train", description="whose objects, and whose patterns")
-    number: int = Field(default=10_000, ge=1, description="of views, about")
-    seed: int = Field(default=0, ge=0, description="the same seed gives the same views")
-    through: list[str] = Field(default=[], description="survey to look through; repeat for several; default: all")
+    part: Literal["train", "valid", "test"] = Field(default="train", description="part of the objects and the cadences")
+    number: int = Field(default=10_000, ge=1, description="approximate number of re-observed objects")
+    seed: int = Field(default=0, ge=0, description="random seed")
+    through: list[str] = Field(default=[], description="survey whose cadences are used; repeatable; default: all")
     classes: list[str] = Field(default=[], description="class to include; repeatable; default: all")
-    copies: int = Field(default=0, ge=0, description="origins made of every published fit below real/templates")
+    copies: int = Field(default=0, ge=0, description="objects made from every published fit below real/templates")
 
     def cli_cmd(self) -> None:
-        """Fit origins, make views and print their number by class."""
+        """Fit the objects, re-observe them and print the number by class."""
         import numpy as np
 
         from nightjar_alerts.models.taxonomy import ELASTICC
@@ -73,31 +73,31 @@ class Views(SurveyCommand):
 
 
 class Sample(SkyStep):
-    """Sample light curves of a mixture, for trees and calibration, and outliers of no known class."""
+    """Sample light curves of a mixture for trees and calibration, and outliers of no known class."""
 
     tables: CliPositionalArg[Path] = Field(description="folder to write")
     mixture: Path = Field(description="JSON file that names the data files and their shares")
     data: Path = Field(description="folder with real/ and the other sets, for objects of no known class")
-    cache: Path | None = Field(default=None, description="folder that keeps what was read from one call to the next")
-    train: int = Field(default=100_000, ge=1, description="light curves to fit on")
-    validation: int = Field(default=15_000, ge=1, description="light curves for selection and calibration")
-    seed: int = Field(default=0, ge=0, description="the same seed gives the same light curves")
+    cache: Path | None = Field(default=None, description="folder that caches the sets between calls")
+    train: int = Field(default=100_000, ge=1, description="number of light curves to fit on")
+    validation: int = Field(default=15_000, ge=1, description="number of light curves for selection and calibration")
+    seed: int = Field(default=0, ge=0, description="random seed")
     recipe: SkyRecipe = Field(default="sky-heads", description="augmentation; sky-heads-ztf: as observed by ZTF")
     whole: CliImplicitFlag[bool] = Field(default=False, description="keep all points; no degradation")
     shaken: float = Field(
-        default=0.0, ge=0, le=1, description="share of the others that is perturbed within the survey's errors"
+        default=0.0, ge=0, le=1, description="share of the complete light curves that is perturbed within their errors"
     )
 
     def cli_cmd(self) -> None:
-        """Sample and write."""
+        """Sample the light curves and write them."""
         from nightjar_alerts.training.sky.load import load_surveys
-        from nightjar_alerts.training.sky.tables import ask_all, untruncated
+        from nightjar_alerts.training.sky.tables import untruncated, write_samples
 
         sky, recipe = load_surveys(self.data, self.cache), _recipe(self.recipe)
         recipe = untruncated(recipe) if self.whole else recipe
         augmentation = recipe.augmentation.model_copy(update={"shaken": self.shaken})
         recipe = recipe.model_copy(update={"augmentation": augmentation})
-        ask_all(self.mixture, sky, recipe, (self.train, self.validation), self.tables, self.seed)
+        write_samples(self.mixture, sky, recipe, (self.train, self.validation), self.tables, self.seed)
 
 
 class Featurize(SkyStep):
@@ -108,7 +108,7 @@ class Featurize(SkyStep):
     what: Literal["everything", "embeddings"] = Field(default="everything", description="statistics need no backbone")
 
     def cli_cmd(self) -> None:
-        """Compute and write."""
+        """Compute the statistics and embeddings and write them."""
         from nightjar_alerts.models.networks.romae import RoMAE
         from nightjar_alerts.training.fit.checkpoints import load_network
         from nightjar_alerts.training.recipes.astro_moe import sky_heads
@@ -124,19 +124,19 @@ class Featurize(SkyStep):
 
 
 class Boost(SkyStep):
-    """Fit boosted trees to the same light curves, for `export`; print their validation scores."""
+    """Fit boosted trees to the light curves of `sample`, for `export`, and print their validation scores."""
 
     tables: CliPositionalArg[Path] = Field(description="folder of `sample` and `featurize`")
     out: Path = Field(description="npz file to write")
     more: list[Path] = Field(default=[], description="further folders with embeddings of the same backbone")
-    rounds: int = Field(default=140, ge=1, description="of boosting, a tree of each class in every one")
+    rounds: int = Field(default=140, ge=1, description="boosting rounds, with one tree per class each")
     statistics: CliImplicitFlag[bool] = Field(default=False, description="use statistics only, no embedding")
-    start: Path | None = Field(default=None, description="bundle whose trees come first; `rounds` are further ones")
-    kept: int = Field(default=170, ge=1, description="rounds of the bundle's trees that come first")
-    seed: int = Field(default=0, ge=0, description="of draws")
+    start: Path | None = Field(default=None, description="bundle whose trees boosting continues from")
+    kept: int = Field(default=170, ge=1, description="boosting rounds of that bundle to keep")
+    seed: int = Field(default=0, ge=0, description="random seed")
 
     def cli_cmd(self) -> None:
-        """Fit."""
+        """Fit the trees and write them."""
         from nightjar_alerts.training.sky.tables import fit_trees
 
         scores = fit_trees(
@@ -151,19 +151,19 @@ class Boost(SkyStep):
 
 
 class Export(SkyStep):
-    """Calibrate a network, with or without trees; fit its prediction sets and novelty; export it as a bundle."""
+    """Calibrate a network, with or without trees, fit its prediction sets and novelty, and export it as a bundle."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `train`")
-    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
+    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must be empty")
     tables: Path = Field(description="folder of `sample` and `featurize`")
     more: list[Path] = Field(default=[], description="further folders, for fitting and validation; repeatable")
     trees: Path | None = Field(default=None, description="npz file of `boost`, for the ensemble")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
-    name: str = Field(default="astro-moe-elasticc", description="of the bundle")
+    name: str = Field(default="astro-moe-elasticc", description="name of the bundle")
     version: str = Field(default="3.0.2", description="semantic version of the bundle")
 
     def cli_cmd(self) -> None:
-        """Export."""
+        """Export the bundle and print its hash."""
         from nightjar_alerts.training.sky.shipping import ship
 
         about: dict[str, Any] = {} if self.about is None else json.loads(self.about.read_text(encoding="utf-8"))
@@ -197,21 +197,21 @@ class SkyCard(SkyStep):
 class Measure(SurveyCommand):
     """Score bundles on every set and write the table, with reports of boosted trees, to a JSON file."""
 
-    bundles: CliPositionalArg[list[Path]] = Field(default=[], description="bundle folders, scored as `seen`")
+    bundles: CliPositionalArg[list[Path]] = Field(default=[], description="bundle folders, scored in the column `seen`")
     out: Path = Field(description="JSON file to write")
-    views: Path | None = Field(default=None, description="npz of `sky views` of the part; default: sampled")
-    view_number: int = Field(default=6000, ge=0, description="views to sample without a file; 0: none")
+    views: Path | None = Field(default=None, description="npz file of `sky views` of the part; default: sampled")
+    view_number: int = Field(default=6000, ge=0, description="number of views to sample without a file; 0: none")
     unseen: list[Path] = Field(default=[], description="bundles trained on none of the surveys: column `left out`")
     reports: list[Path] = Field(default=[], description="JSON files of earlier calls, whose models are added")
-    simulated: list[Path] = Field(default=[], description="JSON files of `evaluate`: the simulated test set")
-    part: Literal["valid", "test"] = Field(default="test", description="valid: for choices, and the spread of seeds")
+    simulated: list[Path] = Field(default=[], description="JSON files of `evaluate` on the simulated test set")
+    part: Literal["valid", "test"] = Field(default="test", description="part to score; valid: for model selection")
     seeds: list[Path] = Field(
-        default=[], description="files of `sky measure --part valid`, each of a bundle of another seed: their spread"
+        default=[], description="files of `sky measure --part valid` of bundles that differ in the seed only"
     )
     looks: str = Field(default="once", description="how often the test part has been used, in words")
 
     def cli_cmd(self) -> None:
-        """Measure, and write."""
+        """Score the bundles and write the report."""
         from nightjar_alerts.training.sky.load import load_surveys
         from nightjar_alerts.training.sky.measure import measure_all
         from nightjar_alerts.training.sky.record import read_sample
@@ -221,7 +221,7 @@ class Measure(SurveyCommand):
         report = measure_all(
             sky,
             {"seen": self.bundles, "left out": self.unseen},
-            views=views if views is not None or not self.view_number else self._draw(sky),
+            views=views if views is not None or not self.view_number else self._sample_views(sky),
             report_files=self.reports,
             simulated=self.simulated,
             seeds=self.seeds,
@@ -230,7 +230,7 @@ class Measure(SurveyCommand):
         )
         _write(self.out, report)
 
-    def _draw(self, sky: Any) -> Any:
+    def _sample_views(self, sky: Any) -> Any:
         from nightjar_alerts.training.reobserve.views import views_of
 
         return views_of(sky, self.part, self.view_number, data=self.data)
@@ -240,12 +240,12 @@ class Partial(SurveyCommand):
     """Score bundles by bands, by detections and days, by metadata, and on surveys outside the training."""
 
     bundles: CliPositionalArg[list[Path]] = Field(description="bundle folders")
-    out: Path = Field(description="JSON file to write; bundles that it holds already are kept")
-    surveys: Path | None = Field(default=None, description="folder of sets, as real/, that were not used in training")
-    part: Literal["valid", "test"] = Field(default="test", description="valid: for choices")
+    out: Path = Field(description="JSON file to write; scores of other bundles in it are kept")
+    surveys: Path | None = Field(default=None, description="folder like real/ with sets that were not used in training")
+    part: Literal["valid", "test"] = Field(default="test", description="part to score; valid: for model selection")
 
     def cli_cmd(self) -> None:
-        """Measure and write."""
+        """Score the bundles and write the report."""
         from nightjar_alerts.training.sky.load import load_surveys
         from nightjar_alerts.training.sky.partial import measure_partial
 
@@ -257,14 +257,14 @@ class Partial(SurveyCommand):
 
 
 class Drift(SurveyCommand):
-    """Store statistics of the training light curves of each survey in a bundle, and measure drift checks by them."""
+    """Store input statistics of each survey's training light curves in a bundle, and measure its drift checks."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is rewritten")
     out: Path = Field(description="JSON file to write")
-    part: Literal["valid", "test"] = Field(default="test", description="objects to measure on; valid: for choices")
+    part: Literal["valid", "test"] = Field(default="test", description="part to measure on; valid: for model selection")
 
     def cli_cmd(self) -> None:
-        """Store, measure, and print the tables in Markdown."""
+        """Store the statistics, measure the checks and print the tables in Markdown."""
         from nightjar_alerts.training.sky.drift import add_statistics, drift_page, measure_drift
         from nightjar_alerts.training.sky.load import load_surveys
 
@@ -278,13 +278,13 @@ class Drift(SurveyCommand):
 class FitZtf6(SurveyCommand):
     """Map a network of 20 classes to ZTF's six supernova classes and fit trees, for `export`."""
 
-    run: CliPositionalArg[Path] = Field(description="run folder of `train`, or a bundle unpacked")
+    run: CliPositionalArg[Path] = Field(description="run folder of `train`, or an unpacked bundle")
     out: CliPositionalArg[Path] = Field(description="folder to write: run/, tables/ and trees.npz")
-    seed: int = Field(default=11, ge=0, description="of the draws of light curves")
-    folds: Path | None = Field(default=None, description="score the same in folds and write it to this JSON file")
+    seed: int = Field(default=11, ge=0, description="random seed of the sampled light curves")
+    folds: Path | None = Field(default=None, description="JSON file for cross-validation scores; default: none")
 
     def cli_cmd(self) -> None:
-        """Draw, fit and write."""
+        """Sample light curves, fit heads and trees, and write them."""
         from nightjar_alerts.training.fit.train import with_classes
         from nightjar_alerts.training.recipes.astro_moe import sky_heads_ztf
         from nightjar_alerts.training.sky.load import load_surveys
@@ -302,16 +302,16 @@ class Adapt(SkyStep):
     """Adapt the thresholds of a bundle to your survey with some of its unlabelled light curves."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
-    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
+    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must be empty")
     like: Path = Field(description="Parquet file of `import`; its labels are ignored")
     report: Path | None = Field(default=None, description="JSON file to write")
     origins: Path | None = Field(default=None, description="folder of labelled surveys; default: simulated objects")
     views: int = Field(default=4000, ge=200, description="approximate number of re-observed labelled objects")
-    version: str | None = Field(default=None, description="of the new bundle; default: the next patch")
-    seed: int = Field(default=0, ge=0, description="the same seed gives the same thresholds")
+    version: str | None = Field(default=None, description="version of the new bundle; default: the next patch")
+    seed: int = Field(default=0, ge=0, description="random seed")
 
     def cli_cmd(self) -> None:
-        """Adapt, write and print what was measured before and after."""
+        """Adapt the bundle, write it and print the scores before and after."""
         from nightjar_alerts.training.reobserve.adapt import adapt
         from nightjar_alerts.training.sky.scores import rounded
 

@@ -1,10 +1,9 @@
-"""Input statistics of surveys for the manifest of a bundle, and what windows of light curves show by them.
+"""Input statistics of surveys for the manifest of a bundle, and error rates of the drift checks that use them.
 
-Faults are put into held-out objects of a survey; a fault is caught where the distance of its own kind exceeds the limit
-of :mod:`models.drift`. Single light curves are checked by :func:`models.checks.photometry_warnings`, which knows faults
-of the flux alone.
+Errors are injected into held-out objects of a survey. A window detects an error if the distance of that kind exceeds
+the limit of :mod:`models.drift`. :func:`models.checks.photometry_warnings` checks the flux of single light curves.
 
-Legend: N objects, W light curves of a window, K numbers of a light curve (:func:`models.drift.summary`).
+Legend: N objects, W light curves of a window, K summary values of a light curve (:func:`models.drift.summary`).
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from nightjar_alerts.models.lightcurve import Float32, Float64, Int64, LightCurv
 from nightjar_alerts.training.export.statistics import DIGITS, quantiles
 from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.record import PARTS, SurveySample
-from nightjar_alerts.training.sky.scores import ask_bundle, rounded
+from nightjar_alerts.training.sky.scores import predict_bundle, rounded
 
 SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "crts": ("css", "crts_mantra"),
@@ -35,23 +34,23 @@ SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "panstarrs": ("ps1md", "foundation_dr1", "yse_dr1", "ps1_rrlyrae"),
     "ztf": ("ztf_sn", "ztf_dr", "ztf_ia2018"),
 }
-"""Sets of light curves of each survey, by the name that requests give the survey."""
+"""Sets of light curves of each survey, by the survey name used in requests."""
 MIN_OBJECTS: Final = 100
 MAX_REFERENCE, MAX_HELD_OUT = 4_000, 1_500
 WINDOWS: Final = 1_000
 MIN_OF_CLASS: Final = 10
 COMMON: Final = 0.25
-"""Largest fraction of a class whose rise to one half counts as a fault."""
+"""Largest fraction of a class for which an increase to one half counts as drift."""
 FACTORS: Final = {"flux × 36": 36.0, "flux × 1000": 1e3, "flux / 36": 1 / 36, "flux / 1000": 1e-3}
 UNIT_KINDS: Final = ("flux_scale", "error_ratio", "total_flux")
 CODES: Final = ("implausible_depth", "total_flux")
 UNIT_CODES: Final = {"implausible_depth", "magnitudes_as_flux"}
 UNITS: Final = ("window", "window of alerts", "window of one class", "light curve")
-"""What raises an alarm: 200 light curves; 200 that end at a random detection; 200 of one class; one light curve."""
+"""Inputs of a check: 200 light curves; 200 that end at a random detection; 200 of one class; one light curve."""
 
 
 def survey_statistics(sky: SurveySample, manifest: Manifest, seed: int = 0) -> dict[str, SurveyStatistics]:
-    """Return the statistics of each survey of :data:`SOURCES` with enough training objects, as it sends them."""
+    """Return the input statistics of each survey of :data:`SOURCES` that has `MIN_OBJECTS` labelled objects."""
     found = {}
     for survey in SOURCES:
         objects = _objects(sky, survey, "train", MAX_REFERENCE, seed)
@@ -97,12 +96,12 @@ def add_statistics(bundle: Path, sky: SurveySample) -> Bundle:
 
 
 def measure_drift(path: Path, sky: SurveySample, part: str, seed: int = 0) -> dict[str, Any]:
-    """Return the false alarms and the caught faults of each survey of a bundle, of windows and of single light curves.
+    """Return false alarm and detection rates of each survey of a bundle, for windows and for single light curves.
 
     Parameters
     ----------
-    path : bundle with the statistics of surveys.
-    part : part of the objects that windows are drawn from, ``valid`` or ``test``.
+    path : bundle with input statistics of surveys.
+    part : part of the split to draw objects from, ``valid`` or ``test``.
     """
     manifest = load_bundle(path).manifest
     report = {}
@@ -110,9 +109,9 @@ def measure_drift(path: Path, sky: SurveySample, part: str, seed: int = 0) -> di
         objects = _objects(sky, survey, part, MAX_HELD_OUT, seed)
         if len(objects) < MIN_OBJECTS:
             continue
-        answers = ask_bundle(path, objects, "everything")
+        predictions = predict_bundle(path, objects, "everything")
         class_N = np.full(len(objects), -1)
-        class_N[answers.rows_N] = answers.probabilities_NC.argmax(1)
+        class_N[predictions.rows_N] = predictions.probabilities_NC.argmax(1)
         report[survey] = {
             "light_curves": len(objects),
             **_HeldOut(objects, class_N, survey, manifest, seed).report(),
@@ -121,7 +120,7 @@ def measure_drift(path: Path, sky: SurveySample, part: str, seed: int = 0) -> di
 
 
 class _HeldOut:
-    """Held-out objects of one survey: windows and single light curves, as they are and with faults."""
+    """Drift checks of one survey on held-out objects, as observed and with injected errors."""
 
     def __init__(self, objects: SurveySample, class_N: Int64, survey: str, manifest: Manifest, seed: int) -> None:
         self._reference = InputReference(manifest, manifest.survey_statistics[survey])
@@ -130,15 +129,15 @@ class _HeldOut:
         self._curves = [replace(objects.curve(row, "everything"), survey=survey) for row in range(len(objects))]
         self._rows_NK = self._summaries(self._curves)
         self._totals = [
-            _total(curve, objects.total_flux[objects.points(row)]) for row, curve in enumerate(self._curves)
+            _with_total_flux(curve, objects.total_flux[objects.points(row)]) for row, curve in enumerate(self._curves)
         ]
 
     def report(self) -> dict[str, Any]:
-        """Return the false alarms and the shares of faults that are caught, by unit."""
-        return {"false alarms": self._false_alarms(), "caught": self._caught_faults()}
+        """Return the false alarm rates and the detection rates of injected errors, by unit."""
+        return {"false alarms": self._false_alarms(), "caught": self._detection_rates()}
 
     def _false_alarms(self) -> dict[str, dict[str, float]]:
-        histories = self._windows(self._summaries([_history(curve, self._rng) for curve in self._curves]))
+        histories = self._windows(self._summaries([_as_alert(curve, self._rng) for curve in self._curves]))
         warned = [_warnings(curve) for curve in self._curves]
         alarms = {
             "window": self._windows(self._rows_NK),
@@ -151,50 +150,55 @@ class _HeldOut:
             alarms["window of one class"] = {kind: of_one[kind] for kind in UNIT_KINDS}
         return alarms
 
-    def _caught_faults(self) -> dict[str, dict[str, float | None]]:
-        faults: dict[str, dict[str, float | None]] = {}
+    def _detection_rates(self) -> dict[str, dict[str, float | None]]:
+        rates: dict[str, dict[str, float | None]] = {}
         for name, factor in FACTORS.items():
             scaled = [_scaled(curve, factor) for curve in self._curves]
-            faults[name] = {
+            rates[name] = {
                 "window": self._windows(self._summaries(scaled))["flux_scale"],
                 "light curve": float(np.mean([bool(_warnings(curve) & UNIT_CODES) for curve in scaled])),
             }
-        faults["total flux"] = {
+        rates["total flux"] = {
             "window": self._windows(self._summaries(self._totals))["total_flux"],
             "light curve": float(np.mean(["total_flux" in _warnings(curve) for curve in self._totals])),
         }
         thinned = [_thinned(curve, self._rng) for curve in self._curves]
-        faults["half of the points lost"] = {"window": self._windows(self._summaries(thinned))["points_per_band"]}
+        rates["half of the points lost"] = {"window": self._windows(self._summaries(thinned))["points_per_band"]}
         first = 3 + self._bands
         band = 3 + int((self._rows_NK[:, 3:first] == 0).mean(0).argmin())
         column = first + int(self._rows_NK[:, first:].mean(0).argmin())
-        faults["a band lost by half of the light curves"] = {"window": self._without(band, 0.0, "missing_bands")}
-        faults["a metadata column lost by half of the light curves"] = {
-            "window": self._without(column, 1.0, "missing_metadata")
+        rates["a band lost by half of the light curves"] = {"window": self._with_value(band, 0.0, "missing_bands")}
+        rates["a metadata column lost by half of the light curves"] = {
+            "window": self._with_value(column, 1.0, "missing_metadata")
         }
         counts = np.bincount(self._label_N[self._label_N >= 0])
         rare = np.flatnonzero((counts >= MIN_OF_CLASS) & (counts <= COMMON * counts.sum()))
         caught = self._windows(self._rows_NK, rare, fraction=0.5)["class_mix"] if len(rare) else None
-        faults["half of the light curves of one class"] = {"window": caught}
-        return faults
+        rates["half of the light curves of one class"] = {"window": caught}
+        return rates
 
-    def _without(self, number: int, value: float, kind: str) -> float | None:
-        """Return the share of windows that show that half of the light curves have a value; None if most have it."""
-        if (self._rows_NK[:, number] == value).mean() > 0.5:
+    def _with_value(self, column: int, value: float, kind: str) -> float | None:
+        """Return the share of windows above the limit if half of the light curves get a value in a summary column.
+
+        None if most light curves have that value already.
+        """
+        if (self._rows_NK[:, column] == value).mean() > 0.5:
             return None
         changed_NK = self._rows_NK.copy()
-        changed_NK[self._rng.permutation(len(changed_NK)) % 2 == 0, number] = value
+        changed_NK[self._rng.permutation(len(changed_NK)) % 2 == 0, column] = value
         return self._windows(changed_NK)[kind]
 
     def _summaries(self, curves: list[LightCurve]) -> Float64:
         return np.stack([summary(curve, self._manifest) for curve in curves])
 
     def _windows(self, rows_NK: Float64, classes: Int64 | None = None, fraction: float = 0.0) -> dict[str, float]:
-        """Return the share of windows above the limit, by kind. Of fewer than 400 objects, windows repeat some.
+        """Return the share of windows above the limit, by kind.
+
+        Windows are drawn with replacement if there are fewer than 400 objects.
 
         Parameters
         ----------
-        classes : of one of these, drawn for each window, is the given fraction of the window.
+        classes : classes to draw from, one for each window. fraction : share of the window replaced by that class.
         """
         number, above = len(rows_NK), dict.fromkeys(LIMITS, 0)
         for _ in range(WINDOWS):
@@ -213,12 +217,12 @@ def _warnings(curve: LightCurve) -> set[str]:
 
 
 def _scaled(curve: LightCurve, factor: float) -> LightCurve:
-    numbers = np.float32(factor)
-    return replace(curve, flux=curve.flux * numbers, flux_err=curve.flux_err * numbers)
+    scale = np.float32(factor)
+    return replace(curve, flux=curve.flux * scale, flux_err=curve.flux_err * scale)
 
 
-def _total(curve: LightCurve, total_flux: Float32) -> LightCurve:
-    """Return a light curve with its total flux; where that is unknown, on a galaxy as bright as its brightest point."""
+def _with_total_flux(curve: LightCurve, total_flux: Float32) -> LightCurve:
+    """Return a light curve with total flux; if that is unknown, add a constant as bright as the brightest point."""
     if np.isfinite(total_flux).all():
         return replace(curve, flux=total_flux.astype(np.float32))
     return replace(curve, flux=curve.flux + np.abs(curve.flux).max())
@@ -231,14 +235,14 @@ def _thinned(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
     return curve.rows(kept)
 
 
-def _history(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
-    """Return the points up to a random detection, as an alert has them."""
+def _as_alert(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
+    """Return the points up to a random detection, like the history in an alert."""
     detections = np.flatnonzero(curve.detected)
     return curve.rows(np.arange(len(curve)) <= rng.choice(detections)) if len(detections) else curve
 
 
 def drift_page(report: Mapping[str, Any]) -> str:
-    """Return the tables of a report of :func:`measure_drift` in Markdown."""
+    """Return the tables of a :func:`measure_drift` report in Markdown."""
     surveys = list(report)
     alarms, caught = (
         [

@@ -1,9 +1,9 @@
 """Predictions of the heads of a network from stored embeddings and statistics.
 
-Notable: the mean of the log-probabilities of all copies of the mixed head is the prediction. It assumes the class
-shares of the training light curves (``shares``), which the service replaces with others.
+The prediction is the mean of the log-probabilities over all copies of the mixed head. It assumes the class shares of
+the training light curves (``shares``), which the service can replace.
 
-Legend: N light curves, M of a batch, K statistics, E embedding of the branches, D of the statistics, C classes.
+Legend: N light curves, M in a batch, K statistics, E embedding of the branches, D of the statistics, C classes.
 """
 
 from collections.abc import Sequence
@@ -49,13 +49,13 @@ class HeadInputs:
         return HeadInputs(self.embedding[rows], self.value[rows], self.is_known[rows])
 
     def rows(self, rows: Any) -> tuple[Tensor, Statistics]:
-        """Return some of the light curves as tensors."""
+        """Return embedding and statistics of some of the light curves as tensors."""
         value, is_known = torch.from_numpy(self.value[rows]), torch.from_numpy(self.is_known[rows])
         return torch.from_numpy(self.embedding[rows]), Statistics(value, is_known)
 
 
 def join_inputs(parts: Sequence[HeadInputs]) -> HeadInputs:
-    """Join what is known of the light curves of several folders."""
+    """Concatenate the inputs of several folders."""
     if len(parts) == 1:
         return parts[0]
     columns = ("embedding", "value", "is_known")
@@ -63,15 +63,15 @@ def join_inputs(parts: Sequence[HeadInputs]) -> HeadInputs:
 
 
 @torch.inference_mode()
-def answers(network: AstroMoE | RoMAE, inputs: HeadInputs) -> tuple[Float32, Float32]:
-    """Logits [N, C] and complete embeddings [N, E + D] from the embeddings of the branches; RoMAE has no statistics."""
+def head_outputs(network: AstroMoE | RoMAE, inputs: HeadInputs) -> tuple[Float32, Float32]:
+    """Return logits [N, C] and embeddings [N, E + D] from the embeddings of the branches; RoMAE has no statistics."""
     if isinstance(network, RoMAE):
         return network.head(torch.from_numpy(inputs.embedding)).numpy(), inputs.embedding
     logits, embeddings = [], []
     assert network.statistics is not None
     for start in range(0, len(inputs.embedding), ROWS_AT_ONCE):
-        body_ME, statistics = inputs.rows(slice(start, start + ROWS_AT_ONCE))
-        joined_ME = torch.cat([body_ME, network.statistics(statistics)], dim=1)
+        branches_ME, statistics = inputs.rows(slice(start, start + ROWS_AT_ONCE))
+        joined_ME = torch.cat([branches_ME, network.statistics(statistics)], dim=1)
         mixed = [head(joined_ME) for head in (network.head_mix, *network.head_more)]
         logits_MC = mixed[0] if len(mixed) == 1 else log_softmax(torch.stack(mixed), -1).mean(0)
         logits.append(logits_MC.numpy())
@@ -80,14 +80,14 @@ def answers(network: AstroMoE | RoMAE, inputs: HeadInputs) -> tuple[Float32, Flo
 
 
 def shares(label_N: Int64, classes: int) -> NDArray[np.float64]:
-    """Class shares of the training light curves, [C]; an absent class counts as half an object."""
+    """Return the class shares of the training light curves, [C]; an absent class counts as half an object."""
     count_C = np.maximum(np.bincount(label_N, minlength=classes), 0.5)
     share_C: NDArray[np.float64] = count_C / count_C.sum()
     return share_C
 
 
 def scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
-    """Scores of probabilities: macro-F1, log loss, calibration error, and the share that is sure and wrong."""
+    """Return macro-F1, log loss, calibration error, and the share with a wrong class of probability `SURE` or more."""
     wrong_N = p_NC.argmax(1) != label_N
     return {
         "light_curves": float(len(label_N)),
@@ -101,7 +101,7 @@ def scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
 
 def load_backbone(run: Path) -> tuple[AstroMoE, RunConfig]:
     """Return the branches of the network of a run, without heads and statistics."""
-    network, config = load_whole(run)
+    network, config = load_astro_moe(run)
     if network.statistics is None:
         return network, config
     fields = {"d_statistics": 0, "lag_statistics": False, "period_statistics": False}
@@ -111,8 +111,8 @@ def load_backbone(run: Path) -> tuple[AstroMoE, RunConfig]:
     return branches.eval(), config
 
 
-def load_whole(run: Path) -> tuple[AstroMoE, RunConfig]:
-    """Network of a run, with its heads. Raises ValueError for another architecture."""
+def load_astro_moe(run: Path) -> tuple[AstroMoE, RunConfig]:
+    """Return the network of a run with its heads. Raises ValueError for another architecture."""
     network, config = load_network(run)
     if not isinstance(network, AstroMoE):
         raise ValueError(f"{run} holds no Astro-MoE")
@@ -120,7 +120,7 @@ def load_whole(run: Path) -> tuple[AstroMoE, RunConfig]:
 
 
 def save_run(network: nn.Module, recipe: Recipe, backbone: Path, data: DataSource, folder: Path) -> Path:
-    """Write a fitted network as a run folder, as ``train`` leaves it, and return it."""
+    """Write a fitted network as a run folder like those of ``train``, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     config = RunConfig(recipe=recipe, data=data, pretrained=str(backbone))
     write_atomic(folder / CONFIG, config.model_dump_json(indent=2).encode())

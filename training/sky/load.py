@@ -1,4 +1,4 @@
-"""All labelled sets of a data folder as one record, split by object, read once and then from a cache.
+"""Load all labelled sets of a data folder as one sample, split by object, with a cache.
 
 Rows with a common name, alias or stated match in another set form a group. A hash of its smallest name selects the
 part, so the split does not change when sets without new names are added. Prefixes "SN" and "AT" are ignored.
@@ -13,7 +13,7 @@ import numpy as np
 
 from nightjar_alerts.training.sky.readers import (
     CONFLICTS,
-    MEASURE_ONLY,
+    EVALUATION_ONLY,
     read_catalina,
     read_elasticc,
     read_mallorn,
@@ -25,11 +25,11 @@ from nightjar_alerts.training.sky.readers import (
 from nightjar_alerts.training.sky.record import PARTS, SkyObject, SurveySample, collect, read_sample
 
 VERSION: Final = 1
-"""Of the record and of the rules that fill it: a cache of another one is not read."""
+"""Version of the sample and of the rules that fill it; a cache of another version is not read."""
 
 SALT: Final = "nightjar-sky-1:"
-SHARES: Final = (0.70, 0.85)
-"""Where the valid part and the test part begin on the circle of hashes."""
+BOUNDARIES: Final = (0.70, 0.85)
+"""Hash fractions at which the valid part and the test part begin."""
 
 _PREFIXES: Final = frozenset({"ztf", "ztf?", "ztf_alerts", "osc", "kait", "cfa3", "cfa124", "csp_dr3", "loss", "slsne",
                               "manytde", "s82_rrlyrae", "ps1_rrlyrae", "gaia_alerts", "crts_mantra", "yse_dr1",
@@ -39,17 +39,17 @@ _PREFIXES: Final = frozenset({"ztf", "ztf?", "ztf_alerts", "osc", "kait", "cfa3"
 
 
 def load_surveys(data: Path, cache: Path | None = None) -> SurveySample:
-    """Every object of every set below ``data``; sets that are not there are skipped.
+    """Return the objects of every set below ``data``; absent sets are skipped.
 
     Parameters
     ----------
     data : folder with ``real/``, ``ztf_sn/``, ``elasticc_objects/``, ``mallorn/``, ``ztf_dr_periodic/`` ...
-    cache : folder in which the record is kept from one call to the next; it is written when it holds none.
+    cache : folder of the cached sample, which is written if it does not exist.
 
     Raises
     ------
     ValueError
-        When no set is found.
+        If no set is found.
     """
     stored = None if cache is None else cache / f"sky-{VERSION}.npz"
     if stored is not None and stored.exists():
@@ -61,7 +61,7 @@ def load_surveys(data: Path, cache: Path | None = None) -> SurveySample:
 
 
 def read_all(data: Path) -> list[SkyObject]:
-    """Return the objects of every set below ``data``. Raises ValueError when there are none."""
+    """Return the objects of every set below ``data``. Raises ValueError if there are none."""
     objects = [
         *read_real(data / "real"),
         *read_ztf_supernovae(data / "ztf_sn", CONFLICTS),
@@ -77,14 +77,14 @@ def read_all(data: Path) -> list[SkyObject]:
 
 
 def assemble(objects: Sequence[SkyObject]) -> SurveySample:
-    """Group objects over surveys, settle types that disagree, and split: one side for each group.
+    """Group objects across surveys, drop contradictory labels, and assign each group to a part of the split.
 
-    A set for evaluation only is in the test part, with everything of the same objects. Objects that two
-    rows of one group give different classes lose their label.
+    Sets for evaluation only are in the test part, with all other rows of their groups. If rows of a group have
+    different classes, all of them lose their label.
     """
     groups = group_names([(row.object_id, *row.names) for row in objects])
     _drop_conflicts(objects, groups)
-    measured = {group for row, group in zip(objects, groups, strict=True) if row.source in MEASURE_ONLY}
+    measured = {group for row, group in zip(objects, groups, strict=True) if row.source in EVALUATION_ONLY}
     parts = [PARTS.index("test") if group in measured else part_of(group) for group in groups]
     return collect((merge_duplicates(row) for row in objects), groups, parts)
 
@@ -100,15 +100,15 @@ def _drop_conflicts(objects: Sequence[SkyObject], groups: Iterable[str]) -> None
             row.label, row.quality = -1, "conflicting"
 
 
-def plain(name: str) -> str:
-    """Return a name without survey prefix, without SN or AT, in capitals."""
+def normalized_name(name: str) -> str:
+    """Return a name in upper case, without survey prefix, SN or AT."""
     text = name.strip().partition(":")[2] if name.strip().partition(":")[0] in _PREFIXES else name.strip()
     upper = text.upper().replace(" ", "").replace("_", "")
     return upper[2:] if upper[:2] in ("SN", "AT") and upper[2:3].isdigit() else upper
 
 
 def group_names(names: Sequence[Iterable[str]]) -> list[str]:
-    """Return the group of each row, named after its smallest member; rows are joined by any common name."""
+    """Return the group of each row, named after its smallest member. Rows with any common name are in one group."""
     parent: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -118,7 +118,7 @@ def group_names(names: Sequence[Iterable[str]]) -> list[str]:
 
     firsts = []
     for row in names:
-        members = [plain(name) for name in row if name.strip()]
+        members = [normalized_name(name) for name in row if name.strip()]
         for other in members[1:]:
             low, high = sorted((root(members[0]), root(other)))
             parent[high] = low
@@ -127,25 +127,25 @@ def group_names(names: Sequence[Iterable[str]]) -> list[str]:
 
 
 def part_of(group: str) -> int:
-    """0 train, 1 valid, 2 test: a fixed share of 70, 15 and 15 in a hundred of all groups."""
-    place = int.from_bytes(hashlib.sha256((SALT + group).encode()).digest()[:8], "big") / 2.0**64
-    return sum(place >= share for share in SHARES)
+    """Return the index into `PARTS` of a group: 70 % train, 15 % valid, 15 % test, by a hash of its name."""
+    fraction = int.from_bytes(hashlib.sha256((SALT + group).encode()).digest()[:8], "big") / 2.0**64
+    return sum(fraction >= boundary for boundary in BOUNDARIES)
 
 
 def as_observed(sky: SurveySample, enough: int = 5) -> SurveySample:
     """Select the points of a typical request: measured fluxes, in native bands if there are enough.
 
-    Published limits are no fluxes. Foreign points go where an object has ``enough`` native points, two of them
-    detected; without, the stand-in bands are all there is.
+    Upper limits are removed. Foreign points are removed if an object has ``enough`` native points, two of them
+    detected.
     """
     measured = sky.keep_points(~sky.limit)
     native_P = ~measured.foreign
-    rich_N = (measured.count(native_P) >= enough) & (measured.count(native_P & measured.detected) >= 2)
-    return measured.keep_points(native_P | ~np.repeat(rich_N, measured.lengths))
+    enough_N = (measured.count(native_P) >= enough) & (measured.count(native_P & measured.detected) >= 2)
+    return measured.keep_points(native_P | ~np.repeat(enough_N, measured.lengths))
 
 
 def merge_duplicates(row: SkyObject) -> SkyObject:
-    """Keep one point, the surest, where a band has several at the same instant."""
+    """Keep the point with the smallest error if a band has several at the same time."""
     order = np.lexsort((row.flux_err, row.band, row.mjd))
     same = (np.diff(row.mjd[order]) == 0) & (np.diff(row.band[order]) == 0)
     if same.any():

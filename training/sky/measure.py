@@ -1,8 +1,8 @@
 """Scores of models on every set of real surveys.
 
-Three columns are never mixed: ``seen`` (most of a source was in training, its own test part is scored), ``left out``
-(nothing of the survey was), ``adapted`` (its unlabelled curves served as observing patterns). A column is a property of
-how a model was trained, so the caller states it.
+The columns state how a model was trained, so the caller names them, and they are never mixed: ``seen`` (trained on the
+training part of the source), ``left out`` (not trained on the survey), ``adapted`` (only the cadences of the survey's
+unlabelled light curves were used).
 """
 
 import json
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.taxonomy import ELASTICC, class_shares
 from nightjar_alerts.training.sky.load import as_observed
-from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
+from nightjar_alerts.training.sky.readers import EVALUATION_LABELS
 from nightjar_alerts.training.sky.record import PARTS, ContextPolicy, SurveySample
-from nightjar_alerts.training.sky.rows import FEWEST_DETECTIONS, ROWS, AnsweredSky, ScoredParts, brightest
+from nightjar_alerts.training.sky.rows import MIN_DETECTIONS, ROWS, PredictedSample, ScoredParts, brightest
 from nightjar_alerts.training.sky.scores import (
     BRIGHTNESS,
-    SkyAnswers,
-    ask_bundle,
+    SkyPredictions,
     by_detections,
     novelty_auroc,
+    predict_bundle,
     rounded,
     summary,
 )
@@ -32,54 +32,56 @@ from nightjar_alerts.training.sky.scores import (
 Column = Literal["seen", "left out", "adapted"]
 Part = Literal["valid", "test"]
 COLUMNS: Final[tuple[Column, ...]] = ("seen", "left out", "adapted")
-REVEALS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift", "everything")
-VIEW_REVEALS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift")
-Ask = Callable[[SurveySample, ContextPolicy], SkyAnswers]
+CONTEXTS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift", "everything")
+VIEW_CONTEXTS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift")
+Predict = Callable[[SurveySample, ContextPolicy], SkyPredictions]
 PRIOR: Final = "as each model was trained (`training`), never reweighted"
 SIMULATED: Final = ("simulated", "simulated test set, macro-F1", "0.80", "not below 0.80")
 
 
 def scored_part(sky: SurveySample, part: Part = "test") -> tuple[SurveySample, SurveySample]:
-    """Return the labelled objects to score, and the objects of no known class; points as in a request.
+    """Return the labelled objects to score, and the objects of no known class, with points as in a request.
 
-    Labels of real Rubin alerts are for measuring only, so all of them are scored with the test part, whichever part
-    they are in; in the validation part nothing is scored that serves measuring alone.
+    Labels of real Rubin alerts are for evaluation only, so the test part includes all of them. The validation part has
+    no objects whose labels are for evaluation only.
     """
     chosen = sky.part == PARTS.index(part)
     if part == "test":
         chosen |= sky.source == "rubin"
     else:
-        chosen &= ~np.isin(sky.source, sorted(LABELS_TO_MEASURE))
+        chosen &= ~np.isin(sky.source, sorted(EVALUATION_LABELS))
     sent = as_observed(sky.take(chosen))
     return sent.take(sent.label >= 0), sent.take(sent.quality == "other")
 
 
 def measure(
     name: str,
-    ask: Ask,
+    predict: Predict,
     sky: SurveySample,
     views: SurveySample | None = None,
-    reveals: tuple[ContextPolicy, ...] = REVEALS,
+    contexts: tuple[ContextPolicy, ...] = CONTEXTS,
     part: Part = "test",
 ) -> dict[str, Any]:
     """Return the report of one model.
 
     Parameters
     ----------
-    sky : the whole record; ``part`` of it is scored. views : views of that part, where there are some.
+    sky : the whole sample, of which ``part`` is scored. views : re-observed objects of that part.
     """
-    objects, strange = scored_part(sky, part)
-    real = _answer_all(ask, objects, reveals)
-    answered_views = None if views is None else _answer_all(ask, as_observed(views), VIEW_REVEALS)
-    measured = ScoredParts(real, answered_views)
+    objects, outliers = scored_part(sky, part)
+    real = _predict_all(predict, objects, contexts)
+    predicted_views = None if views is None else _predict_all(predict, as_observed(views), VIEW_CONTEXTS)
+    measured = ScoredParts(real, predicted_views)
     report: dict[str, Any] = {"name": name, "objects": len(objects), "views": 0 if views is None else len(views)}
     report["rows"] = {row.key: row.score(measured) for row in ROWS}
-    report["sets"] = {source: _of_source(real, source, reveals) for source in sorted(set(real.sky.source.tolist()))}
-    if answered_views is not None:
-        report["patterns"] = {s: _briefly(answered_views, s) for s in sorted(set(answered_views.sky.source.tolist()))}
-    report["detections"] = by_detections(real.answers["nothing"], real.sky.label, real.detections_N)
+    report["sets"] = {source: _score_source(real, source, contexts) for source in sorted(set(real.sky.source.tolist()))}
+    if predicted_views is not None:
+        report["patterns"] = {
+            s: _score_views(predicted_views, s) for s in sorted(set(predicted_views.sky.source.tolist()))
+        }
+    report["detections"] = by_detections(real.predictions["nothing"], real.sky.label, real.detections_N)
     report["brightness"] = _by_brightness(real)
-    report["novelty"] = _novelty(ask, real, strange)
+    report["novelty"] = _novelty(predict, real, outliers)
     rounded_report: dict[str, Any] = rounded(report)
     return rounded_report
 
@@ -92,28 +94,28 @@ def measure_bundle(
     Raises
     ------
     ValueError
-        For a bundle of other classes.
+        If the bundle has other classes.
     """
     bundle = load_bundle(path)
     if bundle.manifest.classes.names != ELASTICC.names:
         raise ValueError(f"{path} does not have the {len(ELASTICC.names)} classes of the table")
     name = f"{bundle.manifest.name} {bundle.manifest.version}"
-    report = measure(name, lambda objects, reveal: ask_bundle(path, objects, reveal), sky, views, part=part)
+    report = measure(name, lambda objects, context: predict_bundle(path, objects, context), sky, views, part=part)
     objects, _ = scored_part(sky, part)
-    priors = {prior: _under(path, objects, prior) for prior in bundle.manifest.priors}
+    priors = {prior: _score_prior(path, objects, prior) for prior in bundle.manifest.priors}
     report["priors"] = rounded({prior: scores for prior, scores in priors.items() if scores["objects"]})
     return report
 
 
-def _under(path: Path, sky: SurveySample, prior: str) -> dict[str, Any]:
-    """Score sets under other class shares: objects weigh so that classes have those shares among them."""
+def _score_prior(path: Path, sky: SurveySample, prior: str) -> dict[str, Any]:
+    """Return the scores of prediction sets for named class shares, by weighting objects so that they have them."""
     shares = class_shares(prior, ELASTICC.names) or {}
     share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
-    objects = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= FEWEST_DETECTIONS))
-    answers = ask_bundle(path, objects, "nothing", prior)
-    label_N, usual_N = objects.label[answers.rows_N], ~answers.unusual_N
+    objects = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= MIN_DETECTIONS))
+    predictions = predict_bundle(path, objects, "nothing", prior)
+    label_N, usual_N = objects.label[predictions.rows_N], ~predictions.unusual_N
     weight_N = (share_C / np.maximum(np.bincount(label_N, minlength=len(share_C)), 1))[label_N]
-    covered_N, size_N = answers.inside_NC[np.arange(len(label_N)), label_N], answers.inside_NC.sum(axis=1)
+    covered_N, size_N = predictions.inside_NC[np.arange(len(label_N)), label_N], predictions.inside_NC.sum(axis=1)
     usual_weight_N = weight_N * usual_N
     total = max(float(usual_weight_N.sum()), 1e-300)
     return {
@@ -125,91 +127,98 @@ def _under(path: Path, sky: SurveySample, prior: str) -> dict[str, Any]:
     }
 
 
-def _answer_all(ask: Ask, sky: SurveySample, reveals: tuple[ContextPolicy, ...]) -> AnsweredSky:
-    """Answers to every question about the objects that a model can answer.
+def _predict_all(predict: Predict, sky: SurveySample, contexts: tuple[ContextPolicy, ...]) -> PredictedSample:
+    """Return the predictions for the objects with each context, without objects that the model cannot classify.
 
-    Where a context adds nothing to the previous one, the predictions are reused, since inference dominates the time.
+    Predictions are reused for objects whose metadata are the same as in the previous context, since inference dominates
+    the run time.
     """
-    first = ask(sky, reveals[0])
-    answerable = sky.take(first.rows_N)
-    answers: dict[ContextPolicy, SkyAnswers] = {reveals[0]: _renumbered(first)}
-    before = [answerable.metadata_of(row, reveals[0]) for row in range(len(answerable))]
-    for reveal in reveals[1:]:
-        metadata = [answerable.metadata_of(row, reveal) for row in range(len(answerable))]
-        news = np.array([new != old for new, old in zip(metadata, before, strict=True)], dtype=np.bool_)
-        previous = answers[list(answers)[-1]]
-        answers[reveal] = _overlaid(previous, ask(answerable.take(news), reveal), news) if news.any() else previous
+    first = predict(sky, contexts[0])
+    usable = sky.take(first.rows_N)
+    predictions: dict[ContextPolicy, SkyPredictions] = {contexts[0]: _renumbered(first)}
+    before = [usable.metadata_of(row, contexts[0]) for row in range(len(usable))]
+    for context in contexts[1:]:
+        metadata = [usable.metadata_of(row, context) for row in range(len(usable))]
+        changed = np.array([new != old for new, old in zip(metadata, before, strict=True)], dtype=np.bool_)
+        previous = predictions[list(predictions)[-1]]
+        predictions[context] = (
+            _updated(previous, predict(usable.take(changed), context), changed) if changed.any() else previous
+        )
         before = metadata
-    return AnsweredSky(answerable, answers, brightest(answerable), answerable.count(answerable.detected))
+    return PredictedSample(usable, predictions, brightest(usable), usable.count(usable.detected))
 
 
-def _overlaid(old: SkyAnswers, new: SkyAnswers, news_N: NDArray[np.bool_]) -> SkyAnswers:
-    """Return the old answers with the new ones in their places."""
-    places = np.flatnonzero(news_N)[new.rows_N]
+def _updated(old: SkyPredictions, new: SkyPredictions, changed_N: NDArray[np.bool_]) -> SkyPredictions:
+    """Return ``old`` with the predictions of the changed objects replaced by ``new``."""
+    rows = np.flatnonzero(changed_N)[new.rows_N]
 
-    def laid(over: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-        both = over.copy()
-        both[places] = values
-        return both
+    def replaced(values: NDArray[Any], new_values: NDArray[Any]) -> NDArray[Any]:
+        updated = values.copy()
+        updated[rows] = new_values
+        return updated
 
-    return SkyAnswers(
+    return SkyPredictions(
         old.rows_N,
-        laid(old.probabilities_NC, new.probabilities_NC),
-        laid(old.inside_NC, new.inside_NC),
-        laid(old.novelty_N, new.novelty_N),
-        laid(old.unusual_N, new.unusual_N),
+        replaced(old.probabilities_NC, new.probabilities_NC),
+        replaced(old.inside_NC, new.inside_NC),
+        replaced(old.novelty_N, new.novelty_N),
+        replaced(old.unusual_N, new.unusual_N),
     )
 
 
-def _renumbered(answers: SkyAnswers) -> SkyAnswers:
-    return SkyAnswers(
-        np.arange(len(answers)), answers.probabilities_NC, answers.inside_NC, answers.novelty_N, answers.unusual_N
+def _renumbered(predictions: SkyPredictions) -> SkyPredictions:
+    return SkyPredictions(
+        np.arange(len(predictions)),
+        predictions.probabilities_NC,
+        predictions.inside_NC,
+        predictions.novelty_N,
+        predictions.unusual_N,
     )
 
 
-def _of_source(part: AnsweredSky, source: str, reveals: tuple[ContextPolicy, ...]) -> dict[str, Any]:
-    """Scores of one set by what was revealed."""
+def _score_source(part: PredictedSample, source: str, contexts: tuple[ContextPolicy, ...]) -> dict[str, Any]:
+    """Return the scores of one set by context."""
     chosen = part.sky.source == source
-    return {reveal: summary(*part.pick(chosen, reveal)) for reveal in reveals}
+    return {context: summary(*part.pick(chosen, context)) for context in contexts}
 
 
-def _briefly(part: AnsweredSky, source: str) -> dict[str, Any]:
-    """Shorten a report of views, without the recall of every class: classes are made as many as wanted there."""
-    scores_by_reveal = _of_source(part, source, VIEW_REVEALS)
+def _score_views(part: PredictedSample, source: str) -> dict[str, Any]:
+    """Return the scores of the views of one survey by context, without the recall of every class."""
+    scores_by_context = _score_source(part, source, VIEW_CONTEXTS)
     return {
-        reveal: {name: value for name, value in scores.items() if name != "recall"}
-        for reveal, scores in scores_by_reveal.items()
+        context: {name: value for name, value in scores.items() if name != "recall"}
+        for context, scores in scores_by_context.items()
     }
 
 
-def _by_brightness(part: AnsweredSky) -> list[dict[str, Any]]:
-    """Scores of all objects by the magnitude of the brightest detection, the brightest bin first."""
-    place_N: NDArray[np.intp] = np.digitize(part.magnitude_N, BRIGHTNESS)
+def _by_brightness(part: PredictedSample) -> list[dict[str, Any]]:
+    """Return the scores of all objects by the magnitude of the brightest detection, the brightest bin first."""
+    bin_N: NDArray[np.intp] = np.digitize(part.magnitude_N, BRIGHTNESS)
     rows = []
-    for place in range(len(BRIGHTNESS) + 1):
-        scores = summary(*part.pick((place_N == place) & np.isfinite(part.magnitude_N)))
+    for index in range(len(BRIGHTNESS) + 1):
+        scores = summary(*part.pick((bin_N == index) & np.isfinite(part.magnitude_N)))
         scores.pop("recall", None)
-        rows.append({"fainter than": BRIGHTNESS[place - 1] if place else None, **scores})
+        rows.append({"fainter than": BRIGHTNESS[index - 1] if index else None, **scores})
     return rows
 
 
-def _novelty(ask: Ask, real: AnsweredSky, strange: SurveySample) -> dict[str, Any]:
-    """AUROC of novelty against known classes of the same surveys, and how many oddities are withheld."""
-    if not len(strange):
+def _novelty(predict: Predict, real: PredictedSample, outliers: SurveySample) -> dict[str, Any]:
+    """Return the AUROC of novelty against known classes of the same surveys, and the shares flagged as unusual."""
+    if not len(outliers):
         return {}
-    answers = ask(strange, "nothing")
-    sources = strange.source[answers.rows_N]
-    usual = real.answers["nothing"]
+    predictions = predict(outliers, "nothing")
+    sources = outliers.source[predictions.rows_N]
+    usual = real.predictions["nothing"]
     figures: dict[str, Any] = {
-        "against all known": novelty_auroc(usual, answers),
-        "oddities": len(answers),
-        "withheld oddities": float(answers.unusual_N.mean()),
+        "against all known": novelty_auroc(usual, predictions),
+        "oddities": len(predictions),
+        "withheld oddities": float(predictions.unusual_N.mean()),
         "withheld known": float(usual.unusual_N.mean()),
     }
     for source in sorted(set(sources.tolist())):
-        mine, theirs = real.sky.source == source, sources == source
-        if mine.sum() >= 20 and theirs.sum() >= 5:
-            figures[source] = novelty_auroc(usual.take(mine), answers.take(theirs))
+        known, unknown = real.sky.source == source, sources == source
+        if known.sum() >= 20 and unknown.sum() >= 5:
+            figures[source] = novelty_auroc(usual.take(known), predictions.take(unknown))
     return figures
 
 
@@ -229,16 +238,16 @@ def measure_all(
     Parameters
     ----------
     bundles : bundle folders by column.
-    views : re-observations of ``part``, which are scored too.
-    report_files : reports of earlier measurements, whose models are added.
+    views : re-observed objects of ``part``, which are scored too.
+    report_files : reports of earlier calls, whose models are added.
     simulated : reports of ``evaluate``.
-    seeds : measurements of the validation part, each of one bundle, which differ in seeds alone.
+    seeds : reports of the validation part, each of one bundle, that differ in the seed only.
     looks : how often the test part has been used, in words.
 
     Raises
     ------
     ValueError
-        For a column that does not exist, or a bundle of other classes.
+        If a column does not exist, or a bundle has other classes.
     """
     if unknown := set(bundles) - set(COLUMNS):
         raise ValueError(f"there is no column {sorted(unknown)[0]!r}")
@@ -248,8 +257,8 @@ def measure_all(
             report = measure_bundle(path, sky, views, part)
             reports.setdefault(report["name"], {})[column] = report
     earlier = [json.loads(path.read_text(encoding="utf-8")) for path in report_files]
-    for one in earlier:
-        for name, columns in one.get("reports", {}).items():
+    for previous in earlier:
+        for name, columns in previous.get("reports", {}).items():
             for column, report in columns.items():
                 reports.setdefault(name, {})[column] = report
     _add_simulated(reports, [json.loads(path.read_text(encoding="utf-8")) for path in simulated])
@@ -263,30 +272,31 @@ def measure_all(
 
 
 def spread(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and standard deviation of the figures of several measurements, each of one bundle; no rows of none.
+    """Return mean and standard deviation of the figures of several reports, each of one bundle; empty for fewer than 2.
 
-    Figures that count objects, or that one of them lacks, are left out.
+    Numbers of objects and figures that one of the reports lacks are left out.
     """
     if len(measured) < 2:
         return []
     rows = []
-    for places in zip(*(one["table"] for one in measured), strict=True):
-        each = [figures["seen"] for place in places for figures in place["figures"].values() if "seen" in figures]
-        if len(each) < len(places):
+    for same_rows in zip(*(report["table"] for report in measured), strict=True):
+        seen = [figures["seen"] for row in same_rows for figures in row["figures"].values() if "seen" in figures]
+        if len(seen) < len(same_rows):
             continue
-        values = {name: [figures.get(name) for figures in each] for name in each[0]}
+        values = {name: [figures.get(name) for figures in seen] for name in seen[0]}
         statistics = {
             name: [float(np.mean(column)), float(np.std(column, ddof=1))]
             for name, column in values.items()
             if all(isinstance(value, float) for value in column)
         }
-        rows.append({"key": places[0]["key"], "title": places[0]["title"], "seeds": len(each), "figures": statistics})
+        first = same_rows[0]
+        rows.append({"key": first["key"], "title": first["title"], "seeds": len(seen), "figures": statistics})
     spreads: list[dict[str, Any]] = rounded(rows)
     return spreads
 
 
 def _add_simulated(reports: Mapping[str, Mapping[str, Any]], evaluated: Sequence[Mapping[str, Any]]) -> None:
-    """Put the score of the simulated test set into the column `seen` of the model that it is about."""
+    """Add the score on the simulated test set to the column `seen` of each model."""
     for report in evaluated:
         for model in report["models"]:
             columns = reports.get(model["name"], {})
@@ -297,7 +307,7 @@ def _add_simulated(reports: Mapping[str, Mapping[str, Any]], evaluated: Sequence
 
 
 def table(reports: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Rows of the table: what was wanted, and the figures of every model and column."""
+    """Return the rows of the table: the target, and the figures of every model and column."""
     named = [(row.key, row.title, row.before, row.goal) for row in ROWS]
     return [
         {"key": key, "title": title, "before": before, "wanted": goal, "figures": _figures(reports, key)}

@@ -1,4 +1,4 @@
-"""Light curves for the fit of heads and novelty (`CurveSet`), and the novelty score.
+"""Light curves for fitting heads and novelty (`CurveSet`), and the novelty score.
 
 Light curves are sampled once from a mixture and written to a file, so that statistics can be computed while the
 backbone is still training, and embeddings afterwards.
@@ -6,8 +6,7 @@ backbone is still training, and embeddings afterwards.
 A small perceptron on the embedding and its Mahalanobis distance from the classes is trained to separate training
 objects from outliers (outlier exposure, Hendrycks et al. 2019): real objects of no known class, and synthetic light
 curves (:func:`synthetic_outliers`). Novelty is the fraction of validation objects with a lower score.
-
-Notable: :func:`judge` leaves out one kind of outliers at a time, since unknown kinds are what the score is for.
+:func:`auroc_by_kind` evaluates the score on kinds of outliers that it was not trained on.
 
 Legend: N light curves, M outliers, V validation light curves, K statistics, E embedding, Q quantiles.
 """
@@ -32,7 +31,7 @@ from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.posterior import Novelty
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
 from nightjar_alerts.training.data.dataset import SPLITS, Dataset, split_indices
-from nightjar_alerts.training.export.served import StrangerScore
+from nightjar_alerts.training.export.served import OutlierScore
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.confidence import fit_reference
 from nightjar_alerts.training.score.metrics import area_under_roc
@@ -44,10 +43,14 @@ _POINTS: Final = ("time", "flux", "flux_err", "band", "detected")
 
 @dataclass(frozen=True, eq=False)
 class CurveSet:
-    """Light curves as a network sees them, and what they are of.
+    """Light curves as network inputs, with label, source and object.
 
-    ``curves`` as `models.lightcurve.RaggedBatch`; ``label`` i64[N], -1 of no known class; ``source`` the survey that a
-    curve looks like, ``simulated`` for the simulator's; ``object_index`` i64[N] the same for all draws of an object.
+    Attributes
+    ----------
+    curves : the light curves.
+    label : i64[N], -1 for no known class.
+    source : survey of each light curve, ``simulated`` for the simulator, or the kind of outlier.
+    object_index : i64[N], the same for all draws of an object.
     """
 
     curves: RaggedBatch
@@ -60,7 +63,7 @@ class CurveSet:
 
     @property
     def length(self) -> Int64:
-        """Points that the network sees, [N]."""
+        """Number of points, [N]."""
         lengths: Int64 = np.diff(self.curves.offsets)
         return lengths
 
@@ -73,7 +76,7 @@ class CurveSet:
 
     @property
     def bands(self) -> Int64:
-        """Bands with a point, [N]."""
+        """Number of bands with a point, [N]."""
         has_point = np.zeros((len(self), 8), dtype=np.bool_)
         has_point[np.repeat(np.arange(len(self)), self.length), self.curves.band] = True
         count: Int64 = has_point.sum(1).astype(np.int64)
@@ -90,7 +93,7 @@ class CurveSet:
         return CurveSet(take(self.curves, rows), self.label[rows], self.source[rows], self.object_index[rows])
 
     def batches(self, size: int = CURVES_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
-        """Rows and padded inputs of all light curves, of like lengths together."""
+        """Yield rows and padded inputs of all light curves, sorted by length."""
         order = np.argsort(self.length, kind="stable")
         for start in range(0, len(order), size):
             rows = order[start : start + size]
@@ -111,7 +114,7 @@ class CurveSet:
 
 
 def read_curve_set(path: Path) -> CurveSet:
-    """Read what `CurveSet.save` wrote."""
+    """Read a file of `CurveSet.save`."""
     with np.load(path, allow_pickle=False) as arrays:
         curves = RaggedBatch(**{name: arrays[name] for name in ("offsets", *_POINTS, "metadata")})
         return CurveSet(curves, arrays["label"], arrays["source"], arrays["object_index"])
@@ -126,8 +129,8 @@ def take(curves: RaggedBatch, rows: Int64) -> RaggedBatch:
     return RaggedBatch(offsets=offsets, **points, metadata=curves.metadata[rows])
 
 
-def joined(parts: Sequence[CurveSet]) -> CurveSet:
-    """Several files as one; object_indices stay apart."""
+def join_curves(parts: Sequence[CurveSet]) -> CurveSet:
+    """Concatenate several sets; objects of different sets get different indices."""
     lengths = np.concatenate([part.length for part in parts])
     points = {name: np.concatenate([getattr(part.curves, name) for part in parts]) for name in (*_POINTS, "metadata")}
     shifts = np.cumsum([0, *(int(part.object_index.max(initial=-1)) + 1 for part in parts)])
@@ -139,30 +142,30 @@ def joined(parts: Sequence[CurveSet]) -> CurveSet:
     )
 
 
-def ask(dataset: Dataset, recipe: Recipe, part: str, number: int, seed: int) -> CurveSet:
-    """Draw light curves of one part of a mixture, each as the recipe's augmentation shows it."""
+def draw_from_mixture(dataset: Dataset, recipe: Recipe, part: str, number: int, seed: int) -> CurveSet:
+    """Draw light curves of one part of a mixture, with the recipe's augmentation."""
     rng = np.random.default_rng((seed, SPLITS.index(part)))
     rows = draw_weighted(dataset, split_indices(dataset, recipe.data.fractions)[part], number, recipe, rng)
-    return show_objects(dataset, rows, recipe, rng)
+    return draw_curves(dataset, rows, recipe, rng)
 
 
-def show_objects(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> CurveSet:
-    """Chosen objects of a dataset, each as the recipe's augmentation shows it; those that show nothing are left out."""
+def draw_curves(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> CurveSet:
+    """Draw a light curve of each chosen object with the recipe's augmentation; those without a point are left out."""
     examples = [
         draw_examples(dataset, rows[n : n + 1], recipe.data, recipe.augmentation, rng) for n in range(len(rows))
     ]
-    places = [place for place, drawn in enumerate(examples) if drawn]
-    names = [dataset.object_id[int(rows[place])].partition(":") for place in places]
+    kept = [index for index, drawn in enumerate(examples) if drawn]
+    names = [dataset.object_id[int(rows[index])].partition(":") for index in kept]
     return CurveSet(
-        RaggedBatch.collate([examples[place][0].tokens for place in places]),
-        np.array([examples[place][0].label for place in places], dtype=np.int64),
+        RaggedBatch.collate([examples[index][0].tokens for index in kept]),
+        np.array([examples[index][0].label for index in kept], dtype=np.int64),
         np.array([source if colon else "simulated" for source, colon, _ in names], dtype=np.str_),
-        rows[places],
+        rows[kept],
     )
 
 
-def statistician(recipe: Recipe) -> AstroMoE:
-    """Return an untrained network of a recipe, which computes statistics."""
+def statistics_network(recipe: Recipe) -> AstroMoE:
+    """Return an untrained network of a recipe, for computing statistics."""
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
     return network.eval()
@@ -170,7 +173,7 @@ def statistician(recipe: Recipe) -> AstroMoE:
 
 @torch.inference_mode()
 def statistics_of(network: AstroMoE, curve_set: CurveSet) -> tuple[Float32, Bool]:
-    """Values and whether they are known, both [N, K], in the order of the rows."""
+    """Return the statistics and whether they are defined, both [N, K]."""
     value_NK, mask_NK = np.zeros((len(curve_set), 0), np.float32), np.zeros((len(curve_set), 0), np.bool_)
     for rows, inputs in curve_set.batches():
         statistics = network.statistics_of(*(inputs[name] for name in network.input_names))
@@ -193,35 +196,35 @@ def embeddings_of(network: AstroMoE | RoMAE, curve_set: CurveSet) -> Float32:
 STEPS: Final = 1_000
 BATCH: Final = 512  # half of it outliers
 RATE, DECAY = 2e-3, 0.1
-LEAST_STEP: Final = 0.02  # of the spread of the odds
-THRESHOLD: Final = 0.97  # of known objects, 3 % are called unusual
+MIN_STEP: Final = 0.02  # of the spread of the odds
+THRESHOLD: Final = 0.97  # flags 3 % of known objects as unusual
 
 
 @dataclass(frozen=True, eq=False)
 class OutlierModel:
-    """Fitted score: a module of the graph and its entry in the manifest."""
+    """Fitted novelty score: a module of the graph and its entry in the manifest."""
 
-    score: StrangerScore
+    score: OutlierScore
     described: Novelty
 
     def module(self) -> nn.Module:
-        """Return what the graph computes."""
+        """Return the module for the graph."""
         return self.score
 
     @torch.inference_mode()
     def novelty(self, embedding_NE: Float32) -> NDArray[np.float64]:
-        """Share of validation objects that look less strange, [N]."""
+        """Return the share of validation objects with a lower score, [N]."""
         share_N: NDArray[np.float64] = self.score(torch.from_numpy(embedding_NE)).numpy().astype(np.float64)
         return share_N
 
 
 def fit_outliers(
-    inlier_NE: Float32, label_N: Int64, strangers_ME: Float32, usual_VE: Float32, *, seed: int, steps: int = STEPS
+    inlier_NE: Float32, label_N: Int64, outlier_ME: Float32, validation_VE: Float32, *, seed: int, steps: int = STEPS
 ) -> OutlierModel:
-    """Fit the score to training objects and outliers, and its fractions to validation objects."""
+    """Fit the score to training objects and outliers, and its quantiles to validation objects."""
     reference = fit_reference(inlier_NE, label_N)
     torch.manual_seed(seed)
-    score = StrangerScore(reference)
+    score = OutlierScore(reference)
     optimiser = torch.optim.AdamW(score.layers.parameters(), lr=RATE, weight_decay=DECAY)
     rng = np.random.default_rng(seed)
     half = BATCH // 2
@@ -230,68 +233,74 @@ def fit_outliers(
     for step in range(steps):
         for group in optimiser.param_groups:
             group["lr"] = RATE * max(0.01, 0.5 * (1 + np.cos(np.pi * step / steps)))
-        rows, strange = rng.integers(0, len(inlier_NE), half), rng.integers(0, len(strangers_ME), half)
-        batch_BE = torch.from_numpy(np.concatenate([inlier_NE[rows], strangers_ME[strange]]))
+        rows, outlier_rows = rng.integers(0, len(inlier_NE), half), rng.integers(0, len(outlier_ME), half)
+        batch_BE = torch.from_numpy(np.concatenate([inlier_NE[rows], outlier_ME[outlier_rows]]))
         loss = binary_cross_entropy_with_logits(score.odds(batch_BE), truth_B)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     score.eval()
     with torch.inference_mode():
-        odds_V = score.odds(torch.from_numpy(usual_VE)).numpy().astype(np.float64)
-    score.settle(*_usual(odds_V))
+        odds_V = score.odds(torch.from_numpy(validation_VE)).numpy().astype(np.float64)
+    score.set_quantiles(*_quantiles(odds_V))
     with torch.inference_mode():
-        alarm_V = score(torch.from_numpy(usual_VE)).numpy() > THRESHOLD
+        alarm_V = score(torch.from_numpy(validation_VE)).numpy() > THRESHOLD
     described = Novelty(
         method="fitted",
         threshold=THRESHOLD,
         false_alarm_rate=float(alarm_V.mean()),
         split="validation",
-        objects=len(usual_VE),
+        objects=len(validation_VE),
         reference_objects=len(inlier_NE),
     )
     return OutlierModel(score.eval(), described)
 
 
-def _usual(odds_V: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Odds and the share of validation objects below, in steps so wide that rounding moves no share by 1e-4."""
+def _quantiles(odds_V: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return odds and the share of validation objects below, in steps so wide that rounding moves no share by 1e-4."""
     share_Q = np.concatenate([np.linspace(0, 0.9, 19), [0.93, 0.95, 0.97, 0.98, 0.99, 1.0]])
     odds_Q = np.quantile(odds_V, share_Q)
-    least = LEAST_STEP * float(odds_Q[18] - odds_Q[2])
-    places = [0]
-    for place in range(1, len(odds_Q)):
-        if odds_Q[place] - odds_Q[places[-1]] >= least:
-            places.append(place)
-    return odds_Q[places], share_Q[places] / share_Q[places[-1]]
+    min_step = MIN_STEP * float(odds_Q[18] - odds_Q[2])
+    kept = [0]
+    for index in range(1, len(odds_Q)):
+        if odds_Q[index] - odds_Q[kept[-1]] >= min_step:
+            kept.append(index)
+    return odds_Q[kept], share_Q[kept] / share_Q[kept[-1]]
 
 
-def judge(
-    inlier_NE: Float32, label_N: Int64, usual_VE: Float32, strangers_ME: Float32, kind_M: NDArray[np.str_], *, seed: int
+def auroc_by_kind(
+    inlier_NE: Float32,
+    label_N: Int64,
+    validation_VE: Float32,
+    outlier_ME: Float32,
+    kind_M: NDArray[np.str_],
+    *,
+    seed: int,
 ) -> dict[str, float]:
-    """Return the AUROC of each kind of outlier against validation objects, fitted without that kind."""
+    """Return the AUROC of each kind of outlier against validation objects, with a score fitted without that kind."""
     areas = {}
     for kind in np.unique(kind_M):
-        fit = fit_outliers(inlier_NE, label_N, strangers_ME[kind_M != kind], usual_VE, seed=seed, steps=STEPS // 4)
-        strange_M, usual_V = fit.novelty(strangers_ME[kind_M == kind]), fit.novelty(usual_VE)
-        new = np.concatenate([np.ones(len(strange_M), np.bool_), np.zeros(len(usual_V), np.bool_)])
-        areas[str(kind)] = float(area_under_roc(np.concatenate([strange_M, usual_V]), new))
+        fit = fit_outliers(inlier_NE, label_N, outlier_ME[kind_M != kind], validation_VE, seed=seed, steps=STEPS // 4)
+        outlier_M, known_V = fit.novelty(outlier_ME[kind_M == kind]), fit.novelty(validation_VE)
+        is_outlier = np.concatenate([np.ones(len(outlier_M), np.bool_), np.zeros(len(known_V), np.bool_)])
+        areas[str(kind)] = float(area_under_roc(np.concatenate([outlier_M, known_V]), is_outlier))
     return areas
 
 
 def synthetic_outliers(curve_set: CurveSet, seed: int) -> CurveSet:
-    """Light curves that nothing makes, from those that something does: fluxes shuffled, two laid over each other.
+    """Return unphysical light curves: fluxes shuffled in time, or the second half replaced by the mirrored first half.
 
-    Light curves need five points with signal above the noise to be distinguishable.
+    They are made from light curves with five detections or more, since others could not be distinguished.
     """
     rng = np.random.default_rng(seed)
     good = np.flatnonzero(curve_set.detections >= 5)
     half = len(good) // 2
-    shuffled, mixed = rng.permutation(good)[:half], rng.permutation(good)[:half]
-    return joined([_shuffled(curve_set, shuffled, rng), _doubled(curve_set, mixed, rng)])
+    shuffled, mirrored = rng.permutation(good)[:half], rng.permutation(good)[:half]
+    return join_curves([_shuffled(curve_set, shuffled, rng), _doubled(curve_set, mirrored, rng)])
 
 
 def _shuffled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> CurveSet:
-    """Fluxes and errors that have lost their times."""
+    """Return light curves with fluxes and errors shuffled in time."""
     curves = take(curve_set.curves, rows)
     order = np.arange(int(curves.offsets[-1]))
     for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):
@@ -301,7 +310,7 @@ def _shuffled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> Cur
 
 
 def _doubled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> CurveSet:
-    """Light curves whose second half is the first half backwards, made brighter or fainter by up to four times."""
+    """Return light curves whose second half is the first half mirrored and scaled by a factor of 1/4 to 4."""
     curves = take(curve_set.curves, rows)
     flux = curves.flux.copy()
     for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):

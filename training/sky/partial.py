@@ -1,14 +1,14 @@
 """Scores of a bundle by bands, detections and metadata, and on surveys outside its training.
 
-Tables, each by class group (`GROUP_OF_CLASS`):
+Tables, most of them by broad class:
 
-- ``bands``: every single band, every pair, and some larger subsets, of test objects that keep enough points;
+- ``bands``: every single band, every pair, and some larger subsets, for objects that keep enough points;
 - ``early``: the first detections of an object, and the first days after its first detection;
-- ``metadata``: changes of the predictions when only dust or the error of a redshift changes;
-- ``flat``: sources of constant flux, observed when and as deeply as real objects;
-- ``surveys``: whole objects and first detections of surveys in a folder of their own.
+- ``metadata``: changes of the predictions if only dust or the error of a redshift changes;
+- ``flat``: sources of constant flux with the times, bands and errors of real objects;
+- ``surveys``: complete objects and first detections of surveys that were not used in training.
 
-`pattern_score` measures how much the pattern of observations reveals of the classes of a training mixture.
+`pattern_score` measures how well the pattern of observations alone predicts the classes of a training mixture.
 
 Legend: N objects, P points, C classes.
 """
@@ -29,111 +29,115 @@ from nightjar_alerts.training.fit.boosting import boost
 from nightjar_alerts.training.score.metrics import log_loss
 from nightjar_alerts.training.sky.load import as_observed, assemble
 from nightjar_alerts.training.sky.novelty import CurveSet
-from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE, read_real
+from nightjar_alerts.training.sky.readers import EVALUATION_LABELS, read_real
 from nightjar_alerts.training.sky.record import PARTS, SurveySample
-from nightjar_alerts.training.sky.scores import SkyAnswers, ask_bundle, rounded, summary
+from nightjar_alerts.training.sky.scores import SkyPredictions, predict_bundle, rounded, summary
 
 SUBSETS: Final = (*BANDS, *("".join(pair) for pair in combinations(BANDS, 2)), "ugr", "gri", "riz", "izY", "griz")
 COUNTS: Final = (1, 2, 3, 5, 10, 20)
 DAYS: Final = (1.0, 3.0, 7.0, 30.0)
-FEWEST_POINTS: Final = 8
-OF_A_SOURCE: Final = 60
-"""Objects of one class and source: a large simulation does not decide a table."""
+MIN_POINTS: Final = 8
+PER_CLASS_AND_SOURCE: Final = 60
+"""Maximum number of objects of one class and source, so that a large simulation does not dominate a table."""
 SUPERNOVA_LIKE: Final = ("SN-like", "Long")
 SCORES: Final = ("objects", "top_1", "broad", "sure_and_wrong", "coverage", "size", "withheld")
 
-Ask = Callable[[SurveySample], SkyAnswers]
+Predict = Callable[[SurveySample], SkyPredictions]
 
 
 def measure_partial(
     path: Path, sky: SurveySample, surveys: Path | None = None, part: str = "test"
 ) -> tuple[str, dict[str, Any]]:
-    """Name and version of a bundle, and every table.
+    """Return name and version of a bundle, and every table.
 
     Parameters
     ----------
-    sky : the whole record; a sample of ``part`` is scored. surveys : folder of sets that no training saw.
+    sky : the whole sample, of which some objects of ``part`` are scored. surveys : folder of sets not used in training.
     """
     sample = _sample(sky, part)
 
-    def ask(objects: SurveySample) -> SkyAnswers:
-        return ask_bundle(path, objects, "nothing")
+    def predict(objects: SurveySample) -> SkyPredictions:
+        return predict_bundle(path, objects, "nothing")
 
     report = {
         "objects": len(sample),
-        "bands": band_table(ask, sample),
-        "early": early_table(ask, sample),
-        "early, detections alone": early_table(ask, sample.keep_points(sample.detected)),
+        "bands": band_table(predict, sample),
+        "early": early_table(predict, sample),
+        "early, detections alone": early_table(predict, sample.keep_points(sample.detected)),
         "metadata": metadata_changes(path, sample),
-        "flat": flat_table(ask, sample),
+        "flat": flat_table(predict, sample),
     }
     if surveys is not None:
         objects = as_observed(assemble(list(read_real(surveys))))
-        report["surveys"] = survey_table(ask, objects.take(objects.label >= 0))
+        report["surveys"] = survey_table(predict, objects.take(objects.label >= 0))
     manifest = load_bundle(path).manifest
     return f"{manifest.name} {manifest.version}", rounded(report)
 
 
 def _sample(sky: SurveySample, part: str, seed: int = 0) -> SurveySample:
-    """Draw some labelled objects of each class and source of a part."""
-    chosen = (sky.part == PARTS.index(part)) & (sky.label >= 0) & ~np.isin(sky.source, sorted(LABELS_TO_MEASURE))
+    """Draw at most `PER_CLASS_AND_SOURCE` labelled objects of each class and source of a part."""
+    chosen = (sky.part == PARTS.index(part)) & (sky.label >= 0) & ~np.isin(sky.source, sorted(EVALUATION_LABELS))
     sent = as_observed(sky.take(chosen))
     order = np.random.default_rng(seed).permutation(len(sent))
     kind = np.char.add(sent.source[order], sent.label[order].astype(np.str_))
-    _, place = np.unique(kind, return_inverse=True)
-    before = np.zeros(len(order), dtype=np.int64)
-    for number in range(place.max(initial=-1) + 1):
-        mine = place == number
-        before[mine] = np.arange(mine.sum())
-    return sent.take(np.sort(order[before < OF_A_SOURCE]))
+    _, kind_N = np.unique(kind, return_inverse=True)
+    rank_N = np.zeros(len(order), dtype=np.int64)
+    for number in range(kind_N.max(initial=-1) + 1):
+        same_kind = kind_N == number
+        rank_N[same_kind] = np.arange(same_kind.sum())
+    return sent.take(np.sort(order[rank_N < PER_CLASS_AND_SOURCE]))
 
 
-def band_table(ask: Ask, sky: SurveySample) -> dict[str, Any]:
-    """Scores of objects with ``FEWEST_POINTS`` points and two detections in each subset of bands."""
-    return {subset: _by_group(ask, _in_bands(sky, subset)) for subset in ("all", *SUBSETS)}
+def band_table(predict: Predict, sky: SurveySample) -> dict[str, Any]:
+    """Return scores of objects with ``MIN_POINTS`` points and two detections in each subset of bands."""
+    return {subset: _by_group(predict, _in_bands(sky, subset)) for subset in ("all", *SUBSETS)}
 
 
 def _in_bands(sky: SurveySample, subset: str) -> SurveySample:
     numbers = range(len(BANDS)) if subset == "all" else [BANDS.index(name) for name in subset]
     seen = sky.keep_points(np.isin(sky.band, list(numbers)))
-    enough = (seen.lengths >= FEWEST_POINTS) & (seen.count(seen.detected) >= 2)
-    if len(numbers) > 1 and subset != "all":  # a pair is a pair only with points in both
+    enough = (seen.lengths >= MIN_POINTS) & (seen.count(seen.detected) >= 2)
+    if len(numbers) > 1 and subset != "all":  # every band of a subset needs points
         for number in numbers:
             enough &= seen.count(seen.band == number) >= 2
     return seen.take(enough)
 
 
-def early_table(ask: Ask, sky: SurveySample) -> dict[str, Any]:
-    """Scores of the same objects up to a detection, and up to a day after the first."""
+def early_table(predict: Predict, sky: SurveySample) -> dict[str, Any]:
+    """Return scores of objects truncated after each of `COUNTS` detections, or `DAYS` after the first detection."""
     table = {}
     for count in COUNTS:
-        there = sky.take(sky.count(sky.detected) >= count)
-        table[f"{count} detections"] = _by_group(ask, there.keep_points(there.mjd <= _until(there, count)))
+        objects = sky.take(sky.count(sky.detected) >= count)
+        early = objects.keep_points(objects.mjd <= _detection_time(objects, count))
+        table[f"{count} detections"] = _by_group(predict, early)
     for days in DAYS:
-        there = sky.take(sky.count(sky.detected) >= 1)
-        table[f"{days:.0f} days"] = _by_group(ask, there.keep_points(there.mjd <= _until(there, 1) + days))
+        objects = sky.take(sky.count(sky.detected) >= 1)
+        early = objects.keep_points(objects.mjd <= _detection_time(objects, 1) + days)
+        table[f"{days:.0f} days"] = _by_group(predict, early)
     return table
 
 
-def _until(sky: SurveySample, count: int) -> NDArray[np.float64]:
-    """Time of the detection ``count`` of the object of every point, (P,)."""
+def _detection_time(sky: SurveySample, count: int) -> NDArray[np.float64]:
+    """Return the time of detection number ``count`` of each point's object, (P,)."""
     ends = np.array([np.sort(sky.mjd[at][sky.detected[at]])[count - 1] for at in map(sky.points, range(len(sky)))])
     return np.repeat(ends, sky.lengths)
 
 
-def _by_group(ask: Ask, shown: SurveySample) -> dict[str, Any]:
-    """Scores by broad class, and of the classes themselves their recall."""
-    if not len(shown):
+def _by_group(predict: Predict, objects: SurveySample) -> dict[str, Any]:
+    """Return scores by broad class, with the recall of each class."""
+    if not len(objects):
         return {}
-    answers = ask(shown)
-    label_N = shown.label[answers.rows_N]
+    predictions = predict(objects)
+    label_N = objects.label[predictions.rows_N]
     broad_N = np.array([leaf.path[-1] for leaf in ELASTICC.classes])[label_N]
-    return {str(name): _scores(answers.take(broad_N == name), label_N[broad_N == name]) for name in np.unique(broad_N)}
+    return {
+        str(name): _scores(predictions.take(broad_N == name), label_N[broad_N == name]) for name in np.unique(broad_N)
+    }
 
 
-def _scores(answers: SkyAnswers, label_N: NDArray[np.int64]) -> dict[str, Any]:
-    scores = summary(answers, label_N)
-    top_N = answers.probabilities_NC.argmax(axis=1)
+def _scores(predictions: SkyPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
+    scores = summary(predictions, label_N)
+    top_N = predictions.probabilities_NC.argmax(axis=1)
     kept = {name: scores[name] for name in SCORES}
     names = np.array([leaf.path[-1] for leaf in ELASTICC.classes])[top_N]
     kept["other"] = float(1 - np.isin(names, SUPERNOVA_LIKE).mean())
@@ -141,23 +145,23 @@ def _scores(answers: SkyAnswers, label_N: NDArray[np.int64]) -> dict[str, Any]:
     return kept
 
 
-def survey_table(ask: Ask, sky: SurveySample) -> dict[str, Any]:
-    """Scores of every class of every survey, whole and by number of detections."""
+def survey_table(predict: Predict, sky: SurveySample) -> dict[str, Any]:
+    """Return scores of every class of every survey, complete and by number of detections."""
     table: dict[str, Any] = {}
-    shown = {"whole": sky}
+    samples = {"whole": sky}
     for count in COUNTS:
-        there = sky.take(sky.count(sky.detected) >= count)
-        shown[f"{count} detections"] = there.keep_points(there.mjd <= _until(there, count))
-    for name, objects in shown.items():
-        answers = ask(objects)
-        source_N, label_N = objects.source[answers.rows_N], objects.label[answers.rows_N]
+        detected = sky.take(sky.count(sky.detected) >= count)
+        samples[f"{count} detections"] = detected.keep_points(detected.mjd <= _detection_time(detected, count))
+    for name, objects in samples.items():
+        predictions = predict(objects)
+        source_N, label_N = objects.source[predictions.rows_N], objects.label[predictions.rows_N]
         for source in np.unique(source_N):
             for label in np.unique(label_N[source_N == source]):
                 mine = (source_N == source) & (label_N == label)
                 key = f"{source}: {ELASTICC.names[label]}"
-                named = np.bincount(answers.probabilities_NC[mine].argmax(axis=1), minlength=len(ELASTICC.names))
+                named = np.bincount(predictions.probabilities_NC[mine].argmax(axis=1), minlength=len(ELASTICC.names))
                 most = {ELASTICC.names[c]: int(named[c]) for c in np.argsort(-named)[:3] if named[c]}
-                scores = _scores(answers.take(mine), label_N[mine])
+                scores = _scores(predictions.take(mine), label_N[mine])
                 scores.pop("recall")
                 table.setdefault(key, {})[name] = scores | {"named": most}
     return table
@@ -168,32 +172,32 @@ FLAT_RATIOS: Final = (5.0, 20.0)
 SURE: Final = 0.8
 
 
-def flat_table(ask: Ask, sky: SurveySample, seed: int = 0) -> dict[str, Any]:
-    """How sources of constant flux are classified, by number of detections and ratio of flux to error.
+def flat_table(predict: Predict, sky: SurveySample, seed: int = 0) -> dict[str, Any]:
+    """Return how sources of constant flux are classified, by number of detections and ratio of flux to error.
 
-    Times, bands and errors are those of the first detections of the objects; the flux is the same in every band, with
-    noise of the stated errors. No class is right: the fractions are of supernova-like classes, of Ia, of any class and
-    of Ia with a probability of at least ``SURE``, and of light curves without a set.
+    Times, bands and errors are those of the first detections of the objects. The flux is the same in every band, with
+    noise of the stated errors. Since no class is correct, the columns are the fractions classified as supernova-like,
+    as Ia, as any class and as Ia with a probability of at least ``SURE``, and of light curves without a prediction set.
     """
     rng, table = np.random.default_rng(seed), dict[str, Any]()
     broad_C = np.array([leaf.path[-1] for leaf in ELASTICC.classes])
     ia = ELASTICC.names.index("Ia")
     detected = sky.keep_points(sky.detected)
     for count in FLAT_POINTS:
-        there = detected.take(detected.lengths >= count)
-        first = there.keep_points(np.concatenate([np.arange(length) for length in there.lengths]) < count)
+        objects = detected.take(detected.lengths >= count)
+        first = objects.keep_points(np.concatenate([np.arange(length) for length in objects.lengths]) < count)
         error = np.array([np.median(first.flux_err[first.points(index)]) for index in range(len(first))])
         for ratio in FLAT_RATIOS:
             flux = np.repeat(ratio * error, first.lengths) + first.flux_err * rng.standard_normal(len(first.flux))
-            answers = ask(replace(first, flux=flux.astype(np.float32)))
-            top_N, largest_N = answers.probabilities_NC.argmax(axis=1), answers.probabilities_NC.max(axis=1)
+            predictions = predict(replace(first, flux=flux.astype(np.float32)))
+            top_N, largest_N = predictions.probabilities_NC.argmax(axis=1), predictions.probabilities_NC.max(axis=1)
             table[f"{count} detections, flux {ratio:.0f} times the error"] = {
                 "objects": len(first),
                 "supernova": float((broad_C[top_N] == "SN-like").mean()),
                 "ia": float((top_N == ia).mean()),
                 "sure": float((largest_N >= SURE).mean()),
                 "sure_ia": float(((top_N == ia) & (largest_N >= SURE)).mean()),
-                "withheld": float(answers.unusual_N.mean()),
+                "withheld": float(predictions.unusual_N.mean()),
             }
     return table
 
@@ -206,11 +210,11 @@ CHANGES: Final[Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]] = 
 
 
 def metadata_changes(path: Path, sky: SurveySample) -> dict[str, Any]:
-    """How results change with one value; known redshifts stay."""
+    """Return how predictions change if one metadata value changes, for objects with a redshift."""
     known = sky.take(np.isfinite(sky.z))
     table = {}
     for name, (first, second) in CHANGES.items():
-        before, after = (ask_bundle(path, _with_metadata(known, value), "redshift") for value in (first, second))
+        before, after = (predict_bundle(path, _with_metadata(known, value), "redshift") for value in (first, second))
         top_N = before.probabilities_NC.argmax(axis=1)
         rows = np.arange(len(top_N))
         moved = np.abs(after.probabilities_NC[rows, top_N] - before.probabilities_NC[rows, top_N])
@@ -237,9 +241,10 @@ PATTERN_PARAMETERS: Final[Mapping[str, Any]] = {
 
 
 def pattern_score(training: CurveSet, validation: CurveSet, rounds: int = 60) -> dict[str, float]:
-    """Balanced accuracy and gain in log loss (nats) of boosted trees that see the pattern alone.
+    """Return balanced accuracy and gain in log loss (nats) of boosted trees on the pattern of observations alone.
 
-    The pattern: points in each band, and the median error there. The gain is over the class shares of ``training``.
+    The pattern is the number of points and the median error in each band. The gain is relative to predicting the class
+    shares of ``training``.
     """
     booster = boost(_pattern(training), training.label, PATTERN_PARAMETERS, seed=0, rounds=rounds)
     p_NC = np.asarray(booster.predict(_pattern(validation), num_threads=1))
@@ -255,7 +260,7 @@ def pattern_score(training: CurveSet, validation: CurveSet, rounds: int = 60) ->
 
 
 def _pattern(curves: CurveSet) -> NDArray[np.float32]:
-    """Log of the number of points and of the median error in every band, NaN without a point, (N, 2 B)."""
+    """Return the log of the number of points and of the median error in every band, NaN without a point, (N, 2 B)."""
     value_NF = np.full((len(curves), 2 * len(BANDS)), np.nan, dtype=np.float32)
     for row in range(len(curves)):
         at = slice(int(curves.curves.offsets[row]), int(curves.curves.offsets[row + 1]))

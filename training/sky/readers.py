@@ -1,16 +1,16 @@
-"""Readers of sets of light curves, in a common schema or in formats of their own.
+"""Readers of sets of light curves, in a common schema or in other formats.
 
-One schema (``real/*.parquet``) has a row per object and survey, points in lists. Formats of their own have ZTF,
-ELAsTiCC, MALLORN, periodic variables and real Rubin alerts.
+The common schema (``real/*.parquet``) has a row per object and survey, with points in lists. ZTF, ELAsTiCC, MALLORN,
+periodic variables and real Rubin alerts have other formats.
 
-**Filters.** A network knows u g r i z Y of LSST. Filters near them (SDSS, Pan-STARRS, DECam, MegaCam, ZTF, Kepler-cam,
-CSP) carry their letter already; other filters are mapped to the nearest band in log wavelength, and the point
-is marked as foreign. `V` is mapped to `r`, not to the slightly nearer `g`, so that `B` and `V` keep a colour. No colour
-term is applied: a `V` seen as `r` is bluer than an `r` would be, and training must see that it can be so. Ultraviolet
-filters beyond `U`, and everything redder than `Y`, are left out.
+**Filters.** A network uses the bands u g r i z Y of LSST. Similar filters (SDSS, Pan-STARRS, DECam, MegaCam, ZTF,
+Kepler-cam, CSP) have the same letters; other filters are mapped to the nearest band in log wavelength, and the point is
+marked as foreign. `V` is mapped to `r`, not to the slightly nearer `g`, so that `B` and `V` keep a colour. No colour
+term is applied: `V` mapped to `r` is bluer than a measured `r`, and the training data must include such points.
+Ultraviolet filters beyond `U`, and everything redder than `Y`, are left out.
 
-Where an object has several filters of one band (`V` and `R`), all of their points are in it, as a bundle's
-``band_groups`` put them there when a request names these filters.
+If several filters of an object are mapped to one band (`V` and `R`), the band has the points of all of them, like the
+``band_groups`` of a bundle when a request names these filters.
 """
 
 import csv
@@ -41,34 +41,35 @@ FOREIGN: Final[dict[str, tuple[tuple[str, float], ...]]] = {
 """Filters mapped to a band, with their effective wavelengths in nm."""
 
 STAND_INS: Final = {letter: band for band, stand_ins in FOREIGN.items() for letter, _ in stand_ins if letter in FILTERS}
-"""Filters that a request may name, and the band that each counted as in training: a bundle's ``band_groups``."""
+"""Band of each filter that a request may name, as in training; the ``band_groups`` of a bundle."""
 
 
-def assign(letters_P: NDArray[np.str_]) -> tuple[NDArray[np.int8], NDArray[np.bool_], NDArray[np.float32]]:
-    """Band, foreign flag and wavelength of the points of one object; band -1 where a point is to be left out."""
+def assign_bands(letters_P: NDArray[np.str_]) -> tuple[NDArray[np.int8], NDArray[np.bool_], NDArray[np.float32]]:
+    """Return band, foreign flag and wavelength of the points of one object; band -1 if a point is to be left out."""
     band_P = np.full(len(letters_P), -1, dtype=np.int8)
     foreign_P = np.zeros(len(letters_P), dtype=np.bool_)
     wavelength_P = np.full(len(letters_P), np.nan, dtype=np.float32)
     for number, name in enumerate(BANDS):
         choices = ((name, WAVELENGTH[name]), *FOREIGN.get(name, ()))
-        for place, (letter, nanometres) in enumerate(choices):
-            here_P = letters_P == letter
-            band_P[here_P], wavelength_P[here_P], foreign_P[here_P] = number, nanometres, place > 0
+        for index, (letter, nanometres) in enumerate(choices):
+            matches_P = letters_P == letter
+            band_P[matches_P], wavelength_P[matches_P], foreign_P[matches_P] = number, nanometres, index > 0
     return band_P, foreign_P, wavelength_P
 
 
 OTHER_SCHEMA: Final = frozenset({"lclib_mdwarf"})
-MEASURE_ONLY: Final = frozenset({"tdecat"})
-"""Sets for evaluation only, by their licence: never used for training, calibration or selection."""
-LABELS_TO_MEASURE: Final = MEASURE_ONLY | {"rubin"}
-"""Sources whose labels are for measuring: Rubin's are few, so its light curves lend patterns, but no origins."""
+EVALUATION_ONLY: Final = frozenset({"tdecat"})
+"""Sets that their licence restricts to evaluation: never used for training, calibration or selection."""
+EVALUATION_LABELS: Final = EVALUATION_ONLY | {"rubin"}
+"""Sources whose labels are for evaluation only. Rubin has few labels, so only the cadences of its light curves are used
+in training."""
 
 CONFLICTS: Final = frozenset({
     "SN2019dwa", "SN2019ieh", "SN2018hsf", "SN2020wnt", "AT2020yue", "SN2020abku", "SN2020acct", "SN2020acun",
     "SN2020esm", "SN2020fhs", "CSS110329:133902-240114", "Gaia19awv", "Gaia21fjv",
     "ZTF19aarfyvc", "ZTF19abauylg", "ZTF18acbvpzj", "ZTF20acjeflr", "ZTF20acnznms",
 })  # fmt: skip
-"""Objects that two sources type differently: left out."""
+"""Objects to which two sources assign different types; they are left out."""
 
 _POINTS: Final = ("mjd", "band", "flux", "flux_err", "total_flux", "detected")
 _ROW: Final = ("source", "object_id", "label", "raw_label", "label_quality", "z", "z_err", "z_phot", "z_phot_err",
@@ -76,9 +77,9 @@ _ROW: Final = ("source", "object_id", "label", "raw_label", "label_quality", "z"
 
 
 def read_real(folder: Path) -> Iterator[SkyObject]:
-    """Every object of every file of ``folder`` that has a usable point; nothing where there is no such folder.
+    """Yield every object with a usable point in the files of ``folder``; none if the folder does not exist.
 
-    ``other_types`` (no label) come out unlabelled with quality ``other``.
+    Objects of the file ``other_types`` are unlabelled and have quality ``other``.
     """
     for path in sorted(folder.glob("*.parquet")):
         if path.stem not in OTHER_SCHEMA:
@@ -103,13 +104,13 @@ def _read_file(path: Path) -> Iterator[SkyObject]:
 
 
 def _numpy(values: Any) -> Any:
-    """Return the values of a list as an array, None where the row has no list."""
+    """Return the values of a list as an array; None if the row has no list."""
     return None if values is None else values.to_numpy(zero_copy_only=False)
 
 
 def _object(row: dict[str, Any], points: dict[str, NDArray[Any]]) -> SkyObject | None:
     flux, error = points["flux"], points["flux_err"]
-    band, foreign, wavelength = assign(points["band"].astype(np.str_))
+    band, foreign, wavelength = assign_bands(points["band"].astype(np.str_))
     ok = (band >= 0) & np.isfinite(flux) & np.isfinite(error) & (error > 0)
     if not ok.any():
         return None
@@ -142,14 +143,14 @@ def _number(value: float | None) -> float:
 
 
 def _names(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the object's id, aliases and stated matches. OGLE field and star are no names of their own."""
+    """Return the object's id, aliases and stated matches. OGLE aliases (field and star) are not unique names."""
     aliases = "" if row["source"].startswith("ogle") else row["aliases"] or ""
     return (row["object_id"], *aliases.split(";"), *(row["also_in"] or "").split(";"))
 
 
 MAG_TO_ERROR: Final = 0.4 * np.log(10)
 LIMIT_SIGMA: Final = 5.0
-"""ZTF's limits are of five sigma."""
+"""Significance of ZTF's upper limits."""
 
 ZTF_TYPES: Final = {
     "SN Ia": "Ia", "SN Ia-91T-like": "Ia", "SN Ia-91bg-like": "91bg", "SN Iax[02cx-like]": "Iax",
@@ -169,18 +170,18 @@ CATALINA_TYPES: Final = {
     "EW(contact/semi-detached EB)": "EB", "EA": "EB", "RRab": "RR Lyrae", "RRc": "RR Lyrae", "RRd": "RR Lyrae",
     "Blazhko": "RR Lyrae", "ACEP": "Cepheid", "Cep-II": "Cepheid", "LMC-Cep-I": "Cepheid", "delta-Scuti": "Delta Scuti",
 }  # fmt: skip
-CATALINA_OF_A_CLASS: Final = 400
+CATALINA_PER_CLASS: Final = 400
 _INDEX: Final = {name: number for number, name in enumerate(BANDS)}
 _NANOMETRES: Final = np.array([WAVELENGTH[name] for name in BANDS], dtype=np.float32)
 
 
 def label_of(name: str | None) -> int:
-    """Class index of a name of the taxonomy; unlabelled for None and anything else."""
+    """Return the class index of a name of the taxonomy; `UNLABELLED` for None and other names."""
     return LABELS.get(name or "", UNLABELLED)
 
 
 def flux_of(mag: NDArray[np.floating]) -> NDArray[np.float64]:
-    """AB magnitude to nJy."""
+    """Convert AB magnitudes to nJy."""
     return np.asarray(10.0 ** (-0.4 * (np.asarray(mag, dtype=np.float64) - NJY_ZERO_POINT)))
 
 
@@ -190,7 +191,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _by_id(path: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Columns of the consecutive rows of each object."""
+    """Yield the id and the columns of the consecutive rows of each object."""
     current, columns = "", dict[str, list[str]]()
     for row in _rows(path):
         name = row["object_id"]
@@ -214,7 +215,7 @@ def _native(band: NDArray[np.int8]) -> dict[str, Any]:
 
 
 def read_ztf_supernovae(folder: Path, conflicts: frozenset[str]) -> Iterator[SkyObject]:
-    """ZTF alert photometry of typed supernovae; limits are points of flux 0. Ambiguous and unknown types unlabelled."""
+    """Yield ZTF supernovae with alert photometry; limits have flux 0, ambiguous and unknown types are unlabelled."""
     if not (folder / "objects.csv").exists():
         return
     types = {row["object_id"]: row["type"] for row in _rows(folder / "objects.csv")}
@@ -237,7 +238,7 @@ def read_ztf_supernovae(folder: Path, conflicts: frozenset[str]) -> Iterator[Sky
 
 
 def read_elasticc(folder: Path) -> Iterator[SkyObject]:
-    """Supernovae and kilonovae of ELAsTiCC with the host columns of their alerts."""
+    """Yield supernovae and kilonovae of ELAsTiCC with the host columns of their alerts."""
     for path in sorted(folder.glob("*.parquet")):
         for row in pq.read_table(path).to_pylist():
             band = np.array([_INDEX[letter] for letter in row["band"]], dtype=np.int8)
@@ -261,7 +262,7 @@ def _missing(value: float | None) -> float:
 
 
 def read_mallorn(folder: Path) -> Iterator[SkyObject]:
-    """Every object of the challenge, its test objects unlabelled (quality ``unlabelled``); fluxes in microjansky."""
+    """Yield every object of the challenge; its test objects are unlabelled. Fluxes in the files are in microjansky."""
     if not (folder / "train_log.csv").exists():
         return
     about = {row["object_id"]: row for log in ("train", "test") for row in _rows(folder / f"{log}_log.csv")}
@@ -288,7 +289,7 @@ def read_mallorn(folder: Path) -> Iterator[SkyObject]:
 
 
 def read_ztf_periodic(folder: Path) -> Iterator[SkyObject]:
-    """Read periodic variables of ZTF's data releases: total flux minus the median of each band."""
+    """Yield periodic variables of ZTF's data releases; flux is total flux minus the median of each band."""
     if not (folder / "objects.csv").exists():
         return
     about = {row["object_id"]: row for row in _rows(folder / "objects.csv")}
@@ -309,18 +310,18 @@ def read_ztf_periodic(folder: Path) -> Iterator[SkyObject]:
         )  # fmt: skip
 
 
-def read_catalina(folder: Path, of_a_class: int = CATALINA_OF_A_CLASS) -> Iterator[SkyObject]:
-    """Periodic variables of Catalina's southern survey, one unfiltered band: a maximum number of each class."""
+def read_catalina(folder: Path, per_class: int = CATALINA_PER_CLASS) -> Iterator[SkyObject]:
+    """Yield at most ``per_class`` periodic variables of each class of Catalina's southern survey (no filter)."""
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path)
         counts: dict[str, int] = {}
         for number, kind in enumerate(table.column("class").to_pylist()):
             counts[kind] = counts.get(kind, 0) + 1
-            if counts[kind] > of_a_class:
+            if counts[kind] > per_class:
                 continue
             row = table.slice(number, 1).to_pylist()[0]
             total = flux_of(np.asarray(row["mag"]) - 0.02)
-            band, foreign, wavelength = assign(np.full(len(total), "C"))
+            band, foreign, wavelength = assign_bands(np.full(len(total), "C"))
             name, label = f"css-{row['object_id']}", label_of(CATALINA_TYPES.get(kind))
             yield _variable(
                 SkyObject(
@@ -341,8 +342,8 @@ def _variable(row: SkyObject) -> SkyObject:
     row.total_flux = row.flux
     difference = row.flux.astype(np.float64)
     for number in np.unique(row.band):
-        here = row.band == number
-        difference[here] -= np.median(difference[here])
+        in_band = row.band == number
+        difference[in_band] -= np.median(difference[in_band])
     row.flux, row.detected = difference, np.abs(difference) >= 5 * row.flux_err
     return row
 
@@ -351,9 +352,9 @@ _ALERT_COLUMNS: Final = ("diaSource", "prvDiaSources", "prvDiaForcedSources")
 
 
 def read_rubin(data: Path) -> Iterator[SkyObject]:
-    """Objects of ``real/rubin_labels.csv`` whose alert is in a Parquet file below ``alerts/lsst``.
+    """Yield objects of ``real/rubin_labels.csv`` whose alert is in a Parquet file below ``alerts/lsst``.
 
-    Ids in the table have lost digits; an object is found by the ids of its alerts.
+    Objects are matched by the ids of their alerts, since object ids in the table have lost digits.
     """
     table = data / "real" / "rubin_labels.csv"
     if not table.exists():
@@ -372,11 +373,11 @@ def read_rubin(data: Path) -> Iterator[SkyObject]:
     for name, alert in newest.items():
         row = about[str(alert["diaSource"]["diaSourceId"])]
         label = LABELS.get(row["label"], UNLABELLED)
-        yield _of_alert(f"rubin-{name}", alert, label, row)
+        yield _alert_object(f"rubin-{name}", alert, label, row)
 
 
-def _of_alert(name: str, alert: dict[str, Any], label: int, row: dict[str, str]) -> SkyObject:
-    """Return detections, and forced points of the visits without one."""
+def _alert_object(name: str, alert: dict[str, Any], label: int, row: dict[str, str]) -> SkyObject:
+    """Return an object with its detections, and forced photometry of the visits without a detection."""
     sources = [*(alert["prvDiaSources"] or []), alert["diaSource"]]
     visits = {source["visit"] for source in sources}
     forced = [source for source in alert["prvDiaForcedSources"] or [] if source["visit"] not in visits]

@@ -1,12 +1,11 @@
-"""Light curves of many surveys in one ragged record, with metadata of each object.
+"""Light curves of many surveys as ragged arrays, with metadata of each object.
 
 Notable:
 
-- only points in a band the networks know are here; `training.sky.readers` decides which filters count as which band;
+- all points are in a band of the networks; `training.sky.readers` maps filters to bands;
 - ``flux`` is difference flux or, for variables, total flux minus a baseline, in nJy; ``total_flux`` is NaN where it is
   not known. A published upper limit has flux 0 and is not detected (`SurveySample.limit`);
-- a missing number is NaN, a missing label -1. A classifier gets the points and what `SurveySample.metadata_of` reveals,
-  nothing else.
+- a missing number is NaN, a missing label -1. A classifier gets only the points and `SurveySample.metadata_of`.
 
 Legend: N objects, P points of all objects together.
 """
@@ -47,7 +46,7 @@ _TEXTS: Final = ("source", "object_id", "group", "raw_label", "quality")
 
 @dataclass(slots=True)
 class SkyObject:
-    """Object of one survey. Points as in `SurveySample`; ``names`` has all its names, for grouping."""
+    """Object of one survey. Points as in `SurveySample`; ``names`` are all its names, for grouping."""
 
     source: str
     object_id: str
@@ -123,13 +122,13 @@ class SurveySample:
         return flags
 
     def limit_at(self, at: slice) -> NDArray[np.bool_]:
-        """`limit` of some points alone: of all of them it costs more than a fit."""
+        """Return `limit` for some points only, which is much faster than for all points."""
         flags: NDArray[np.bool_] = (self.flux[at] == 0) & ~self.detected[at]
         return flags
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Points of each object, i64 (N,)."""
+        """Number of points of each object, i64 (N,)."""
         return np.diff(self.offsets)
 
     def points(self, index: int) -> slice:
@@ -154,21 +153,21 @@ class SurveySample:
         )
 
     def keep_points(self, flags_P: NDArray[np.bool_]) -> "SurveySample":
-        """Only the flagged points; objects left without any disappear."""
+        """Return a sample of the flagged points, without objects that have none."""
         counts = self.count(flags_P)
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"}
         remaining = {name: v[flags_P] if name in _POINTS else v[counts > 0] for name, v in values.items()}
         return SurveySample(np.concatenate(([0], np.cumsum(counts[counts > 0]))), **remaining)
 
-    def metadata_of(self, index: int, reveal: ContextPolicy) -> dict[str, float]:
-        """Metadata of an object: nothing, its redshift and dust, or everything that its survey would have sent.
+    def metadata_of(self, index: int, context: ContextPolicy) -> dict[str, float]:
+        """Return the metadata of an object: nothing, its redshift and dust, or everything that its survey provides.
 
-        With a redshift alone a spectroscopic one counts as exact to 0.001, a photometric one by its error.
+        The error of a spectroscopic redshift is 0.001 unless it is known.
         """
-        if reveal == "nothing":
+        if context == "nothing":
             return {}
         row = self.metadata[index]
-        if reveal == "everything" and np.isfinite(row).any():
+        if context == "everything" and np.isfinite(row).any():
             return {n: float(v) for n, v in zip(METADATA_COLUMNS, row, strict=True) if np.isfinite(v)}
         values = {"mwebv": float(self.mwebv[index])}
         z, error = self.z[index], self.z_err[index]
@@ -178,8 +177,8 @@ class SurveySample:
             values |= {"z_final": float(self.z_phot[index]), "z_final_err": float(self.z_phot_err[index])}
         return {name: value for name, value in values.items() if np.isfinite(value)}
 
-    def curve(self, index: int, reveal: ContextPolicy = "nothing") -> LightCurve:
-        """One object as the record that is served."""
+    def curve(self, index: int, context: ContextPolicy = "nothing") -> LightCurve:
+        """Return one object as a light curve for the service."""
         at = self.points(index)
         return LightCurve(
             mjd=self.mjd[at],
@@ -187,12 +186,12 @@ class SurveySample:
             flux_err=self.flux_err[at],
             band=self.band[at].astype(np.int64),
             detected=self.detected[at],
-            metadata=self.metadata_of(index, reveal),
+            metadata=self.metadata_of(index, context),
             object_id=str(self.object_id[index]),
         )
 
     def save(self, path: Path) -> None:
-        """Write everything to one uncompressed npz without pickles; it appears under its name when complete."""
+        """Write to one uncompressed npz without pickles, atomically."""
         arrays: Mapping[str, NDArray[Any]] = {f.name: getattr(self, f.name) for f in fields(self)}
         with replacing(path, ".npz") as partial:
             np.savez(partial, allow_pickle=False, **arrays)
@@ -207,11 +206,11 @@ def read_sample(path: Path) -> SurveySample:
 def collect(
     objects: Iterable[SkyObject], groups: Sequence[str] | None = None, parts: Sequence[int] | None = None
 ) -> SurveySample:
-    """Put objects together; points are sorted by time here.
+    """Return a sample of objects, with points sorted by time.
 
     Parameters
     ----------
-    groups : group of each object; without it an object is alone. parts : index into `PARTS`; without it all train.
+    groups : group of each object; default: its id. parts : index into `PARTS` of each object; default: train.
     """
     rows = [_sorted(row) for row in objects]
     values: dict[str, Any] = {"offsets": np.cumsum([0, *(len(row.mjd) for row in rows)], dtype=np.int64)}
@@ -230,7 +229,7 @@ def collect(
 
 
 def join(skies: Sequence[SurveySample]) -> SurveySample:
-    """One record of several."""
+    """Concatenate several samples."""
     values: dict[str, Any] = {
         f.name: np.concatenate([getattr(sky, f.name) for sky in skies])
         for f in fields(SurveySample)

@@ -1,4 +1,4 @@
-"""Rows of the table of real surveys: objects, scores and targets.
+"""Rows of the score table of real surveys: objects, scores and targets.
 
 Every row also has the accuracy on its objects (``top-1``) and the fraction flagged as unusual (``withheld``).
 
@@ -18,7 +18,7 @@ from nightjar_alerts.training.sky.record import LABELS, ContextPolicy, SurveySam
 from nightjar_alerts.training.sky.scores import (
     SURE,
     THREE,
-    SkyAnswers,
+    SkyPredictions,
     balanced_of,
     broad_scores,
     recall_of,
@@ -33,44 +33,41 @@ REAL_IN_LSST_BANDS: Final = (
 NEARBY: Final = ("csp_dr3", "cfa3", "cfa124", "kait", "loss")
 MALLORN_FIVE: Final = {"AGN": 0, "Ia": 1, "91bg": 1, "Iax": 1, "II": 2, "Ib/c": 2, "SN-like/Other": 2, "TDE": 3,
                        "SLSN": 4}  # fmt: skip
-FEWEST_POINTS, FEWEST_DETECTIONS = 5, 2
+MIN_POINTS, MIN_DETECTIONS = 5, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AnsweredSky:
-    """Labelled objects of a record, and a model's answers about them by what was revealed.
-
-    Every answer is about every object: those that a model cannot answer were left out of ``sky`` before.
-    """
+class PredictedSample:
+    """Labelled objects, and a model's predictions for all of them by context."""
 
     sky: SurveySample
-    answers: Mapping[ContextPolicy, SkyAnswers]
+    predictions: Mapping[ContextPolicy, SkyPredictions]
     magnitude_N: NDArray[np.float64]
     detections_N: NDArray[np.int64]
 
     def pick(
-        self, chosen: NDArray[np.bool_], reveal: ContextPolicy = "nothing"
-    ) -> tuple[SkyAnswers, NDArray[np.int64]]:
-        """Answers and labels of the chosen objects."""
-        return self.answers[reveal].take(chosen), self.sky.label[chosen]
+        self, chosen: NDArray[np.bool_], context: ContextPolicy = "nothing"
+    ) -> tuple[SkyPredictions, NDArray[np.int64]]:
+        """Return predictions and labels of the chosen objects."""
+        return self.predictions[context].take(chosen), self.sky.label[chosen]
 
     def of(self, *sources: str) -> NDArray[np.bool_]:
-        """Return objects of these sources with enough points."""
-        enough = (self.sky.lengths >= FEWEST_POINTS) & (self.detections_N >= FEWEST_DETECTIONS)
+        """Return a mask of the labelled objects of these sources with enough points and detections."""
+        enough = (self.sky.lengths >= MIN_POINTS) & (self.detections_N >= MIN_DETECTIONS)
         return np.asarray(np.isin(self.sky.source, sources) & enough & (self.sky.label >= 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredParts:
-    """The test parts of all sets, and (``views``) the same objects through other surveys' patterns."""
+    """Predictions for the test parts of all sets, and (``views``) for the same objects re-observed by other surveys."""
 
-    real: AnsweredSky
-    views: AnsweredSky | None
+    real: PredictedSample
+    views: PredictedSample | None
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """A row of the table; ``score`` gives its figures by name, the first being the headline."""
+    """Row of the table; ``score`` returns its figures by name, the most important first."""
 
     key: str
     title: str
@@ -80,15 +77,15 @@ class ScoreRow:
 
 
 def brightest(sky: SurveySample) -> NDArray[np.float64]:
-    """Magnitude of the brightest detection of each object, NaN without one, (N,)."""
+    """Return the magnitude of the brightest detection of each object, NaN without one, (N,)."""
     flux = np.where(sky.detected, np.abs(sky.flux), 0.0)
     top = np.maximum.reduceat(flux, sky.offsets[:-1]) if len(sky) else np.zeros(0)
     return np.asarray(np.where(top > 0, magnitude_of(np.maximum(top, 1e-3)), np.nan))
 
 
-def _beside(answers: SkyAnswers, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
+def _common_scores(predictions: SkyPredictions, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
     """Return the scores common to all rows, and the number of objects."""
-    scores = summary(answers, label_N)
+    scores = summary(predictions, label_N)
     shares = {"top-1": scores.get("top_1", np.nan), "withheld": scores.get("withheld", np.nan)}
     return {f"{name}{suffix}": value for name, value in (shares | {"objects": scores["objects"]}).items()}
 
@@ -96,8 +93,8 @@ def _beside(answers: SkyAnswers, label_N: NDArray[np.int64], suffix: str = "") -
 def _broad(measured: ScoredParts) -> dict[str, Any]:
     real = measured.real
     chosen = real.of(*REAL_IN_LSST_BANDS)
-    answers, label = real.pick(chosen)
-    scores = broad_scores(answers, label, real.magnitude_N[chosen])
+    predictions, label = real.pick(chosen)
+    scores = broad_scores(predictions, label, real.magnitude_N[chosen])
     recall = {name: value["recall"] for name, value in scores["recall"].items()}
     return {
         "SN-like": recall.get("SN-like", np.nan),
@@ -105,20 +102,20 @@ def _broad(measured: ScoredParts) -> dict[str, Any]:
         "Periodic": recall.get("Periodic", np.nan),
         "worst brightness bin of SN-like": scores["worst_bin"],
         "precision of SN-like": scores["precision_sn_like"],
-        **_beside(answers, label),
+        **_common_scores(predictions, label),
     }
 
 
-def _three(source: str, revealed: ContextPolicy) -> Callable[[ScoredParts], dict[str, Any]]:
+def _three(source: str, with_z: ContextPolicy) -> Callable[[ScoredParts], dict[str, Any]]:
     def score(measured: ScoredParts) -> dict[str, Any]:
         chosen = measured.real.of(source)
         figures: dict[str, Any] = {"objects": int(chosen.sum())}
-        reveals: dict[str, ContextPolicy] = {"no z": "nothing", revealed: revealed}
-        for name, reveal in reveals.items():
-            answers, label = measured.real.pick(chosen, reveal)
-            figures[f"top-1, {name}"] = summary(answers, label).get("top_1", np.nan)
-            figures[f"among three, {name}"] = restricted(answers, label)["top_1"]
-            figures[f"withheld, {name}"] = summary(answers, label).get("withheld", np.nan)
+        contexts: dict[str, ContextPolicy] = {"no z": "nothing", with_z: with_z}
+        for name, context in contexts.items():
+            predictions, label = measured.real.pick(chosen, context)
+            figures[f"top-1, {name}"] = summary(predictions, label).get("top_1", np.nan)
+            figures[f"among three, {name}"] = restricted(predictions, label)["top_1"]
+            figures[f"withheld, {name}"] = summary(predictions, label).get("withheld", np.nan)
         return figures
 
     return score
@@ -126,44 +123,47 @@ def _three(source: str, revealed: ContextPolicy) -> Callable[[ScoredParts], dict
 
 def _balanced(source: str) -> Callable[[ScoredParts], dict[str, Any]]:
     def score(measured: ScoredParts) -> dict[str, Any]:
-        answers, label = measured.real.pick(measured.real.of(source))
-        figures = {"balanced": balanced_of(answers, label), "among three": restricted(answers, label)["balanced"]}
-        recalls = {ELASTICC.names[c]: recall_of(answers, label, c) for c in THREE}
-        return {**figures, **recalls, **_beside(answers, label)}
+        predictions, label = measured.real.pick(measured.real.of(source))
+        figures = {
+            "balanced": balanced_of(predictions, label),
+            "among three": restricted(predictions, label)["balanced"],
+        }
+        recalls = {ELASTICC.names[c]: recall_of(predictions, label, c) for c in THREE}
+        return {**figures, **recalls, **_common_scores(predictions, label)}
 
     return score
 
 
 def _mallorn(measured: ScoredParts) -> dict[str, Any]:
     chosen = measured.real.of("mallorn")
-    answers, label = measured.real.pick(chosen, "redshift")
+    predictions, label = measured.real.pick(chosen, "redshift")
     if not len(label):
-        return {"macro-F1": np.nan, **_beside(answers, label)}
+        return {"macro-F1": np.nan, **_common_scores(predictions, label)}
     five = np.array([MALLORN_FIVE.get(name, -1) for name in ELASTICC.names])
     in_five = five >= 0
     gathered = np.stack(
-        [answers.probabilities_NC[:, in_five][:, five[in_five] == k].sum(axis=1) for k in range(5)], axis=1
+        [predictions.probabilities_NC[:, in_five][:, five[in_five] == k].sum(axis=1) for k in range(5)], axis=1
     )
     named, truth = gathered.argmax(axis=1), five[label]
     scores = []
     for k in np.unique(truth):
         hits = float(((named == k) & (truth == k)).sum())
         scores.append(2 * hits / float((named == k).sum() + (truth == k).sum()))
-    return {"macro-F1": float(np.mean(scores)), **_beside(answers, label)}
+    return {"macro-F1": float(np.mean(scores)), **_common_scores(predictions, label)}
 
 
 def _recalls(**classes: tuple[str, tuple[str, ...]]) -> Callable[[ScoredParts], dict[str, Any]]:
-    """Return the recall of one class in some sources, by name, and the common scores of all these objects."""
+    """Return a score function: recall of a class in some sources, by name, and the common scores of these objects."""
 
     def score(measured: ScoredParts) -> dict[str, Any]:
         figures: dict[str, Any] = {}
         every = np.zeros(len(measured.real.sky), dtype=np.bool_)
         for name, (label, sources) in classes.items():
             chosen = measured.real.of(*sources) & (measured.real.sky.label == LABELS[label])
-            answers, labels = measured.real.pick(chosen)
-            figures[f"{name.replace('_', ' ')} ({len(labels)})"] = recall_of(answers, labels, LABELS[label])
+            predictions, labels = measured.real.pick(chosen)
+            figures[f"{name.replace('_', ' ')} ({len(labels)})"] = recall_of(predictions, labels, LABELS[label])
             every |= chosen
-        return figures | _beside(*measured.real.pick(every))
+        return figures | _common_scores(*measured.real.pick(every))
 
     return score
 
@@ -173,18 +173,18 @@ def _deep_ia(measured: ScoredParts) -> dict[str, Any]:
     figures = _recalls(**{name: ("Ia", (source,)) for name, source in surveys.items()})(measured)
     if measured.views is not None:
         chosen = measured.views.of(*surveys.values())
-        answers, label = measured.views.pick(chosen)
-        others = np.isin(label, THREE[1:])
-        named = answers.probabilities_NC.argmax(axis=1) == LABELS["Ia"]
-        called = float(named[others].mean()) if others.any() else np.nan
-        figures["II and Ib/c called Ia, as these surveys see them"] = called
+        predictions, label = measured.views.pick(chosen)
+        core_collapse = np.isin(label, THREE[1:])
+        is_ia = predictions.probabilities_NC.argmax(axis=1) == LABELS["Ia"]
+        fraction = float(is_ia[core_collapse].mean()) if core_collapse.any() else np.nan
+        figures["II and Ib/c called Ia, as these surveys see them"] = fraction
     return figures
 
 
 def _ztf_periodic(measured: ScoredParts) -> dict[str, Any]:
-    answers, label = measured.real.pick(measured.real.of("ztf_dr"))
+    predictions, label = measured.real.pick(measured.real.of("ztf_dr"))
     kinds = [LABELS[name] for name in ("RR Lyrae", "Cepheid", "Delta Scuti")]
-    return {"macro recall": balanced_of(answers, label, kinds), **_beside(answers, label)}
+    return {"macro recall": balanced_of(predictions, label, kinds), **_common_scores(predictions, label)}
 
 
 def _views(measured: ScoredParts) -> dict[str, Any]:
@@ -192,27 +192,27 @@ def _views(measured: ScoredParts) -> dict[str, Any]:
         return {}
     chosen = np.isin(measured.views.sky.label, THREE)
     figures: dict[str, Any] = {}
-    reveals: dict[str, ContextPolicy] = {"no z": "nothing", "z": "redshift"}
-    for name, reveal in reveals.items():
-        answers, label = measured.views.pick(chosen, reveal)
-        figures[f"balanced, {name}"] = balanced_of(answers, label)
-        figures[f"among three, {name}"] = restricted(answers, label)["balanced"]
+    contexts: dict[str, ContextPolicy] = {"no z": "nothing", "z": "redshift"}
+    for name, context in contexts.items():
+        predictions, label = measured.views.pick(chosen, context)
+        figures[f"balanced, {name}"] = balanced_of(predictions, label)
+        figures[f"among three, {name}"] = restricted(predictions, label)["balanced"]
     scores = summary(*measured.views.pick(chosen))
     named = ("coverage", "size", "sure_and_wrong")
-    return figures | {name: scores.get(name, np.nan) for name in named} | _beside(*measured.views.pick(chosen))
+    return figures | {name: scores.get(name, np.nan) for name in named} | _common_scores(*measured.views.pick(chosen))
 
 
 def _rubin(measured: ScoredParts) -> dict[str, Any]:
     chosen = measured.real.of("rubin")
-    answers, label = measured.real.pick(chosen)
-    scores = summary(answers, label)
-    named = recall_of(answers, label, LABELS["AGN"])
+    predictions, label = measured.real.pick(chosen)
+    scores = summary(predictions, label)
+    named = recall_of(predictions, label, LABELS["AGN"])
     missing = scores.get("single_and_missing", np.nan)
-    return {"AGN named": named, "one-class sets that miss": missing, **_beside(answers, label)}
+    return {"AGN named": named, "one-class sets that miss": missing, **_common_scores(predictions, label)}
 
 
 def _coverage(measured: ScoredParts) -> dict[str, Any]:
-    """Return means over real and simulated sets, each with the same weight."""
+    """Return means over the real sets and over the views, with equal weight for each set."""
     figures: dict[str, Any] = {}
     parts = {"raw": measured.real} | ({"views": measured.views} if measured.views is not None else {})
     for name, part in parts.items():
@@ -231,7 +231,7 @@ def _sure(measured: ScoredParts) -> dict[str, Any]:
         chosen = part.of(*np.unique(part.sky.source).tolist())
         scores = summary(*part.pick(chosen))
         figures |= {f"p >= {SURE}, {name}": scores.get("sure_and_wrong", np.nan)}
-        figures |= _beside(*part.pick(chosen), f", {name}")
+        figures |= _common_scores(*part.pick(chosen), f", {name}")
     return figures
 
 

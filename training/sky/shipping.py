@@ -43,14 +43,14 @@ from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
 from nightjar_alerts.training.score.confidence import Strata, coverage_and_size, fit_strata, reweighted
 from nightjar_alerts.training.sky.card import write_sky_card
-from nightjar_alerts.training.sky.heads import HeadInputs, answers, scores, shares
+from nightjar_alerts.training.sky.heads import HeadInputs, head_outputs, scores, shares
 from nightjar_alerts.training.sky.novelty import (
     THRESHOLD,
     CurveSet,
     OutlierModel,
+    auroc_by_kind,
     fit_outliers,
-    joined,
-    judge,
+    join_curves,
     read_curve_set,
 )
 from nightjar_alerts.training.sky.readers import STAND_INS
@@ -122,7 +122,7 @@ def ship(
     network, config = load_network(run)
     assert isinstance(network, AstroMoE | RoMAE)
     folders = (folder, *more)
-    curve_set = joined([read_curve_set(each / "validation.npz") for each in folders])
+    curve_set = join_curves([read_curve_set(each / "validation.npz") for each in folders])
     forest = None if trees is None else read_forest(trees)
     fitted = fit_all(network, folders, config.recipe, forest)
     ensemble = Ensembled(BoostedTrees(forest), fitted.ensemble) if forest and fitted.ensemble else None
@@ -262,7 +262,7 @@ def _measured_on(classes: Sequence[str]) -> str:
 
 def served_sample(network: AstroMoE | RoMAE, inputs: HeadInputs, curve_set: CurveSet) -> ServedSample:
     """Answers of the network about light curves, as `training.score` reads them."""
-    logits_NC, embedding_NE = answers(network, inputs)
+    logits_NC, embedding_NE = head_outputs(network, inputs)
     return ServedSample(
         logits_NC,
         embedding_NE,
@@ -287,14 +287,14 @@ def _novelty(
     alike = np.flatnonzero(np.isin(training.source, SURVEYS_OF_STRANGERS))
     rows = np.concatenate([rows, rng.choice(alike, REFERENCE_ALIKE)]) if len(alike) else rows
     some = HeadInputs(inputs.embedding[rows], inputs.value[rows], inputs.is_known[rows])
-    inlier_NE = answers(network, some)[1]
-    strange_NE = answers(network, outlier_inputs)[1]
+    inlier_NE = head_outputs(network, some)[1]
+    strange_NE = head_outputs(network, outlier_inputs)[1]
     label_N = training.label[rows]
     fit = fit_outliers(inlier_NE, label_N, strange_NE, usual.embedding_NE, seed=seed)
     kinds, count = np.unique(outliers.source, return_counts=True)
     common = kinds[np.argsort(-count, kind="stable")[:KINDS_JUDGED]]
     kind_N = np.where(np.isin(outliers.source, common), outliers.source, "rarer kinds")
-    return fit, judge(inlier_NE, label_N, usual.embedding_NE, strange_NE, kind_N, seed=seed)
+    return fit, auroc_by_kind(inlier_NE, label_N, usual.embedding_NE, strange_NE, kind_N, seed=seed)
 
 
 def _without(p_NC: Float64, label_N: Any, strata: Strata, rows: Any) -> tuple[Float64, Any, Strata]:

@@ -37,13 +37,13 @@ from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.calibrate import softmax
 from nightjar_alerts.training.score.metrics import confusion, macro_f1
-from nightjar_alerts.training.sky.heads import HeadInputs, load_backbone, load_whole, save_run
+from nightjar_alerts.training.sky.heads import HeadInputs, load_astro_moe, load_backbone, save_run
 from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.novelty import (
     CurveSet,
     embeddings_of,
-    joined,
-    statistician,
+    join_curves,
+    statistics_network,
     statistics_of,
     synthetic_outliers,
 )
@@ -190,8 +190,8 @@ def draw_six(sky: SurveySample, run: Path, recipe: Recipe, *, seed: int) -> Supe
                 object_indices.append(row)
     owner_N = np.array(object_indices, dtype=np.int64)
     curve_set = CurveSet(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
-    network, backbone = load_whole(run)[0].eval(), load_backbone(run)[0]
-    inputs = HeadInputs(embeddings_of(backbone, curve_set), *statistics_of(statistician(recipe), curve_set))
+    network, backbone = load_astro_moe(run)[0].eval(), load_backbone(run)[0]
+    inputs = HeadInputs(embeddings_of(backbone, curve_set), *statistics_of(statistics_network(recipe), curve_set))
     group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
     return SupernovaDraws(
         curve_set, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O
@@ -329,14 +329,14 @@ def prepare(sky: SurveySample, drawn: SupernovaDraws, run: Path, recipe: Recipe,
     tables = out / "tables"
     tables.mkdir(parents=True, exist_ok=True)
     (tables / CLASSES).write_text(json.dumps(tuple(NUMBER)), encoding="utf-8")
-    network, config = load_whole(run)
+    network, config = load_astro_moe(run)
     backbone = load_backbone(run)[0]
     for part, chosen_O in (("train", ~held_out_O), ("validation", held_out_O)):
         rows = drawn.rows(chosen_O)
         _write(tables, part, drawn.curve_set.take(rows), drawn.inputs.take(rows))
     some = drawn.curve_set.take(np.random.default_rng(seed).permutation(len(drawn.curve_set))[:SYNTHETIC_OUTLIERS])
-    strange = joined([real_outliers(sky, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
-    inputs = HeadInputs(embeddings_of(backbone, strange), *statistics_of(statistician(recipe), strange))
+    strange = join_curves([real_outliers(sky, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
+    inputs = HeadInputs(embeddings_of(backbone, strange), *statistics_of(statistics_network(recipe), strange))
     _write(tables, "outliers", strange, inputs)
     save_forest(fit.forest, out / "trees.npz")
     save_run(with_six_heads(network, fit, recipe), recipe, run, config.data, out / "run")

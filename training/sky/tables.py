@@ -30,34 +30,34 @@ from nightjar_alerts.training.sky.heads import HeadInputs, join_inputs, scores
 from nightjar_alerts.training.sky.load import as_observed
 from nightjar_alerts.training.sky.novelty import (
     CurveSet,
-    ask,
+    draw_curves,
+    draw_from_mixture,
     embeddings_of,
-    joined,
+    join_curves,
     read_curve_set,
-    show_objects,
-    statistician,
+    statistics_network,
     statistics_of,
     synthetic_outliers,
 )
 from nightjar_alerts.training.sky.record import SurveySample
 
 PARTS: Final = ("train", "validation", "outliers")
-OTHER: Final = "other"  # quality of real objects that are of no known class
-OF_A_LABEL: Final = 80
-_NO_SUPERNOVAE: Final = [
-    place
-    for place, leaf in enumerate(ELASTICC.classes)
+OTHER: Final = "other"  # quality of real objects of no known class
+MAX_PER_LABEL: Final = 80
+_NOT_SUPERNOVAE: Final = [
+    index
+    for index, leaf in enumerate(ELASTICC.classes)
     if leaf.path[-1] in ("Periodic", "Non-Periodic", "Fast") or leaf.name == "TDE"
 ]
 CLASSES: Final = "classes.json"
 COPIES: Final = 6  # samples of each real outlier
 SYNTHETIC_OUTLIERS: Final = 3_000
-LONGEST: Final = 8  # minimum number of points of a real outlier
-FEWEST_DETECTIONS: Final = 3
+MIN_POINTS: Final = 8  # minimum number of points of a real outlier
+MIN_DETECTIONS: Final = 3
 
 
 def untruncated(recipe: Recipe) -> Recipe:
-    """Return a recipe that shows all points of a light curve as they are; metadata and redshifts may be missing."""
+    """Return a recipe without augmentation of points; metadata and redshifts may still be removed."""
     config = recipe.augmentation
     whole = AugmentationConfig(
         mta_days=(),
@@ -68,7 +68,7 @@ def untruncated(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"augmentation": whole})
 
 
-def ask_all(
+def write_samples(
     mixture: Path, sky: SurveySample, recipe: Recipe, numbers: tuple[int, int], folder: Path, seed: int
 ) -> None:
     """Sample ``numbers`` of training and validation light curves of a mixture, and outliers, into a folder."""
@@ -76,40 +76,40 @@ def ask_all(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CLASSES).write_text(json.dumps(dataset.classes), encoding="utf-8")
     for part, number in zip(PARTS[:2], numbers, strict=True):
-        ask(dataset, recipe, part, number, seed).save(folder / f"{part}.npz")
+        draw_from_mixture(dataset, recipe, part, number, seed).save(folder / f"{part}.npz")
     training = read_curve_set(folder / "train.npz")
     some = training.take(np.random.default_rng(seed).permutation(len(training))[:SYNTHETIC_OUTLIERS])
-    joined([real_outliers(sky, recipe, dataset.classes, seed), synthetic_outliers(some, seed)]).save(
+    join_curves([real_outliers(sky, recipe, dataset.classes, seed), synthetic_outliers(some, seed)]).save(
         folder / "outliers.npz"
     )
 
 
 def real_outliers(sky: SurveySample, recipe: Recipe, classes: tuple[str, ...], seed: int) -> CurveSet:
-    """Real objects of none of the classes of the training part, their kind in place of the survey."""
-    strange = sky.quality == OTHER
-    if classes != ELASTICC.names:  # of six types of supernovae all else is strange, too
-        strange |= _some_of_each(np.where(np.isin(sky.label, _NO_SUPERNOVAE), sky.label, -1), seed)
-    usable = strange & (sky.part == 0) & (sky.lengths >= LONGEST)
-    chosen = as_observed(sky.take(usable & (sky.count(sky.detected) >= FEWEST_DETECTIONS)))
+    """Draw light curves of real training objects outside the known classes; ``source`` is the kind of object."""
+    outlier = sky.quality == OTHER
+    if classes != ELASTICC.names:  # outliers of the six types of supernovae include other transients and variables
+        outlier |= _sample_of_each(np.where(np.isin(sky.label, _NOT_SUPERNOVAE), sky.label, -1), seed)
+    usable = outlier & (sky.part == 0) & (sky.lengths >= MIN_POINTS)
+    chosen = as_observed(sky.take(usable & (sky.count(sky.detected) >= MIN_DETECTIONS)))
     dataset, _, _ = sky_dataset(chosen)
     names = np.where(chosen.label < 0, chosen.raw_label, np.array(ELASTICC.names)[chosen.label])
     kinds = replace(dataset, object_id=[f"{kind}:" for kind in names])
     rows: Int64 = np.repeat(np.arange(len(kinds)), COPIES)
-    return show_objects(kinds, rows, recipe, np.random.default_rng((seed, len(PARTS))))
+    return draw_curves(kinds, rows, recipe, np.random.default_rng((seed, len(PARTS))))
 
 
-def _some_of_each(label_N: Int64, seed: int) -> Bool:
-    """Return some objects of every label, none where it is negative."""
+def _sample_of_each(label_N: Int64, seed: int) -> Bool:
+    """Return a mask of at most `MAX_PER_LABEL` random objects of each label that is not negative."""
     order = np.random.default_rng(seed).permutation(len(label_N))
     flags = np.zeros(len(label_N), dtype=np.bool_)
     for label in np.unique(label_N[label_N >= 0]):
-        flags[order[label_N[order] == label][:OF_A_LABEL]] = True
+        flags[order[label_N[order] == label][:MAX_PER_LABEL]] = True
     return flags
 
 
 def write_statistics(recipe: Recipe, folder: Path) -> None:
-    """Work out the statistics of a recipe's network for every part."""
-    network = statistician(recipe)
+    """Compute the statistics of a recipe's network for every part."""
+    network = statistics_network(recipe)
     for part in PARTS:
         value_NK, mask_NK = statistics_of(network, read_curve_set(folder / f"{part}.npz"))
         np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=mask_NK)
@@ -124,7 +124,7 @@ def write_embeddings(backbone: AstroMoE | RoMAE, folder: Path) -> None:
 
 
 def classes_of(folder: Path) -> tuple[str, ...]:
-    """Class names of a folder, in the order of its labels."""
+    """Return the class names of a folder, in the order of its labels."""
     return tuple(json.loads((folder / CLASSES).read_text(encoding="utf-8")))
 
 
@@ -138,8 +138,8 @@ def read_head_inputs(folder: Path, part: str) -> HeadInputs:
 
 
 def read_part(folders: Sequence[Path], part: str) -> tuple[HeadInputs, CurveSet]:
-    """Read a part of several folders as one: features and light curves."""
-    return join_inputs([read_head_inputs(folder, part) for folder in folders]), joined(
+    """Read and concatenate features and light curves of a part of several folders."""
+    return join_inputs([read_head_inputs(folder, part) for folder in folders]), join_curves(
         [read_curve_set(folder / f"{part}.npz") for folder in folders]
     )
 
@@ -153,17 +153,17 @@ def fit_trees(
     statistics: bool = False,
     start: tuple[Path, int] | None = None,
 ) -> dict[str, float]:
-    """Fit boosted trees on folders and write them; scores of the validation light curves come back.
+    """Fit boosted trees to the light curves of folders, write them and return the validation scores.
 
     Parameters
     ----------
-    statistics : use statistics only: a backbone trained on the same light curves has memorised their classes.
-    start : a bundle whose trees come first, and the number of their rounds.
+    statistics : use statistics only, for a backbone that was trained on the same light curves and has memorised them.
+    start : a bundle to continue boosting from, and the number of its rounds to keep.
 
     Raises
     ------
     ValueError
-        When the bundle has no trees.
+        If the bundle has no trees.
     """
     (valid_inputs, validation), (train_inputs, training) = (
         read_part(folders, part) for part in ("validation", "train")
@@ -172,7 +172,7 @@ def fit_trees(
     if statistics:
         train_inputs = replace(
             train_inputs, embedding=np.zeros_like(train_inputs.embedding)
-        )  # what is constant decides nothing
+        )  # trees ignore constant features
     columns_NF = train_inputs.columns
     first = None if start is None else bundled_forest(start[0], columns_NF.shape[1], start[1])
     forest = fit_forest(columns_NF, training.label, classes, seed=seed, rounds=rounds, start=first)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.training.data.augment import DegradeConfig, degrade, shake
+from nightjar_alerts.training.data.augment import DegradeConfig, degrade, perturb
 
 NOTHING = {name: 0.0 for name in DegradeConfig.model_fields if name != "magnitudes"}
 
@@ -89,7 +89,7 @@ def test_shaken_light_curves_are_like_the_object_and_unlike_each_other() -> None
     rng, many = np.random.default_rng(3), curve_of_points(60)
     ratios = []
     for _ in range(200):
-        degraded = shake(many, rng)
+        degraded = perturb(many, rng)
         assert len(many) * 0.3 < len(degraded) <= len(many)
         assert degraded.detected.any()
         assert np.isin(degraded.mjd, many.mjd).all()
@@ -97,14 +97,14 @@ def test_shaken_light_curves_are_like_the_object_and_unlike_each_other() -> None
         place = np.searchsorted(many.mjd, degraded.mjd)
         ratios.append(np.median(degraded.flux_err / many.flux_err[place]))
     assert 0.5 < min(ratios) < 1.0 < max(ratios) < 2.5
-    one, other = (shake(many, np.random.default_rng(7)) for _ in range(2))
+    one, other = (perturb(many, np.random.default_rng(7)) for _ in range(2))
     np.testing.assert_array_equal(one.flux, other.flux)
 
 
 def test_a_lone_detection_survives_shaking() -> None:
     """However many points are left out, something was detected."""
     lone = curve_of_points(30, detected=[17])
-    assert all(shake(lone, np.random.default_rng(seed)).detected.any() for seed in range(50))
+    assert all(perturb(lone, np.random.default_rng(seed)).detected.any() for seed in range(50))
 
 
 def curve_of_points(number: int, detected: list[int] | None = None) -> LightCurve:

@@ -11,10 +11,10 @@ from nightjar_alerts.training.data.dataset import Dataset, read_dataset
 from nightjar_alerts.training.data.targets import (
     ForecastingConfig,
     ForecastQuestion,
-    ask,
-    askable,
     cut_times,
     draw_question,
+    forecastable,
+    make_question,
     pad_questions,
 )
 from support.toy_dataset import write_toy_dataset
@@ -41,7 +41,7 @@ def cut_of(question: ForecastQuestion) -> float:
 
 def test_history_ends_at_a_detection_and_queries_follow_it(dataset: Dataset) -> None:
     config = ForecastingConfig(horizon_days=25.0, max_queries=6)
-    for index in askable(dataset, 25.0):
+    for index in forecastable(dataset, 25.0):
         curve = dataset.curve(int(index))
         question = draw(curve, int(index), config)
         ahead = question.tokens.origin_mjd + question.queries.time.astype(np.float64) - cut_of(question)
@@ -143,7 +143,7 @@ def test_simultaneous_visits_are_not_each_others_future() -> None:
 @pytest.mark.parametrize("horizon", [0.5, 3.0, 60.0])
 def test_askable_objects_are_those_with_a_cut(dataset: Dataset, horizon: float) -> None:
     expected = [index for index in range(len(dataset)) if len(cut_times(dataset.curve(index), horizon))]
-    assert askable(dataset, horizon).tolist() == expected
+    assert forecastable(dataset, horizon).tolist() == expected
 
 
 def test_padding(dataset: Dataset) -> None:
@@ -162,6 +162,6 @@ def test_asking_sorts_by_time_and_band() -> None:
     curve = LightCurve.from_columns(
         [0.0, 5.0, 5.0, 2.0], [1.0, 2.0, 3.0, 4.0], [1.0] * 4, ["g", "r", "g", "i"], [True] * 4, flux_unit="nJy"
     )
-    question = ask(curve, np.array([1, 2, 3]), curve.rows(curve.mjd <= 0.0), LIMITS, "nJy")
+    question = make_question(curve, np.array([1, 2, 3]), curve.rows(curve.mjd <= 0.0), LIMITS, "nJy")
     assert question.queries.time.tolist() == [2.0, 5.0, 5.0]
     assert question.flux.tolist() == [4.0, 3.0, 2.0]

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from nightjar_alerts.training.export.graph import only_where_present, square_by_product, take_one, walk
+from nightjar_alerts.training.export.graph import only_where_present, slice_to_gather, square_by_product, walk
 
 Floats = NDArray[np.float32]
 
@@ -44,7 +44,7 @@ def test_a_slice_of_one_place_is_taken(start: int) -> None:
     x = np.arange(6, dtype=np.float32).reshape(3, 2)
     graph = sliced(start, start + 1)
     before = answer(graph, x)
-    take_one(graph)
+    slice_to_gather(graph)
     assert [node.op_type for node in graph.graph.node] == ["Gather"]
     np.testing.assert_array_equal(answer(graph, x), before)
 
@@ -52,7 +52,7 @@ def test_a_slice_of_one_place_is_taken(start: int) -> None:
 def test_a_slice_that_something_else_uses_stays() -> None:
     graph = sliced(0, 1)
     graph.graph.node.append(helper.make_node("Identity", ["part"], ["other"]))
-    take_one(graph)
+    slice_to_gather(graph)
     assert [node.op_type for node in graph.graph.node] == ["Slice", "Squeeze", "Identity"]
 
 

@@ -53,7 +53,7 @@ def test_mixed_up_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         }
 
     monkeypatch.setattr(weights, "_tabular", swapped)
-    with pytest.raises(BundleError, match="other embeddings"):
+    with pytest.raises(BundleError, match="differ from the golden ones"):
         weights.read_network(DEFAULT_BUNDLE)
 
 

@@ -15,13 +15,13 @@ from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_i
 from nightjar_alerts.training.fit.tasks import (
     ForecastBatch,
     ForecastingTask,
-    answer,
     baseline,
     collate_questions,
     distribution,
     errors,
     last_flux,
     mean_flux,
+    score_queries,
 )
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.recipes.catalogue import debug_informer_forecast
@@ -110,7 +110,7 @@ def test_answers_and_errors(task: ForecastingTask) -> None:
     observed = np.concatenate([question.flux for question in questions]).astype(np.float64)
     flux_err = np.concatenate([question.flux_err for question in questions]).astype(np.float64)
     with torch.no_grad():
-        answers = answer(Known(torch.asinh(batch.flux_BQ / 10.0) + 0.02, 0.01), questions, 8)
+        answers = score_queries(Known(torch.asinh(batch.flux_BQ / 10.0) + 0.02, 0.01), questions, 8)
     np.testing.assert_allclose(answers.deviation_N, -2.0, atol=1e-2)
     width = 0.01 * np.hypot(observed, 10.0)
     np.testing.assert_allclose(answers.nll_N, 2.0 + np.log(width) + 0.5 * np.log(2 * np.pi), atol=2e-2)
@@ -137,7 +137,7 @@ def test_baselines(task: ForecastingTask) -> None:
 
 def test_scores_are_those_of_the_answers(task: ForecastingTask) -> None:
     with torch.no_grad():
-        scores, answers = task.score(network()), answer(network(), task.validation, 8)
+        scores, answers = task.score(network()), score_queries(network(), task.validation, 8)
     assert scores["score"] == -scores["nll"] == pytest.approx(-answers.nll_N.mean(), rel=1e-6)
     assert scores["coverage_68"] == pytest.approx(np.mean(np.abs(answers.deviation_N) < norm.ppf(0.8413447)), abs=0.01)
     assert scores["coverage_95"] == pytest.approx(np.mean(np.abs(answers.deviation_N) < norm.ppf(0.975)), abs=0.01)

@@ -9,8 +9,8 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_b
 from nightjar_alerts.training.data.dataset import read_dataset, write_dataset
 from nightjar_alerts.training.reobserve import adapt as module
 from nightjar_alerts.training.reobserve.adapt import SURVEY, adapt, library_of
-from nightjar_alerts.training.reobserve.pulses import PERIODIC, made_up_pulses
-from nightjar_alerts.training.reobserve.views import add_made_up, find_origins
+from nightjar_alerts.training.reobserve.pulses import PERIODIC, synthetic_pulses
+from nightjar_alerts.training.reobserve.views import add_synthetic, find_origins
 from nightjar_alerts.training.sky.record import LABELS, SurveySample, collect
 from support.sky import bump, pulsator
 from support.toy_dataset import toy_object
@@ -74,7 +74,7 @@ def test_nothing_is_overwritten_and_other_classes_are_refused(tmp_path: Path) ->
 
 
 def test_without_origins_simulated_objects_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SIMULATED_OF_A_CLASS", 2)
+    monkeypatch.setattr(module, "SIMULATED_PER_CLASS", 2)
     sky, where = module._origins(None, 0)
     assert len(sky) == 40
     assert "no real origins" in where
@@ -83,7 +83,7 @@ def test_without_origins_simulated_objects_are_observed(monkeypatch: pytest.Monk
 def test_made_up_variables_fill_the_classes_that_have_none() -> None:
     sky = labelled(3)
     origins = find_origins(sky, 0)
-    add_made_up(origins, 0, 5)
+    add_synthetic(origins, 0, 5)
     assert set(origins.by_class) >= PERIODIC
     assert set(origins.by_class[LABELS["RR Lyrae"]]) == {"var"}
     assert set(origins.by_class[LABELS["EB"]]) == {"made up"}
@@ -91,7 +91,7 @@ def test_made_up_variables_fill_the_classes_that_have_none() -> None:
 
 @pytest.mark.parametrize("label", sorted(PERIODIC))
 def test_made_up_variables_swing_as_their_class_does(label: int) -> None:
-    for pulse in made_up_pulses(label, 5, np.random.default_rng(0)):
+    for pulse in synthetic_pulses(label, 5, np.random.default_rng(0)):
         magnitude = pulse.magnitude(np.linspace(0, 1, 300), np.full(300, 1, dtype=np.int8))
         assert np.ptp(magnitude) == pytest.approx(pulse.amplitude_B[1], rel=0.1)
         assert 17 < np.median(magnitude) < 21

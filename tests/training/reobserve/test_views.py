@@ -28,7 +28,7 @@ from nightjar_alerts.training.reobserve.views import (
 from nightjar_alerts.training.sky.record import LABELS, SurveySample, collect
 from support.sky import bump, pulsator
 
-HONEST = ViewRules(understated=(0.0, 1e-9), of_flux=0.0, wild=0.0)
+HONEST = ViewRules(log_error_ratio=(0.0, 1e-9), of_flux=0.0, outlier_fraction=0.0)
 
 
 def many(number: int = 30) -> SurveySample:
@@ -100,10 +100,10 @@ def test_flux_is_zero_long_before_and_fades_long_after() -> None:
     assert event is not None
     library = build_library(sky)
     rng = np.random.default_rng(5)
-    pattern = library.draw("deep", rng)
+    cadence = library.draw("deep", rng)
     noiseless = None
     while noiseless is None:
-        noiseless = view_of_event(event, pattern, no_templates(), rng)
+        noiseless = view_of_event(event, cadence, no_templates(), rng)
     assert (noiseless.flux_K >= 0).all()
 
 
@@ -115,10 +115,10 @@ def test_a_view_has_the_bands_the_errors_and_the_times_of_its_pattern() -> None:
     rng = np.random.default_rng(1)
     sky_object = None
     while sky_object is None:
-        pattern = library.draw("wide", rng)
-        sky_object = view(event, pattern, library, no_templates(), HONEST, rng)
+        cadence = library.draw("wide", rng)
+        sky_object = view(event, cadence, library, no_templates(), HONEST, rng)
     assert set(sky_object.band.tolist()) <= {1, 2}
-    assert np.isin(sky_object.mjd, pattern.mjd).all()
+    assert np.isin(sky_object.mjd, cadence.mjd).all()
     assert np.median(sky_object.flux_err) == pytest.approx(150.0, rel=0.05)  # more only where brighter than any there
     assert sky_object.source == "wide"
 

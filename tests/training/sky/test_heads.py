@@ -16,7 +16,7 @@ from nightjar_alerts.models.runtime import open_session
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.export.graph import walk
-from nightjar_alerts.training.export.served import StrangerScore
+from nightjar_alerts.training.export.served import OutlierScore
 from nightjar_alerts.training.fit.boosting import read_forest
 from nightjar_alerts.training.fit.checkpoints import DataSource, load_network
 from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads, with_network
@@ -25,14 +25,14 @@ from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.confidence import fit_reference
 from nightjar_alerts.training.simulate.generate import simulate
 from nightjar_alerts.training.sky.commands import Featurize
-from nightjar_alerts.training.sky.heads import HeadInputs, answers, load_backbone, save_run, shares
+from nightjar_alerts.training.sky.heads import HeadInputs, head_outputs, load_backbone, save_run, shares
 from nightjar_alerts.training.sky.novelty import (
     CurveSet,
-    ask,
+    auroc_by_kind,
+    draw_from_mixture,
     embeddings_of,
     fit_outliers,
-    joined,
-    judge,
+    join_curves,
     read_curve_set,
     statistics_of,
     synthetic_outliers,
@@ -52,7 +52,7 @@ def curve_set(tmp_path_factory: pytest.TempPathFactory) -> CurveSet:
     path = simulate(
         tmp_path_factory.mktemp("sim") / "s.parquet", 30, seed=2, classes=["RR Lyrae", "Ia"], workers=1, progress=False
     )
-    return ask(read_dataset(path), debug(), "train", 120, seed=0)
+    return draw_from_mixture(read_dataset(path), debug(), "train", 120, seed=0)
 
 
 def test_whole_light_curves_keep_every_point() -> None:
@@ -102,7 +102,7 @@ def test_light_curves_come_back_from_their_file(curve_set: CurveSet, tmp_path: P
     assert np.array_equal(read.detections, curve_set.detections)
     assert (curve_set.bands <= 6).all()
     assert (curve_set.detections <= curve_set.length).all()
-    assert len(joined([curve_set, read])) == 2 * len(curve_set)
+    assert len(join_curves([curve_set, read])) == 2 * len(curve_set)
 
 
 def test_shares_are_positive_and_sum_to_one(curve_set: CurveSet) -> None:
@@ -112,7 +112,7 @@ def test_shares_are_positive_and_sum_to_one(curve_set: CurveSet) -> None:
 
 
 def test_the_whole_network_answers_what_its_heads_do(whole: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) -> None:
-    logits, embedding = answers(whole, inputs)
+    logits, embedding = head_outputs(whole, inputs)
     rows, batch = next(curve_set.batches(8))
     with torch.no_grad():
         output = whole(*(batch[name] for name in whole.input_names))
@@ -143,8 +143,8 @@ def test_strangers_are_told_and_their_share_of_usual_ones_is_even(curve_set: Cur
     assert fit.novelty(usual).mean() == pytest.approx(0.5, abs=0.03)
     assert fit.described.false_alarm_rate < 0.05
     kinds = np.array(["a", "b"] * 100)
-    assert min(judge(usual_curves, label, usual, strange, kinds, seed=0).values()) > 0.9
-    assert isinstance(fit.module(), StrangerScore)
+    assert min(auroc_by_kind(usual_curves, label, usual, strange, kinds, seed=0).values()) > 0.9
+    assert isinstance(fit.module(), OutlierScore)
     assert fit_reference(usual_curves, label).mean_KE.shape == (2, 12)
 
 
@@ -216,7 +216,7 @@ def test_fit_all_romae_uses_its_embeddings_and_no_metadata(curve_set: CurveSet, 
     rows, batch = next(curve_set.batches(8))
     with torch.no_grad():
         whole = network(*(batch[name] for name in network.input_names))
-    logits, embedding = answers(network, read_head_inputs(folder, "train"))
+    logits, embedding = head_outputs(network, read_head_inputs(folder, "train"))
     np.testing.assert_allclose(whole.logits_BC.numpy(), logits[rows], atol=1e-5)
     np.testing.assert_allclose(whole.embedding_BE.numpy(), embedding[rows], atol=1e-5)
     fitted = fit_all(network, [folder], recipe)

@@ -16,27 +16,27 @@ from nightjar_alerts.training.sky.load import (
     group_names,
     load_surveys,
     merge_duplicates,
+    normalized_name,
     part_of,
-    plain,
 )
-from nightjar_alerts.training.sky.readers import assign, read_real, read_ztf_supernovae
+from nightjar_alerts.training.sky.readers import assign_bands, read_real, read_ztf_supernovae
 from nightjar_alerts.training.sky.record import PARTS, collect
 from support.shared import needs_shared, shared
 from support.sky import bump
 
 
 def test_assign_other_filters_get_the_band_they_stand_for() -> None:
-    band, foreign, wavelength = assign(np.array(["B", "V", "r", "R", "I", "UVW1", "K"]))
+    band, foreign, wavelength = assign_bands(np.array(["B", "V", "r", "R", "I", "UVW1", "K"]))
     assert band.tolist() == [1, 2, 2, 2, 3, -1, -1]
     assert foreign.tolist() == [True, True, False, True, True, False, False]
     assert wavelength[:2] == pytest.approx([436.0, 545.0])
 
 
 def test_names_are_told_apart_from_their_prefixes() -> None:
-    assert plain("ztf:ZTF18abc") == plain("ZTF18abc")
-    assert plain("SN2018gft") == plain("2018gft") == plain("slsne:SN2018gft")
-    assert plain("CSS110329:133902-240114") == "CSS110329:133902-240114"
-    assert plain("crts_mantra:CSS110329:133902") == plain("CSS110329:133902")
+    assert normalized_name("ztf:ZTF18abc") == normalized_name("ZTF18abc")
+    assert normalized_name("SN2018gft") == normalized_name("2018gft") == normalized_name("slsne:SN2018gft")
+    assert normalized_name("CSS110329:133902-240114") == "CSS110329:133902-240114"
+    assert normalized_name("crts_mantra:CSS110329:133902") == normalized_name("CSS110329:133902")
 
 
 def test_rows_with_any_common_name_are_one_group() -> None:

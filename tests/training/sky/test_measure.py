@@ -13,10 +13,10 @@ from nightjar_alerts.training.sky.record import PARTS, ContextPolicy, SurveySamp
 from nightjar_alerts.training.sky.rows import ROWS
 from nightjar_alerts.training.sky.scores import (
     BROAD,
-    SkyAnswers,
-    ask_bundle,
+    SkyPredictions,
     broad_scores,
     novelty_auroc,
+    predict_bundle,
     restricted,
     rounded,
     summary,
@@ -32,12 +32,12 @@ TEST = PARTS.index("test")
 DEFAULT_NAME = f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}"
 
 
-def answers(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> SkyAnswers:
+def predictions(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> SkyPredictions:
     """Answers that give a class a probability and spread the rest; the set holds that class alone."""
     probabilities = np.stack([np.where(np.arange(C) == c, p, (1 - p) / (C - 1)) for c, p in named])
     inside = probabilities == probabilities.max(axis=1, keepdims=True)
     strange = np.array(unusual or [False] * len(named))
-    return SkyAnswers(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
+    return SkyPredictions(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
 
 
 def small_sky() -> SurveySample:
@@ -51,9 +51,9 @@ def small_sky() -> SurveySample:
     return collect(every, [row.object_id for row in every], [TEST] * len(every))
 
 
-def surely_ia(sky: SurveySample, reveal: ContextPolicy) -> SkyAnswers:
-    row_answers = answers(*[(IA, 0.9)] * len(sky))
-    return SkyAnswers(
+def surely_ia(sky: SurveySample, context: ContextPolicy) -> SkyPredictions:
+    row_answers = predictions(*[(IA, 0.9)] * len(sky))
+    return SkyPredictions(
         np.arange(len(sky)),
         row_answers.probabilities_NC,
         row_answers.inside_NC,
@@ -63,7 +63,7 @@ def surely_ia(sky: SurveySample, reveal: ContextPolicy) -> SkyAnswers:
 
 
 def test_scores_are_what_they_are_by_hand() -> None:
-    row_answers = answers((IA, 0.9), (IA, 0.9), (II, 0.5), (RRL, 0.6), unusual=(False, False, False, True))
+    row_answers = predictions((IA, 0.9), (IA, 0.9), (II, 0.5), (RRL, 0.6), unusual=(False, False, False, True))
     scores = summary(row_answers, np.array([IA, II, II, IA]))
     assert scores["top_1"] == pytest.approx(0.5)
     assert scores["balanced"] == pytest.approx(0.5)
@@ -77,11 +77,11 @@ def test_scores_are_what_they_are_by_hand() -> None:
 
 
 def test_no_objects_have_no_scores() -> None:
-    assert summary(answers((IA, 0.9)).take(np.array([False])), np.zeros(0, dtype=np.int64)) == {"objects": 0}
+    assert summary(predictions((IA, 0.9)).take(np.array([False])), np.zeros(0, dtype=np.int64)) == {"objects": 0}
 
 
 def test_choosing_among_three_forgets_the_others() -> None:
-    row_answers = answers((RRL, 0.9), (IA, 0.4))
+    row_answers = predictions((RRL, 0.9), (IA, 0.4))
     row_answers.probabilities_NC[0, IBC] += 0.01
     assert restricted(row_answers, np.array([IBC, II]))["top_1"] == pytest.approx(0.5)
 
@@ -93,14 +93,14 @@ def test_broad_classes_sum_their_members() -> None:
 
 
 def test_brightness_bins_of_few_objects_are_not_the_worst() -> None:
-    row_answers = answers(*[(IA, 0.9)] * 12, (RRL, 0.9))
+    row_answers = predictions(*[(IA, 0.9)] * 12, (RRL, 0.9))
     scores = broad_scores(row_answers, np.full(13, IA), np.array([23.0] * 12 + [17.0]))
     assert scores["worst_bin"] == pytest.approx(1.0)
     assert scores["recall"]["SN-like"]["recall"] == pytest.approx(12 / 13)
 
 
 def test_novelty_of_a_model_that_cannot_tell_is_unknown() -> None:
-    row_answers = answers((IA, 0.9), (IA, 0.9))
+    row_answers = predictions((IA, 0.9), (IA, 0.9))
     assert novelty_auroc(row_answers, row_answers) == pytest.approx(0.5)
     row_answers.novelty_N[:] = np.nan
     assert np.isnan(novelty_auroc(row_answers, row_answers))
@@ -135,7 +135,7 @@ def test_views_are_a_row_of_their_own() -> None:
 
 def test_a_bundle_is_asked_as_it_is_served() -> None:
     sky = small_sky().take(np.arange(4))
-    row_answers = ask_bundle(DEFAULT_BUNDLE, sky, "redshift")
+    row_answers = predict_bundle(DEFAULT_BUNDLE, sky, "redshift")
     assert row_answers.probabilities_NC.shape == (4, C)
     np.testing.assert_allclose(row_answers.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
     assert (row_answers.inside_NC[np.arange(4), row_answers.probabilities_NC.argmax(axis=1)]).all()

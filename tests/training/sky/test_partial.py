@@ -17,7 +17,7 @@ from nightjar_alerts.training.sky.partial import (
     pattern_score,
 )
 from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
-from nightjar_alerts.training.sky.scores import SkyAnswers
+from nightjar_alerts.training.sky.scores import SkyPredictions
 from support.sky import bump
 
 IA, II = (ELASTICC.names.index(name) for name in ("Ia", "II"))
@@ -30,14 +30,14 @@ def sky(**changes: object) -> SurveySample:
 
 
 def always_ia(shown: list[SurveySample]) -> object:
-    def ask(objects: SurveySample) -> SkyAnswers:
+    def predict(objects: SurveySample) -> SkyPredictions:
         shown.append(objects)
         p_NC = np.full((len(objects), len(ELASTICC.names)), 0.1 / 19)
         p_NC[:, IA] = 0.9
         usual = np.zeros(len(objects), np.bool_)
-        return SkyAnswers(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual)
+        return SkyPredictions(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual)
 
-    return ask
+    return predict
 
 
 def test_band_table_every_row_shows_its_bands_alone() -> None:

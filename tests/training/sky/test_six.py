@@ -14,7 +14,7 @@ from nightjar_alerts.training.fit.checkpoints import DataSource
 from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads_ztf, with_network
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.sky.card import write_sky_card
-from nightjar_alerts.training.sky.heads import answers, load_whole, save_run
+from nightjar_alerts.training.sky.heads import head_outputs, load_astro_moe, save_run
 from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
 from nightjar_alerts.training.sky.shipping import ship
 from nightjar_alerts.training.sky.six import (
@@ -85,9 +85,11 @@ def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(
 def test_folded_heads_are_those_of_the_network_that_is_shipped(run: Path, drawn: SupernovaDraws) -> None:
     held_out_O = drawn.unlearned_O & (np.arange(90) % 5 == 0)
     fit = fit_six(drawn, ~held_out_O, seed=0)
-    network, _ = load_whole(run)
+    network, _ = load_astro_moe(run)
     expected = folded(drawn.heads_NHC, fit.map_6C, fit.bias_6)
-    np.testing.assert_allclose(answers(with_six_heads(network, fit, small(6)), drawn.inputs)[0], expected, atol=1e-4)
+    np.testing.assert_allclose(
+        head_outputs(with_six_heads(network, fit, small(6)), drawn.inputs)[0], expected, atol=1e-4
+    )
     probabilities = fit.answers(drawn, np.arange(90))
     assert (probabilities["both"].argmax(axis=1) == drawn.label_O).mean() > 0.9
     mean = np.sqrt(probabilities["trees inside"] * probabilities["heads"])
