@@ -68,7 +68,7 @@ from nightjar_alerts.training.export.served import (
 from nightjar_alerts.training.export.statistics import input_statistics
 from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.calibrate import ask_as_served, calibrated, fit_calibration
+from nightjar_alerts.training.score.calibrate import calibrated, fit_calibration, predict_as_served
 from nightjar_alerts.training.score.confidence import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty, fit_sets
 
 DTYPES = {"band": "int64", "mask": "bool"}
@@ -320,11 +320,11 @@ def release(
 
 def fit_confidence(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Confidence:
     """Calibrate a classifier, fit prediction sets to its calibrated probabilities, and novelty to its embeddings."""
-    sample = ask_as_served(network, dataset, recipe, "validation")
+    sample = predict_as_served(network, dataset, recipe, "validation")
     fit = fit_calibration(sample)
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
     sets = fit_sets(p_NC, sample.label_N, sample.detections_N, sample.object_N)
-    training = ask_as_served(network, dataset, recipe, "train", per_class=REFERENCE_PER_CLASS)
+    training = predict_as_served(network, dataset, recipe, "train", per_class=REFERENCE_PER_CLASS)
     metrics = {"calibration": fit.numbers(), "prediction_sets": {"coverage_of_one_threshold": sets.coverage_of_one}}
     return Confidence(fit.calibration, fit_novelty(training, sample), sets.sets, metrics)
 

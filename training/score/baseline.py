@@ -1,8 +1,8 @@
 """Baselines: gradient-boosted trees and a random forest on features of the light curve and metadata.
 
 They are trained on the same objects in the same random views as the network, and scored on the same views of the same
-test objects. Trees accept missing values. The ``--examples`` training examples are class-balanced; a tenth more from
-the validation split are for early stopping.
+test objects. Trees accept missing values. The ``--examples`` training examples are class-balanced; another tenth, from
+the validation split, is for early stopping.
 
 Features are this project's own summary (``summary``), those of the `light-curve` package (``light-curve``), or the
 ``union`` of both, which is the default because it is the strongest: on simulated objects and few draws (4,000) boosted
@@ -17,19 +17,19 @@ Run::
         --features light-curve
 
 **Summary features** are computed from the same tokens that the network receives (same truncation, unit and window), so
-the comparison is about the classifier. Per band: counts, brightness, scatter beyond the errors, asymmetry, and when and
-how fast it rises and falls. Over all bands: durations, detection share, colours at maximum. NaN where a band has too
-few points.
+only the classifiers differ. Per band: counts, brightness, scatter beyond the errors, asymmetry, and times and slopes of
+rise and fall. Over all bands: durations, fraction of detections, colours at maximum. NaN if a band has too few points.
 
-**Features of the `light-curve` package** (Malanchev et al. 2021), as most broker classifiers of the field use them,
-come from the same tokens. In every band: moments, quantiles, variability indices, slopes, and a fit
-of the Bazin et al. (2009) function to the flux. Over all bands: the two highest peaks of one multiband Lomb-Scargle
-periodogram up to ten cycles a day. NaN where a band has too few points or a fit has no solution.
+**Features of the `light-curve` package** (Malanchev et al. 2021), which most broker classifiers use, are computed from
+the same tokens. In every band: moments, quantiles, variability indices, slopes, and a fit of the Bazin et al. (2009)
+function to the flux. Over all bands: the two highest peaks of one multiband Lomb-Scargle periodogram up to ten cycles a
+day. NaN if a band has too few points or a fit has no solution.
 
 Notable:
 
 - the periodogram is meaningful for bright, long light curves only; its signal-to-noise ratio is a feature, too;
-- the package raises on equal times, which float32 makes of points seconds apart: the first of them is used;
+- the package raises on equal times, and in float32 points that are seconds apart have equal times, so only the first
+  point of each time is used;
 - its wheels are under the GPL; only this baseline imports it.
 """
 
@@ -53,7 +53,7 @@ from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require
 from nightjar_alerts.training.fit.checkpoints import fingerprint
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.evaluate import sample_split, series_of, series_scores
-from nightjar_alerts.training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, labels
+from nightjar_alerts.training.score.predictions import ModelOutputs, ModelPanel, ScoredModel, labels
 
 BAND_FEATURES = (
     "points",
@@ -85,7 +85,7 @@ Features = NDArray[np.float64]
 
 
 def features(tokens: Tokens) -> Features:
-    """Features of one light curve, shape ``(len(FEATURES),)``, NaN where undefined; fluxes as asinh of the unit."""
+    """Return the features of one light curve, shape ``(len(FEATURES),)``, NaN if undefined; fluxes as asinh."""
     flux = np.arcsinh(tokens.flux.astype(np.float64))
     by_band = [_band(tokens, flux, tokens.band == index) for index in range(len(BANDS))]
     maxima = np.array([row[BAND_FEATURES.index("maximum")] for row in by_band])
@@ -119,13 +119,13 @@ def _curve(tokens: Tokens) -> Features:
 
 
 def _slope(time: Features, value: Features, start: int, stop: int) -> float:
-    """Change of asinh flux per day between two points; NaN when they are the same."""
+    """Return the change of asinh flux per day between two points; NaN for equal times."""
     days = time[stop] - time[start]
     return float((value[stop] - value[start]) / days) if days > 0 else np.nan
 
 
 def _excess(flux: Float32, flux_err: Float32) -> float:
-    """Logarithm of the reduced chi-square against a constant: 0 when the errors explain the scatter."""
+    """Return the logarithm of the reduced chi-square of a constant: 0 if the errors explain the scatter."""
     weight = 1.0 / flux_err.astype(np.float64) ** 2
     mean = np.average(flux, weights=weight)
     return float(np.log10(1e-3 + (weight * (flux - mean) ** 2).sum() / (len(flux) - 1)))
@@ -148,25 +148,25 @@ _BAND = lc.Extractor(
     *(lc.LinearTrend(), lc.LinearFit(), lc.MaximumSlope(), lc.BazinFit("lmsder")),
 )
 _PEAKS, _CYCLES_PER_DAY = 2, 10.0
-_FREQUENCIES = np.linspace(0.0, 2 * np.pi * _CYCLES_PER_DAY, 2**14 + 1)  # radians a day; 2**k + 1 is what its FFT takes
+_FREQUENCIES = np.linspace(0.0, 2 * np.pi * _CYCLES_PER_DAY, 2**14 + 1)  # radians a day; the FFT needs 2**k + 1
 _PERIOD = tuple(f"{name}_{peak}" for peak in range(_PEAKS) for name in ("period", "period_signal_to_noise"))
 PACKAGE_FEATURES = (*(f"{band}_{name}" for band in BANDS for name in _BAND.names), *_PERIOD)
 
 
 def package_features(tokens: Tokens) -> NDArray[np.float64]:
-    """Features of one light curve, shape ``(len(PACKAGE_FEATURES),)``, NaN where undefined."""
+    """Return the features of one light curve, shape ``(len(PACKAGE_FEATURES),)``, NaN if undefined."""
     flux, flux_err, time = (column.astype(np.float64) for column in (tokens.flux, tokens.flux_err, tokens.time))
     inside = [_first_of_equal_times(time, np.flatnonzero(tokens.band == index)) for index in range(len(BANDS))]
-    nothing = np.full(len(_BAND.names), np.nan)
+    missing = np.full(len(_BAND.names), np.nan)
     by_band = [
-        _BAND(time[rows], flux[rows], flux_err[rows], fill_value=np.nan) if len(rows) else nothing for rows in inside
+        _BAND(time[rows], flux[rows], flux_err[rows], fill_value=np.nan) if len(rows) else missing for rows in inside
     ]
     row = np.concatenate([*by_band, _periods(tokens, flux, flux_err, time, inside)])
     return np.where(np.isfinite(row), row, np.nan)
 
 
-def _first_of_equal_times(time: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-    return places[np.unique(time[places], return_index=True)[1]]
+def _first_of_equal_times(time: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return rows[np.unique(time[rows], return_index=True)[1]]
 
 
 def _periods(
@@ -176,7 +176,7 @@ def _periods(
     time: NDArray[np.float64],
     inside: list[NDArray[np.int64]],
 ) -> NDArray[np.float64]:
-    """Peaks of the periodogram over the bands that vary: a constant one has no normalisation."""
+    """Return the peaks of the periodogram over the bands that vary, since a constant band cannot be normalised."""
     varied = [rows for rows in inside if len(rows) > 1 and np.ptp(flux[rows]) > 0]
     if not varied:
         return np.full(len(_PERIOD), np.nan)
@@ -190,15 +190,15 @@ def _periods(
 
 @cache
 def _periodogram(bands: tuple[str, ...]) -> lc.Periodogram:
-    """Return the periodogram of a set of bands; all of them must occur in what it is called with."""
+    """Return the periodogram of a set of bands; its input must have points in all of them."""
     return lc.Periodogram(peaks=_PEAKS, freqs=_FREQUENCIES, fast=True, bands=list(bands))
 
 
 Kind = Literal["boosted", "forest"]
 FeatureSet = Literal["summary", "light-curve", "union"]
 
-MAX_TREES = 200  # per class; early stopping usually ends before
-FOREST_TREES, FOREST_LEAF = 300, 5  # larger leaves than one object: probabilities of full trees are 0 or 1
+MAX_TREES = 200  # per class; usually fewer with early stopping
+FOREST_TREES, FOREST_LEAF = 300, 5  # with leaves of one object, probabilities would be 0 or 1
 NAMES: dict[Kind, str] = {"boosted": "boosted trees", "forest": "random forest"}
 
 
@@ -207,7 +207,7 @@ def _metadata(tokens: Tokens) -> NDArray[np.floating]:
 
 
 FEATURE_SETS: dict[FeatureSet, tuple[Callable[[Tokens], NDArray[np.floating]], ...]] = {
-    "summary": (features,),  # which has the metadata
+    "summary": (features,),  # includes the metadata
     "light-curve": (package_features, _metadata),
     "union": (features, package_features),
 }
@@ -223,28 +223,28 @@ def baseline(
     split: str = "test",
     objects: int | None = None,
 ) -> dict[str, Any]:
-    """Train a baseline on a recipe's views and score it; the report is shaped like that of ``evaluate``.
+    """Train a baseline on a recipe's views and score it; the report has the form of that of ``evaluate``.
 
     Parameters
     ----------
-    recipe : the network's recipe: split, limits and random views are taken from it.
-    examples : training draws.
-    objects : score a fixed random sample of the split of this size, the sample the network is scored on.
+    recipe : the network's recipe, for split, limits and random views.
+    examples : number of training examples.
+    objects : score a fixed random sample of the split of this size, the same as for the network.
 
     Raises
     ------
     DatasetError
-        For a data file with unlabelled objects.
+        If the data file has unlabelled objects.
     """
     dataset = read_dataset(data)
     require_labels(dataset, data)
     trees = train_trees(dataset, recipe, examples, classifier, feature_set)
     name = NAMES[classifier] + ("" if feature_set == "union" else f", {feature_set} features")
 
-    def answer(drawn: Sequence[Example]) -> ModelAnswers:
-        return ModelAnswers(trees.predict(matrix(drawn, feature_set)))
+    def predict(drawn: Sequence[Example]) -> ModelOutputs:
+        return ModelOutputs(trees.predict(matrix(drawn, feature_set)))
 
-    model = ScoredModel(name, recipe.seed, recipe.data, answer)
+    model = ScoredModel(name, recipe.seed, recipe.data, predict)
     indices = sample_split(dataset, recipe.data, split, objects)
     panel = ModelPanel(dataset, [model])
     scored = {name: series_scores(panel, indices, views) for name, views in series_of(dataset).items()}
@@ -261,7 +261,7 @@ Classifier: TypeAlias = HistGradientBoostingClassifier | RandomForestClassifier
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedTrees:
-    """A fitted classifier, and the columns that it uses: those with a value in training."""
+    """A fitted classifier, and the columns that it uses, which have a value in training."""
 
     classifier: Classifier
     classes: int
@@ -274,7 +274,7 @@ class FittedTrees:
         return int(fitted.n_iter_ if isinstance(fitted, HistGradientBoostingClassifier) else fitted.n_estimators)
 
     def predict(self, value_NF: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Probabilities [N, classes], 0 for classes without training objects."""
+        """Return the probabilities [N, classes], 0 for classes without training objects."""
         p_NC = np.zeros((len(value_NF), self.classes))
         p_NC[:, self.classifier.classes_] = self.classifier.predict_proba(value_NF[:, self.used_F])
         return p_NC
@@ -287,14 +287,13 @@ def fit_trees(
     classes: int,
     validation: tuple[NDArray[np.floating], Int64] | None = None,
 ) -> FittedTrees:
-    """Fit trees on features, NaN where a value is missing.
+    """Fit trees on features, NaN if missing.
 
-    Notable: columns without any value are left out, as the binning of scikit-learn fails on them.
+    Columns without any value are left out, since the binning of scikit-learn fails on them.
 
     Parameters
     ----------
-    validation : features and labels for early stopping of boosting. A forest has none, so it is grown on them
-        too.
+    validation : features and labels for early stopping of boosting; a forest is fitted to them, too.
     """
     used_F: Int64 = np.flatnonzero(np.isfinite(value_NF).any(axis=0))
     if validation is None:
@@ -324,7 +323,7 @@ def train_trees(
     estimator = (_boosting if classifier == "boosted" else _forest)(recipe.seed)
     fitted = fit_trees(estimator, *train, len(dataset.classes), validation)
     if classifier == "forest":
-        fitted.classifier.set_params(n_jobs=None)  # batches of answers are too small for threads
+        fitted.classifier.set_params(n_jobs=None)  # batches of predictions are too small for threads
     return fitted
 
 

@@ -2,27 +2,28 @@
 
 Every object is used complete and in two random views as in training (missing bands, metadata, forced photometry), or in
 up to eight if there are few objects. At least half of the views end at a detection with a log-uniform number, since a
-broker sends a request at every detection. Complete light curves only would not calibrate alerts with two detections.
+broker sends a request at every detection. A calibration on complete light curves would not hold for alerts with two
+detections.
 
 Legend: N rows (one for each view of each object), C classes, E embedding width.
 
-**Temperature scaling** (Guo et al. 2017), by length where that helps. The temperature divides the logits of the
-predicting head. It is constant or depends on the number n of observations, ln T = c0 + c1 ln n (+ c2 (ln n)^2), since
+**Temperature scaling** (Guo et al. 2017), optionally by length. The temperature divides the logits of the predicting
+head. It is constant or depends on the number n of observations, ln T = c0 + c1 ln n (+ c2 (ln n)^2), since
 overconfidence may depend on the length. The choice is by five-fold cross-validated log loss on the validation split
-over views as in the service (:func:`ask_as_served`), with folds by object: the simplest, unless a later one gains more
-than the standard error of the gain over objects.
+over views as in the service (:func:`predict_as_served`), with folds by object: the simplest form, unless the gain of
+another is larger than its standard error over objects.
 
 Notable:
 
-- a temperature keeps the order of the classes. Vector scaling (a factor and an offset for each class) does not, and it
-  was worse than one temperature: 0.011 in log loss, 1,500 objects;
-- requiring twice the standard error left too many networks with one temperature: fine-tuned on ZTF supernovae, five
-  folds of 600 validation objects each, all five got one, and at three detections an ECE of 0.056 on their test objects
-  where the temperature by length they would have needed has 0.024;
+- a temperature keeps the order of the classes. Vector scaling (a factor and an offset for each class) does not, and its
+  log loss was larger by 0.011 with 1,500 objects;
+- a threshold of twice the standard error is too strict: for five folds of 600 ZTF supernovae it always chose a constant
+  temperature, with an ECE at three detections of 0.056 on the test objects instead of 0.024 with a temperature by
+  length;
 - simulated classes are equally common, so the probabilities assume equally common classes; reweight them by your
   survey's rates;
-- the ECE of a perfect network is not 0: with finitely many objects every bin deviates by chance.
-  ``ece_by_chance`` is the expected deviation; an ECE near it is perfect.
+- the ECE of perfectly calibrated probabilities is not 0, since every bin of finitely many objects deviates by chance;
+  ``ece_by_chance`` is the expected deviation.
 
 Legend: N rows (views of objects), C classes, K coefficients.
 """
@@ -49,9 +50,9 @@ from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.metrics import Float, ece, log_loss
 
 DRAWS = (2, 8)  # minimum and maximum of random views of each object, in addition to the complete one
-AT_DETECTION = 0.5  # least share of them that ends at a detection
+AT_DETECTION = 0.5  # minimum share of them that ends at a detection
 LARGEST_SAMPLE = 10_000  # objects
-SERVED_DRAW = 2**32 + 1  # a generator of its own: neither training pools nor validation draws
+SERVED_DRAW = 2**32 + 1  # random stream
 
 
 class ServedSample(NamedTuple):
@@ -61,7 +62,7 @@ class ServedSample(NamedTuple):
     ----------
     logits_NC, embedding_NE : float32.
     label_N : class index. object_N : row of the dataset, the same for all views of an object.
-    length_N, detections_N : observations that the network saw, and those of them that the survey calls detected.
+    length_N, detections_N : number of observations of the network's input, and of detections among them.
     """
 
     logits_NC: NDArray[np.float32]
@@ -72,23 +73,23 @@ class ServedSample(NamedTuple):
     detections_N: Int64
 
 
-def ask_as_served(
+def predict_as_served(
     network: nn.Module, dataset: Dataset, recipe: Recipe, split: str, per_class: int | None = None
 ) -> ServedSample:
-    """Return predictions of the objects of a split, or of a number of each class.
+    """Return predictions for views of the objects of a split, or of at most ``per_class`` objects of each class.
 
     Raises
     ------
     ValueError
-        When the split has no object with observations.
+        If the split has no object with observations.
     """
     rng = np.random.default_rng((recipe.seed, SERVED_DRAW))
-    rows = _chosen(dataset, split_indices(dataset, recipe.data.fractions, recipe.data.turn)[split], per_class, rng)
+    rows = _sample(dataset, split_indices(dataset, recipe.data.fractions, recipe.data.turn)[split], per_class, rng)
     pairs = sorted(_views(dataset, rows, recipe, rng), key=lambda pair: len(pair[1].tokens))
     if not pairs:
         raise ValueError(f"no object of split {split!r} has observations")
     examples = [example for _, example in pairs]
-    logits_NC, embedding_NE = _answers(network, examples, recipe.batch.size)
+    logits_NC, embedding_NE = _outputs(network, examples, recipe.batch.size)
     return ServedSample(
         logits_NC,
         embedding_NE,
@@ -99,42 +100,42 @@ def ask_as_served(
     )
 
 
-def _chosen(dataset: Dataset, rows: Int64, per_class: int | None, rng: np.random.Generator) -> Int64:
+def _sample(dataset: Dataset, rows: Int64, per_class: int | None, rng: np.random.Generator) -> Int64:
     shuffled = rng.permutation(rows)[:LARGEST_SAMPLE]
     if per_class is None:
         return shuffled
-    label = dataset.label[shuffled]
-    return np.concatenate([shuffled[label == one][:per_class] for one in np.unique(label)])
+    label_N = dataset.label[shuffled]
+    return np.concatenate([shuffled[label_N == label][:per_class] for label in np.unique(label_N)])
 
 
-def draws_of_each(objects: int) -> int:
+def draws_per_object(objects: int) -> int:
     """Return the number of random views per object for a number of objects."""
-    least, most = DRAWS
-    return max(least, min(most, LARGEST_SAMPLE // max(objects, 1)))
+    minimum, maximum = DRAWS
+    return max(minimum, min(maximum, LARGEST_SAMPLE // max(objects, 1)))
 
 
 def _views(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> Iterator[tuple[int, Example]]:
-    least = max(AT_DETECTION, recipe.augmentation.at_detection)
-    augmentation = recipe.augmentation.model_copy(update={"at_detection": least})
+    at_detection = max(AT_DETECTION, recipe.augmentation.at_detection)
+    augmentation = recipe.augmentation.model_copy(update={"at_detection": at_detection})
     for row in rows:
-        repeated = np.repeat(row, draws_of_each(len(rows)))
+        repeated = np.repeat(row, draws_per_object(len(rows)))
         examples = draw_examples(dataset, repeated, recipe.data, augmentation, rng)
         examples += view_examples(dataset, repeated[:1], recipe.data, View())
         yield from ((int(row), example) for example in examples)
 
 
 @torch.inference_mode()
-def _answers(
+def _outputs(
     network: nn.Module, examples: list[Example], batch_size: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     network.eval()
     device = next(network.parameters()).device
-    answers: list[tuple[NDArray[np.float32], ...]] = []
+    outputs: list[tuple[NDArray[np.float32], ...]] = []
     for start in range(0, len(examples), batch_size):
         batch = to_device(collate(examples[start : start + batch_size]), device)
         output: Output = network(*batch.inputs_of(network))
-        answers.append(tuple(value.float().cpu().numpy() for value in (output.logits_BC, output.embedding_BE)))
-    logits, embeddings = zip(*answers, strict=True)
+        outputs.append(tuple(value.float().cpu().numpy() for value in (output.logits_BC, output.embedding_BE)))
+    logits, embeddings = zip(*outputs, strict=True)
     return np.concatenate(logits), np.concatenate(embeddings)
 
 
@@ -150,10 +151,10 @@ _CHANCE_DRAWS = 20
 
 
 class CalibrationFit(NamedTuple):
-    """A chosen calibration and what it changed on the rows it was fitted to.
+    """A calibration, and its scores before and after on the rows that it was fitted to.
 
-    ``candidates`` holds the cross-validated log loss of every degree, and its gain over the degree chosen before it
-    with the standard error of that. ``before`` and ``after`` hold scores of all rows and by number of detections.
+    ``candidates`` are the cross-validated log loss of every degree, and its gain over the previously chosen degree with
+    the standard error. ``before`` and ``after`` are scores of all rows and by number of detections.
     """
 
     calibration: Calibration
@@ -164,29 +165,29 @@ class CalibrationFit(NamedTuple):
     rows: int
 
     def numbers(self) -> dict[str, Any]:
-        """Everything but the calibration, for the manifest's metrics."""
+        """Return everything but the calibration, for the manifest's metrics."""
         return {name: value for name, value in self._asdict().items() if name != "calibration"}
 
 
 def softmax(logits_NC: Float, temperature: float | NDArray[np.float64] = 1.0) -> NDArray[np.float64]:
-    """Probabilities, shape (N, C), of logits divided by one temperature or by one for each row, in float64."""
+    """Return the probabilities (N, C) of logits divided by one temperature, or one for each row, in float64."""
     scaled_NC = logits_NC.astype(np.float64) / np.broadcast_to(temperature, len(logits_NC))[:, None]
     probabilities_NC: NDArray[np.float64] = special.softmax(scaled_NC, axis=1)
     return probabilities_NC
 
 
 def calibrated(logits_NC: Float, length_N: Int64, calibration: Calibration) -> NDArray[np.float64]:
-    """Calibrated probabilities, shape (N, C), by number of observations: as in the graph, in float64."""
+    """Return the calibrated probabilities (N, C) by number of observations, as in the graph but in float64."""
     return softmax(logits_NC, calibration.temperatures(length_N))
 
 
 def fit_temperature(logits_NC: Float, label_N: Int64) -> float:
-    """Temperature of the smallest log loss, by a bounded search (the loss is convex in 1 / temperature, so it has one).
+    """Return the temperature of the smallest log loss by a bounded search; the loss is convex in 1 / temperature.
 
     Raises
     ------
     ValueError
-        Without objects, or with logits that are not finite.
+        If there are no objects, or a logit is not finite.
     """
     if not len(label_N) or not np.isfinite(logits_NC).all():
         raise ValueError("a temperature needs at least one object, and finite logits")
@@ -194,13 +195,13 @@ def fit_temperature(logits_NC: Float, label_N: Int64) -> float:
     def loss(log_temperature: float) -> float:
         return log_loss(softmax(logits_NC, np.exp(log_temperature)), label_N)
 
-    furthest = np.log(LARGEST_TEMPERATURE)
-    minimum = minimize_scalar(loss, bounds=(-furthest, furthest), method="bounded", options={"xatol": 1e-6})
+    limit = np.log(LARGEST_TEMPERATURE)
+    minimum = minimize_scalar(loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6})
     return float(np.exp(minimum.x))
 
 
 def fit_by_length(logits_NC: Float, label_N: Int64, length_N: Int64, degree: int) -> Calibration:
-    """Temperature of the smallest log loss as a polynomial in ln(length); degree 0 is one temperature."""
+    """Fit the temperature of the smallest log loss as a polynomial in ln(length); degree 0 is one temperature."""
     temperature = fit_temperature(logits_NC, label_N)
     if degree == 0:
         return Calibration(method="temperature", temperature=temperature)
@@ -228,8 +229,8 @@ def fit_by_length(logits_NC: Float, label_N: Int64, length_N: Int64, degree: int
 
 
 def fit_calibration(sample: ServedSample) -> CalibrationFit:
-    """Choose and fit a calibration of a validation sample; raises as :func:`fit_temperature` does."""
-    degree, candidates = _choose(sample)
+    """Choose and fit a calibration on a validation sample. Raises the errors of :func:`fit_temperature`."""
+    degree, candidates = _choose_degree(sample)
     fitted = fit_by_length(sample.logits_NC, sample.label_N, sample.length_N, degree)
     before_NC = softmax(sample.logits_NC)
     after_NC = calibrated(sample.logits_NC, sample.length_N, fitted)
@@ -245,13 +246,13 @@ def fit_calibration(sample: ServedSample) -> CalibrationFit:
 
 
 def calibrate(network: nn.Module, dataset: Dataset, recipe: Recipe) -> CalibrationFit:
-    """Calibrate a network on the validation split, over views as served."""
-    return fit_calibration(ask_as_served(network, dataset, recipe, "validation"))
+    """Calibrate a network on the validation split, over views as in the service."""
+    return fit_calibration(predict_as_served(network, dataset, recipe, "validation"))
 
 
-def _choose(sample: ServedSample) -> tuple[int, dict[str, dict[str, float]]]:
-    """Return the simplest degree that no other beats, and the cross-validated log loss of each that can be tried."""
-    losses = {degree: _left_out_losses(sample, degree) for degree in _possible(sample)}
+def _choose_degree(sample: ServedSample) -> tuple[int, dict[str, dict[str, float]]]:
+    """Return the simplest degree without a significantly better one, and the cross-validated log loss of each."""
+    losses = {degree: _left_out_losses(sample, degree) for degree in _possible_degrees(sample)}
     _, object_N = np.unique(sample.object_N, return_inverse=True)
     rows_per_object = np.bincount(object_N)
     chosen, comparison = 0, {}
@@ -264,14 +265,14 @@ def _choose(sample: ServedSample) -> tuple[int, dict[str, dict[str, float]]]:
     return chosen, comparison
 
 
-def _possible(sample: ServedSample) -> Sequence[int]:
-    """Return the degrees that the sample supports: every fold needs objects and different lengths."""
+def _possible_degrees(sample: ServedSample) -> Sequence[int]:
+    """Return the degrees for which the sample has enough objects and lengths in every fold."""
     enough = len(np.unique(sample.object_N)) >= 10 * FOLDS
     return [degree for degree in DEGREES if degree == 0 or (enough and len(np.unique(sample.length_N)) > degree + 1)]
 
 
 def _left_out_losses(sample: ServedSample, degree: int) -> NDArray[np.float64]:
-    """Log loss of every row under the calibration fitted to the folds without its object; in-sample without folds."""
+    """Return the log loss of every row with the calibration of the other folds; in-sample for a single object."""
     _, object_N = np.unique(sample.object_N, return_inverse=True)
     fold_N = np.random.default_rng(0).permutation(object_N.max() + 1)[object_N] % FOLDS
     loss_N = np.zeros(len(object_N))
@@ -285,12 +286,12 @@ def _left_out_losses(sample: ServedSample, degree: int) -> NDArray[np.float64]:
 
 
 def scores_by_detections(p_NC: Float, label_N: Int64, detections_N: Int64) -> dict[str, dict[str, float]]:
-    """Rows, log loss, ECE and the ECE of chance: of ``all``, and from each number of detections up to the next."""
+    """Return rows, log loss, ECE and ECE by chance, for ``all`` and for ranges of the number of detections."""
     by_group = {"all": _scores(p_NC, label_N)}
     group_N = np.searchsorted(DETECTION_GROUPS, detections_N, side="right") - 1
-    for place, start in enumerate(DETECTION_GROUPS):
-        if (group_N == place).any():
-            by_group[str(start)] = _scores(p_NC[group_N == place], label_N[group_N == place])
+    for group, start in enumerate(DETECTION_GROUPS):
+        if (group_N == group).any():
+            by_group[str(start)] = _scores(p_NC[group_N == group], label_N[group_N == group])
     return by_group
 
 
@@ -304,9 +305,9 @@ def _scores(p_NC: Float, label_N: Int64) -> dict[str, float]:
 
 
 def ece_by_chance(p_NC: Float) -> float:
-    """Mean ECE that these probabilities would have if they were exactly right, over draws of the labels."""
+    """Return the mean ECE of perfectly calibrated probabilities, over random draws of the labels."""
     rng = np.random.default_rng(0)
     confidence_N = p_NC.max(1)
-    pairs_N2 = np.stack([confidence_N, np.zeros_like(confidence_N)], axis=1)  # right: the first; wrong: the second
+    pairs_N2 = np.stack([confidence_N, np.zeros_like(confidence_N)], axis=1)  # column 0: correct; column 1: wrong
     draws = [ece(pairs_N2, (rng.random(len(pairs_N2)) >= confidence_N).astype(np.int64)) for _ in range(_CHANCE_DRAWS)]
     return float(np.mean(draws))

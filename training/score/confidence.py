@@ -1,36 +1,36 @@
 """Prediction sets with stated coverage, and novelty.
 
-**Sets**, by split conformal prediction, for all objects or for every class. A threshold q is the ceil((n + 1)(1 -
-alpha))-th smallest nonconformity score of n calibration objects; a class belongs to the set of an object when its score
-does not exceed q. The true class is then in the set with probability at least 1 - alpha, whatever the network, *for
-objects drawn as the calibration objects were*: thresholds fitted to complete light curves are not valid for alerts
-with two detections, so fit them to light curves like those of the requests.
+**Sets** by split conformal prediction, for all objects or for every class. A threshold q is the ceil((n + 1)(1 -
+alpha))-th smallest nonconformity score of n calibration objects; a class is in the set of an object if its score does
+not exceed q. The true class is then in the set with probability at least 1 - alpha, for any network, *for objects with
+the distribution of the calibration objects*. Thresholds fitted to complete light curves are not valid for alerts with
+two detections, so fit them to light curves like those of the requests.
 
-The score is 1 - p of the class (Sadinle et al. 2019), which gives the smallest sets, empty where no class is probable
-enough. With ``by_class`` each class has its own threshold from its own calibration objects, which guarantees the
-coverage of rare classes too; a class with too few of them (fewer than 1 / alpha - 1) is in every set.
+The score is 1 - p of the class (Sadinle et al. 2019), which gives the smallest sets; a set is empty if no class is
+probable enough. With ``by_class`` each class has a threshold from its own calibration objects, which guarantees the
+coverage of rare classes, too; a class with too few of them (fewer than 1 / alpha - 1) is in every set.
 
-**The sets of a bundle** (:func:`fit_sets`) come from validation objects in views as served, with the score that
-:class:`models.posterior.PredictionSets` describes: 1 - p of the true class, 0 if it is the most probable one.
-A threshold holds on average over all light curves, so it may undercover where the network is least accurate. Two halves
-of the objects are compared: if the threshold of one half covers the other half's light curves of some
-number of detections by more than ``TOLERANCE`` (and twice the standard error) less or more than stated, every number of
-detections gets its own.
+**The sets of a bundle** (:func:`fit_sets`) are fitted to validation objects in views as in the service, with the score
+of :class:`models.posterior.PredictionSets`: 1 - p of the true class, 0 if it is the most probable one. A threshold
+holds on average over all light curves, so coverage may be too low where the network is least accurate. To test this,
+the threshold of one half of the objects is applied to the other half. If the coverage for some number of detections
+differs from the stated one by more than ``TOLERANCE`` (and twice the standard error), every number of detections gets
+its own threshold.
 
 **Sets by stratum** (:func:`fit_strata`) have the stated coverage for each survey. Strata are by detections, then bands,
 then novelty; a stratum with too few light curves uses the threshold of the enclosing one. Within a stratum surveys
 are weighted by the square root of their number, so that the largest simulation does not dominate. No threshold is
-below a floor, so that a second class of some probability is always included. For other class shares every light
+below a minimum, so that a second class of some probability is always included. For other class shares every light
 curve is weighted by the ratio of shares of its class (weighted conformal prediction, Tibshirani et al. 2019), and its
-probabilities are those under the shares.
+probabilities are converted to those shares.
 
-**Novelty** is how far an object's embedding lies from those of the training objects:
+**Novelty** is the distance of an object's embedding from those of the training objects:
 
 - Mahalanobis (Lee et al. 2018): the smallest distance to a class mean, under one covariance shared by all classes;
 - without an embedding: one minus the largest probability (Hendrycks & Gimpel 2017).
 
-For both scores larger means more unusual. It is measured with classes that were left out of training: the AUROC is the
-probability that one of their objects has a larger score than an object of a known class. A bundle serves the first
+Larger scores are more unusual. Scores are evaluated with classes that were left out of training: the AUROC is the
+probability that one of their objects has a larger score than an object of a known class. Bundles return the first score
 (:func:`fit_novelty`), as the fraction of validation objects with a smaller distance.
 
 Legend: B objects, N rows (views of objects) or reference objects, C classes, K reference classes, E embedding width.
@@ -52,16 +52,16 @@ from nightjar_alerts.training.score.metrics import Float, area_under_roc
 def fit_conformal(
     probabilities_BC: Float, label_B: Int64, *, alpha: float = 0.1, by_class: bool = False
 ) -> NDArray[np.float64]:
-    """Fit thresholds on calibration objects that neither trained the network nor are scored.
+    """Fit thresholds on calibration objects that are neither training nor test objects.
 
     Returns
     -------
-    Largest 1 - p of a class that is in the set, float64 (C,); infinite where a class is always included.
+    Largest 1 - p of a class in the set, float64 (C,); infinite if a class is always included.
 
     Raises
     ------
     ValueError
-        When ``alpha`` is not between 0 and 1, without objects, or with probabilities that are not finite.
+        If ``alpha`` is not between 0 and 1, there are no objects, or a probability is not finite.
     """
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must lie between 0 and 1, not {alpha}")
@@ -75,19 +75,19 @@ def fit_conformal(
 
 
 def sets_of(probabilities_BC: Float, threshold_C: NDArray[np.float64]) -> Bool:
-    """Return which classes are in the set of each object, bool (B, C)."""
+    """Return whether each class is in the set of each object, bool (B, C)."""
     inside_BC: Bool = 1.0 - probabilities_BC.astype(np.float64) <= threshold_C
     return inside_BC
 
 
 def conformal_quantile(score_B: NDArray[np.float64], alpha: float) -> float:
-    """Return the ceil((n + 1)(1 - alpha))-th smallest of n scores, infinite where there are too few of them."""
+    """Return the ceil((n + 1)(1 - alpha))-th smallest of n scores; infinity if there are too few."""
     rank = int(np.ceil((len(score_B) + 1) * (1 - alpha) - 1e-9))
     return float(np.sort(score_B)[rank - 1]) if rank <= len(score_B) else float("inf")
 
 
 def set_scores(inside_BC: Bool, label_B: Int64) -> dict[str, float]:
-    """Coverage, that of the least covered class, mean size, and the shares of empty and single-class sets."""
+    """Return coverage, coverage of the least covered class, mean size, and shares of empty and single-class sets."""
     names = ("coverage", "worst_class_coverage", "mean_size", "empty", "single")
     if not len(label_B):
         return dict.fromkeys(names, float("nan"))
@@ -98,7 +98,7 @@ def set_scores(inside_BC: Bool, label_B: Int64) -> dict[str, float]:
 
 
 def class_coverage(inside_BC: Bool, label_B: Int64) -> NDArray[np.float64]:
-    """Coverage of every class, NaN for one without objects, shape (C,)."""
+    """Return the coverage of every class (C,), NaN for classes without objects."""
     support_C = np.bincount(label_B, minlength=inside_BC.shape[1])
     covered_C = np.bincount(label_B, inside_BC[np.arange(len(label_B)), label_B], minlength=inside_BC.shape[1])
     coverage_C = np.full(len(support_C), np.nan)
@@ -109,18 +109,18 @@ def class_coverage(inside_BC: Bool, label_B: Int64) -> NDArray[np.float64]:
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
 DEFAULT = 0.9
 TOLERANCE = 0.02
-SMALLEST_GROUP = 200  # rows; smaller ones share the thresholds of the next
+SMALLEST_GROUP = 200  # rows; smaller groups are merged with the next
 
 
 class SetsFit(NamedTuple):
-    """Fitted thresholds, and what one threshold for all covered in each group, stated 0.9, that decided on groups."""
+    """Fitted thresholds, and the coverage of a single threshold for 0.9 in each group, which decided on the groups."""
 
     sets: PredictionSets
     coverage_of_one: dict[str, float]
 
 
 def lac_scores(p_NC: Float, label_N: Int64) -> NDArray[np.float64]:
-    """1 - p of the true class, 0 where no class is more probable; shape (N,)."""
+    """Return 1 - p of the true class, 0 if it is the most probable class; shape (N,)."""
     truth_N = p_NC[np.arange(len(label_N)), label_N].astype(np.float64)
     return np.where(p_NC.argmax(1) == label_N, 0.0, 1.0 - truth_N)
 
@@ -131,7 +131,7 @@ def fit_sets(p_NC: Float, label_N: Int64, detections_N: Int64, object_N: Int64) 
     Raises
     ------
     ValueError
-        Without objects.
+        If there are no objects.
     """
     if not len(label_N):
         raise ValueError("prediction sets need at least one validation object")
@@ -139,8 +139,8 @@ def fit_sets(p_NC: Float, label_N: Int64, detections_N: Int64, object_N: Int64) 
     coverages = _coverage_of_one(score_N, detections_N, object_N, starts)
     kept_starts = starts if any(far for _, far in coverages.values()) else (0,)
     groups = [
-        _thresholds(score_N[_within(detections_N, kept_starts, place)], kept_starts[place])
-        for place in range(len(kept_starts))
+        _thresholds(score_N[_in_group(detections_N, kept_starts, index)], kept_starts[index])
+        for index in range(len(kept_starts))
     ]
     sets = PredictionSets(coverages=COVERAGES, default=DEFAULT, groups=tuple(groups), split="validation")
     return SetsFit(sets, {str(start): coverage for start, (coverage, _) in coverages.items()})
@@ -152,7 +152,7 @@ def _thresholds(score_N: NDArray[np.float64], start: int) -> SetThresholds:
 
 
 def _groups(detections_N: Int64) -> tuple[int, ...]:
-    """First number of detections of every group, each with enough rows; always from 0 on."""
+    """Return the first number of detections of every group with enough rows; the first group starts at 0."""
     starts = [0]
     for start in DETECTION_GROUPS[1:]:
         before = np.count_nonzero((detections_N >= starts[-1]) & (detections_N < start))
@@ -161,22 +161,22 @@ def _groups(detections_N: Int64) -> tuple[int, ...]:
     return tuple(starts)
 
 
-def _within(detections_N: Int64, starts: tuple[int, ...], place: int) -> Bool:
-    inside_N: Bool = np.searchsorted(starts, detections_N, side="right") - 1 == place
+def _in_group(detections_N: Int64, starts: tuple[int, ...], index: int) -> Bool:
+    inside_N: Bool = np.searchsorted(starts, detections_N, side="right") - 1 == index
     return inside_N
 
 
 def _coverage_of_one(
     score_N: NDArray[np.float64], detections_N: Int64, object_N: Int64, starts: tuple[int, ...]
 ) -> dict[int, tuple[float, bool]]:
-    """Coverage in every group of one threshold from the other half of the objects, and whether that is too far off."""
-    _, place_N = np.unique(object_N, return_inverse=True)
-    half_N = np.random.default_rng(0).permutation(place_N.max() + 1)[place_N] % 2
+    """Return the coverage in every group with one threshold from the other half, and whether it differs too much."""
+    _, index_N = np.unique(object_N, return_inverse=True)
+    half_N = np.random.default_rng(0).permutation(index_N.max() + 1)[index_N] % 2
     largest_N = np.array([conformal_quantile(score_N[half_N != half], 1 - DEFAULT) for half in (0, 1)])[half_N]
     covered_N = score_N <= largest_N
     coverages = {}
-    for place, start in enumerate(starts):
-        inside_N = _within(detections_N, starts, place)
+    for index, start in enumerate(starts):
+        inside_N = _in_group(detections_N, starts, index)
         coverage = float(covered_N[inside_N].mean()) if inside_N.any() else float("nan")
         error = np.sqrt(DEFAULT * (1 - DEFAULT) / max(1, len(np.unique(object_N[inside_N]))))
         coverages[start] = coverage, bool(abs(coverage - DEFAULT) > max(TOLERANCE, 2 * error))
@@ -211,7 +211,7 @@ def fit_strata(
 
     Parameters
     ----------
-    ratio_N : how much each light curve counts, where other class shares are meant; None: all alike.
+    ratio_N : weight of each light curve for other class shares; None: equal weights.
     """
     score_N = lac_scores(p_NC, label_N)
     weight_N = _weights(strata.source) * (1.0 if ratio_N is None else ratio_N)
@@ -227,8 +227,8 @@ def fit_strata(
 
 
 def _weights(source_N: NDArray[np.str_]) -> Float64:
-    _, place_N, count_S = np.unique(source_N, return_inverse=True, return_counts=True)
-    weight: Float64 = 1.0 / np.sqrt(count_S[place_N])
+    _, index_N, count_S = np.unique(source_N, return_inverse=True, return_counts=True)
+    weight: Float64 = 1.0 / np.sqrt(count_S[index_N])
     return weight
 
 
@@ -239,8 +239,8 @@ def _strata_groups(score_N: Float64, weight_N: Float64, strata: Strata) -> list[
         of_detections = _largest(score_N, weight_N, many_N, _largest(score_N, weight_N, everything, None))
         for bands, inside_N in _cut(strata.bands, STRATA_BY_BANDS, many_N):
             of_bands = _largest(score_N, weight_N, inside_N, of_detections)
-            for novelty, strange_N in _cut(strata.novelty, STRATA_BY_NOVELTY, inside_N):
-                largest = _largest(score_N, weight_N, strange_N, of_bands)
+            for novelty, stratum_N in _cut(strata.novelty, STRATA_BY_NOVELTY, inside_N):
+                largest = _largest(score_N, weight_N, stratum_N, of_bands)
                 if novelty:  # more unusual light curves never get smaller sets
                     largest = tuple(max(pair) for pair in zip(largest, groups[-1].largest, strict=True))
                 groups.append(
@@ -249,14 +249,14 @@ def _strata_groups(score_N: Float64, weight_N: Float64, strata: Strata) -> list[
                         bands=bands,
                         novelty=novelty,
                         largest=largest,
-                        views=max(1, int(np.count_nonzero(strange_N))),
+                        views=max(1, int(np.count_nonzero(stratum_N))),
                     )
                 )
     return groups
 
 
 def _cut(values_N: NDArray[Any], edges: Sequence[Any], within_N: Bool) -> list[tuple[Any, Bool]]:
-    """Edges and the light curves from each edge up to the next."""
+    """Return each edge with a mask of the light curves from it up to the next edge."""
     ends = [*edges[1:], np.inf]
     return [(edge, within_N & (values_N >= edge) & (values_N < end)) for edge, end in zip(edges, ends, strict=True)]
 
@@ -264,28 +264,28 @@ def _cut(values_N: NDArray[Any], edges: Sequence[Any], within_N: Bool) -> list[t
 def _largest(
     score_N: Float64, weight_N: Float64, rows_N: Bool, otherwise: tuple[float, ...] | None
 ) -> tuple[float, ...]:
-    """Thresholds for all coverages; ``otherwise`` where there are too few light curves."""
+    """Return the thresholds for all coverages; ``otherwise`` if there are too few light curves."""
     if otherwise is not None and np.count_nonzero(rows_N) < SMALLEST_STRATUM:
         return otherwise
     order = np.argsort(score_N[rows_N], kind="stable")
     score, weight = score_N[rows_N][order], weight_N[rows_N][order]
     reached = np.cumsum(weight) / weight.sum()
-    aims = [min(coverage + MARGIN * (1 - coverage) / (1 - DEFAULT), 1.0) for coverage in COVERAGES]
-    places = [min(int(np.searchsorted(reached, share)), len(score) - 1) for share in aims]
-    return tuple(max(FLOOR, float(score[place])) for place in places)
+    targets = [min(coverage + MARGIN * (1 - coverage) / (1 - DEFAULT), 1.0) for coverage in COVERAGES]
+    indices = [min(int(np.searchsorted(reached, share)), len(score) - 1) for share in targets]
+    return tuple(max(FLOOR, float(score[index])) for index in indices)
 
 
 def reweighted(p_NC: Float64, ratio_C: Float64) -> Float64:
-    """Probabilities under other class shares, of which ``ratio_C`` is the ratio to those assumed."""
-    weighed = p_NC * ratio_C
-    normalised: Float64 = weighed / np.maximum(weighed.sum(1, keepdims=True), 1e-300)
+    """Convert probabilities to other class shares; ``ratio_C`` is the ratio of the new shares to the assumed ones."""
+    weighted = p_NC * ratio_C
+    normalised: Float64 = weighted / np.maximum(weighted.sum(1, keepdims=True), 1e-300)
     return normalised
 
 
 def coverage_and_size(
     sets: PredictionSets, p_NC: Float64, label_N: Int64, strata: Strata, weight_N: Float64 | None = None
 ) -> Mapping[str, float]:
-    """Coverage and mean size of the sets of light curves, at the default coverage."""
+    """Return coverage and mean size of the sets of light curves, at the default coverage."""
     weight = np.ones(len(label_N)) if weight_N is None else weight_N
     inside, size = np.zeros(len(label_N)), np.zeros(len(label_N))
     for row in range(len(label_N)):
@@ -300,39 +300,39 @@ def coverage_and_size(
     return {"coverage": float(inside @ weight / total), "mean_size": float(size @ weight / total)}
 
 
-SHRINKAGE = 0.01  # of the covariance towards its mean variance: some directions of an embedding hardly vary
-FALSE_ALARMS = 0.01  # stated share of known objects beyond the threshold of a bundle
-GRID = 1e-3  # of the median distance: knots nearer than that (views that hardly differ) would make steps of slopes
+SHRINKAGE = 0.01  # of the covariance towards its mean variance, since some directions of an embedding hardly vary
+FALSE_ALARMS = 0.01  # share of known objects beyond the threshold of a bundle
+GRID = 1e-3  # minimum distance of knots as a fraction of the median distance
 REFERENCE_PER_CLASS = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingReference:
-    """Class means of the training embeddings, and the whitening of their spread."""
+    """Class means of the training embeddings, and the whitening matrix of their covariance."""
 
     mean_KE: NDArray[np.float64]
     whiten_EE: NDArray[np.float64]
 
     def mahalanobis(self, embedding_BE: Float) -> NDArray[np.float64]:
-        """Distance to the nearest class mean in units of the shared spread, shape (B,)."""
+        """Return the Mahalanobis distance to the nearest class mean, shape (B,)."""
         white_BE = embedding_BE.astype(np.float64) @ self.whiten_EE
         return np.asarray(np.sqrt(_squared_distances(white_BE, self.mean_KE @ self.whiten_EE).min(1)))
 
 
 def fit_reference(embedding_NE: Float, label_N: Int64) -> EmbeddingReference:
-    """Learn class means and the covariance within classes from training embeddings.
+    """Compute class means and the covariance within classes from training embeddings.
 
     Raises
     ------
     ValueError
-        With fewer than two objects, or with embeddings that are not finite.
+        If there are fewer than two objects, or an embedding is not finite.
     """
     if len(embedding_NE) < 2 or not np.isfinite(embedding_NE).all():
         raise ValueError("an out-of-distribution score needs at least two training embeddings, all finite")
     x_NE = embedding_NE.astype(np.float64)
-    classes, place_N = np.unique(label_N, return_inverse=True)
-    mean_KE = np.stack([x_NE[place_N == place].mean(0) for place in range(len(classes))])
-    residual_NE = x_NE - mean_KE[place_N]
+    classes, class_N = np.unique(label_N, return_inverse=True)
+    mean_KE = np.stack([x_NE[class_N == index].mean(0) for index in range(len(classes))])
+    residual_NE = x_NE - mean_KE[class_N]
     covariance_EE = residual_NE.T @ residual_NE / len(x_NE)
     variance = max(float(np.trace(covariance_EE)) / len(covariance_EE), 1e-12)
     values_E, vectors_EE = np.linalg.eigh(covariance_EE)
@@ -340,21 +340,21 @@ def fit_reference(embedding_NE: Float, label_N: Int64) -> EmbeddingReference:
     return EmbeddingReference(mean_KE, vectors_EE / np.sqrt(shrunk_E))
 
 
-def strangeness(
+def ood_scores(
     reference: EmbeddingReference, embedding_BE: Float, probabilities_BC: Float
 ) -> dict[str, NDArray[np.float64]]:
-    """Both scores of every object, each of shape (B,), by name."""
+    """Return both out-of-distribution scores of every object, each of shape (B,), by name."""
     return {
         "Mahalanobis": reference.mahalanobis(embedding_BE),
         "1 - largest probability": 1.0 - probabilities_BC.max(1).astype(np.float64),
     }
 
 
-def novelty_scores(strange: dict[str, NDArray[np.float64]], label_B: Int64, left_out: Int64) -> dict[str, Any]:
-    """AUROC of each score: all left-out classes against the known ones (``all``), and each left-out class alone."""
+def novelty_scores(ood: dict[str, NDArray[np.float64]], label_B: Int64, left_out: Int64) -> dict[str, Any]:
+    """Return the AUROC of each score against the known classes, for ``all`` left-out classes and for each of them."""
     new_B: Bool = np.isin(label_B, left_out)
     by_score: dict[str, Any] = {}
-    for name, score_B in strange.items():
+    for name, score_B in ood.items():
         alone = {int(label): ~new_B | (label_B == label) for label in left_out}
         by_score[name] = {
             "all": area_under_roc(score_B, new_B),
@@ -369,9 +369,9 @@ class NoveltyFit:
 
     Attributes
     ----------
-    reference : class means and spread of the training embeddings.
+    reference : class means and covariance of the training embeddings.
     distance_Q, share_Q : distances, ascending, and the share of validation objects that are nearer, from 0 to 1.
-    described : for the manifest.
+    described : entry of the manifest.
     """
 
     reference: EmbeddingReference
@@ -380,17 +380,17 @@ class NoveltyFit:
     described: Novelty
 
     def novelty(self, embedding_BE: Float) -> NDArray[np.float64]:
-        """Share of validation objects that look less strange, shape (B,), as the graph computes it but in float64."""
+        """Return the share of validation objects with a smaller distance (B,), as in the graph but in float64."""
         return np.interp(self.reference.mahalanobis(embedding_BE), self.distance_Q, self.share_Q)
 
 
 def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
-    """Learn the reference from training objects and what is usual from validation objects.
+    """Fit the reference to training objects and the quantiles of distances to validation objects.
 
     Raises
     ------
     ValueError
-        As :func:`fit_reference` does, and when all validation objects are equally far.
+        If :func:`fit_reference` does, or all validation objects have the same distance.
     """
     reference = fit_reference(training.embedding_NE, training.label_N)
     distance_N = reference.mahalanobis(validation.embedding_NE)
@@ -411,11 +411,11 @@ def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
 
 
 def quantiles_of(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Distinct quantiles and their shares: steps of a hundredth, and finer ones in the tail."""
+    """Return distinct quantiles and their shares, in steps of 0.01, and finer ones in the tail."""
     tail = 1 - np.geomspace(0.01, 1 / max(len(distance_N), 101), 30)
     share_Q = np.unique(np.concatenate([np.linspace(0, 1, 101), tail]))
     grid = GRID * abs(float(np.median(distance_N))) or 1.0
-    quantile_Q = np.round(np.quantile(distance_N, share_Q) / grid) * grid  # apart by more than the graph's rounding
+    quantile_Q = np.round(np.quantile(distance_N, share_Q) / grid) * grid  # steps are larger than rounding errors
     distance_Q, first = np.unique(quantile_Q, return_index=True)
     if len(distance_Q) < 2:
         raise ValueError("novelty cannot be fitted: all validation objects are equally far from the training objects")
@@ -426,4 +426,4 @@ def quantiles_of(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], 
 
 def _squared_distances(a_BE: NDArray[np.float64], b_NE: NDArray[np.float64]) -> NDArray[np.float64]:
     squares_BN = (a_BE**2).sum(1)[:, None] + (b_NE**2).sum(1) - 2 * a_BE @ b_NE.T
-    return np.asarray(np.maximum(squares_BN, 0.0))  # rounding may leave a tiny negative
+    return np.asarray(np.maximum(squares_BN, 0.0))  # negative values come from rounding

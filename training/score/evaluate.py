@@ -1,13 +1,13 @@
-"""Scores of a bundle, with onnxruntime, on an untouched split in the views of surveys.
+"""Scores of a bundle, with onnxruntime, on a held-out split in the views of surveys.
 
 Notable:
 
-- the first model given is the one reported in full (confusion matrix, reliability, embedding); further ones, other
-  seeds of the same recipe, give the spread of every score: its sample standard deviation;
-- an object that shows no detection in a view (never bright in g or r, say) would have no alert: it is left out of
-  that view, and the number of objects is given;
-- the series over detections and days have all objects: one with three detections is shown in full at "10";
-- objects of classes outside the training (``left_out``) count for novelty only.
+- the first model is reported in full (confusion matrix, reliability, embedding); further models, other seeds of the
+  same recipe, are used for the spread of every score, its sample standard deviation;
+- an object without a detection in a view would have no alert, so it is left out of that view, and the number of objects
+  is reported;
+- the series over detections and days have all objects: one with three detections is complete at "10";
+- objects of classes outside the training (``left_out``) are used for novelty only.
 
 Run::
 
@@ -59,7 +59,7 @@ def evaluate(
     *,
     left_out: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Score models on one split of a data file; see the module docstring for what the report holds.
+    """Score models on one split of a data file and return the report.
 
     Parameters
     ----------
@@ -69,36 +69,37 @@ def evaluate(
     Raises
     ------
     ValueError
-        For an unknown split or class, or when no object of the split shows a detection.
+        If the split or a class is unknown, or no object of the split has a detection.
     """
     dataset = read_dataset(data)
     require_labels(dataset, data)
     panel = ModelPanel(dataset, [open_model(path, dataset) for path in paths])
     config, unseen = panel.models[0].data, _classes(dataset, left_out)
-    rows, new_rows = _apart(dataset, sample_split(dataset, config, split, objects), unseen)
-    if not len(panel.ask(rows, View(), embeddings=True)[0].rows_N):
-        raise ValueError(f"no object of a known class in split {split!r} shows a detection")
+    rows, new_rows = _split_left_out(dataset, sample_split(dataset, config, split, objects), unseen)
+    if not len(panel.predict(rows, View(), embeddings=True)[0].rows_N):
+        raise ValueError(f"no object of a known class in split {split!r} has a detection")
     source = {**fingerprint(data, len(dataset)).model_dump(), "split": split, "split_objects": len(rows)}
-    report: dict[str, Any] = {"data": source, "models": [{"name": one.name, "seed": one.seed} for one in panel.models]}
+    models = [{"name": model.name, "seed": model.seed} for model in panel.models]
+    report: dict[str, Any] = {"data": source, "models": models}
     report |= {name: series_scores(panel, rows, views) for name, views in series_of(dataset).items()}
-    report |= _in_full(panel, rows) | _further(panel, rows)
+    report |= _detailed_scores(panel, rows) | _more_sections(panel, rows)
     report["conformal"] = None if split == "validation" else _conformal(panel, rows, unseen, objects)
     report["left_out"] = list(left_out)
     train = split_indices(dataset, config.fractions, config.turn)["train"]
-    reference = _reference(dataset, _apart(dataset, train, unseen)[0])
+    reference = _reference(dataset, _split_left_out(dataset, train, unseen)[0])
     report["novelty"] = sections.novelty_section(panel, rows, new_rows, reference)
     return report
 
 
 def series_of(dataset: Dataset) -> dict[str, dict[str, View]]:
-    """Return the views in which objects are scored; other taxonomies are not shown as other surveys do."""
+    """Return the views in which objects are scored; views of other surveys only for the ELAsTiCC taxonomy."""
     if dataset.classes == ELASTICC.names:
         return SERIES
     return {**SERIES, "views": {name: VIEWS[name] for name in AS_OBSERVED}}
 
 
 def series_scores(panel: ModelPanel, rows: Int64, views: Mapping[str, View]) -> dict[str, Any]:
-    """Spread over models of every score in every view, with the number of objects that show a detection in it."""
+    """Return mean and spread over models of every score in every view, and the number of objects with a detection."""
     taxonomy = taxonomy_of(panel.dataset.classes)
     return {
         name: sections.spread(
@@ -107,7 +108,7 @@ def series_scores(panel: ModelPanel, rows: Int64, views: Mapping[str, View]) -> 
                     "objects": float(len(predictions.rows_N)),
                     **all_scores(predictions.probabilities_NC, predictions.label_N, taxonomy),
                 }
-                for predictions in panel.ask(rows, view)
+                for predictions in panel.predict(rows, view)
             ]
         )
         for name, view in tqdm(views.items(), desc="views", leave=False, disable=None)  # silent without a terminal
@@ -115,7 +116,7 @@ def series_scores(panel: ModelPanel, rows: Int64, views: Mapping[str, View]) -> 
 
 
 def sample_split(dataset: Dataset, config: DataConfig, split: str, objects: int | None) -> Int64:
-    """Row numbers of a split, or of a fixed sample of a size."""
+    """Return the row numbers of a split, or of a fixed sample of it."""
     parts = split_indices(dataset, config.fractions, config.turn)
     if split not in parts or not len(parts[split]):
         raise ValueError(f"there is no object in split {split!r}; splits are {', '.join(parts)}")
@@ -130,21 +131,21 @@ def _classes(dataset: Dataset, names: Sequence[str]) -> Int64:
     return np.array([dataset.classes.index(name) for name in names], dtype=np.int64)
 
 
-def _apart(dataset: Dataset, rows: Int64, unseen: Int64) -> tuple[Int64, Int64]:
-    """Rows of the classes that the models know, and of those that were left out."""
+def _split_left_out(dataset: Dataset, rows: Int64, unseen: Int64) -> tuple[Int64, Int64]:
+    """Return the rows of known classes, and those of left-out classes."""
     new = np.isin(dataset.label[rows], unseen)
     return rows[~new], rows[new]
 
 
 def _reference(dataset: Dataset, rows: Int64) -> Int64:
-    """Return a fixed sample of training objects, as many of every class."""
+    """Return a fixed sample of training objects, at most `REFERENCE_PER_CLASS` of every class."""
     rng = np.random.default_rng(0)
     classes = [rows[dataset.label[rows] == label] for label in np.unique(dataset.label[rows])]
     return np.sort(np.concatenate([rng.permutation(part)[:REFERENCE_PER_CLASS] for part in classes] or [rows]))
 
 
-def _in_full(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
-    """Confusion matrix, F1 per class and reliability table of the first model, which is shown everything."""
+def _detailed_scores(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
+    """Return confusion matrix, F1 per class and reliability table of the first model on complete light curves."""
     taxonomy, predictions = taxonomy_of(panel.dataset.classes), panel.first(rows, View())
     counts = confusion(predictions.label_N, predictions.top_N, len(taxonomy.names))
     f1 = f1_per_class(counts)
@@ -157,7 +158,7 @@ def _in_full(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
 
 
 def _classes_of(taxonomy: Taxonomy) -> dict[str, Any]:
-    """Names, the family of each, and the groups of every level above."""
+    """Return the class names, the family of each, and the groups of every higher level."""
     return {
         "classes": list(taxonomy.names),
         "families": [(*leaf.path, leaf.name)[-2:][0] for leaf in taxonomy.classes],
@@ -165,8 +166,8 @@ def _classes_of(taxonomy: Taxonomy) -> dict[str, Any]:
     }
 
 
-def _further(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
-    """Sections that need only the scored objects."""
+def _more_sections(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
+    """Return the sections that need only the scored objects."""
     classes = len(panel.dataset.classes)
     growing = {name: SERIES[name] for name in ("days", "detections")}
     return {
@@ -185,5 +186,5 @@ def _conformal(panel: ModelPanel, rows: Int64, unseen: Int64, objects: int | Non
         validation = sample_split(panel.dataset, panel.models[0].data, "validation", objects)
     except ValueError:
         return None
-    of_known = _apart(panel.dataset, validation, unseen)[0]
+    of_known = _split_left_out(panel.dataset, validation, unseen)[0]
     return sections.conformal_section(panel, rows, of_known, SERIES["detections"])

@@ -1,10 +1,7 @@
-"""Pictures of the report; each function returns a figure.
+"""Figures of the report.
 
-Scores over time, abstention and settling; reliability, prediction sets and strangeness; confusion over runs, classes
-over time, experts and the embedding.
-
-Colours are those of Okabe & Ito (2008), distinguishable with any common colour blindness; lines differ in
-dash and marker too, for paper without colour. Shades are plus and minus one sample standard deviation over runs.
+Colours are those of Okabe & Ito (2008), distinguishable with any common colour blindness; lines also differ in dash and
+marker, for print without colour. Shaded ranges are plus and minus one sample standard deviation over runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +57,7 @@ LineStyle = tuple[str, str, Any]
 
 
 def canvas(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels in the house style, as wide as the page."""
+    """Return a figure with a grid of panels, as wide as the page."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -68,7 +65,7 @@ def canvas(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
 
 
 def series_figure(axis: str, lines: Mapping[str, Series]) -> Figure:
-    """Every score against days or detections; ``lines`` are series of reports by label."""
+    """Plot every score against days or detections; ``lines`` are series of reports by label."""
     figure, panels = canvas(2, 4, 5.4)
     for axes, (key, title) in zip(panels, PANELS.items(), strict=True):
         for (label, series), style in zip(lines.items(), STYLES, strict=False):
@@ -76,7 +73,7 @@ def series_figure(axis: str, lines: Mapping[str, Series]) -> Figure:
         axes.set_title(title, loc="left")
         step_axis(axes, next(iter(lines.values())), axis)
         if axes in panels[:4]:
-            axes.set_xlabel("")  # the row below has it
+            axes.set_xlabel("")  # shown below the second row only
         if key in LOWER_IS_BETTER:
             axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
     legend_below(figure, panels[0])
@@ -84,7 +81,7 @@ def series_figure(axis: str, lines: Mapping[str, Series]) -> Figure:
 
 
 def hierarchy_figure(report: Mapping[str, Any]) -> Figure:
-    """F1 at every level of the taxonomy against days and against detections."""
+    """Plot the F1 at every level of the taxonomy against days and against detections."""
     figure, panels = canvas(1, 2, 3.6)
     keys = {"macro_f1": f"{len(report['classes'])} classes (macro-F1)"}
     keys |= {key: f"{len(groups)} groups (macro-F1)" for key, groups in reversed(report["levels"].items())}
@@ -100,7 +97,7 @@ def hierarchy_figure(report: Mapping[str, Any]) -> Figure:
 
 
 def abstention_figure(section: Mapping[str, Any]) -> Figure:
-    """Accuracy and macro-F1 against the share of objects that are answered."""
+    """Plot accuracy and macro-F1 against the share of classified objects."""
     figure, panels = canvas(1, 2, 3.6)
     for axes, (key, title) in zip(panels, (("accuracy", "accuracy"), ("macro_f1", "macro-F1")), strict=True):
         for (name, view), style in zip(section["views"].items(), STYLES, strict=False):
@@ -113,7 +110,7 @@ def abstention_figure(section: Mapping[str, Any]) -> Figure:
 
 
 def stability_figure(section: Mapping[str, Any]) -> Figure:
-    """Share of objects whose class is settled, and settled and right, over both series."""
+    """Plot the share of objects with a stable class, and with a stable and correct one, over both series."""
     figure, panels = canvas(1, 2, 3.6)
     lines = {"stable": "class never changes again", "stable_and_right": "... and is the true one"}
     for axes, axis in zip(panels, ("days", "detections"), strict=True):
@@ -131,21 +128,21 @@ def stability_figure(section: Mapping[str, Any]) -> Figure:
 
 
 def scores_of(series: Series, key: str) -> tuple[Values, Values]:
-    """Means and spreads of a score along a series; NaN where there is none."""
+    """Return means and spreads of a score along a series; NaN if missing."""
     steps = [step.get(key, {"mean": None, "spread": None}) for step in series.values()]
     mean, spread = (np.array([one[part] for one in steps], dtype=np.float64) for part in ("mean", "spread"))
     return mean, spread
 
 
 def curve_of(values: Mapping[str, Any]) -> tuple[Values, Values]:
-    """Means and spreads of a curve; NaN where there is no spread."""
+    """Return mean and spread of a curve; the spread is NaN if missing."""
     mean = np.array(values["mean"], dtype=np.float64)
     spread = np.full(len(mean), np.nan) if values["spread"] is None else np.array(values["spread"], dtype=np.float64)
     return mean, spread
 
 
 def line(axes: Axes, x: Sequence[float], mean: Values, spread: Values, *, label: str, style: LineStyle) -> None:
-    """Draw a line, with its shade where there is a spread."""
+    """Draw a line, with a shaded range if there is a spread."""
     colour, marker, dash = style
     axes.plot(x, mean, color=colour, marker=marker, linestyle=dash, label=label)
     if np.isfinite(spread).any():
@@ -153,7 +150,7 @@ def line(axes: Axes, x: Sequence[float], mean: Values, spread: Values, *, label:
 
 
 def step_axis(axes: Axes, steps: Mapping[str, Any] | Sequence[float], axis: str) -> None:
-    """Set a logarithmic axis with the steps themselves as ticks, every second one where all would not fit."""
+    """Set a logarithmic axis with ticks at the steps, or at every second one if there are many."""
     values = [float(step) for step in steps]
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(values[::2] if len(values) > 8 else values))
@@ -163,7 +160,7 @@ def step_axis(axes: Axes, steps: Mapping[str, Any] | Sequence[float], axis: str)
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
-    """One legend for all panels; none for a single line, which the caption explains."""
+    """Draw one legend for all panels; none for a single line, which the caption explains."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
         columns = min(columns, len(labels))
@@ -174,7 +171,7 @@ DASHED: dict[str, Any] = {"color": "0.45", "linewidth": 1, "linestyle": "--"}
 
 
 def reliability_figure(tables: Mapping[str, Sequence[Sequence[float | None]]]) -> Figure:
-    """Accuracy against confidence in equal bins, with the number of objects in each below."""
+    """Plot accuracy against confidence in equal bins, and the number of objects in each bin below."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
         grid = figure.subplots(2, len(tables), squeeze=False, sharex=True, sharey="row", height_ratios=[3.2, 1])
@@ -195,7 +192,7 @@ def reliability_figure(tables: Mapping[str, Sequence[Sequence[float | None]]]) -
 
 
 def wilson(share_K: Values, count_K: Values) -> tuple[Values, Values]:
-    """One-sigma interval of a fraction (Wilson 1927), which has a width even at 0 and 1."""
+    """Return the one-sigma interval of a fraction (Wilson 1927), whose width is not zero at 0 and 1."""
     count_K = np.where(count_K > 0, count_K, np.nan)
     middle = (share_K + 0.5 / count_K) / (1 + 1 / count_K)
     half = np.sqrt(share_K * (1 - share_K) / count_K + 0.25 / count_K**2) / (1 + 1 / count_K)
@@ -203,7 +200,7 @@ def wilson(share_K: Values, count_K: Values) -> tuple[Values, Values]:
 
 
 def sets_figure(section: Mapping[str, Any], classes: Sequence[str]) -> Figure:
-    """Coverage and size of sets by detections, and coverage class by class."""
+    """Plot coverage and size of sets by detections, and coverage by class."""
     figure, panels = canvas(1, 3, 4.4)
     early, stated = section["detections"], section["stated_coverage"]
     steps = [float(step) for step in early]
@@ -239,7 +236,7 @@ def _class_coverage(axes: Axes, coverage: Mapping[str, Any], stated: float, clas
 
 
 def novelty_figure(section: Mapping[str, Any], classes: Sequence[str]) -> Figure:
-    """AUROC of each out-of-distribution score for each left-out class."""
+    """Plot the AUROC of each out-of-distribution score for each left-out class."""
     scores = section["scores"]
     labels = list(next(iter(scores.values()))["by_class"])
     names = [*(classes[int(label)] for label in labels), "all left out"]
@@ -257,15 +254,15 @@ def novelty_figure(section: Mapping[str, Any], classes: Sequence[str]) -> Figure
 
 FAMILY_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#882255")
 FAMILY_MARKERS = "os^DvXP*"
-_SHOWN = 0.5  # percent; smaller cells stay blank so that the structure shows
+_SHOWN = 0.5  # percent; smaller cells are blank
 
 Matrix = NDArray[np.float64]
 
 
 def family_order(families: Sequence[str]) -> tuple[Int64, list[int]]:
-    """Order of classes that puts families together, and after how many classes another family begins."""
-    place = {family: index for index, family in enumerate(dict.fromkeys(families))}
-    rank_C = np.array([place[family] for family in families], dtype=np.int64)
+    """Return an order of classes by family, and the positions at which another family begins."""
+    rank = {family: index for index, family in enumerate(dict.fromkeys(families))}
+    rank_C = np.array([rank[family] for family in families], dtype=np.int64)
     order_C = np.argsort(rank_C, kind="stable")
     return order_C, (np.flatnonzero(np.diff(rank_C[order_C])) + 1).tolist()
 
@@ -278,11 +275,11 @@ def confusion_figure(
     range_CC: tuple[Matrix, Matrix] | None = None,
     borders: Sequence[int] = (),
 ) -> Figure:
-    """Confusion matrix in percent of the true class.
+    """Plot a confusion matrix in percent of the true class.
 
     Parameters
     ----------
-    range_CC : lower and upper percentile over runs; cells show how far they lie from the median.
+    range_CC : lower and upper percentile over runs; cells show their distances from the median.
     borders : numbers of classes after which a line is drawn.
     """
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
@@ -319,7 +316,7 @@ def _write_numbers(axes: Axes, percent_CC: Matrix, range_CC: tuple[Matrix, Matri
 
 
 def class_f1_figure(section: Mapping[str, Any], classes: Sequence[str], families: Sequence[str]) -> Figure:
-    """F1 of every class against days and against detections, in percent, families together."""
+    """Plot the F1 of every class against days and against detections, in percent, ordered by family."""
     order_C, borders = family_order(families)
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(WIDTH, 1.4 + 0.27 * len(classes)), layout="constrained")
@@ -341,7 +338,7 @@ def class_f1_figure(section: Mapping[str, Any], classes: Sequence[str], families
 
 
 def experts_figure(section: Mapping[str, Any], classes: Sequence[str], families: Sequence[str]) -> Figure:
-    """Share of every expert in each band (above) and each class (below), one column for every mixture."""
+    """Plot the share of every expert in each band (above) and each class (below), in one column per mixture."""
     mixtures, (order_C, borders) = section["mixtures"], family_order(families)
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(WIDTH, 7.4), layout="constrained")
@@ -364,14 +361,14 @@ def experts_figure(section: Mapping[str, Any], classes: Sequence[str], families:
     return figure
 
 
-def embedding_figure(place: Mapping[str, Any], families: Sequence[str]) -> Figure:
-    """All mapped objects, coloured by the family of their class."""
+def embedding_figure(section: Mapping[str, Any], families: Sequence[str]) -> Figure:
+    """Plot the map of the embedding, coloured by the family of the class."""
     figure, (axes,) = canvas(1, 1, 5.8)
-    label, x, y = np.array(place["label"]), np.array(place["x"], dtype=float), np.array(place["y"], dtype=float)
+    label, x, y = np.array(section["label"]), np.array(section["x"], dtype=float), np.array(section["y"], dtype=float)
     for family, colour, marker in zip(dict.fromkeys(families), FAMILY_COLOURS, FAMILY_MARKERS, strict=False):
-        mine = np.isin(label, [index for index, other in enumerate(families) if other == family])
-        axes.scatter(x[mine], y[mine], s=12, color=colour, marker=marker, alpha=0.75, linewidth=0, label=family)
-    first, second = place["explained"]
+        rows = np.isin(label, [index for index, other in enumerate(families) if other == family])
+        axes.scatter(x[rows], y[rows], s=12, color=colour, marker=marker, alpha=0.75, linewidth=0, label=family)
+    first, second = section["explained"]
     axes.set_xlabel(f"first principal component ({first:.0%} of the variance)")
     axes.set_ylabel(f"second principal component ({second:.0%})")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), markerscale=2, frameon=False)

@@ -1,11 +1,11 @@
-"""Cross-validation: a recipe trained once for every fold, and trees on the same folds, scored on complete light curves.
+"""Cross-validation of a recipe, and of trees on the same folds, on complete light curves.
 
-For real data sets that are too small for one test split. The split of the recipe is rotated by a fifth (of five folds)
-for each fold, so every object is tested once by models that were trained on neither it nor a related object; a further
-tenth is for early stopping. Trees get every training and validation object once, complete, with class weights and
+It is for real data sets that are too small for one test split. The split of the recipe is rotated by a fifth (for five
+folds) for each fold, so every object is tested once, by a model that was not trained on it or a related object. Another
+tenth is for early stopping. Trees use every training and validation object once, complete, with class weights and
 without early stopping.
 
-Notable: the network is trained with balanced classes, which suits macro-F1; its folds are ordinary run folders, so an
+Notable: the network is trained with balanced classes, which favours macro-F1; its folds are ordinary run folders, so an
 interrupted cross-validation resumes, and ``evaluate`` can report on any of them.
 
 Run::
@@ -40,11 +40,11 @@ VALIDATION = 0.1
 BOOSTING = {"max_iter": 200, "learning_rate": 0.05, "l2_regularization": 1.0, "max_leaf_nodes": 15}
 FOREST = {"n_estimators": 400, "min_samples_leaf": 3, "n_jobs": -1}
 
-Fold = Callable[[Recipe], Predictions]  # from the recipe on a split to predictions of its test objects
+Fold = Callable[[Recipe], Predictions]  # trains on the split of a recipe and predicts its test objects
 
 
 def of_fold(recipe: Recipe, fold: int, folds: int) -> Recipe:
-    """Return the recipe on one of ``folds`` splits that together test every object once."""
+    """Return the recipe with the split of one fold."""
     test = 1 / folds
     data = recipe.data.model_copy(update={"fractions": (1 - VALIDATION - test, VALIDATION, test), "turn": fold / folds})
     return recipe.model_copy(update={"data": data})
@@ -65,17 +65,17 @@ def crossvalidate(
 
     Parameters
     ----------
-    runs : folder for a run folder of each fold; None scores the trees alone.
-    pretrained : run folder whose best weights every fold starts from. It must not have seen objects of this file.
+    runs : folder for the run folders of the folds; None: trees only.
+    pretrained : run folder with the initial weights of every fold. It must not be trained on objects of this file.
 
     Raises
     ------
     DatasetError
-        For a data file with unlabelled objects.
+        If the data file has unlabelled objects.
     """
     dataset = read_dataset(data)
     require_labels(dataset, data)
-    sides: dict[str, Fold] = {}
+    models: dict[str, Fold] = {}
     if runs is not None:
 
         def trained(turned: Recipe) -> Predictions:
@@ -83,17 +83,17 @@ def crossvalidate(
             train(turned, data, folder, pretrained=pretrained, progress=progress)
             return ModelPanel(dataset, [open_model(folder, dataset)]).first(_rows(dataset, turned, "test"), View())
 
-        sides[recipe.name] = trained
+        models[recipe.name] = trained
     if trees:
         rows_N, value_NF = _features(dataset, recipe, features)
         for kind in trees:
-            sides[f"{NAMES[kind]}, {features} features"] = _grower(kind, dataset, rows_N, value_NF)
+            models[f"{NAMES[kind]}, {features} features"] = _tree_fold(kind, dataset, rows_N, value_NF)
     source = {**fingerprint(data, len(dataset)).model_dump(), "folds": folds}
-    return {"data": source, "models": {name: score(dataset, recipe, fold, folds) for name, fold in sides.items()}}
+    return {"data": source, "models": {name: score(dataset, recipe, fold, folds) for name, fold in models.items()}}
 
 
 def score(dataset: Dataset, recipe: Recipe, predict: Fold, folds: int) -> dict[str, Any]:
-    """Scores by fold, and the F1 of every class over all objects, each predicted by the model of its fold."""
+    """Return mean and spread of scores over folds, and the F1 of every class over the test objects of all folds."""
     taxonomy = taxonomy_of(dataset.classes)
     counts_CC, by_fold = np.zeros((len(dataset.classes),) * 2, dtype=np.int64), []
     for fold in range(folds):
@@ -114,27 +114,27 @@ def _rows(dataset: Dataset, recipe: Recipe, *parts: str) -> Int64:
 
 
 def _features(dataset: Dataset, recipe: Recipe, features: FeatureSet) -> tuple[Int64, NDArray[np.float32]]:
-    """Rows [N] of the objects that show a detection, and features [N, F] of their complete light curves."""
+    """Return rows [N] and features [N, F] of the complete light curves with a detection."""
     examples = [view_examples(dataset, np.array([row]), recipe.data, View()) for row in range(len(dataset))]
     rows_N = np.array([row for row, found in enumerate(examples) if found], dtype=np.int64)
     return rows_N, matrix([found[0] for found in examples if found], features)
 
 
-def _grower(kind: Kind, dataset: Dataset, rows_N: Int64, value_NF: NDArray[np.float32]) -> Fold:
-    """Fit class-weighted trees to complete light curves of training and validation objects."""
-    place = np.full(len(dataset), -1)
-    place[rows_N] = np.arange(len(rows_N))
+def _tree_fold(kind: Kind, dataset: Dataset, rows_N: Int64, value_NF: NDArray[np.float32]) -> Fold:
+    """Return a fold that fits class-weighted trees to complete light curves of training and validation objects."""
+    index = np.full(len(dataset), -1)
+    index[rows_N] = np.arange(len(rows_N))
 
-    def grown(turned: Recipe) -> Predictions:
+    def fitted(turned: Recipe) -> Predictions:
         fitted_N, tested_N = (
-            place[rows][place[rows] >= 0]
+            index[rows][index[rows] >= 0]
             for rows in (_rows(dataset, turned, "train", "validation"), _rows(dataset, turned, "test"))
         )
         label_N = dataset.label[rows_N]
         trees = fit_trees(_estimator(kind), value_NF[fitted_N], label_N[fitted_N], len(dataset.classes))
         return Predictions(rows_N[tested_N], label_N[tested_N], trees.predict(value_NF[tested_N]), None)
 
-    return grown
+    return fitted
 
 
 def _estimator(kind: Kind) -> HistGradientBoostingClassifier | RandomForestClassifier:
@@ -144,7 +144,7 @@ def _estimator(kind: Kind) -> HistGradientBoostingClassifier | RandomForestClass
 
 
 def table(report: dict[str, Any]) -> str:
-    """Markdown: macro-F1, balanced accuracy and log loss as mean ± standard deviation over folds, F1 of every class."""
+    """Return a Markdown table of macro-F1, balanced accuracy and log loss (mean ± standard deviation), and class F1."""
     classes = list(next(iter(report["models"].values()))["f1"])
     head = ["", "macro-F1", "balanced accuracy", "log loss", *classes]
     rows = []

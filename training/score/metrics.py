@@ -1,37 +1,34 @@
-"""Scores of predicted class probabilities, in numpy: the formulas behind every number that is reported.
+"""Scores of predicted class probabilities.
 
-Shapes: B objects, C classes; ``probabilities_BC`` rows sum to 1, ``label_B`` holds class indices.
+Shapes: B objects, C classes; rows of ``probabilities_BC`` sum to 1, ``label_B`` are class indices.
 
 - macro-F1 averages over the classes that occur among the labels or the predictions (scikit-learn's convention);
-- log loss clips probabilities at 1e-7, the grain of float32 near 1;
+- log loss clips probabilities at 1e-7, about the precision of float32 near 1;
 - Brier is the multi-class sum over classes of squared errors, from 0 to 2;
-- AUROC is the unweighted mean over classes of one class against the rest (ties count half), over the classes that have
-  objects on both sides; NaN when none has, which is so with one true class only;
+- AUROC is the unweighted mean over classes of one class against the rest (ties count half), over the classes with
+  positive and negative objects; NaN if there are none, as with one true class;
 - ECE is the expected calibration error of the top class in equally wide confidence bins (Guo et al. 2017).
 
-**Levels of the taxonomy**: a Type Ia taken for a Type Ib/c is right about "SN-like".
+**Levels of the taxonomy** give credit for the right group: a Type Ia classified as a Type Ib/c is correct as "SN-like".
 
-Two readings, both reported:
-
-- macro-F1 of a level: probabilities are summed into the groups of that level (`Taxonomy.rollup`) and the most probable
-  group is the prediction, which need not be the group of the most probable leaf;
-- hierarchical F1 (Kiritchenko et al. 2006): true and predicted leaf are each replaced by the set of themselves and
-  their ancestors; precision and recall count shared members, summed over all objects. The root that everything shares
-  is left out, since it would be right for free.
+- Macro-F1 of a level: probabilities are summed over the groups of that level (`Taxonomy.rollup`), and the most probable
+  group is the prediction, which may differ from the group of the most probable leaf.
+- Hierarchical F1 (Kiritchenko et al. 2006): true and predicted leaf are each replaced by the set of themselves and
+  their ancestors; precision and recall count shared members, summed over all objects. The common root is left out,
+  since it is always correct.
 
 Legend: B objects, C leaf classes, G groups of a level.
 
-**The abstention curve** is the score when only the most confident fraction of the objects is classified.
-Objects are ranked by their largest probability; at coverage c the ceil(c * N) most confident are answered. Macro-F1
-averages over the classes that occur among the answered objects or their predictions, so a class of which nothing is
-answered drops out: the number of classes left is part of the curve.
+**The abstention curve** is the score if only the most confident fraction of the objects is classified. Objects are
+ranked by their largest probability; at coverage c the ceil(c * N) most confident are classified. Macro-F1 averages over
+the classes that occur among these objects or their predictions, so the curve includes the number of classes.
 
-**Stability** of a classification while its light curve grows: flip rate, time to first stable class. An object's top
-class is followed over K steps (days since the first alert, or number of detections):
+**Stability** of a classification while the light curve grows. The top class of an object is followed over K steps (days
+since the first alert, or number of detections):
 
 - the flip rate is the share of the K - 1 transitions at which the top class changes;
-- it is stable from the first step after which the top class never changes again. That is known in hindsight only, and
-  an object that stops being observed is trivially stable, so the time at which it is stable *and right* is given, too.
+- the class is stable from the first step after which it never changes. This is known in hindsight only, and an object
+  that is no longer observed is trivially stable, so the time at which the class is stable *and correct* is given, too.
 
 Legend: N objects, K steps.
 """
@@ -60,83 +57,86 @@ def confusion(label_B: Int64, predicted_B: Int64, classes: int) -> Int64:
 
 
 def f1_per_class(confusion_CC: Int64 | Float) -> NDArray[np.float64]:
-    """F1 of every class, NaN for a class that neither occurs nor is predicted."""
+    """Return the F1 of every class, NaN for a class that neither occurs nor is predicted."""
     hits, total = np.diag(confusion_CC), confusion_CC.sum(0) + confusion_CC.sum(1)
     scores_C: NDArray[np.float64] = np.divide(2.0 * hits, total, out=np.full(len(hits), np.nan), where=total > 0)
     return scores_C
 
 
 def macro_f1(confusion_CC: Int64 | Float) -> float:
-    """Unweighted mean of the F1 of the classes that occur; 0 without any."""
+    """Return the unweighted mean of the F1 of the classes that occur or are predicted; 0 if there are none."""
     scores = f1_per_class(confusion_CC)
     return float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.0
 
 
 def balanced_accuracy(confusion_CC: Int64) -> float:
-    """Mean recall of the classes that occur among the labels."""
+    """Return the mean recall of the classes that occur among the labels."""
     support = confusion_CC.sum(1)
     present = support > 0
     return float(np.mean(np.diag(confusion_CC)[present] / support[present]))
 
 
 def log_loss(probabilities_BC: Float, label_B: Int64) -> float:
-    """Mean negative log-probability of the true class, nats."""
+    """Return the mean negative log-probability of the true class, nats."""
     truth = probabilities_BC[np.arange(len(label_B)), label_B].astype(np.float64)
     return float(-np.log(np.clip(truth, _FLOOR, 1.0)).mean())
 
 
 def brier(probabilities_BC: Float, label_B: Int64) -> float:
-    """Mean over objects of the summed squared error over classes."""
+    """Return the mean over objects of the summed squared error over classes."""
     error = probabilities_BC.astype(np.float64)
     error[np.arange(len(label_B)), label_B] -= 1.0
     return float((error**2).sum(1).mean())
 
 
 def top_k(probabilities_BC: Float, label_B: Int64, k: int) -> float:
-    """Share of objects whose true class is among the ``k`` most probable."""
+    """Return the share of objects whose true class is among the ``k`` most probable."""
     best = np.argsort(-probabilities_BC, axis=1, kind="stable")[:, :k]
     return float((best == label_B[:, None]).any(1).mean())
 
 
 def area_under_roc(score_B: Float, positive_B: NDArray[np.bool_]) -> float:
-    """Probability that a positive object scores higher than a negative one, ties counting half; NaN without either."""
+    """Return the probability that a positive object has a higher score than a negative one; NaN if either is missing.
+
+    Ties count half.
+    """
     if positive_B.all() or not positive_B.any():
         return float("nan")
     return float(roc_auc_score(positive_B, score_B))
 
 
 def auroc(probabilities_BC: Float, label_B: Int64) -> float:
-    """Macro-averaged area under the ROC curve, one class against the rest."""
+    """Return the macro-averaged area under the ROC curve, one class against the rest."""
     columns = range(probabilities_BC.shape[1])
     areas = np.array([area_under_roc(probabilities_BC[:, column], label_B == column) for column in columns])
     return float(np.nanmean(areas)) if np.isfinite(areas).any() else float("nan")
 
 
 def reliability(probabilities_BC: Float, label_B: Int64, bins: int = ECE_BINS) -> NDArray[np.float64]:
-    """Reliability table, shape (bins, 3): objects, mean confidence and accuracy per bin (NaN where empty)."""
+    """Return the reliability table (bins, 3): objects, mean confidence and accuracy of each bin (NaN if empty)."""
     confidence = probabilities_BC.max(1).astype(np.float64)
     correct = probabilities_BC.argmax(1) == label_B
-    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    count = np.bincount(place, minlength=bins)
+    bin_B = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    count = np.bincount(bin_B, minlength=bins)
     filled = np.where(count > 0, count, np.nan)
-    mean_confidence = np.bincount(place, weights=confidence, minlength=bins) / filled
-    accuracy = np.bincount(place, weights=correct, minlength=bins) / filled
+    mean_confidence = np.bincount(bin_B, weights=confidence, minlength=bins) / filled
+    accuracy = np.bincount(bin_B, weights=correct, minlength=bins) / filled
     return np.stack([count, mean_confidence, accuracy], axis=1)
 
 
 def ece(probabilities_BC: Float, label_B: Int64, bins: int = ECE_BINS) -> float:
-    """Return expected calibration error: mean |accuracy - confidence| over objects, by bin of the top probability."""
+    """Return the expected calibration error: |accuracy - confidence| of each bin, averaged over objects."""
     count, confidence, accuracy = reliability(probabilities_BC, label_B, bins).T
     return float(np.nansum(count * np.abs(accuracy - confidence)) / len(label_B))
 
 
 def scores(probabilities_BC: Float, label_B: Int64) -> dict[str, float]:
-    """Every score that needs no taxonomy; all NaN without objects.
+    """Return every score that needs no taxonomy; all NaN without objects.
 
     Raises
     ------
     ValueError
-        When a probability is not a finite number: a NaN would otherwise count as the most probable class.
+        If a probability is not finite, since NaN would count as the most probable class.
     """
     if not np.isfinite(probabilities_BC).all():
         raise ValueError("probabilities must be finite numbers")
@@ -177,33 +177,33 @@ def levels(taxonomy: Taxonomy) -> list[Level]:
 
 
 def roll_up(probabilities_BC: Float, level: Level) -> NDArray[np.float64]:
-    """Probability of every group of a level, shape (B, G)."""
+    """Return the probability of every group of a level, shape (B, G)."""
     member_CG = np.eye(len(level.groups))[level.group_C]
     return np.asarray(probabilities_BC.astype(np.float64) @ member_CG)
 
 
 def level_f1(probabilities_BC: Float, label_B: Int64, level: Level) -> float:
-    """Macro-F1 over the groups of a level."""
+    """Return the macro-F1 over the groups of a level."""
     predicted_B = roll_up(probabilities_BC, level).argmax(1)
     return macro_f1(confusion(level.group_C[label_B], predicted_B, len(level.groups)))
 
 
 def ancestry(taxonomy: Taxonomy) -> NDArray[np.int64]:
-    """Membership of leaves in nodes, int64 (C, nodes): every leaf and every ancestor, roots that hold all left out."""
+    """Return the membership of leaves in nodes, int64 (C, nodes): leaves and ancestors, without nodes of all leaves."""
     names = list(dict.fromkeys(name for leaf in taxonomy.classes for name in (*leaf.path, leaf.name)))
     member = np.array([[name in (*leaf.path, leaf.name) for name in names] for leaf in taxonomy.classes])
     return member[:, ~member.all(0)].astype(np.int64)
 
 
 def hierarchical_f1(label_B: Int64, predicted_B: Int64, taxonomy: Taxonomy) -> float:
-    """Harmonic mean of hierarchical precision and recall, micro-averaged over objects."""
+    """Return the harmonic mean of hierarchical precision and recall, micro-averaged over objects."""
     member = ancestry(taxonomy)
     truth, predicted = member[label_B], member[predicted_B]
     return float(2 * (truth & predicted).sum() / (truth.sum() + predicted.sum()))
 
 
 def all_scores(probabilities_BC: Float, label_B: Int64, taxonomy: Taxonomy) -> dict[str, float]:
-    """Every reported score of one set of predictions; all NaN without objects."""
+    """Return every reported score of one set of predictions; all NaN without objects."""
     by_name = scores(probabilities_BC, label_B)
     above = levels(taxonomy)
     if not len(label_B):
@@ -226,12 +226,12 @@ class Abstention(NamedTuple):
 
 
 def abstention(probabilities_BC: Float, label_B: Int64, coverages: tuple[float, ...] = COVERAGES) -> Abstention:
-    """Accuracy, macro-F1, classes left and the least confidence answered, at each coverage in (0, 1].
+    """Return accuracy, macro-F1, number of classes and smallest confidence at each coverage in (0, 1].
 
     Raises
     ------
     ValueError
-        Without objects.
+        If there are no objects.
     """
     if not len(label_B):
         raise ValueError("an abstention curve needs objects")
@@ -249,17 +249,17 @@ def abstention(probabilities_BC: Float, label_B: Int64, coverages: tuple[float, 
 
 
 class Stability(NamedTuple):
-    """Settling of the top classes of one model.
+    """Stability of the top classes of one model.
 
     Attributes
     ----------
     flip_rate : share of transitions that change the top class, over all objects.
     flips_per_object : mean number of changes.
-    never_flipped : share of objects whose first answer is their last.
-    stable_K : share of objects that are stable from each step on; 1 at the last.
-    stable_and_right_K : share of objects that are, and whose class is the true one.
+    never_flipped : share of objects whose top class never changes.
+    stable_K : share of objects that are stable from each step on; 1 at the last step.
+    stable_and_right_K : share of objects that are stable with the true class.
     median_step : step at which half of the objects are stable.
-    median_step_right : step at which half of the objects that end up right are stable; NaN when none does.
+    median_step_right : the same for objects with a correct last class; NaN if there are none.
     """
 
     flip_rate: float
@@ -272,7 +272,7 @@ class Stability(NamedTuple):
 
 
 def first_stable(top_NK: Int64) -> Int64:
-    """Index of the first step from which each object's top class stays what it is at the last, shape (N,)."""
+    """Return the index of the first step from which each object's top class does not change, shape (N,)."""
     differs_NK = top_NK != top_NK[:, -1:]
     last_difference_N = differs_NK.shape[1] - 1 - differs_NK[:, ::-1].argmax(1)
     stable_N: Int64 = np.where(differs_NK.any(1), last_difference_N + 1, 0).astype(np.int64)
@@ -280,7 +280,7 @@ def first_stable(top_NK: Int64) -> Int64:
 
 
 def stability(top_NK: Int64, label_N: Int64, steps: Sequence[float]) -> Stability:
-    """Follow top classes over steps.
+    """Return the stability of top classes over steps.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def stability(top_NK: Int64, label_N: Int64, steps: Sequence[float]) -> Stabilit
     Raises
     ------
     ValueError
-        Without objects, or when the number of steps differs.
+        If there are no objects, or the number of steps differs.
     """
     if not len(top_NK) or top_NK.shape[1] != len(steps) or not steps:
         raise ValueError(f"stability needs objects followed over all {len(steps)} steps, got {top_NK.shape}")
@@ -310,5 +310,5 @@ def stability(top_NK: Int64, label_N: Int64, steps: Sequence[float]) -> Stabilit
 
 
 def _lower_median(value_N: NDArray[np.float64]) -> float:
-    """Smallest value that at least half do not exceed: always one of the steps."""
+    """Return the lower median, which is always one of the steps."""
     return float(np.quantile(value_N, 0.5, method="inverted_cdf")) if len(value_N) else float("nan")

@@ -1,7 +1,6 @@
-"""The report as one HTML file that needs nothing else: no scripts, no fonts, no network; pictures are inside.
+"""The report as a self-contained HTML file with embedded figures, without scripts, fonts or network access.
 
-Words and form are in ``page.html.j2``; here are the numbers and drawings that fill it. Written from the JSON reports
-alone, so that a page can be rebuilt later. Sections without measurements state that.
+The template is ``page.html.j2``. The page is written from the JSON reports only, so that it can be rebuilt later.
 """
 
 import base64
@@ -57,7 +56,7 @@ def write_page(path: Path, report: Report, baselines: Sequence[Report] = ()) -> 
     Raises
     ------
     ValueError
-        When the report and a baseline were not scored on the same objects.
+        If the report and a baseline were not scored on the same objects.
     """
     if any(report["data"] != baseline["data"] for baseline in baselines):
         raise ValueError("the report and the baseline were not scored on the same objects")
@@ -66,7 +65,7 @@ def write_page(path: Path, report: Report, baselines: Sequence[Report] = ()) -> 
 
 
 def page(report: Report, baselines: Sequence[Report] = ()) -> str:
-    """Return the whole document."""
+    """Return the HTML document."""
     novelty = report["novelty"]
     return TEMPLATES.get_template("page.html.j2").render(
         report=report,
@@ -85,7 +84,7 @@ def page(report: Report, baselines: Sequence[Report] = ()) -> str:
 
 
 def value(score: Mapping[str, Any], digits: int = 3) -> str:
-    """Mean ± spread; an en dash where nothing was measured."""
+    """Format mean ± spread; an en dash if it was not measured."""
     if score["mean"] is None:
         return "–"
     mean = f"{score['mean']:.{digits}f}"
@@ -93,7 +92,7 @@ def value(score: Mapping[str, Any], digits: int = 3) -> str:
 
 
 def _tiles(report: Report) -> Iterator[tuple[str, str, str]]:
-    """Yield the main scores: mean, spread and label of each."""
+    """Yield mean, spread and label of each main score."""
     everything, sets = report["views"]["everything"], report["conformal"]
     first = [(everything["macro_f1"], 3, "macro-F1, complete light curves")]
     first += [(report["detections"][n]["macro_f1"], 3, f"macro-F1 at {n} detections") for n in ("3", "10")]
@@ -108,7 +107,7 @@ def _tiles(report: Report) -> Iterator[tuple[str, str, str]]:
 
 
 def _views(report: Report, baselines: Sequence[Report]) -> Rows:
-    """Return the scores of every view, and indented below each those of the baselines."""
+    """Return the scores of every view, each followed by those of the baselines, indented."""
     rows = []
     for name, scores in report["views"].items():
         rows.append([name, *_cells(scores)])
@@ -123,13 +122,13 @@ def _steps(report: Report, axis: str) -> dict[str, Rows]:
 
 
 def _cells(scores: Report) -> list[str]:
-    """Return number of objects and every score; an older report may lack some."""
+    """Return number of objects and every score; older reports may lack some."""
     absent = {"mean": None, "spread": None}
     return [f"{scores['objects']['mean']:.0f}", *(value(scores.get(key, absent)) for key in COLUMNS)]
 
 
 def _stability(report: Report) -> dict[str, Any] | None:
-    """Return the two tables of the section; None where nothing was measured."""
+    """Return the two tables of the section; None if nothing was measured."""
     section = {name: part for name, part in report["stability"].items() if part is not None}
     if not section:
         return None
@@ -148,7 +147,7 @@ def _stability(report: Report) -> dict[str, Any] | None:
 
 
 def _step(step: float | None, axis: str) -> str:
-    """Days or detections with their unit; a mean over runs may lie between two steps."""
+    """Format days or detections with their unit; a mean over runs may lie between two steps."""
     return "–" if step is None else f"{step:.3g} {axis if step != 1 else axis.removesuffix('s')}"
 
 
@@ -162,7 +161,7 @@ def _sets(report: Report) -> Rows:
 
 
 def _drawn(report: Report, baselines: Sequence[Report]) -> dict[str, Any]:
-    """Return the pictures of all sections that were measured, as addresses that hold them."""
+    """Return the figures of all measured sections as data URLs."""
     classes, families = report["classes"], report["families"]
     drawn: dict[str, Any] = {axis: _source(_against(report, baselines, axis)) for axis in ("days", "detections")}
     drawn |= {
@@ -207,7 +206,7 @@ def _confusion(report: Report) -> Figure:
 
 
 def _source(drawn: Figure, kind: str = "svg") -> str:
-    """Return a drawing as an address; many marks are smaller as PNG, everything else is sharp as SVG."""
+    """Return a figure as a data URL; figures with many points are smaller as PNG."""
     stream = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "nightjar"}):  # the same report gives the same bytes
         drawn.savefig(stream, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)

@@ -1,11 +1,11 @@
-"""Models and their predictions: each (model, objects, view) is computed once and cached.
+"""Models and their predictions, which are computed once for each (model, objects, view) and cached.
 
 Notable:
 
-- a bundle answers through onnxruntime, as it is served; a run folder through torch, calibrated on the validation split,
-  as its export would have it;
-- examples are made once per view for all models that featurise alike;
-- embeddings are kept for the views that need them only; for all views of all models they would be gigabytes.
+- bundles run in onnxruntime, as in the service; run folders run in torch, calibrated on the validation split as in an
+  export;
+- examples are made once per view for all models with the same featurisation;
+- embeddings are cached only for the views that need them, since those of all views and models take gigabytes.
 
 Legend: N objects, C classes, E embedding width.
 """
@@ -34,19 +34,19 @@ from nightjar_alerts.training.score.metrics import Float
 BATCH = 32
 
 
-class ModelAnswers(NamedTuple):
+class ModelOutputs(NamedTuple):
     """Calibrated probabilities (N, C), and embeddings (N, E) of models that have one."""
 
     probabilities_NC: Float
     embedding_NE: Float | None = None
 
 
-Predict = Callable[[Sequence[Example]], ModelAnswers]
+Predict = Callable[[Sequence[Example]], ModelOutputs]
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredModel:
-    """Something that answers examples, and how its examples are to be made; ``path`` is its bundle or run folder."""
+    """A model, and the data configuration of its examples; ``path`` is its bundle or run folder."""
 
     name: str
     seed: int | None
@@ -56,7 +56,7 @@ class ScoredModel:
 
 
 class Predictions(NamedTuple):
-    """One model's answers about the objects that show a detection in a view; ``rows_N`` are their dataset rows."""
+    """Predictions of one model for the objects with a detection in a view; ``rows_N`` are their dataset rows."""
 
     rows_N: Int64
     label_N: Int64
@@ -71,12 +71,12 @@ class Predictions(NamedTuple):
 
 
 def open_model(path: Path, dataset: Dataset) -> ScoredModel:
-    """Open a bundle or a run folder; ``dataset`` provides the validation split that calibrates a run.
+    """Open a bundle or a run folder; the validation split of ``dataset`` is used for calibrating a run.
 
     Raises
     ------
     ValueError
-        For a bundle that does not classify, or one of other classes than the dataset's.
+        If a bundle is not a classifier, or a model does not have the classes of the dataset.
     """
     return _open_bundle(path, dataset) if (path / MANIFEST).exists() else _open_run(path, dataset)
 
@@ -85,16 +85,18 @@ def _open_bundle(path: Path, dataset: Dataset) -> ScoredModel:
     bundle = load_bundle(path)
     manifest = bundle.manifest
     if manifest.classes.names != dataset.classes:
-        raise ValueError(f"{path} knows {', '.join(manifest.classes.names)}; the data {', '.join(dataset.classes)}")
+        raise ValueError(
+            f"{path} has the classes {', '.join(manifest.classes.names)}; the data have {', '.join(dataset.classes)}"
+        )
     session = open_session(bundle.model)
     recipe_data = DataConfig.model_validate(manifest.recipe["data"])
     data = recipe_data.model_copy(update={"limits": manifest.limits, "flux_unit": manifest.flux_unit})
 
-    def answer(examples: Sequence[Example]) -> ModelAnswers:
+    def predict(examples: Sequence[Example]) -> ModelOutputs:
         outputs = run(session, RaggedBatch.collate([example.tokens for example in examples]).padded())
-        return ModelAnswers(outputs["probabilities"], outputs["embedding"])
+        return ModelOutputs(outputs["probabilities"], outputs["embedding"])
 
-    return ScoredModel(f"{manifest.name} {manifest.version}", manifest.recipe.get("seed"), data, answer, path)
+    return ScoredModel(f"{manifest.name} {manifest.version}", manifest.recipe.get("seed"), data, predict, path)
 
 
 def _open_run(path: Path, dataset: Dataset) -> ScoredModel:
@@ -103,13 +105,13 @@ def _open_run(path: Path, dataset: Dataset) -> ScoredModel:
         raise ValueError(f"{path} has {config.recipe.network.n_classes} classes, the data {len(dataset.classes)}")
     calibration = calibrate(network, dataset, config.recipe).calibration
 
-    def answer(examples: Sequence[Example]) -> ModelAnswers:
+    def predict(examples: Sequence[Example]) -> ModelOutputs:
         output = outputs_of(network, examples)
         logits_BC, embedding_BE = (tensor.float().numpy() for tensor in (output.logits_BC, output.embedding_BE))
         length_B = np.array([len(example.tokens) for example in examples])
-        return ModelAnswers(calibrated(logits_BC, length_B, calibration), embedding_BE)
+        return ModelOutputs(calibrated(logits_BC, length_B, calibration), embedding_BE)
 
-    return ScoredModel(path.name, config.recipe.seed, config.recipe.data, answer, path)
+    return ScoredModel(path.name, config.recipe.seed, config.recipe.data, predict, path)
 
 
 @torch.inference_mode()
@@ -119,29 +121,29 @@ def outputs_of(network: nn.Module, examples: Sequence[Example]) -> Output:
     return output
 
 
-def predict_in_order(predict: Predict, examples: Sequence[Example]) -> ModelAnswers:
-    """Answers about all examples, in their order, computed in batches of similar length.
+def predict_in_order(predict: Predict, examples: Sequence[Example]) -> ModelOutputs:
+    """Return the predictions for all examples, in their order, computed in batches of similar length.
 
     Raises
     ------
     ValueError
-        Without examples, or when an answer holds a number that is not finite.
+        If there are no examples, or a probability is not finite.
     """
     if not examples:
         raise ValueError("there are no examples to predict")
     order = np.argsort([len(example.tokens) for example in examples], kind="stable")
     parts = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-    answers = [predict([examples[index] for index in part]) for part in parts]
-    back = np.argsort(order)
-    probabilities_NC = np.concatenate([answer.probabilities_NC for answer in answers])[back]
-    embeddings = [answer.embedding_NE for answer in answers if answer.embedding_NE is not None]
+    outputs = [predict([examples[index] for index in part]) for part in parts]
+    inverse = np.argsort(order)
+    probabilities_NC = np.concatenate([output.probabilities_NC for output in outputs])[inverse]
+    embeddings = [output.embedding_NE for output in outputs if output.embedding_NE is not None]
     if not np.isfinite(probabilities_NC).all():
-        raise ValueError("a model answered with probabilities that are not finite")
-    return ModelAnswers(probabilities_NC, np.concatenate(embeddings)[back] if embeddings else None)
+        raise ValueError("a model returned probabilities that are not finite")
+    return ModelOutputs(probabilities_NC, np.concatenate(embeddings)[inverse] if embeddings else None)
 
 
 def labels(examples: Sequence[Example]) -> Int64:
-    """Class indices of examples."""
+    """Return the class indices of examples."""
     return np.array([example.label for example in examples], dtype=np.int64)
 
 
@@ -151,38 +153,38 @@ class ModelPanel:
 
     dataset: Dataset
     models: Sequence[ScoredModel]
-    _answers: dict[tuple[int, View, bytes], Predictions] = field(default_factory=dict)
+    _predictions: dict[tuple[int, View, bytes], Predictions] = field(default_factory=dict)
     _examples: tuple[tuple[str, View, bytes], tuple[Int64, list[Example]]] | None = None
 
-    def ask(self, rows_N: Int64, view: View, *, embeddings: bool = False) -> list[Predictions]:
-        """Every model's predictions about the objects of ``rows_N`` that show a detection in a view."""
-        return [self._ask(number, rows_N, view, embeddings) for number in range(len(self.models))]
+    def predict(self, rows_N: Int64, view: View, *, embeddings: bool = False) -> list[Predictions]:
+        """Return every model's predictions for the objects of ``rows_N`` with a detection in a view."""
+        return [self._cached(number, rows_N, view, embeddings) for number in range(len(self.models))]
 
     def first(self, rows_N: Int64, view: View, *, embeddings: bool = False) -> Predictions:
-        """Predictions of the first model alone."""
-        return self._ask(0, rows_N, view, embeddings)
+        """Return the predictions of the first model only."""
+        return self._cached(0, rows_N, view, embeddings)
 
-    def _ask(self, number: int, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
+    def _cached(self, number: int, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
         key = (number, view, rows_N.tobytes())
-        stored = self._answers.get(key)
+        stored = self._predictions.get(key)
         if stored is None or (embeddings and stored.embedding_NE is None):
-            stored = self._answers[key] = self._predict(self.models[number], rows_N, view, embeddings)
+            stored = self._predictions[key] = self._predict(self.models[number], rows_N, view, embeddings)
         return stored
 
     def _predict(self, model: ScoredModel, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
         usable_N, examples = self._view(model.data, rows_N, view)
         if not examples:
             return Predictions(usable_N, usable_N, np.zeros((0, 1)), None)
-        answers = predict_in_order(model.predict, examples)
-        embedding_NE = answers.embedding_NE if embeddings else None
-        return Predictions(usable_N, labels(examples), answers.probabilities_NC, embedding_NE)
+        outputs = predict_in_order(model.predict, examples)
+        embedding_NE = outputs.embedding_NE if embeddings else None
+        return Predictions(usable_N, labels(examples), outputs.probabilities_NC, embedding_NE)
 
     def _view(self, config: DataConfig, rows_N: Int64, view: View) -> tuple[Int64, list[Example]]:
-        """Examples of one view, and their rows; those of the last view are cached for the next model."""
+        """Return rows and examples of one view; those of the last view are cached for the next model."""
         key = (config.model_dump_json(), view, rows_N.tobytes())
         if self._examples is None or self._examples[0] != key:
             examples_of_rows = [
-                (row, view_examples(self.dataset, rows_N[[place]], config, view)) for place, row in enumerate(rows_N)
+                (row, view_examples(self.dataset, rows_N[[index]], config, view)) for index, row in enumerate(rows_N)
             ]
             usable_N = np.array([row for row, examples in examples_of_rows if examples], dtype=np.int64)
             self._examples = key, (usable_N, [example for _, examples in examples_of_rows for example in examples])

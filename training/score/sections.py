@@ -1,14 +1,13 @@
-"""Sections of a report beyond the scores of one view, as plain JSON, and a map of the embedding.
+"""Sections of a report beyond the scores of one view, as JSON, and a map of the embedding.
 
-Each section is a function of a panel of models. Notable: what a person decides by (abstention, sets, strangeness) is
-measured on the objects that the scores are measured on; thresholds of conformal sets come from the validation split, of
-the same view. Where a part cannot be measured (no validation objects, no embedding, no mixture) it is None and the page
-says so.
+Each section is a function of a panel of models. Abstention, sets and novelty are measured on the same objects as the
+scores; thresholds of conformal sets are fitted to the validation split in the same view. A section that cannot be
+measured (no validation objects, no embedding, no mixture) is None.
 
-The uses of each expert, its share of the tokens of every band and class, are counted observation by observation
-in complete light curves: from a run folder by reading the routers of the network itself, from a bundle by its output
-``experts_by_band``, which has neither the input experts nor the last block. Rows are shares of a group's choices: they
-sum to 1, and an even mixture has 1 / experts everywhere.
+The use of the experts, their shares of the tokens of every band and class, is counted over the observations of complete
+light curves: for a run folder by hooks on the routers of the network, for a bundle by its output ``experts_by_band``,
+which has neither the input experts nor the last block. Rows are shares of a group's choices: they sum to 1, and an even
+mixture has 1 / experts everywhere.
 
 Legend: N tokens, L mixtures, G groups (bands or classes), X experts, K kept experts.
 """
@@ -36,9 +35,9 @@ from nightjar_alerts.training.score.confidence import (
     fit_conformal,
     fit_reference,
     novelty_scores,
+    ood_scores,
     set_scores,
     sets_of,
-    strangeness,
 )
 from nightjar_alerts.training.score.metrics import (
     COVERAGES,
@@ -71,7 +70,7 @@ class Specialisation(NamedTuple):
 
 
 def specialisation(models: Sequence[ScoredModel], dataset: Dataset, rows: Int64, classes: int) -> Specialisation | None:
-    """Expert use of the first run folder with mixtures among the models, else of the first bundle that returns it."""
+    """Return the expert use of the first run folder with mixtures, or else of the first bundle that has it."""
     with_path = [(model, model.path) for model in models if model.path is not None]
     sample = _balanced(dataset, rows, classes)
     for model, path in sorted(with_path, key=lambda pair: (pair[1] / MANIFEST).exists()):  # run folders first
@@ -86,7 +85,7 @@ def specialisation(models: Sequence[ScoredModel], dataset: Dataset, rows: Int64,
 
 
 def shares_by_token(network: nn.Module, examples: Sequence[Example], classes: int) -> list[MixtureChoices]:
-    """Read the routers while the network answers; [CLS] and padding tokens are left out. Empty without mixtures."""
+    """Count the choices of the routers by forward hooks, without [CLS] and padding tokens; empty without mixtures."""
     routers = [(name, part) for name, part in network.named_modules() if isinstance(part, Router)]
     if not routers or not examples:
         return []
@@ -94,18 +93,18 @@ def shares_by_token(network: nn.Module, examples: Sequence[Example], classes: in
         (np.zeros((len(BANDS), router.gate.out_features)), np.zeros((classes, router.gate.out_features)))
         for _, router in routers
     ]
-    heard: dict[int, Routing] = {}
+    routings: dict[int, Routing] = {}
     hooks = [
-        router.register_forward_hook(lambda _module, _inputs, routing, place=place: heard.update({place: routing}))
-        for place, (_, router) in enumerate(routers)
+        router.register_forward_hook(lambda _module, _inputs, routing, index=index: routings.update({index: routing}))
+        for index, (_, router) in enumerate(routers)
     ]
     try:
         ordered = sorted(examples, key=lambda example: len(example.tokens))
         for start in range(0, len(ordered), BATCH):
             part = ordered[start : start + BATCH]
             outputs_of(network, part)
-            for place, routing in heard.items():
-                _count(counts[place], routing.expert_NK, part, network)
+            for index, routing in routings.items():
+                _count(counts[index], routing.expert_NK, part, network)
     finally:
         for hook in hooks:
             hook.remove()
@@ -121,7 +120,7 @@ def _count(
     examples: Sequence[Example],
     network: nn.Module,
 ) -> None:
-    """Add one batch's choices; tokens are row-major, the [CLS]s in front where there are any."""
+    """Add the choices of one batch; tokens are row-major, after the [CLS] tokens if there are any."""
     batch = collate(examples)
     real_BL = batch.mask_BL.numpy()
     grid = np.ones_like(real_BL) if getattr(network.config, "aux_counts_padding", False) else real_BL
@@ -132,12 +131,12 @@ def _count(
 
 
 def shares_in_bundle(path: Path, examples: Sequence[Example], classes: int) -> list[MixtureChoices]:
-    """Add up the choices that a bundle returns for each light curve. Empty when it returns none."""
+    """Add up the choices that a bundle returns for each light curve; empty if it returns none."""
     session = open_session(load_bundle(path).model)
     if not examples or BY_BAND not in {output.name for output in session.get_outputs()}:
         return []
     ordered = sorted(examples, key=lambda example: len(example.tokens))
-    parts = [[one.tokens for one in ordered[start : start + BATCH]] for start in range(0, len(ordered), BATCH)]
+    parts = [[example.tokens for example in ordered[start : start + BATCH]] for start in range(0, len(ordered), BATCH)]
     count_NSGX = np.concatenate([run(session, RaggedBatch.collate(part).padded())[BY_BAND] for part in parts])
     label_N = np.array([example.label for example in ordered])
     by_class = np.stack([count_NSGX[label_N == label].sum((0, 2)) for label in range(classes)], axis=1)
@@ -149,7 +148,7 @@ def shares_in_bundle(path: Path, examples: Sequence[Example], classes: int) -> l
 
 
 def _names(mixtures: int, has_input: bool) -> list[str]:
-    """Names of mixtures in the order that the network holds them, the input experts first."""
+    """Return the names of the mixtures in the order of the network, the input experts first."""
     first = ["input experts"] if has_input and mixtures else []
     return first + [f"block {number}" for number in range(1, mixtures - len(first) + 1)]
 
@@ -162,7 +161,7 @@ def _shares(count_GX: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _balanced(dataset: Dataset, rows: Int64, classes: int) -> Int64:
-    """At most ``PER_CLASS`` objects of every class, always the same ones."""
+    """Return a fixed sample of at most ``PER_CLASS`` objects of every class."""
     rng = np.random.default_rng(0)
     groups = [rows[dataset.label[rows] == label] for label in range(classes)]
     return np.concatenate([rng.permutation(group)[:PER_CLASS] for group in groups])
@@ -176,7 +175,7 @@ EARLY = {"everything": View(), **{f"{n} detection{'s' * (n > 1)}": View(detectio
 
 
 def spread(values: Sequence[Scores]) -> dict[str, dict[str, Any]]:
-    """Mean, sample standard deviation (None for one model) and single values of each score; None where not a number."""
+    """Return mean, sample standard deviation (None for one model) and single values of each score; None for NaN."""
     return {
         name: {
             "mean": number(np.mean([value[name] for value in values])),
@@ -188,7 +187,7 @@ def spread(values: Sequence[Scores]) -> dict[str, dict[str, Any]]:
 
 
 def number(value: Any) -> float | None:
-    """Return a JSON number; None for NaN and infinities, which JSON does not know."""
+    """Return a JSON number; None for NaN and infinity, which JSON does not have."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -198,18 +197,18 @@ def numbers(values: NDArray[Any]) -> list[Any]:
 
 
 def curve(values: Sequence[NDArray[Any]]) -> dict[str, Any]:
-    """Mean and sample standard deviation, point by point, of one curve of every model."""
-    several = np.array([np.asarray(value, dtype=np.float64) for value in values])
-    return {"mean": numbers(several.mean(0)), "spread": numbers(several.std(0, ddof=1)) if len(several) > 1 else None}
+    """Return mean and sample standard deviation over models of each point of a curve."""
+    curves = np.array([np.asarray(value, dtype=np.float64) for value in values])
+    return {"mean": numbers(curves.mean(0)), "spread": numbers(curves.std(0, ddof=1)) if len(curves) > 1 else None}
 
 
 def abstention_section(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
-    """Accuracy and macro-F1 against coverage, in complete and in short light curves."""
+    """Return accuracy and macro-F1 against coverage, for complete and for short light curves."""
     views = {}
     for name, view in EARLY.items():
         curves = [
             abstention(predictions.probabilities_NC, predictions.label_N)
-            for predictions in panel.ask(rows, view)
+            for predictions in panel.predict(rows, view)
             if len(predictions.rows_N)
         ]
         if curves:
@@ -219,7 +218,7 @@ def abstention_section(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
 
 
 def reliability_section(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
-    """Reliability tables of the first model by number of detections."""
+    """Return the reliability tables of the first model by number of detections."""
     by_view = {name: panel.first(rows, view) for name, view in EARLY.items()}
     return {
         name: numbers(reliability(one.probabilities_NC, one.label_N)) for name, one in by_view.items() if len(one[0])
@@ -227,20 +226,20 @@ def reliability_section(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
 
 
 def class_f1_section(panel: ModelPanel, rows: Int64, series: Mapping[str, View]) -> dict[str, list[float | None]]:
-    """F1 of every class at each step of a series, mean over models; None if never true nor predicted."""
+    """Return the F1 of every class at each step of a series, mean over models; None if it never occurs."""
     classes = len(panel.dataset.classes)
     f1_by_step = {}
     for step, view in series.items():
-        matrices = [confusion(one.label_N, one.top_N, classes) for one in panel.ask(rows, view) if len(one.rows_N)]
+        matrices = [confusion(one.label_N, one.top_N, classes) for one in panel.predict(rows, view) if len(one.rows_N)]
         if matrices:
             f1_by_step[step] = numbers(np.mean([f1_per_class(counts) for counts in matrices], axis=0))
     return f1_by_step
 
 
 def confusion_section(panel: ModelPanel, rows: Int64, classes: int) -> dict[str, Any]:
-    """Percent of each true class, over the runs: median and percentiles of every cell; None for absent classes."""
+    """Return the confusion matrix in percent of each true class: median and percentiles over runs; None if absent."""
     percents = []
-    for predictions in panel.ask(rows, View()):
+    for predictions in panel.predict(rows, View()):
         counts = confusion(predictions.label_N, predictions.top_N, classes).astype(np.float64)
         support = counts.sum(1, keepdims=True)
         percents.append(np.divide(100 * counts, support, out=np.full_like(counts, np.nan), where=support > 0))
@@ -250,16 +249,16 @@ def confusion_section(panel: ModelPanel, rows: Int64, classes: int) -> dict[str,
 
 
 def stability_section(panel: ModelPanel, rows: Int64, series: Mapping[str, View]) -> dict[str, Any] | None:
-    """Flips and settling along one series, whose keys are the steps; the flip rate of every class, first model."""
-    answers = [panel.ask(rows, view) for view in series.values()]
+    """Return the stability over one series, whose keys are the steps, and that of every class for the first model."""
+    by_step = [panel.predict(rows, view) for view in series.values()]
     steps = [float(step) for step in series]
     results, by_class = [], {}
-    for place in range(len(panel.models)):
-        top_NK, label_N = _followed([step[place] for step in answers])
+    for index in range(len(panel.models)):
+        top_NK, label_N = _top_classes([predictions[index] for predictions in by_step])
         if not len(top_NK):
             return None
         results.append(stability(top_NK, label_N, steps))
-        if place == 0:
+        if index == 0:
             by_label = {
                 label: stability(top_NK[label_N == label], label_N[label_N == label], steps) for label in set(label_N)
             }
@@ -270,8 +269,8 @@ def stability_section(panel: ModelPanel, rows: Int64, series: Mapping[str, View]
     return {"steps": steps, **scalars, **{name: curve(values) for name, values in curves.items()}, "by_class": by_class}
 
 
-def _followed(steps: Sequence[Predictions]) -> tuple[Int64, Int64]:
-    """Top classes (N, K) and labels (N,) of the objects that every step shows."""
+def _top_classes(steps: Sequence[Predictions]) -> tuple[Int64, Int64]:
+    """Return top classes (N, K) and labels (N,) of the objects that have predictions at every step."""
     common = steps[0].rows_N
     for step in steps[1:]:
         common = np.intersect1d(common, step.rows_N, assume_unique=True)
@@ -283,16 +282,16 @@ def _followed(steps: Sequence[Predictions]) -> tuple[Int64, Int64]:
 def conformal_section(
     panel: ModelPanel, rows: Int64, validation: Int64, detections: Mapping[str, View]
 ) -> dict[str, Any] | None:
-    """Fit sets on validation objects, for complete light curves and by detections."""
-    fitted, answers = panel.ask(validation, View()), panel.ask(rows, View())
-    if not len(fitted[0].rows_N) or not len(answers[0].rows_N):
+    """Fit sets on validation objects and score them, for complete light curves and by detections."""
+    fitted, tested = panel.predict(validation, View()), panel.predict(rows, View())
+    if not len(fitted[0].rows_N) or not len(tested[0].rows_N):
         return None
     methods, coverage_C, thresholds = {}, {}, {}
     for name, by_class in SET_METHODS.items():
-        rules = [_fit(predictions, by_class=by_class) for predictions in fitted]
-        methods[name] = spread([_set_scores(*pair) for pair in zip(rules, answers, strict=True)])
-        coverage_C[name] = numbers(class_coverage(sets_of(answers[0].probabilities_NC, rules[0]), answers[0].label_N))
-        thresholds[name] = numbers(rules[0])
+        limits = [_fit(predictions, by_class=by_class) for predictions in fitted]
+        methods[name] = spread([_set_scores(*pair) for pair in zip(limits, tested, strict=True)])
+        coverage_C[name] = numbers(class_coverage(sets_of(tested[0].probabilities_NC, limits[0]), tested[0].label_N))
+        thresholds[name] = numbers(limits[0])
     early = {step: _early_sets(panel, rows, validation, view) for step, view in detections.items()}
     return {
         "stated_coverage": 1 - ALPHA,
@@ -313,20 +312,20 @@ def _set_scores(threshold_C: NDArray[np.float64], predictions: Predictions) -> S
 
 
 def _early_sets(panel: ModelPanel, rows: Int64, validation: Int64, view: View) -> dict[str, Any] | None:
-    """Fit sets of one view, and measure the coverage that thresholds of complete curves leave there."""
-    fitted, complete = panel.ask(validation, view), panel.ask(validation, View())
-    answers = panel.ask(rows, view)
-    if not all(len(predictions.rows_N) for predictions in (*fitted, *answers)):
+    """Score the sets of one view, with its own thresholds and with those of complete light curves."""
+    fitted, complete = panel.predict(validation, view), panel.predict(validation, View())
+    tested = panel.predict(rows, view)
+    if not all(len(predictions.rows_N) for predictions in (*fitted, *tested)):
         return None
     values = []
-    for own, full, predictions in zip(fitted, complete, answers, strict=True):
-        misused = _set_scores(_fit(full), predictions)
-        values.append({**_set_scores(_fit(own), predictions), "coverage_with_complete_thresholds": misused["coverage"]})
+    for own, full, predictions in zip(fitted, complete, tested, strict=True):
+        coverage = _set_scores(_fit(full), predictions)["coverage"]
+        values.append({**_set_scores(_fit(own), predictions), "coverage_with_complete_thresholds": coverage})
     return spread(values)
 
 
 def novelty_section(panel: ModelPanel, rows: Int64, new_rows: Int64, reference: Int64) -> dict[str, Any] | None:
-    """AUROC of every out-of-distribution score, left-out classes against known ones, mean over models."""
+    """Return the AUROC of every out-of-distribution score, left-out classes against known ones, mean over models."""
     if not len(new_rows):
         return None
     by_model = []
@@ -334,8 +333,8 @@ def novelty_section(panel: ModelPanel, rows: Int64, new_rows: Int64, reference: 
         if any(predictions.embedding_NE is None for predictions in (usual, new, trained)):
             return None
         both = [np.concatenate(pair) for pair in zip(usual[1:], new[1:], strict=True)]
-        strange = strangeness(fit_reference(trained.embedding_NE, trained.label_N), both[2], both[1])
-        by_model.append(novelty_scores(strange, both[0], np.unique(new.label_N)))
+        ood = ood_scores(fit_reference(trained.embedding_NE, trained.label_N), both[2], both[1])
+        by_model.append(novelty_scores(ood, both[0], np.unique(new.label_N)))
     scores = {
         name: {
             "all": spread([{"auroc": one[name]["all"]} for one in by_model])["auroc"],
@@ -347,33 +346,33 @@ def novelty_section(panel: ModelPanel, rows: Int64, new_rows: Int64, reference: 
 
 
 def _embedded(panel: ModelPanel, rows: Int64) -> list[Predictions]:
-    return panel.ask(rows, View(), embeddings=True)
+    return panel.predict(rows, View(), embeddings=True)
 
 
 def embedding_section(panel: ModelPanel, rows: Int64) -> dict[str, Any] | None:
-    """Principal components of the first model's embedding of complete light curves; None without one, or of few."""
+    """Return principal components of the first model's embedding of complete light curves; None for too few."""
     predictions = panel.first(rows, View(), embeddings=True)
     found = len(predictions.rows_N)
     if predictions.embedding_NE is None or found < 3:
         return None
     chosen_M = np.sort(np.random.default_rng(0).choice(found, min(MAPPED, found), replace=False))
-    components = PCA(2, svd_solver="full")  # whose signs are those of the largest loadings
-    place_M2 = components.fit_transform(predictions.embedding_NE[chosen_M].astype(np.float64))
+    components = PCA(2, svd_solver="full")  # has deterministic signs
+    position_M2 = components.fit_transform(predictions.embedding_NE[chosen_M].astype(np.float64))
     return {
         "label": predictions.label_N[chosen_M].tolist(),
-        "x": numbers(place_M2[:, 0]),
-        "y": numbers(place_M2[:, 1]),
-        "explained": np.nan_to_num(components.explained_variance_ratio_).tolist(),  # NaN where all are alike
+        "x": numbers(position_M2[:, 0]),
+        "y": numbers(position_M2[:, 1]),
+        "explained": np.nan_to_num(components.explained_variance_ratio_).tolist(),  # NaN if all embeddings are equal
     }
 
 
 def experts_section(panel: ModelPanel, rows: Int64, classes: int) -> dict[str, Any] | None:
-    """Return which bands and classes each expert serves; None without mixtures."""
+    """Return the expert use by band and class; None without mixtures."""
     specialised = specialisation(panel.models, panel.dataset, rows, classes)
     if specialised is None:
         return None
     mixtures = [
-        {"name": one.name, "by_band": numbers(one.by_band), "by_class": numbers(one.by_class)}
-        for one in specialised.mixtures
+        {"name": mixture.name, "by_band": numbers(mixture.by_band), "by_class": numbers(mixture.by_class)}
+        for mixture in specialised.mixtures
     ]
     return {"model": specialised.model, "mixtures": mixtures}

@@ -16,7 +16,7 @@ from nightjar_alerts.training.recipes.schema import DataConfig
 from nightjar_alerts.training.score.evaluate import DAYS, DETECTIONS, VIEWS, evaluate, sample_split, series_of
 from nightjar_alerts.training.score.metrics import levels
 from nightjar_alerts.training.score.predictions import (
-    ModelAnswers,
+    ModelOutputs,
     ModelPanel,
     ScoredModel,
     open_model,
@@ -85,22 +85,22 @@ def test_predictions_come_back_in_order(tmp_path: Path) -> None:
     assert predicted.probabilities_NC[:, 0].tolist() == [len(example.tokens) for example in examples]
 
 
-def lengths(batch: Sequence[Example]) -> ModelAnswers:
-    return ModelAnswers(np.array([[float(len(example.tokens))] for example in batch]))
+def lengths(batch: Sequence[Example]) -> ModelOutputs:
+    return ModelOutputs(np.array([[float(len(example.tokens))] for example in batch]))
 
 
 def test_a_question_is_asked_once(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 40))
     batch_sizes = []
 
-    def counted(batch: Sequence[Example]) -> ModelAnswers:
+    def counted(batch: Sequence[Example]) -> ModelOutputs:
         batch_sizes.append(len(batch))
-        return ModelAnswers(np.ones((len(batch), 2)) / 2, np.zeros((len(batch), 3)))
+        return ModelOutputs(np.ones((len(batch), 2)) / 2, np.zeros((len(batch), 3)))
 
     panel = ModelPanel(
         dataset, [ScoredModel("a", 0, DataConfig(), counted), ScoredModel("b", 1, DataConfig(), counted)]
     )
-    first, again = panel.ask(np.arange(40), View()), panel.ask(np.arange(40), View())
+    first, again = panel.predict(np.arange(40), View()), panel.predict(np.arange(40), View())
     assert sum(batch_sizes) == 80
     assert [id(one) for one in first] == [id(one) for one in again]
     assert first[0].embedding_NE is None
@@ -122,7 +122,7 @@ def test_answers_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 4))
     examples = view_examples(dataset, np.arange(4), DataConfig(), View())
     with pytest.raises(ValueError, match="not finite"):
-        predict_in_order(lambda batch: ModelAnswers(np.full((len(batch), 2), np.nan)), examples)
+        predict_in_order(lambda batch: ModelOutputs(np.full((len(batch), 2), np.nan)), examples)
 
 
 def test_spread_is_the_sample_standard_deviation() -> None:

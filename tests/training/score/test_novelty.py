@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from nightjar_alerts.training.score.calibrate import ServedSample
-from nightjar_alerts.training.score.confidence import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, strangeness
+from nightjar_alerts.training.score.confidence import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, ood_scores
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 
@@ -33,7 +33,7 @@ def test_mahalanobis_by_definition() -> None:
 def test_left_out_classes_look_strange() -> None:
     (train, label), (test, true) = cloud(0, (0, 1, 2)), cloud(1, (0, 1, 2, 3, 4))
     uniform = np.full((len(test), 3), 1 / 3)
-    strange = strangeness(fit_reference(train, label), test, uniform)
+    strange = ood_scores(fit_reference(train, label), test, uniform)
     areas = novelty_scores(strange, true, np.array([3, 4]))
     assert areas["Mahalanobis"]["all"] > 0.95
     assert areas["1 - largest probability"]["all"] == 0.5

@@ -7,7 +7,7 @@ from nightjar_alerts.models.networks.network import Output
 from nightjar_alerts.training.data.batches import Example, collate, to_tokens
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
 from nightjar_alerts.training.recipes.catalogue import RECIPES
-from nightjar_alerts.training.score.calibrate import DRAWS, LARGEST_SAMPLE, ask_as_served, draws_of_each
+from nightjar_alerts.training.score.calibrate import DRAWS, LARGEST_SAMPLE, draws_per_object, predict_as_served
 from support.bundles import tiny_network
 from support.toy_dataset import write_toy_dataset
 
@@ -21,7 +21,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def test_every_object_is_seen_whole_and_in_random_views(dataset: Dataset) -> None:
-    sample = ask_as_served(NETWORK, dataset, RECIPE, "validation")
+    sample = predict_as_served(NETWORK, dataset, RECIPE, "validation")
     rows = split_indices(dataset, RECIPE.data.fractions)["validation"]
     assert np.bincount(sample.object_N, minlength=len(dataset))[rows].tolist() == [DRAWS[1] + 1] * len(rows)
     assert (sample.label_N == dataset.label[sample.object_N]).all()
@@ -34,11 +34,11 @@ def test_every_object_is_seen_whole_and_in_random_views(dataset: Dataset) -> Non
 
 
 def test_fewer_objects_are_shown_more_often() -> None:
-    assert [draws_of_each(objects) for objects in (0, 1, 1_250, 2_500, 5_000, LARGEST_SAMPLE)] == [8, 8, 8, 4, 2, 2]
+    assert [draws_per_object(objects) for objects in (0, 1, 1_250, 2_500, 5_000, LARGEST_SAMPLE)] == [8, 8, 8, 4, 2, 2]
 
 
 def test_the_answers_belong_to_their_rows(dataset: Dataset) -> None:
-    sample = ask_as_served(NETWORK, dataset, RECIPE, "validation")
+    sample = predict_as_served(NETWORK, dataset, RECIPE, "validation")
     for row in np.unique(sample.object_N)[:5]:
         tokens = to_tokens(dataset.curve(int(row)), RECIPE.data)
         output: Output = NETWORK(*collate([Example(tokens, 0)]).inputs_of(NETWORK))
@@ -50,10 +50,10 @@ def test_the_answers_belong_to_their_rows(dataset: Dataset) -> None:
 
 
 def test_so_many_of_each_class_and_the_same_again(dataset: Dataset) -> None:
-    sample = ask_as_served(NETWORK, dataset, RECIPE, "train", per_class=3)
+    sample = predict_as_served(NETWORK, dataset, RECIPE, "train", per_class=3)
     objects = np.unique(sample.object_N)
     assert np.unique(dataset.label[objects], return_counts=True)[1].tolist() == [3, 3, 3, 3]
-    again = ask_as_served(NETWORK, dataset, RECIPE, "train", per_class=3)
+    again = predict_as_served(NETWORK, dataset, RECIPE, "train", per_class=3)
     for ours, theirs in zip(sample, again, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -61,4 +61,4 @@ def test_so_many_of_each_class_and_the_same_again(dataset: Dataset) -> None:
 def test_an_empty_split_is_an_error(dataset: Dataset) -> None:
     data = RECIPE.data.model_copy(update={"fractions": (1.0, 0.0, 0.0)})
     with pytest.raises(ValueError, match="has observations"):
-        ask_as_served(NETWORK, dataset, RECIPE.model_copy(update={"data": data}), "validation")
+        predict_as_served(NETWORK, dataset, RECIPE.model_copy(update={"data": data}), "validation")
