@@ -1,4 +1,4 @@
-"""The sub-commands of ``nightjar-train import``: one for each format, all with the same rules.
+"""Subcommands of ``nightjar-train import``: one for each format, all with the same rules.
 
     nightjar-train import snana ELASTICC_TRAIN --out build/elasticc.parquet --licence "..."
     nightjar-train import plasticc training_set.csv --objects training_set_metadata.csv --out build/plasticc.parquet
@@ -13,17 +13,18 @@
     nightjar-train import hats catalogue --out build/hats.parquet \
         --columns id=diaObjectId,mjd=lc.midpointMjdTai,flux=lc.psfFlux,flux_err=lc.psfFluxErr,band=lc.band
 
-Each prints as JSON what it read, wrote and dropped, with reasons; the same is stored in the file (`read_notes`). With
-``--classes`` labels become classes of another name (``--classes 'SNII=II'``), are left out (``'SNII='``) or become
-unlabelled (``'SNII=*'``); with a map every label it does not name is left out.
+Each prints a JSON report of the numbers read, written and dropped, with reasons, which is also stored in the file
+(`read_notes`). With ``--classes`` labels become classes of another name (``--classes 'SNII=II'``), are left out
+(``'SNII='``) or become unlabelled (``'SNII=*'``); a label that the map does not name is an error unless the map has an
+entry for ``*``.
 
 Every point is validated, invalid ones are dropped and counted by reason, and the provenance is stored:
 
-- nothing is repaired: a point with a NaN flux or an error that is not positive is dropped and counted, not filled in;
+- invalid values are not repaired: a point with a NaN flux or an error that is not positive is dropped and counted;
 - a band outside u g r i z Y stops the import, since only the user can decide: ``--bands w=r`` reads it as r, ``--bands
   w=`` leaves it out;
-- Julian dates in SNANA files and alerts stop the import; fluxes in the wrong unit cannot be proved, so an implausible
-  median error is a warning;
+- Julian dates in SNANA files and alerts stop the import; a wrong flux unit cannot be detected with certainty, so an
+  implausible median error is a warning;
 - of several points with the same time and band the most precise one is kept;
 - of several objects with the same id the first one is kept.
 """
@@ -68,7 +69,7 @@ from nightjar_alerts.training.importers.ztf import LeftOut, read_alerts
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
 MAX_NAMED_FILES = 100
-"""Files that were not read and that a report names; it counts them all."""
+"""Maximum number of skipped files that a report names; it counts all of them."""
 PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field
 NAMES = {taxonomy.name: taxonomy.names for taxonomy in TAXONOMIES}
 
@@ -76,29 +77,29 @@ Columns = Mapping[str, str]
 
 
 class ImportRules(BaseModel):
-    """Rules of an import: how names are mapped and when an object is too little to keep."""
+    """Rules of an import: maps of names, and the minimum numbers of points and detections of an object."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bands: dict[str, str] = Field(default={}, description="band of the source=u g r i z or Y; nothing = leave out")
+    bands: dict[str, str] = Field(default={}, description="band of the source=u g r i z or Y; empty: leave out")
     classes: dict[str, str] = Field(
-        default={}, description="label of the source=class; nothing = leave the object out; * = unlabelled"
+        default={}, description="label of the source=class; empty: leave the object out; *: unlabelled"
     )
     taxonomy: Literal["found", "elasticc-20", "ztf-supernovae-6", "mallorn-5"] = Field(
-        default="found", description="a known set of classes, all of which the file names; found: those of the source"
+        default="found", description="known set of classes for the file; found: the classes of the source"
     )
     min_points: int = Field(default=1, ge=1, description="leave out objects with fewer usable points")
     min_detections: int = Field(default=1, ge=0, description="leave out objects with fewer detections")
     required_bands: str = Field(
-        default="", pattern="^[ugrizyY]*$", description="bands every object must have, as grizy"
+        default="", pattern="^[ugrizyY]*$", description="bands that every object must have, such as grizy"
     )
-    min_per_band: int = Field(default=1, ge=1, description="usable points an object needs in each required band")
-    limit: int | None = Field(default=None, ge=1, description="stop after this many objects were written")
+    min_per_band: int = Field(default=1, ge=1, description="minimum number of usable points in each required band")
+    limit: int | None = Field(default=None, ge=1, description="maximum number of objects to write")
 
 
 @dataclass
 class ImportReport:
-    """Counts of one import; `as_dict` is what is printed and stored."""
+    """Counts of one import; `as_dict` is printed and stored."""
 
     objects_read: int = 0
     objects_written: int = 0
@@ -114,14 +115,14 @@ class ImportReport:
     left_out: LeftOut | None = None
 
     def median_error(self) -> float:
-        """Median flux error of the points written, nJy, to the 12 per cent of a histogram bin; NaN without points."""
+        """Return the median flux error of the points written, nJy, to 12 % (a histogram bin); NaN without points."""
         if not self.depths.sum():
             return float("nan")
         at = int(np.searchsorted(np.cumsum(self.depths), self.depths.sum() / 2))
         return float(10 ** DECADES[at : at + 2].mean())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts as JSON values, reasons and classes by falling count."""
+        """Return the counts as JSON values, with reasons and classes in descending order."""
         median, counters = self.median_error(), ("dropped_objects", "dropped_points", "classes", "bands")
         numbers = ("objects_read", "objects_written", "points_read", "points_written")
         return {
@@ -135,7 +136,7 @@ class ImportReport:
 
 
 def _files_left_out(left_out: LeftOut) -> dict[str, Any]:
-    """Return the numbers of files that were not read, and the reasons for those at the beginning."""
+    """Return the numbers of skipped files, and names and reasons of the first `MAX_NAMED_FILES`."""
     return {
         "unreadable_files": len(left_out.unreadable),
         "unreadable": dict(islice(left_out.unreadable.items(), MAX_NAMED_FILES)),
@@ -162,17 +163,17 @@ def import_objects(
     progress: bool = True,
     left_out: LeftOut | None = None,
 ) -> dict[str, Any]:
-    """Write ``objects`` to the data file ``out`` and return the report, which the file carries as well.
+    """Write ``objects`` to the data file ``out`` and return the report, which is also stored in the file.
 
     Parameters
     ----------
     provenance : source, survey, licence, columns used ...; JSON values, stored with the report.
-    left_out : files that the reader of ``objects`` leaves out, for the report.
+    left_out : files that the reader of ``objects`` skips, for the report.
 
     Raises
     ------
     TableError
-        When the source breaks its format, a band is unknown, or nothing is left to write.
+        If the source violates its format, a band is unknown, or no object is left to write.
     """
     report = ImportReport(left_out=left_out)
 
@@ -207,12 +208,12 @@ def _cleaned(objects: Iterable[TableObject], rules: ImportRules, report: ImportR
 
 
 def clean(raw: TableObject, rules: ImportRules, report: ImportReport) -> LabelledObject | None:
-    """Return the object as it is stored, or None when it is left out; reasons are counted in ``report``.
+    """Return the object for the data file, or None if it is left out; reasons are counted in ``report``.
 
     Raises
     ------
     TableError
-        For an unknown band, Julian dates, or a class outside the requested taxonomy.
+        If a band is unknown, times are Julian dates, or a class is not in the taxonomy.
     """
     if len({len(raw.mjd), len(raw.flux), len(raw.flux_err), len(raw.band)}) != 1:
         report.dropped_objects["columns differ in length"] += 1
@@ -223,7 +224,7 @@ def clean(raw: TableObject, rules: ImportRules, report: ImportReport) -> Labelle
     band = _bands(raw, rules)
     points = _usable(raw, band, report)
     detected = np.abs(raw.flux) >= DETECTION_SNR * raw.flux_err if raw.detected is None else raw.detected
-    if reason := _too_little(band[points], int(detected[points].sum()), rules):
+    if reason := _reason_too_few(band[points], int(detected[points].sum()), rules):
         report.dropped_objects[reason] += 1
         return None
     return LabelledObject(
@@ -241,8 +242,8 @@ def clean(raw: TableObject, rules: ImportRules, report: ImportReport) -> Labelle
     )
 
 
-def _too_little(band: Int64, detections: int, rules: ImportRules) -> str:
-    """Return why what is left of an object is not enough, or an empty text."""
+def _reason_too_few(band: Int64, detections: int, rules: ImportRules) -> str:
+    """Return the reason why an object has too few points, or an empty text."""
     if not len(band):
         return "no usable points"
     if len(band) < rules.min_points:
@@ -255,7 +256,7 @@ def _too_little(band: Int64, detections: int, rules: ImportRules) -> str:
 
 
 def _class_of(raw: TableObject, rules: ImportRules, report: ImportReport) -> str | None:
-    """Class of the object, empty when unlabelled; None when the map leaves it out."""
+    """Return the class of the object, empty if unlabelled; None if the map leaves it out."""
     name = raw.label
     if rules.classes and name:
         known = NAMES.get(rules.taxonomy, ())
@@ -278,7 +279,7 @@ def _class_of(raw: TableObject, rules: ImportRules, report: ImportReport) -> str
 
 
 def _bands(raw: TableObject, rules: ImportRules) -> Int64:
-    """Return indices into BANDS, -1 for a band that is left out."""
+    """Return indices into BANDS, -1 for bands that are left out."""
     index_by_name: dict[str, int] = {}
     left_out = raw.rejected.get("filter left out")
     index_by_name |= (
@@ -298,9 +299,9 @@ def _bands(raw: TableObject, rules: ImportRules) -> Int64:
 
 
 def _usable(raw: TableObject, band: Int64, report: ImportReport) -> Int64:
-    """Positions of the usable points, sorted by time and band; each other one is counted under its first reason."""
+    """Return the indices of usable points, sorted by time and band; others are counted by their first reason."""
     is_usable = np.ones(len(raw.mjd), dtype=np.bool_)
-    for reason, bad in {**raw.rejected, **_faults(raw, band)}.items():
+    for reason, bad in {**raw.rejected, **_invalid(raw, band)}.items():
         report.dropped_points[reason] += int((is_usable & bad).sum())
         is_usable &= ~bad
     report.dropped_points = +report.dropped_points  # without reasons that did not occur
@@ -314,9 +315,9 @@ def _usable(raw: TableObject, band: Int64, report: ImportReport) -> Int64:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _faults(raw: TableObject, band: Int64) -> dict[str, NDArray[np.bool_]]:
+def _invalid(raw: TableObject, band: Int64) -> dict[str, NDArray[np.bool_]]:
     finite = np.isfinite(raw.mjd)
-    _refuse_julian_dates(raw, raw.mjd[finite])
+    _reject_julian_dates(raw, raw.mjd[finite])
     error = raw.flux_err.astype(np.float32)
     return {
         "band left out": band < 0,
@@ -328,7 +329,7 @@ def _faults(raw: TableObject, band: Int64) -> dict[str, NDArray[np.bool_]]:
     }
 
 
-def _refuse_julian_dates(raw: TableObject, mjd: Float64) -> None:
+def _reject_julian_dates(raw: TableObject, mjd: Float64) -> None:
     if len(mjd) and (np.abs(mjd - JD_MINUS_MJD) < MAX_ABS_MJD).all():
         raise TableError(
             f"object {raw.object_id}: times near {mjd[0]:.1f} are Julian dates; this importer reads MJD "
@@ -357,10 +358,10 @@ class ImportOptions(ImportRules):
     progress: bool = Field(default=True, description="show a progress bar")
 
     maps_bands: ClassVar[bool] = True
-    """Whether the reader has mapped the bands already."""
+    """Whether the reader maps the bands itself."""
 
     def table_options(self) -> TableOptions:
-        """Return the options of the reader of tables; metadata come from tables of objects, unless they are named."""
+        """Return the options of the table reader; metadata come from tables of objects, unless they are named."""
         return TableOptions(filters=self.bands, metadata={})
 
     def run(
@@ -371,7 +372,7 @@ class ImportOptions(ImportRules):
         /,
         **rules: Any,
     ) -> None:
-        """Import and print the report; ``rules`` are the format's own, the user's go first, in maps name by name."""
+        """Import and print the report; the user's rules override ``rules`` of the format, in maps for each name."""
         options = self.model_dump(include=set(ImportRules.model_fields) & self.model_fields_set)
         maps = {name: {**rules.get(name, {}), **options.get(name, {})} for name in ("bands", "classes")}
         if self.maps_bands:
@@ -390,13 +391,13 @@ class ImportOptions(ImportRules):
 
 
 class SnanaImport(ImportOptions):
-    """SNANA FITS of ELAsTiCC and PLAsTiCC: a folder of HEAD and PHOT files, the model being the name of the folder."""
+    """SNANA FITS of ELAsTiCC and PLAsTiCC: folders of HEAD and PHOT files, named after the model."""
 
     maps_bands: ClassVar[bool] = False
 
     survey: str = "ELAsTiCC"
     label_column: str | None = Field(default=None, description="HEAD column of the label, instead of the folder's name")
-    window: bool = Field(default=True, description="keep what an alert would hold: trigger - 30 d to last detection")
+    window: bool = Field(default=True, description="keep only the alert history: trigger - 30 d to last detection")
 
     def cli_cmd(self) -> None:
         """Import."""
@@ -410,7 +411,7 @@ class PlasticcImport(ImportOptions):
     """PLAsTiCC tables of points (CSV, plain or gzipped), labelled by the table of objects."""
 
     survey: str = "PLAsTiCC"
-    objects: Path | None = Field(default=None, description="table of objects; without it all are unlabelled")
+    objects: Path | None = Field(default=None, description="table of objects; default: all are unlabelled")
 
     def cli_cmd(self) -> None:
         """Import."""
@@ -419,7 +420,7 @@ class PlasticcImport(ImportOptions):
 
 
 class MallornImport(ImportOptions):
-    """The folder of the MALLORN challenge; without --classes the types become its five scored classes."""
+    """Folder of the MALLORN challenge; without --classes the types become its five scored classes."""
 
     survey: str = "MALLORN"
     part: Literal["train", "test"] = Field(default="train", description="test is unlabelled")
@@ -435,7 +436,7 @@ class MallornImport(ImportOptions):
 
 
 class ZtfSupernovaeImport(ImportOptions):
-    """Spectroscopically typed ZTF supernovae: objects.csv and photometry.csv; six classes, from Ia to SLSN-II."""
+    """ZTF supernovae with spectroscopic types: objects.csv and photometry.csv; six classes, from Ia to SLSN-II."""
 
     survey: str = "ZTF"
     types: bool = Field(default=False, description="keep the spectroscopic types as classes")
@@ -455,7 +456,7 @@ class LabelledImport(ImportOptions):
     object_metadata: dict[str, str] = Field(default={}, description="metadata columns in it: z_final=Z, mwebv=EBV ...")
 
     def about(self) -> dict[str, About] | None:
-        """Read the table of objects, by id; raises ValueError for options that do not go together."""
+        """Read the table of objects, by id. Raises ValueError for incompatible options."""
         if self.objects is None:
             if self.object_columns or self.object_metadata:
                 raise ValueError(
@@ -463,7 +464,7 @@ class LabelledImport(ImportOptions):
                 )
             return None
         if unknown := sorted(self.object_columns.keys() - {"id", "label", "redshift", "parent"}):
-            raise ValueError(f"--object-columns knows id, label, redshift and parent, not {', '.join(unknown)}")
+            raise ValueError(f"--object-columns accepts id, label, redshift and parent, not {', '.join(unknown)}")
         if "id" not in self.object_columns:
             raise ValueError("--object-columns must name the id column: id=...")
         columns = {part: name for part, name in self.object_columns.items() if part != "id"}
@@ -471,7 +472,7 @@ class LabelledImport(ImportOptions):
 
 
 class ZtfImport(LabelledImport):
-    """ZTF alert archives: files, tar archives or folders of Avro or JSON alerts, compressed or not."""
+    """ZTF alert archives: files, tar archives or folders of Avro or JSON alerts, optionally compressed."""
 
     maps_bands: ClassVar[bool] = False
 
@@ -487,11 +488,11 @@ class ZtfImport(LabelledImport):
 
 
 class PanstarrsImport(ImportOptions):
-    """Pan-STARRS1 detections as CasJobs writes them (CSV); unlabelled, total fluxes."""
+    """Pan-STARRS1 detections from CasJobs (CSV); unlabelled, total fluxes."""
 
     survey: str = "Pan-STARRS1"
-    bad_flags: int = Field(default=surveys.PS1_BAD, ge=0, description="bits of infoFlag that leave a point out")
-    min_quality: float = Field(default=0.9, ge=0, le=1, description="least psfQfPerfect")
+    bad_flags: int = Field(default=surveys.PS1_BAD, ge=0, description="bits of infoFlag that exclude a point")
+    min_quality: float = Field(default=0.9, ge=0, le=1, description="minimum psfQfPerfect")
 
     def cli_cmd(self) -> None:
         """Import."""
@@ -501,21 +502,23 @@ class PanstarrsImport(ImportOptions):
 
 
 class TableImport(LabelledImport):
-    """Any table that `models.tables` reads, one row a point or points in lists; its columns are guessed or named."""
+    """Any table that `models.tables` reads, with a row per point or points in lists; columns are guessed or named."""
 
     columns: dict[str, str] = Field(
         default={},
         description="id=, mjd=, band= (or band==r), flux= and flux_err= or mag= and mag_err=, [detected=, "
-        "upper_limit=, label=, redshift=, parent=]; a.b reaches into a nested column; no other column is used then. "
-        "Without it all but label, redshift and parent are guessed",
+        "upper_limit=, label=, redshift=, parent=]; a.b is a field of a nested column; other columns are ignored. "
+        "Default: guess all but label, redshift and parent",
     )
     metadata: dict[str, str] = Field(default={}, description="metadata columns: z_final=Z, mwebv=EBV ...")
     metadata_struct: str | None = Field(
-        default=None, description="struct column whose fields have the metadata's names"
+        default=None, description="struct column whose fields have the names of the metadata"
     )
-    flux_unit: SourceUnit | None = Field(default=None, description="of flux and flux_err; nJy where columns are named")
+    flux_unit: SourceUnit | None = Field(
+        default=None, description="unit of the fluxes; default: nJy if columns are named"
+    )
     signed_magnitudes: bool | None = Field(
-        default=None, description="a negative magnitude stands for a negative flux, as in ATLAS's forced photometry"
+        default=None, description="negative magnitudes are negative fluxes, as in ATLAS forced photometry"
     )
     mag_system: MagSystem | Literal["mixed"] | None = Field(
         default=None, description="mixed: Vega in U B V R I G BP RP and unfiltered, AB in other filters"
@@ -555,7 +558,7 @@ class TableImport(LabelledImport):
             raise ValueError("columns must name id, mjd, band, and flux and flux_err, or mag and mag_err")
 
     def _metadata(self) -> dict[str, str]:
-        """Return the metadata columns that are named, and those among the fields of the struct."""
+        """Return the named metadata columns, and those among the fields of the struct."""
         if self.metadata_struct is None:
             return self.metadata
         names = open_source(self.paths()[0]).header
@@ -587,7 +590,7 @@ class HatsImport(TableImport):
 
 
 class Import(BaseModel):
-    """Turn a survey's or a challenge's files into a data file, with a report of what was left out and why."""
+    """Convert files of a survey or challenge to a data file, with a report of dropped objects and points."""
 
     model_config = ConfigDict(extra="forbid")
 

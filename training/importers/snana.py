@@ -6,17 +6,17 @@ PHOT file next to it; an end-of-event row (MJD = -777) separates objects. Fluxes
 Notable:
 
 - PHOTFLAG bits: 4096 detection, 2048 the detection that triggered, 1024 saturated (left out);
-- the training set has more than an alert contains. ``window`` cuts it as in the stream: from 30 days
-  before the trigger to the last detection (ATAT, Cabrera-Vives+ 2024, A&A 689, A289);
+- the training set has more points than an alert. ``window`` keeps those of the stream: from 30 days before the trigger
+  to the last detection (ATAT, Cabrera-Vives+ 2024, A&A 689, A289);
 - the model is the name of the folder (``ELASTICC_TRAIN_SNIa-SALT2``); the 32 models become the 20 classes of ATAT, in
-  which SNIIb is SN-like/Other though the survey's truth table counts it as a II;
-- object numbers restart in every model, and those of Cepheid and d-Sct collide with others: these two get a prefix,
-  1000000 and 2000000, as in ATAT. Other collisions are left out by the import and counted;
-- the metadata hold REDSHIFT_HELIO, the simulation's best redshift estimate, as ``z_final``; the true redshift
-  (SIM_REDSHIFT_HELIO) is stored in a column of its own.
+  which SNIIb is SN-like/Other, while the survey's truth table has it as II;
+- object numbers restart in every model, and those of Cepheid and d-Sct collide with others, so these two get a prefix,
+  1000000 and 2000000, as in ATAT. The import drops and counts other collisions;
+- ``z_final`` in the metadata is REDSHIFT_HELIO, the simulation's best redshift estimate; the true redshift
+  (SIM_REDSHIFT_HELIO) is stored in a separate column.
 
-The binary tables are read forwards in blocks of rows and never held whole, also when they are compressed, which is how
-the training sets of ELAsTiCC come. Scaled columns and those of variable length are refused.
+The binary tables are read in blocks of rows, also from compressed files such as the training sets of ELAsTiCC. Scaled
+columns and columns of variable length are not supported.
 """
 
 import gzip
@@ -46,7 +46,7 @@ Rows = NDArray[Any]
 
 
 class BinaryTable(NamedTuple):
-    """An open binary table: the type of a row, the number of rows and the file at the first of them."""
+    """An open binary table: type and number of rows, and the file at the first row."""
 
     row: np.dtype[Any]
     length: int
@@ -54,7 +54,7 @@ class BinaryTable(NamedTuple):
     path: Path
 
     def blocks(self, rows: int = ROWS) -> Iterator[Rows]:
-        """Yield the rows from the first on, ``rows`` at a time; TableError where the file ends too early."""
+        """Yield the rows in blocks of ``rows``. Raises TableError if the file ends too early."""
         remaining = self.length
         while remaining:
             take = min(rows, remaining)
@@ -65,9 +65,9 @@ class BinaryTable(NamedTuple):
 
 @contextmanager
 def open_table(path: Path) -> Iterator[BinaryTable]:
-    """Open the first binary table of a file; TableError when it holds none or is damaged.
+    """Open the first binary table of a file. Raises TableError if it has none or is damaged.
 
-    Notable: astropy reads the headers, not the rows, which it would hold whole where a file is compressed.
+    Only the headers are read by astropy, since it would load all rows of a compressed file.
     """
     opener: Any = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rb") as file:
@@ -78,7 +78,7 @@ def open_table(path: Path) -> Iterator[BinaryTable]:
 
 
 def _layout(file: IO[bytes], path: Path) -> tuple[np.dtype[Any], int, int]:
-    """Type of a row, number of rows and place of the first row of a file's first binary table."""
+    """Return type and number of rows, and the position of the first row, of the first binary table of a file."""
     try:
         with warnings.catch_warnings(), fits.open(file, memmap=False, lazy_load_hdus=True) as parts:
             warnings.simplefilter("error", AstropyWarning)
@@ -89,7 +89,7 @@ def _layout(file: IO[bytes], path: Path) -> tuple[np.dtype[Any], int, int]:
             length, stated, start = table.header["NAXIS2"], table.header["NAXIS1"], table.fileinfo()["datLoc"]
     except TableError:
         raise
-    except Exception as error:  # any error of astropy on a foreign file becomes one message
+    except Exception as error:  # astropy raises many types of errors for invalid files
         raise TableError(f"{path} is truncated, damaged or no FITS file: {error}") from error
     if row.itemsize != stated or not 0 <= length < 1 << 40:
         raise TableError(f"{path}: {length} rows of {stated} bytes, the columns take {row.itemsize}")
@@ -97,7 +97,7 @@ def _layout(file: IO[bytes], path: Path) -> tuple[np.dtype[Any], int, int]:
 
 
 def _column(column: Any, path: Path) -> Any:
-    """Name and big-endian type of a column; logical values stay the letters T and F."""
+    """Return name and big-endian type of a column; logical values are the letters T and F."""
     form = str(column.format)
     kind = form.lstrip("0123456789")[:1]
     scaled = column.bscale not in (None, "", 1) or column.bzero not in (None, "", 0)
@@ -108,7 +108,7 @@ def _column(column: Any, path: Path) -> Any:
 
 
 def text(values: Rows) -> list[str]:
-    """Values of a text column without their padding."""
+    """Return the values of a text column without padding."""
     return [value.decode("ascii", "replace").strip(" \0") for value in values.tolist()]
 
 
@@ -193,7 +193,7 @@ _FINAL = {"z_final": "REDSHIFT_HELIO", "z_final_err": "REDSHIFT_HELIO_ERR"}
 
 
 def snana_name(column: str) -> str:
-    """SNANA's name of a metadata column: ``hostgal_mag_u`` is HOSTGAL_MAG_u, ``hostgal2_zphot`` HOSTGAL2_PHOTOZ."""
+    """Return SNANA's name of a metadata column, such as HOSTGAL2_PHOTOZ for ``hostgal2_zphot``."""
     if column in _FINAL:
         return _FINAL[column]
     host, _, quantity = column.partition("_")
@@ -207,7 +207,7 @@ COLUMNS: Final = {name: snana_name(name) for name in METADATA_COLUMNS}
 
 
 def head_files(source: Path) -> list[Path]:
-    """Return the HEAD files of ``source``, itself or below it; TableError when there are none."""
+    """Return the HEAD files of ``source``, a file or a folder. Raises TableError if there are none."""
     pattern = re.compile(r".*HEAD\.FITS(\.gz)?", re.IGNORECASE)
     paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if pattern.fullmatch(path.name))
     if not paths:
@@ -220,13 +220,13 @@ def read_snana(source: Path, *, label_column: str | None = None, window: bool = 
 
     Parameters
     ----------
-    label_column : column of the HEAD to take the label from, such as SIM_TYPE_INDEX; None: the name of the model.
-    window : keep only what an alert would hold.
+    label_column : HEAD column of the label, such as SIM_TYPE_INDEX; None: the name of the model.
+    window : keep only the points of the alert history.
 
     Raises
     ------
     TableError
-        When a file is missing, truncated, lacks a column, or its pointers do not fit its points.
+        If a file is missing or truncated, lacks a column, or its pointers do not fit its points.
     """
     for head in head_files(source):
         model = model_of(head.parent.name)
@@ -240,13 +240,13 @@ def read_snana(source: Path, *, label_column: str | None = None, window: bool = 
 
 
 def model_of(folder: str) -> str:
-    """Return the longest known model that a folder's name ends with, else the folder's own name."""
+    """Return the longest known model name at the end of a folder's name, or else the folder's name."""
     models = [model for model in ELASTICC_CLASSES if re.search(rf"(^|[_.]){re.escape(model)}$", folder)]
     return max(models, key=len) if models else folder
 
 
 def text_of(values: Rows) -> list[str]:
-    """Return a column of names, or of whole numbers as text."""
+    """Return a column of names or integers as text."""
     return text(values) if values.dtype.kind == "S" else [str(value) for value in values.tolist()]
 
 
@@ -281,12 +281,12 @@ def _phot_file(head: Path) -> Path:
 
 
 def _events(path: Path, first: Int64, last: Int64) -> Iterator[tuple[int, Rows]]:
-    """Row of the HEAD and its points, read forwards; the rows between the events are passed over."""
+    """Yield each row of the HEAD with its points, in the order of the points; rows between events are skipped."""
     order = [int(at) for at in np.argsort(first, kind="stable")]
     with open_table(path) as table:
         _require(table, {"MJD", "FLUXCAL", "FLUXCALERR", "PHOTFLAG"})
         _check_pointers(path, first[order], last[order], table.length)
-        blocks, pending, start = table.blocks(), np.empty(0, dtype=table.row), 0  # pending begins at row ``start``
+        blocks, pending, start = table.blocks(), np.empty(0, dtype=table.row), 0  # pending starts at row ``start``
         for at in order:
             begin, end = int(first[at]) - 1, int(last[at])
             while start + len(pending) < end:
@@ -326,7 +326,7 @@ def _object(
 
 
 def in_window(mjd: NDArray[np.float64], flag: Int64) -> NDArray[np.bool_]:
-    """Select the last alert's points: 30 days before the trigger to the last detection; none without a detection."""
+    """Select the points from 30 days before the trigger to the last detection; none without a detection."""
     detected = (flag & DETECTION) != 0
     if not detected.any():
         return np.zeros(len(mjd), dtype=np.bool_)
@@ -336,7 +336,7 @@ def in_window(mjd: NDArray[np.float64], flag: Int64) -> NDArray[np.bool_]:
 
 
 def _bands(points: Rows) -> NDArray[np.object_]:
-    """Band letters; the survey's prefix (``LSST-u``) is left off."""
+    """Return the band letters without the survey prefix (``LSST-u``)."""
     name = "BAND" if "BAND" in (points.dtype.names or ()) else "FLT"
     if name not in (points.dtype.names or ()):
         raise TableError("the PHOT file has neither a BAND nor a FLT column")

@@ -1,40 +1,40 @@
-"""Tables whose layout is known: PLAsTiCC, MALLORN, typed ZTF supernovae, Pan-STARRS1.
+"""Presets for tables of a known layout: PLAsTiCC, MALLORN, typed ZTF supernovae, Pan-STARRS1.
 
 PLAsTiCC (Kaggle 2018; Zenodo 2539456, unblinded): a table of points with ``passband`` 0-5 and fluxes in FLUXCAL, and a
 table of objects with ``target`` (or ``true_target``), host redshifts and ``mwebv``.
 
 MALLORN (arXiv:2512.04946): LSST-cadence light curves simulated from spectroscopically typed ZTF nuclear transients.
 
-The folder holds ``train_log.csv`` and ``test_log.csv`` (``object_id, Z, EBV, SpecType, split``) and
+The folder has ``train_log.csv`` and ``test_log.csv`` (``object_id, Z, EBV, SpecType, split``) and
 ``split_NN/{train,test}_full_lightcurves.csv.gz`` (``object_id, Time (MJD), Flux, Flux_err, Filter``).
 
 Notable:
 
-- fluxes are in microJy (stated nowhere, but consistent with the median error of an LSST visit) and become nJy here;
+- fluxes are in microJy (undocumented, but consistent with the median error of an LSST visit) and are converted to nJy;
   rows without a flux are dropped;
-- 16 spectroscopic types become five classes (:data:`MALLORN_CLASSES`): the rare ones have too few objects to score;
-- **traps.** The redshift of the labelled objects is exact, that of the unlabelled ones a noisy photometric one (and
-  only they have ``Z_err``): a network trained on the former meets another distribution in the latter, so
-  the unlabelled curves are used for pretraining on photometry alone. Several simulations share one parent object and
-  the parent is not given, so no split can keep siblings together, which flatters every method alike;
-- a labelled object's redshift goes into the metadata and into a column of its own.
+- 16 spectroscopic types become five classes (:data:`MALLORN_CLASSES`), since rare types have too few objects to score;
+- redshifts of labelled objects are exact, those of unlabelled objects photometric (only they have ``Z_err``). Since the
+  distributions differ, the unlabelled light curves are used for pretraining on photometry only;
+- several simulations share one parent object, and the parent is not given, so no split can keep them in one part, and
+  scores of all methods are optimistic;
+- the redshift of a labelled object is stored in the metadata and in a separate column.
 
 ZTF supernovae (light curves of the ALeRCE broker with spectroscopic types): ``objects.csv`` with ``object_id, type``
 and ``photometry.csv[.gz]`` with ``object_id, mjd, band, mag, magerr, upperlimit``. Notable:
 
-- magnitudes are AB of the difference image and come without its sign, so every flux is positive; limits are left out;
-- the times are used as they are (days to three decimals; the 52 s from UTC at the start of an exposure to TAI at its
-  middle are less than that);
-- :data:`ZTF_CLASSES` goes by the name of the type. Types whose light is not that of their namesake (interacting Ibn,
-  Icn and Ia-CSM, Iax, calcium-rich) or that say too little (SN, SN I, two types at once) are left out and counted.
+- magnitudes are AB of the difference image without its sign, so every flux is positive; limits are left out;
+- times are not converted (they have three decimals of a day; the 52 s from UTC at the start of an exposure to TAI at
+  its middle are less than that);
+- :data:`ZTF_CLASSES` uses the name of the type. Types with different light curves than their group (interacting Ibn,
+  Icn and Ia-CSM, Iax, calcium-rich) and ambiguous ones (SN, SN I, two types at once) are left out and counted.
 
 Pan-STARRS1 (Chambers+ 2016, arXiv:1612.05560; Detection table of Flewelling+ 2020, ApJS 251, 7): a CasJobs CSV of
 ``objID, obsTime, filterID, psfFlux, psfFluxErr, infoFlag, psfQfPerfect``. Notable:
 
-- fluxes are Jy on the AB system (zero point 3631 Jy) and are those of the source, not of a difference image;
-- ``obsTime`` is taken as TAI;
-- points whose fit failed or was poor, of saturated stars and of defects (:data:`PS1_BAD`, bits of ``infoFlag``) are
-  left out, as are those with less than 0.9 of the PSF on good pixels; -999 is how the archive says "missing".
+- fluxes are total fluxes of the source in Jy on the AB system (zero point 3631 Jy);
+- ``obsTime`` is treated as TAI;
+- points with a failed or poor fit, of saturated stars and of defects (:data:`PS1_BAD`, bits of ``infoFlag``) are left
+  out, and those with less than 0.9 of the PSF on good pixels; -999 is the archive's missing value.
 """
 
 from collections.abc import Iterator, Mapping
@@ -78,7 +78,7 @@ ZTF_TYPES: Final = {
 }
 ZTF_CLASSES: Final = {kind: name for name, kinds in ZTF_TYPES.items() for kind in kinds} | {"*": ""}
 
-# Targets of the challenge (Kessler+ 2019, PASP 131, 094501) by the names of the ELAsTiCC grouping where it has them.
+# Targets of the challenge (Kessler+ 2019, PASP 131, 094501), with class names of ELAsTiCC if they exist.
 PLASTICC_CLASSES: Final = {
     "90": "Ia",
     "67": "91bg",
@@ -120,7 +120,7 @@ MALLORN_COLUMNS: Final = {
 
 
 def plasticc(source: Path, objects: Path | None, options: TableOptions) -> tuple[TableOptions, Iterator[TableObject]]:
-    """Options and objects of the tables of points in ``source``, labelled by the table ``objects`` where given."""
+    """Return options and objects of the tables of points in ``source``, with labels of the table ``objects``."""
     paths = tables_in(source)
     names = open_source(paths[0]).header
     columns = {"object_id": "object_id", "time": "mjd", "band": "passband", "flux": "flux", "flux_err": "flux_err"}
@@ -130,7 +130,7 @@ def plasticc(source: Path, objects: Path | None, options: TableOptions) -> tuple
 
 
 def only(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return columns of which no other is guessed."""
+    """Return named columns, with guessing of other roles disabled."""
     return {**dict.fromkeys(ROLES, ""), **columns}
 
 
@@ -144,7 +144,7 @@ def _plasticc_objects(path: Path) -> dict[str, About]:
 def mallorn(
     source: Path, part: Literal["train", "test"], options: TableOptions
 ) -> tuple[dict[str, About], Iterator[TableObject]]:
-    """Facts and objects of one part of the challenge's folder; ``test`` is unlabelled."""
+    """Return properties by object id and objects of one part of the challenge's folder; ``test`` is unlabelled."""
     log = source / f"{part}_log.csv"
     if not log.is_file():
         raise TableError(f"{log} is missing")
@@ -159,20 +159,20 @@ def mallorn(
 
 
 def mallorn_classes(about: Mapping[str, About] | None) -> dict[str, str]:
-    """Spectroscopic type to one of the five classes that have enough objects to be scored."""
+    """Return the class of each spectroscopic type that occurs."""
     types = {row.label for row in (about or {}).values() if row.label}
     return {name: MALLORN_CLASSES[mallorn_class(name)] for name in sorted(types)}
 
 
 def ztf_supernovae(source: Path, options: TableOptions) -> Iterator[TableObject]:
-    """Objects of a folder of typed ZTF supernovae."""
+    """Yield the objects of a folder of typed ZTF supernovae."""
     about = read_about(source / "objects.csv", "object_id", {"label": "type"}, {})
     paths = sorted(source.glob("photometry.csv*"))[:1] or [source / "photometry.csv"]
     return read_tables(paths, replace(options, columns=only(ZTF_COLUMNS)), about)
 
 
 def panstarrs(source: Path, options: TableOptions, *, bad_flags: int, min_quality: float) -> Iterator[TableObject]:
-    """Objects of CasJobs tables of Pan-STARRS1 detections."""
+    """Yield the objects of CasJobs tables of Pan-STARRS1 detections."""
     options = replace(
         options,
         columns=only(PS1_COLUMNS),
@@ -189,9 +189,9 @@ MALLORN_CLASSES = MALLORN.names
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mallorn:
-    """Light curves with metadata ``z_final`` and ``mwebv``, and class indices into :data:`CLASSES`.
+    """Light curves with metadata ``z_final`` and ``mwebv``, and class indices into :data:`MALLORN_CLASSES`.
 
-    ``label_N`` is -1 throughout for the unlabelled objects, which carry no metadata.
+    ``label_N`` is -1 for unlabelled objects, which have no metadata.
     """
 
     curves: tuple[LightCurve, ...]
@@ -202,12 +202,12 @@ class Mallorn:
 
 
 def mallorn_class(spectral_type: str) -> int:
-    """Index of the class of a spectroscopic type, such as ``SN Ia-91T-like``.
+    """Return the class index of a spectroscopic type, such as ``SN Ia-91T-like``.
 
     Raises
     ------
     TableError
-        For a type of none of the five classes.
+        If the type is in none of the five classes.
     """
     if spectral_type in ("AGN", "TDE"):
         return MALLORN_CLASSES.index(spectral_type)
@@ -230,7 +230,7 @@ def read_mallorn(folder: Path) -> Mallorn:
 
 
 def read_unlabelled_mallorn(folder: Path, limit: int | None = None) -> Mallorn:
-    """Read the photometry of the unlabelled objects, of the first ``limit`` of them where given."""
+    """Read the photometry of the unlabelled objects, or of the first ``limit`` of them."""
     _, objects = mallorn(folder, "test", TableOptions())
     usable = (replace(item, metadata={}).light_curve() for item in objects if item.usable().any())
     curves = tuple(islice(usable, limit))
@@ -238,7 +238,7 @@ def read_unlabelled_mallorn(folder: Path, limit: int | None = None) -> Mallorn:
 
 
 def to_dataset(objects: Mallorn) -> Dataset:
-    """Return the objects as the training commands see a data file; labels are indices into :data:`CLASSES`."""
+    """Convert to a dataset for training; labels are indices into :data:`MALLORN_CLASSES`."""
     curves = objects.curves
     return Dataset(
         offsets=np.cumsum([0, *(len(curve) for curve in curves)]),

@@ -1,4 +1,4 @@
-"""Objects of tables as :mod:`models.tables` reads them, with labels and metadata from a table of objects."""
+"""Objects of the tables that :mod:`models.tables` reads, with labels and metadata from a table of objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from nightjar_alerts.models.tables.files import Source, is_table, open_source
 
 
 def tables_in(source: Path) -> list[Path]:
-    """Return the tables of ``source``, itself or below it; TableError when there are none."""
+    """Return the tables of ``source``, a file or a folder. Raises TableError if there are none."""
     if not source.exists():
         raise TableError(f"{source} does not exist")
     if source.is_file():
@@ -28,16 +28,16 @@ def tables_in(source: Path) -> list[Path]:
 def read_tables(
     paths: Sequence[Path], options: TableOptions, about: Mapping[str, About] | None = None
 ) -> Iterator[TableObject]:
-    """Yield the objects of all files in turn; no object reaches over two of them.
+    """Yield the objects of all files in turn; all points of an object must be in one file.
 
     Parameters
     ----------
-    about : facts by object, instead of those in the files.
+    about : properties by object id, instead of those in the files.
 
     Raises
     ------
     TableError
-        When a file is damaged or empty, lacks a column, or can be read in two ways.
+        If a file is damaged, empty or ambiguous, or lacks a column.
     """
     for path in paths:
         for item in read_table(path, options):
@@ -49,12 +49,12 @@ def read_tables(
 
 
 def read_about(path: Path, key: str, columns: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, About]:
-    """Return a table of objects by their ids.
+    """Read a table of objects, by id.
 
     Parameters
     ----------
-    key : its column of ids. columns : columns of ``label``, ``redshift`` and ``parent``, where it has them.
-    metadata : its column for each metadata name.
+    key : column of the id. columns : columns of ``label``, ``redshift`` and ``parent``, if it has them.
+    metadata : column of each metadata name.
     """
     source = open_source(path)
     names = list(dict.fromkeys([key, *columns.values(), *metadata.values()]))

@@ -1,11 +1,11 @@
-"""ZTF alert archives (files, tar archives, folders; compressed or not) as difference fluxes of whole light curves.
+"""ZTF alert archives (files, tar archives, folders; optionally compressed) as light curves of difference flux.
 
-Alerts are read and converted by the code that serves them (:mod:`models.alerts`): signs, zero points, times, and which
-row represents an exposure. This module joins alerts and counts what is left out.
+Alerts are read and converted by the code of the service (:mod:`models.alerts`): signs, zero points, times, and the row
+for each exposure. This module joins alerts and counts skipped files.
 
-Notable: an archive is read twice, first for the list of alerts. ``last`` makes a light curve of each object's last
-alert, some 30 days of history; ``all`` joins the alerts of an object, and holds the points of an object until its last
-alert has come by.
+An archive is read twice, first for the list of alerts. ``last`` makes a light curve from the last alert of each object,
+with some 30 days of history; ``all`` joins the alerts of an object, and keeps its points in memory until its last alert
+is read.
 """
 
 import math
@@ -29,28 +29,28 @@ from nightjar_alerts.models.tables import About, TableError, TableObject
 from nightjar_alerts.models.tables.columns import object_column
 
 RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1].observations)}
-"""Order of preference of the lists of observations; those of brokers' packets have the same names."""
-MANY: Final = 1 << 40
+"""Order of preference of the lists of observations, which have the same names in packets of brokers."""
+UNLIMITED: Final = 1 << 40
 LIMITS: Final = ReadLimits(
-    max_record_bytes=MANY,
-    max_document_bytes=MANY,
-    max_decompressed_bytes=MANY,
-    max_expansion=MANY,
-    max_records=MANY,
-    max_observations=MANY,
+    max_record_bytes=UNLIMITED,
+    max_document_bytes=UNLIMITED,
+    max_decompressed_bytes=UNLIMITED,
+    max_expansion=UNLIMITED,
+    max_records=UNLIMITED,
+    max_observations=UNLIMITED,
 )
-"""An archive of one's own is not bounded."""
+"""Local archives have no limits, unlike requests."""
 
 
 class LeftOut(NamedTuple):
-    """Files of an archive that were not read, with the reason for each, by name."""
+    """Skipped files of an archive: names and reasons."""
 
     unreadable: dict[str, str]
     other: dict[str, str]
 
 
 class AlertRow(NamedTuple):
-    """One converted row of an alert: its rank among lists, the survey's name of its filter, why it holds no flux."""
+    """One converted row of an alert, with the rank of its list, its filter, and the reason if it has no flux."""
 
     mjd: float
     filter_name: str
@@ -62,7 +62,7 @@ class AlertRow(NamedTuple):
 
 @dataclass
 class _Open:
-    """Rows of an object so far, by what makes them the same row, and the alerts that are still to come."""
+    """Rows of an object so far, by time, filter and rank, and the number of remaining alerts."""
 
     remaining: int
     rows: dict[tuple[float, str, int], AlertRow] = field(default_factory=dict)
@@ -75,16 +75,16 @@ def read_alerts(
     about: Mapping[str, About] | None = None,
     left_out: LeftOut | None = None,
 ) -> Iterator[TableObject]:
-    """One object for each ``objectId`` of an archive.
+    """Yield one object for each ``objectId`` of an archive.
 
     Parameters
     ----------
-    left_out : collects the files without alerts, and those that are damaged or hold something else than ZTF's alerts.
+    left_out : collects files that are damaged or have no alerts of ZTF.
 
     Raises
     ------
     TableError
-        When there is no alert that can be read.
+        If there is no readable alert.
     """
     counts: Counter[str] = Counter()
     last: dict[str, tuple[float, int]] = {}
@@ -107,7 +107,7 @@ def read_alerts(
 
 
 def alerts_in(source: Path, left_out: LeftOut | None = None) -> Iterator[ArchiveAlert]:
-    """Every alert of a file, a tar or the files and tars below a folder, in the order of their names."""
+    """Yield every alert of a file, a tar archive, or the files and archives of a folder, in order of their names."""
     if not source.exists():
         raise TableError(f"{source} does not exist")
     left_out, count = LeftOut({}, {}) if left_out is None else left_out, 0
@@ -135,7 +135,7 @@ def _why_unreadable(alert: ArchiveAlert | PacketError) -> str:
 
 
 def rows_of(alert: ArchiveAlert) -> Iterator[AlertRow]:
-    """Rows of one alert: forced photometry, its own detection, its history."""
+    """Yield the rows of one alert: forced photometry, its detection, its history."""
     for part in alert.parts:
         usable = np.isfinite(part.rows.flux) & np.isfinite(part.rows.flux_err)
         for index, mjd in enumerate(part.rows.mjd.tolist()):
@@ -149,7 +149,7 @@ def _filter(part: ObservationList, index: int) -> str:
 
 
 def _reason(part: ObservationList, index: int) -> str:
-    """Return why a row holds no flux."""
+    """Return the reason why a row has no flux."""
     values: Mapping[str, Any] = {role: column[index] for role, column in part.columns.items()}
     if "status" in values:
         whole = None not in (values["flux"], values["flux_err"], values["zero_point"])
@@ -160,7 +160,7 @@ def _reason(part: ObservationList, index: int) -> str:
 
 
 def _object(name: str, rows: list[AlertRow], about: About) -> TableObject:
-    """Rows of one exposure become one point: the first with a flux, detected when any of them was."""
+    """Return the object with one point per exposure: the first row with a flux, detected if any row is."""
     rows = sorted(rows, key=lambda row: (row.rank, row.mjd))
     points = photometry.concatenate([row.rows.at(np.array([row.place])) for row in rows])
     detected, spare = _exposures(points)
@@ -182,7 +182,7 @@ def _object(name: str, rows: list[AlertRow], about: About) -> TableObject:
 
 
 def _exposures(points: Photometry) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return detected exposures, and duplicate rows of an exposure; rows are in order of preference."""
+    """Return masks of detected rows, and of duplicate rows of an exposure; rows are in order of preference."""
     detected, spare = points.detected.copy(), np.zeros(len(points), dtype=np.bool_)
     placed = np.flatnonzero(photometry.placed(points))
     if not len(placed):

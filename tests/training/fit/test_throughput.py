@@ -63,5 +63,5 @@ def test_ratios_are_of_paired_rounds() -> None:
 
 
 def test_only_classifiers_are_timed(data: Path) -> None:
-    with pytest.raises(ValueError, match="no recipe of a classifier"):
+    with pytest.raises(ValueError, match="not the recipe of a classifier"):
         throughput(debug_pretraining(), data, 1, print)
