@@ -6,8 +6,8 @@
     result = classifier.classify(mjd=mjd, flux=flux, flux_err=flux_err, band=band)
     results = classifier.classify("supernovae.csv")
 
-The models, the checks of the input, the batching policy and the fields of a result are those of the service. While
-threads run the network, the calling thread prepares further light curves and writes results.
+Models, input validation, batching policy and result fields are those of the service. While worker threads run the
+network, the calling thread prepares further light curves and writes results.
 """
 
 import os
@@ -65,23 +65,23 @@ if TYPE_CHECKING:
     from nightjar_alerts.service.engine.load import LoadedModel
 
 BLOCK: Final = 512
-"""Inputs that are prepared together, and among which batch mates are looked for."""
+"""Number of inputs that are prepared together; batches are made of the inputs of one block."""
 FIRST_BLOCK: Final = 128
-"""Inputs of the first block, so that the network starts soon."""
+"""Number of inputs in the first block, which is smaller so that the network starts early."""
 WARM_UP_SECONDS: Final = 0.25
 
 
 class Classifier:
     """Classifies light curves and alerts in this process. Thread-safe; usable after a fork; can be pickled.
 
-    Models are opened when they are first needed.
+    Models are loaded on first use.
 
     Parameters
     ----------
     model : path of a bundle, or the name of a shipped one (``astro-moe-elasticc``), which then classifies everything.
-        By default the models of the service: the default one, and another for surveys that have their own.
+        By default the models of the service: the default model, and others for surveys that have their own.
     provider : ``cpu`` or ``cuda``; there is no silent fallback.
-    threads : number of inference runs at the same time; default: one per core on a CPU.
+    threads : number of concurrent inference runs; by default one per core on a CPU.
     native : use of the native kernels: ``auto``, ``on`` or ``off``.
 
     Raises
@@ -123,12 +123,12 @@ class Classifier:
             model.forget()
 
     def __repr__(self) -> str:
-        """Return the models of the classifier."""
+        """Return the names and versions of the models."""
         names = ", ".join(f"{m.bundle.manifest.name} {m.bundle.manifest.version}" for m in self._models.values())
         return f"Classifier({names})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the configuration: another process opens the models again."""
+        """Pickle the configuration; another process loads the models again."""
         return _classifier, (self._configuration,)
 
     def __enter__(self) -> Self:
@@ -140,7 +140,7 @@ class Classifier:
         self.close()
 
     def close(self) -> None:
-        """Stop the threads and drop the models. The classifier may be used again, and then opens them again."""
+        """Stop the threads and drop the models. If the classifier is used again, it loads them again."""
         with self._lock:
             executor, self._executor = self._executor, None
         if executor is not None:
@@ -188,14 +188,14 @@ class Classifier:
         embedding : add the network's embedding to each result.
         prior : class shares that the results assume: a name, or weights by class; default: those of the model.
         coverage : of prediction sets, above 0 and below 1.
-        experts : add the experts that the observations chose to each result, where the model has them.
+        experts : add the experts that the router chose for the observations to each result, if the model has experts.
         fields : of the light curve (``mjd``, ``flux``, ``flux_err``, ``band``, ...), or options of the reader of
             tables (:class:`nightjar_alerts.TableOptions`).
 
         Returns
         -------
         One :class:`Result` for one light curve, else :class:`Results` in the order of the input. An invalid light
-        curve among several is ``rejected`` and harms no other.
+        curve among several is ``rejected`` and does not affect the others.
 
         Raises
         ------
@@ -228,7 +228,7 @@ class Classifier:
 
         Parameters
         ----------
-        items : whose elements may be whatever :meth:`classify` accepts.
+        items : elements of any type that :meth:`classify` accepts.
         """
         options = CallOptions(embedding, prior, coverage, experts)
         for results in self.classify_each(read_request(items, {}).inputs, options):
@@ -237,7 +237,7 @@ class Classifier:
     def evolution(
         self, data: Any = None, /, *, prior: RequestedPrior = None, coverage: float | None = None, **fields: Any
     ) -> Evolution:
-        """Classify one object as it was known after each of its detections.
+        """Classify one object after each of its detections, from the observations up to then.
 
         Parameters
         ----------
@@ -246,8 +246,8 @@ class Classifier:
 
         Returns
         -------
-        The classification after each detection; of more than 100 detections a sample, see
-        :func:`nightjar_alerts.models.evolution.history`.
+        The classification after each detection, or after a sample of more than 100 detections (see
+        :func:`nightjar_alerts.models.evolution.history`).
 
         Raises
         ------
@@ -273,7 +273,7 @@ class Classifier:
         return Evolution(evolution_document(steps, documents), provenance, curve)
 
     def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
-        """Yield the results of each input, in order: several where it is a packet of several alerts."""
+        """Yield the results of each input, in order; a packet with several alerts has several results."""
         return _Call(self, options).results(inputs)
 
     def _route(self, curve: LightCurve | None, survey: str, substitute: bool = True) -> "Route[_Model]":
@@ -296,7 +296,7 @@ def _require_onnxruntime() -> None:
 
 
 def _bundles(model: str | Path | None) -> dict[str, Path]:
-    """Return the folder of each model, by the alias under which the service has it."""
+    """Return the folder of each model, by the alias of the model in the service."""
     if model is None:
         return {DEFAULT: DEFAULT_BUNDLE, **SURVEY_BUNDLES}
     manifests = sorted(PRETRAINED.glob(f"*/*/{MANIFEST}"), key=lambda path: version_key(path.parent.name))
@@ -314,7 +314,7 @@ def _classifier(configuration: Mapping[str, Any]) -> Classifier:
 
 _INSTANCES: "WeakSet[Classifier]" = WeakSet()
 _ABANDONED: list[object] = []
-"""Sessions and threads of a parent process: they do not work after a fork, and ending them might hang."""
+"""Sessions and threads of the parent process. They do not work after a fork, and deleting them might hang."""
 
 
 def _after_fork() -> None:
@@ -329,7 +329,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Model:
-    """A bundle, opened when a light curve needs it."""
+    """Bundle whose session is opened on first use."""
 
     def __init__(self, path: Path, provider: "Provider", native: "Native") -> None:
         self._path, self._provider, self._native = path, provider, native
@@ -338,12 +338,12 @@ class _Model:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the session; it is opened again when it is needed."""
+        """Drop the session; the next use opens a new one."""
         self.loaded: LoadedModel | None = None
         self._lock = threading.Lock()
 
     def open(self) -> "LoadedModel":
-        """Return the session, verified and warm."""
+        """Return the verified and warmed-up model; load it on first use."""
         from nightjar_alerts.service.engine.load import load_model
 
         with self._lock:
@@ -352,7 +352,7 @@ class _Model:
             return self.loaded
 
     def predict(self, inputs: Sequence[ModelInput]) -> list[RunResult]:
-        """Run the network. A batch that fails is bisected, so that one light curve never costs its batch mates."""
+        """Run the network. A failed batch is bisected, so that one light curve does not affect the others."""
         try:
             outputs = self.open().graph(self.adapter.assemble(inputs))
             rows = self.adapter.split(outputs, len(inputs))
@@ -365,16 +365,16 @@ class _Model:
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
-    """Place of one result.
+class _PendingResult:
+    """Result of one light curve or alert while it is computed.
 
     Attributes
     ----------
     route : models of the light curve.
-    identity : members of the result that identify it.
-    errors : of an invalid light curve; None for an alert, whose result has no such list.
-    outcome : of the first model.
-    document, provenance : of the result, when it is complete, and of its model.
+    identity : fields of the result that identify the object or alert.
+    errors : errors of an invalid light curve; None for an alert, whose result has no such list.
+    outcome : outcome of the first model.
+    document, provenance : fields of the complete result, and its model.
     """
 
     route: Route[_Model]
@@ -388,29 +388,29 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry(QueueItem):
-    """A light curve that waits for its batch."""
+    """Light curve that waits for its batch."""
 
     input: ModelInput
-    slot: _Slot
+    pending: _PendingResult
 
 
 _Waiting = dict[_Model, list[_Entry]]
 
 
 class _Batch(NamedTuple):
-    """A batch, and its future results."""
+    """Batch and the future of its results."""
 
     entries: Sequence[_Entry]
     future: Future[list[RunResult]]
 
 
 class _Call:
-    """One call: the inputs of a block are prepared while the network runs on those of the block before.
+    """Pipeline of one call: prepares a block of inputs while the network runs on the previous block.
 
     Parameters
     ----------
-    indexed : whether errors point to ``/light_curves/INDEX``.
-    model : classifies every light curve; None: the classifier chooses.
+    indexed : whether error pointers begin with ``/light_curves/INDEX``.
+    model : model for all light curves; None to route each.
     """
 
     def __init__(
@@ -423,47 +423,51 @@ class _Call:
         self._names = ModelNames()
 
     def results(self, inputs: Iterable[Input]) -> Iterator[list[Result]]:
-        """Yield the results of each input, in order. Raises PriorError, for the default model before the first."""
+        """Yield the results of each input, in order. Raises PriorError, for the default model before any result."""
         self._serializer(self._model or self._classifier._default, None)
-        remaining, blocks = iter(inputs), deque[list[list[_Slot]]]()
+        remaining, blocks = iter(inputs), deque[list[list[_PendingResult]]]()
         try:
             while (block := list(islice(remaining, BLOCK if self._read else FIRST_BLOCK))) or self._running:
                 before = len(self._running)
                 if block:
                     blocks.append(self._prepare(block))
                 self._collect(before)
-                while blocks and all(slot.document is not None for slots in blocks[0] for slot in slots):
-                    for slots in blocks.popleft():
-                        yield [self._result(slot) for slot in slots]
+                while blocks and all(
+                    pending.document is not None for pending_results in blocks[0] for pending in pending_results
+                ):
+                    for pending_results in blocks.popleft():
+                        yield [self._result(pending) for pending in pending_results]
         finally:
             for batch in self._running:
                 batch.future.cancel()
 
-    def _prepare(self, block: Sequence[Input]) -> list[list[_Slot]]:
+    def _prepare(self, block: Sequence[Input]) -> list[list[_PendingResult]]:
         """Decode, route and featurise inputs, and start their batches."""
         start = self._read if self._indexed else None
         self._read += len(block)
         waiting: _Waiting = {}
-        places = [[self._place(read, waiting) for read in reads] for reads in read_inputs(block, start)]
-        self._write([slot for slots in places for slot in slots if slot.outcome is not None])
+        results = [[self._start_result(read, waiting) for read in reads] for reads in read_inputs(block, start)]
+        self._write(
+            [pending for pending_results in results for pending in pending_results if pending.outcome is not None]
+        )
         self._submit(waiting)
-        return places
+        return results
 
-    def _place(self, read: Read, waiting: _Waiting) -> _Slot:
-        """Return the place of a result, with the outcome of what no network sees."""
+    def _start_result(self, read: Read, waiting: _Waiting) -> _PendingResult:
+        """Route and featurise an input; its outcome is set if no network can classify it."""
         (item, survey), curve = item_of(read), curve_of(read)
         chosen = self._classifier._route(curve, survey) if self._model is None else Route(self._model)
-        slot = _Slot(chosen, identity_of(read), curve, errors_of(read))
+        pending = _PendingResult(chosen, identity_of(read), curve, errors_of(read))
         if chosen.outside:
-            slot.outcome = skipped_outcome(Skipped("abstained", OUTSIDE_DOMAIN, chosen.outside))
+            pending.outcome = skipped_outcome(Skipped("abstained", OUTSIDE_DOMAIN, chosen.outside))
         elif isinstance(item, LightCurve):
-            slot.outcome = _featurise(slot, item, chosen.model, waiting)
+            pending.outcome = _featurise(pending, item, chosen.model, waiting)
         else:
-            slot.outcome = skipped_outcome(item)
-        return slot
+            pending.outcome = skipped_outcome(item)
+        return pending
 
     def _submit(self, waiting: _Waiting) -> None:
-        """Divide light curves into batches of similar length, and let the threads run them."""
+        """Divide light curves into batches of similar length and submit them to the threads."""
         pool, threads = self._classifier._pool(), self._classifier._threads
         for model, entries in waiting.items():
             cost, limits = model.open().cost, self._classifier._limits.shared(len(entries), threads)
@@ -474,28 +478,28 @@ class _Call:
                 self._running.append(_Batch(batch, pool.submit(model.predict, [entry.input for entry in batch])))
 
     def _collect(self, count: int) -> None:
-        """Wait for the first ``count`` batches; write results, or send light curves on to the model of types."""
+        """Wait for the first ``count`` batches; write results, or pass light curves to the model of subtypes."""
         waiting: _Waiting = {}
-        done: list[_Slot] = []
+        done: list[_PendingResult] = []
         for _ in range(count):
             entries, future = self._running.popleft()
             for entry, result in zip(entries, future.result(), strict=True):
-                slot, subtypes = entry.slot, entry.slot.route.subtypes
-                assert slot.curve is not None
-                outcome = outcome_of(entry.input, slot.curve, result)
-                if slot.outcome is not None:
-                    slot.outcome = replace(slot.outcome, subtype=outcome)
+                pending, subtypes = entry.pending, entry.pending.route.subtypes
+                assert pending.curve is not None
+                outcome = outcome_of(entry.input, pending.curve, result)
+                if pending.outcome is not None:
+                    pending.outcome = replace(pending.outcome, subtype=outcome)
                 else:
-                    slot.outcome = outcome
+                    pending.outcome = outcome
                     probabilities = None if outcome.prediction is None else outcome.prediction.outputs["probabilities"]
                     if (
                         subtypes is not None
                         and probabilities is not None
-                        and may_be_supernova(probabilities, slot.route.model.bundle.manifest.classes)
-                        and _featurise(slot, slot.curve, subtypes, waiting) is None
+                        and may_be_supernova(probabilities, pending.route.model.bundle.manifest.classes)
+                        and _featurise(pending, pending.curve, subtypes, waiting) is None
                     ):
                         continue
-                done.append(slot)
+                done.append(pending)
         self._write(done)
         self._submit(waiting)
 
@@ -505,35 +509,35 @@ class _Call:
             self._serializers[model, subtypes] = serializer_of(model.bundle, self._options.prior, bundle)
         return self._serializers[model, subtypes]
 
-    def _write(self, slots: Sequence[_Slot]) -> None:
-        """Write results, those of the same models together."""
-        groups: dict[tuple[_Model, _Model | None], list[_Slot]] = {}
-        for slot in slots:
-            groups.setdefault((slot.route.model, slot.route.subtypes), []).append(slot)
+    def _write(self, pending_results: Sequence[_PendingResult]) -> None:
+        """Write results, grouped by their models."""
+        groups: dict[tuple[_Model, _Model | None], list[_PendingResult]] = {}
+        for pending in pending_results:
+            groups.setdefault((pending.route.model, pending.route.subtypes), []).append(pending)
         for models, group in groups.items():
             serializer = self._serializer(*models)
             documents = serializer.results(
-                [slot.outcome for slot in group if slot.outcome is not None],
-                [slot.identity for slot in group],
-                [slot.errors for slot in group],
+                [pending.outcome for pending in group if pending.outcome is not None],
+                [pending.identity for pending in group],
+                [pending.errors for pending in group],
                 self._options.embedding,
                 self._options.coverage,
                 self._options.experts,
             )
-            for slot, document in zip(group, documents, strict=True):
-                slot.document, slot.provenance = document, serializer.provenance
+            for pending, document in zip(group, documents, strict=True):
+                pending.document, pending.provenance = document, serializer.provenance
 
-    def _result(self, slot: _Slot) -> Result:
-        assert slot.document is not None
-        assert slot.provenance is not None
-        return self._names(Result(slot.document, slot.provenance, slot.curve))
+    def _result(self, pending: _PendingResult) -> Result:
+        assert pending.document is not None
+        assert pending.provenance is not None
+        return self._names(Result(pending.document, pending.provenance, pending.curve))
 
 
-def _featurise(slot: _Slot, curve: LightCurve, model: _Model, waiting: _Waiting) -> Outcome | None:
-    """Let a light curve wait for its batch; return the outcome of one that the network cannot see."""
+def _featurise(pending: _PendingResult, curve: LightCurve, model: _Model, waiting: _Waiting) -> Outcome | None:
+    """Queue a light curve for its batch; return the outcome if the network cannot classify it."""
     try:
         model_input = model.adapter.prepare(curve)
     except LightCurveError as error:  # valid, but not for this network
         return Outcome("abstained", reason=error.reason, detail=str(error))
-    waiting.setdefault(model, []).append(_Entry(len(model_input), 0.0, None, model_input, slot))
+    waiting.setdefault(model, []).append(_Entry(len(model_input), 0.0, None, model_input, pending))
     return None

@@ -1,8 +1,8 @@
-"""``nightjar classify FILE...``: files of light curves and alerts to a table, a file or pictures.
+"""The command ``nightjar classify FILE...``, which classifies files of light curves and alerts.
 
 Files are read one after the other, and their light curves and alerts are classified in this process or by a service
-(``--url``). A file that cannot be read is reported and ends nothing. With ``--output``, results are collected in
-``OUTPUT.partial`` until the run is complete, so that an interrupted run can be resumed.
+(``--url``). A file that cannot be read is reported and does not end the run. With ``--output``, results are collected
+in ``OUTPUT.partial`` until the run is complete, so that an interrupted run can be resumed.
 """
 
 import argparse
@@ -28,26 +28,27 @@ from nightjar_alerts.partial import PartialRun
 from nightjar_alerts.results import Result, summary_of
 
 CHUNK: Final = 256
-"""Results after which outputs are written and progress is shown."""
+"""Number of inputs after which outputs are flushed and progress is updated."""
 SHOWN: Final = 10
-"""Files that the closing lines name."""
+"""Maximum number of files that the summary lists."""
 USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 ENVIRONMENT: Final = {"url": "NIGHTJAR_URL", "api_key": "NIGHTJAR_API_KEY", "timeout": "NIGHTJAR_TIMEOUT"}
-"""Environment variables that stand for options; so does NIGHTJAR_API_KEY_FILE, the path of a file with the key."""
+"""Environment variables with the defaults of options; NAME_FILE is the path of a file with the value, such as
+NIGHTJAR_API_KEY_FILE."""
 
 
 class UsageError(Exception):
-    """Options that do not fit each other, or files that do not exist."""
+    """Invalid or inconsistent options."""
 
 
 class Engine(Protocol):
-    """What classifies: a :class:`nightjar_alerts.Classifier` or a :class:`nightjar_alerts.Client`."""
+    """Interface shared by :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client`."""
 
     def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
         """Yield the results of each input."""
 
     def close(self) -> None:
-        """Free its threads or connections."""
+        """Close threads or connections."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -144,7 +145,7 @@ _HELP: Final = {
     "object_metadata": "table of metadata such as redshifts with one row per object, joined by the name of the object",
     "survey": "survey of the photometry, such as ztf",
 }
-"""Description of each option of the reader of tables."""
+"""Help text of each table option."""
 
 
 def _add_table_options(group: Any) -> None:
@@ -165,7 +166,7 @@ def _add_table_options(group: Any) -> None:
 
 
 _NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {"bad_flags": int, "minimum": float}
-"""Type of the values of options that are no text."""
+"""Type of the values of options with numeric values."""
 
 
 def _number(option: str, name: str, text: str, kind: type[int] | type[float]) -> float:
@@ -286,9 +287,9 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace) -> "PartialRun 
 
 @contextmanager
 def _standard_input() -> Iterator[Path]:
-    """Return a file with what standard input holds."""
+    """Yield the path of a file with the content of standard input."""
     data = sys.stdin.buffer.read()
-    with suppress(EOFError, OSError, zlib.error):  # what is damaged is reported when it is read
+    with suppress(EOFError, OSError, zlib.error):  # damage is reported when the file is read
         data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
     suffix = next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), "")
     with TemporaryDirectory() as folder:
@@ -319,17 +320,17 @@ def _engine(options: argparse.Namespace) -> Iterator[Engine]:
 
 @dataclass(slots=True)
 class Report:
-    """What became of the inputs.
+    """Summary of a run.
 
     Attributes
     ----------
-    inputs : read so far, those that could not be read included.
-    counts : results by status and reason.
-    unread : number of files, or parts of one, that could not be read; ``shown`` has the first of them with the reason.
+    inputs : number of inputs so far, including unreadable ones.
+    counts : number of results by status and reason.
+    unread : number of files, or parts of files, that could not be read; ``shown`` has the first ones and reasons.
     others : number of files of another kind; ``other_names`` has the first of them.
-    empty : folders without a file.
-    warnings : number of light curves with a warning, the text and the name of the first, by reason.
-    other_filters : observations that the model could not use, by filter.
+    empty : folders without files.
+    warnings : number of light curves with a warning, text and name of the first one, by reason.
+    other_filters : number of observations that the model could not use, by filter.
     """
 
     inputs: int = 0
@@ -343,7 +344,7 @@ class Report:
     other_filters: Counter[str] = field(default_factory=Counter)
 
     def add_results(self, name: str, results: Sequence[Result]) -> None:
-        """Count the results of an input; ``name`` stands for objects without a name."""
+        """Count the results of an input; ``name`` is used for objects without an id."""
         self.counts.update((result.status, result.reason) for result in results)
         for result in results:
             self.other_filters.update(result.other_filters)
@@ -372,7 +373,7 @@ class Report:
         return exit_status(self.read, self.counts.total() - self.read + self.unread, self.others)
 
     def lines(self) -> list[str]:
-        """Return the closing lines: results by status and reason, and what was not read and why."""
+        """Return the lines of the summary: results by status and reason, warnings, and unread files with reasons."""
         total = self.counts.total()
         lines = [f"{total:,} light curve{'' if total == 1 else 's'}: {summary_of(self.counts)}"]
         for count, detail, name in self.warnings.values():
@@ -395,7 +396,7 @@ class Report:
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"counts": counts}
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Take over a report of an interrupted run."""
+        """Restore the report of an interrupted run."""
         for name, value in values.items():
             setattr(self, name, value)
         self.other_filters = Counter(self.other_filters)
@@ -405,13 +406,13 @@ class Report:
 
 
 class Output(Protocol):
-    """Something that takes results as they come."""
+    """Destination of results."""
 
     def add(self, named: Named, results: Sequence[Result]) -> None:
-        """Take the results of one input."""
+        """Add the results of one input."""
 
     def flush(self) -> None:
-        """Write what was added."""
+        """Write the added results."""
 
 
 def _classify(
@@ -457,7 +458,7 @@ def _classify(
 
 
 class _Reader:
-    """Reads files one after the other, and knows how far it is."""
+    """Reads files one after the other and reports the progress."""
 
     def __init__(self, files: Sequence[File], options: TableOptions, progress: "_Progress", quiet: bool) -> None:
         self._files, self._options, self._quiet = files, options, quiet
@@ -470,7 +471,7 @@ class _Reader:
 
         Parameters
         ----------
-        skip : inputs at the beginning that an interrupted run has classified.
+        skip : number of inputs at the beginning that an interrupted run has already classified.
         """
         read = 0
         for file in self._files:
@@ -498,7 +499,7 @@ class _Reader:
 
 
 class _Progress:
-    """Progress bar on standard error, if that is a terminal: share of the bytes of all files, rate and time left."""
+    """Progress bar on standard error, if it is a terminal: fraction of the bytes of all files, rate and time left."""
 
     def __init__(self, files: Sequence[File], quiet: bool) -> None:
         self._sizes = {file.path: float(file.path.stat().st_size or 1) for file in files}
@@ -522,7 +523,7 @@ class _Progress:
             self._bar.close()
 
     def advance(self, path: Path, share: float) -> None:
-        """Count a share of a file as read."""
+        """Count a fraction of a file as read."""
         self._done[path] = min(self._sizes[path], self._done[path] + share * self._sizes[path])
 
     def finish(self, path: Path) -> None:
@@ -530,7 +531,7 @@ class _Progress:
         self._done[path] = self._sizes[path]
 
     def update(self, results: int, skipped: int) -> None:
-        """Show how much is done."""
+        """Update the bar."""
         if self._bar is None:
             return
         rate = results / max(1e-3, self._bar.format_dict["elapsed"])
@@ -547,7 +548,7 @@ class _Progress:
 
 
 class _Printer:
-    """Table for people on standard output."""
+    """Human-readable table on standard output."""
 
     _WIDTHS: Final = (24, 16, 6)
 
@@ -563,7 +564,7 @@ class _Printer:
             print(self._row(named.name, result))
 
     def flush(self) -> None:
-        """Show what was printed, and end the table before the closing lines."""
+        """Flush standard output."""
         sys.stdout.flush()
 
     def _row(self, name: str, result: Result) -> str:
@@ -589,7 +590,7 @@ def _fit(text: str, width: int) -> str:
 
 
 class _Pictures:
-    """A picture per result in a folder, named as the object."""
+    """Writes a picture per result, named after the object, into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -604,4 +605,4 @@ class _Pictures:
             (self._folder / f"{name[:100]}{number}.svg").write_text(result.to_svg(), encoding="utf-8")
 
     def flush(self) -> None:
-        """Do nothing: pictures are written at once."""
+        """Do nothing: pictures are written immediately."""

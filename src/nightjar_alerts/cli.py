@@ -1,4 +1,4 @@
-"""The command ``nightjar``: ``classify`` needs the base install and onnxruntime, every other command the web stack."""
+"""The command ``nightjar``. ``classify`` needs the base install and onnxruntime, all other commands the web stack."""
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 SAMPLES: Final = Path(__file__).resolve().parent / "service" / "samples"
-"""Alert packets that are shipped with the package."""
+"""Alert packets shipped with the package."""
 SERVER_PACKAGES: Final = ("fastapi", "onnxruntime", "pydantic_settings")
 USAGE: Final = """usage: nightjar {classify,serve,worker,replay,dead-letters,check,demo,settings} ...
 

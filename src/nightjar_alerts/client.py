@@ -1,4 +1,4 @@
-"""Clients of a running service, with the methods and the results of :class:`nightjar_alerts.Classifier`.
+"""Clients of a running service, with the methods and results of :class:`nightjar_alerts.Classifier`.
 
     from nightjar_alerts import Client
 
@@ -7,9 +7,9 @@
         for result in client.stream(light_curves):
             ...
 
-:class:`AsyncClient` has the same methods as coroutines. Inputs are sent in batches over several connections, and only
-so many are in memory as are on their way. A request is sent again after a lost connection, and after 429, 502 and 503,
-as late as ``Retry-After`` says. httpx is needed: ``pip install 'nightjar-alerts[client]'``.
+:class:`AsyncClient` has the same methods as coroutines. Inputs are sent in batches over several connections; only
+batches in flight are in memory. Requests are retried after connection errors and after status 429, 502 and 503,
+respecting ``Retry-After``. Requires httpx: ``pip install 'nightjar-alerts[client]'``.
 """
 
 import asyncio
@@ -73,20 +73,20 @@ from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 
 BATCH_ITEMS: Final = 64
 BATCH_BYTES: Final = 2 << 20
-"""Largest batch: light curves or packets, and bytes."""
+"""Maximum size of a batch: number of light curves or packets, and bytes."""
 RETRIED_STATUSES: Final = frozenset({429, 502, 503})
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 30.0
 LONGEST_WAIT_SECONDS: Final = 300.0
-"""A request that the service wants later, by ``Retry-After``, is not sent again."""
+"""Maximum ``Retry-After``; requests that the service asks to send later are not retried."""
 BYTES_PER_POINT: Final = 20
 
 
 class ClientError(Exception):
-    """The service does not answer, or answered with an error.
+    """The service did not respond, or responded with an error.
 
     Attributes
     ----------
-    status : HTTP status; None without a reply.
+    status : HTTP status; None without a response.
     errors : invalid values of the request, each with ``pointer``, ``reason`` and ``detail``.
     """
 
@@ -114,7 +114,7 @@ class _Options(CallOptions):
         return seconds
 
     def members(self) -> dict[str, Any]:
-        """Return the options that are not the defaults, as the service takes them."""
+        """Return the options of the request body that differ from the defaults."""
         remaining = self.remaining()
         members = {
             "embedding": self.embedding or None,
@@ -128,12 +128,12 @@ class _Options(CallOptions):
 
 T = TypeVar("T")
 Exchange = Generator[httpx.Request | float, Any, T]
-"""Requests to send, each answered by the response or the error of the connection, and seconds to wait; returns T."""
+"""Generator of requests to send, each followed by the response or connection error, or seconds to wait; returns T."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchanges:
-    """Batches of inputs to requests, and responses to results; carries out no request itself."""
+    """Converts batches of inputs to requests and responses to results, without I/O."""
 
     http: httpx.Client | httpx.AsyncClient
     url: str
@@ -158,7 +158,7 @@ class _Exchanges:
 
         Parameters
         ----------
-        start : index of the first input in its list; None if errors point into each light curve.
+        start : index of the first input in its list; None if error pointers are relative to each light curve.
         """
         results: list[list[Result]] = []
         for group in _groups(decode_inputs(inputs, start)):
@@ -173,14 +173,14 @@ class _Exchanges:
         except ClientError as error:
             if error.status != 413 or len(group) == 1:
                 raise
-        middle = len(group) // 2  # too much for this service
+        middle = len(group) // 2  # the body was too large for this service
         first_half = yield from self._group(group[:middle], options)
         return first_half + (yield from self._group(group[middle:], options))
 
     def _light_curves(self, reads: Sequence[Any], options: _Options) -> Exchange[list[list[Result]]]:
         bodies = [_body(each) for each in reads]
 
-        def content() -> tuple[bytes, str]:  # anew for each try: the deadline comes closer
+        def content() -> tuple[bytes, str]:  # called for each attempt, because the remaining time changes
             return msgspec.msgpack.encode({"light_curves": bodies, "options": options.members()}), _MSGPACK
 
         reply = yield from self._exchange("/v1/classify", content, options)
@@ -191,7 +191,7 @@ class _Exchanges:
 
     def _packet(self, packet: bytes, options: _Options) -> Exchange[list[list[Result]]]:
         reply = yield from self._exchange("/v1/alerts", lambda: (packet, _BINARY), options, in_query=True)
-        curves = cache(lambda: list(map(curve_of, read_packet(packet))))  # decoded when the first is looked at
+        curves = cache(lambda: list(map(curve_of, read_packet(packet))))  # decoded on first access
         return [
             [
                 Result(document, document.get("model") or reply["model"], partial(_item, curves, index))
@@ -213,7 +213,7 @@ class _Exchanges:
         options: _Options,
         in_query: bool = False,
     ) -> Exchange[dict[str, Any]]:
-        """Send a request until there is a reply that is worth no other try; return its JSON."""
+        """Send a request, retrying as configured; return the JSON of the response."""
         note = ""
         for attempt in range(self.retries + 1):
             remaining = options.remaining()
@@ -252,7 +252,7 @@ def _text(value: object) -> str:
 
 
 def _pause(response: object, attempt: int) -> float:
-    """Return the seconds before the next try: those of ``Retry-After``, or more with every try."""
+    """Return the seconds before the next attempt: ``Retry-After``, or else exponential backoff."""
     backoff: float = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**attempt) * random.uniform(0.5, 1.0)
     if not isinstance(response, httpx.Response):
         return backoff
@@ -268,7 +268,7 @@ def _pause(response: object, attempt: int) -> float:
 
 
 def _reply(response: httpx.Response, url: str, note: str = "") -> dict[str, Any]:
-    """Return the JSON of a reply. Raises ClientError or PriorError for a problem."""
+    """Return the JSON of a response. Raises ClientError or PriorError for an error response."""
     try:
         document: dict[str, Any] = orjson.loads(response.content)
     except orjson.JSONDecodeError:
@@ -290,12 +290,12 @@ def _reply(response: httpx.Response, url: str, note: str = "") -> dict[str, Any]
 
 
 def _item(curves: Callable[[], Sequence[LightCurve | None]], index: int) -> LightCurve | None:
-    """Return the light curve of an alert; None where only the service could read it."""
+    """Return the light curve of an alert; None if only the service could read it."""
     return curves()[index] if index < len(curves()) else None
 
 
 def _document(each: Read, received: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a light curve or alert, with what reading it showed, which the service did not see."""
+    """Return the result of a light curve or alert, with the counts of its local decoding."""
     item, _ = item_of(each)
     if not isinstance(item, LightCurve):
         return failure_document(skipped_outcome(item), identity_of(each), errors_of(each))
@@ -315,7 +315,7 @@ def _document(each: Read, received: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(reads: Sequence[Read | bytes]) -> Iterator[list[Read | bytes]]:
-    """Divide light curves into groups for one request; each packet is alone."""
+    """Divide light curves into groups for one request each; each packet is a group of its own."""
     group: list[Read | bytes] = []
     size = 0
     for each in reads:
@@ -331,7 +331,7 @@ def _groups(reads: Sequence[Read | bytes]) -> Iterator[list[Read | bytes]]:
 
 
 def _body(each: Read) -> dict[str, Any]:
-    """Return the body of a light curve; an empty one, which the service rejects and counts, of what has none."""
+    """Return the body of a light curve, or an empty one, which the service rejects and counts, if there is none."""
     curve = curve_of(each)
     if curve is None:
         return {}
@@ -359,7 +359,7 @@ StreamT = TypeVar("StreamT")
 
 
 class _Base(ABC, Generic[EvolutionT, StreamT]):
-    """What the clients share: everything but waiting."""
+    """Base class of the clients, without I/O."""
 
     def __init__(
         self,
@@ -384,19 +384,19 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
     @abstractmethod
     def _open(self, **settings: Any) -> httpx.Client | httpx.AsyncClient:
-        """Return a client of httpx."""
+        """Return an httpx client."""
 
     @abstractmethod
     def _run(self, exchange: Exchange[Any]) -> Any:
-        """Carry out an exchange."""
+        """Send the requests of an exchange and return its result."""
 
     @abstractmethod
     def _classify(self, request: Request, options: _Options) -> Any:
-        """Classify what a call asks for."""
+        """Classify the inputs of a call."""
 
     @abstractmethod
     def _stream(self, items: Any, options: _Options, indexed: bool = False) -> StreamT:
-        """Classify inputs as they come."""
+        """Classify inputs as an iterator yields them."""
 
     def __repr__(self) -> str:
         """Return the address of the service."""
@@ -418,14 +418,14 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
         Parameters
         ----------
-        deadline : seconds after which a result is worthless, all tries included.
+        deadline : seconds until a result is needed, including retries.
 
         Raises
         ------
         ClientError
-            If the service does not answer, or answers with an error; :class:`DeadlineExceeded` after the deadline.
+            If the service does not respond or responds with an error; :class:`DeadlineExceeded` after the deadline.
         LightCurveError, PriorError, TableError
-            As the classifier does.
+            As in the classifier.
         """
         request = read_request(data, fields)
         options = _options(
@@ -479,9 +479,9 @@ class Client(_Base[Evolution, Iterator[Result]]):
     url : address of the service, with its path prefix if it has one.
     api_key : sent as ``X-API-Key``.
     model : name of the model that classifies everything; by default the service chooses.
-    timeout : seconds to wait for a reply.
-    retries : tries after the first one that fails.
-    connections : requests at the same time.
+    timeout : seconds to wait for a response.
+    retries : maximum number of retries of a request.
+    connections : maximum number of concurrent requests.
     """
 
     def _open(self, **settings: Any) -> httpx.Client:
@@ -501,7 +501,7 @@ class Client(_Base[Evolution, Iterator[Result]]):
         self._http.close()
 
     def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
-        """Yield the results of each input, in order: several where it is a packet of several alerts."""
+        """Yield the results of each input, in order; a packet with several alerts has several results."""
         return self._each(inputs, _Options(options.embedding, options.prior, options.coverage, options.experts))
 
     def _each(self, inputs: Iterable[Input], options: _Options, indexed: bool = False) -> Iterator[list[Result]]:
@@ -533,7 +533,7 @@ class Client(_Base[Evolution, Iterator[Result]]):
             yield from results
 
     def _run(self, exchange: Exchange[Any]) -> Any:
-        """Carry out an exchange."""
+        """Send the requests of an exchange and return its result."""
         answer: object = None
         while True:
             try:
@@ -550,7 +550,7 @@ class Client(_Base[Evolution, Iterator[Result]]):
 
 
 class AsyncClient(_Base[Awaitable[Evolution], AsyncIterator[Result]]):
-    """Client of a running service for asyncio; see :class:`Client`, whose methods are coroutines here."""
+    """Asyncio client of a running service, with the methods of :class:`Client` as coroutines."""
 
     def _open(self, **settings: Any) -> httpx.AsyncClient:
         self._http = httpx.AsyncClient(**settings)
@@ -597,7 +597,7 @@ class AsyncClient(_Base[Awaitable[Evolution], AsyncIterator[Result]]):
             await inputs.aclose()
 
     async def _run(self, exchange: Exchange[Any]) -> Any:
-        """Carry out an exchange."""
+        """Send the requests of an exchange and return its result."""
         answer: object = None
         while True:
             try:
@@ -620,7 +620,7 @@ async def _aiter(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[An
 
 
 async def _take(items: AsyncIterator[Any], count: int) -> list[Input]:
-    """Return the next inputs, at least so many if there are as many."""
+    """Return the next inputs, at least ``count`` if there are enough."""
     taken: list[Input] = []
     async for item in items:
         taken += flatten([item])

@@ -1,4 +1,4 @@
-"""What :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client` accept, as a sequence of inputs.
+"""Inputs of :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client`. Accepted are
 
 - a dictionary like the body of ``/v1/classify``, or the same as keyword arguments; columns may be lists or arrays;
 - a :class:`nightjar_alerts.LightCurve`;
@@ -6,6 +6,8 @@
 - a table: ``pandas.DataFrame`` (also of nested_pandas), ``pyarrow.Table``, ``astropy.table.Table``;
 - the path of a file or folder of any of these;
 - a list of any of these.
+
+:func:`read_request` converts them to a sequence of inputs.
 """
 
 import json
@@ -48,15 +50,15 @@ from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
 from nightjar_alerts.service.lightcurves.validation import table_light_curve, validate_light_curves
 
 MAX_POINTS: Final = 1_000_000
-"""Observations in one light curve; the network sees the newest of them (``truncated``)."""
+"""Maximum number of observations in one light curve; the network sees the newest of them (``truncated``)."""
 TABLE_SUFFIXES: Final = (
     ".csv", ".tsv", ".dat", ".txt", ".ecsv", ".fits", ".fit", ".fits.gz", ".vot", ".votable", ".xml", ".parquet", ".pq",
     ".csv.gz",
 )  # fmt: skip
-"""Names of files that hold tables."""
+"""Suffixes of table files."""
 HEAD_BYTES: Final = 4096
 MAX_JSON_BYTES: Final = 1 << 20
-"""Beginning of a file that is looked at to decide what it holds."""
+"""Number of bytes at the beginning of a JSON file that are read to recognise its content."""
 _COLUMNS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "band")
 _TABLE_NAMES: Final = frozenset(
     {"mjd", "jd", "hjd", "bjd", "time", "date", "flux", "mag", "magnitude", "magpsf", "band", "filter"}
@@ -67,7 +69,7 @@ Body = Mapping[str, Any]
 Read = LightCurve | InvalidLightCurve | Packet | PacketError
 """A light curve or its errors, an alert or its error."""
 Input = LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Body
-"""A light curve or its errors, an alert or its error, a packet that is not read yet, or a body not yet decoded."""
+"""A light curve or its errors, an alert or its error, an undecoded packet, or an undecoded body."""
 
 
 class Request(NamedTuple):
@@ -75,10 +77,10 @@ class Request(NamedTuple):
 
     Attributes
     ----------
-    single : whether the caller gave one light curve and gets one result.
-    indexed : whether it is a list, so that errors point to ``/light_curves/INDEX`` as in a body of several.
-    options : those that a body named.
-    notes : how tables were read and what was left out of them, in sentences; complete when the inputs have been read.
+    single : whether the caller passed one light curve and gets one result.
+    indexed : whether it is a list, so that error pointers begin with ``/light_curves/INDEX``.
+    options : options in the body.
+    notes : sentences on how tables were read and what was left out; complete after the inputs have been read.
     """
 
     inputs: Iterable[Input]
@@ -89,17 +91,17 @@ class Request(NamedTuple):
 
 
 def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
-    """Return the inputs in the argument of ``classify``.
+    """Return the inputs in the arguments of ``classify``.
 
     Parameters
     ----------
-    fields : of a light curve if there is no ``data``; options of the reader (:class:`TableOptions`) if it is a table
-        or a path.
+    fields : fields of a light curve if ``data`` is None; table options (:class:`TableOptions`) if it is a table or a
+        path.
 
     Raises
     ------
     TypeError
-        For data of another type, and for keyword arguments that do not go with it.
+        For data of another type, and for keyword arguments that do not apply to it.
     TableError
         For a table that cannot be read.
     """
@@ -153,7 +155,7 @@ _NUMBERS_IN_LISTS: Final = frozenset({float, int, np.float64, np.float32, type(N
 
 
 def _without_units(body: Body) -> Body | InvalidLightCurve:
-    """Return a body whose quantities and times are numbers in the units of the fields, and masked values missing."""
+    """Convert quantities and times of a body to numbers in the units of the fields, and masked values to None."""
     changed: dict[str, Any] = {}
     for name in (*_UNITS, "band"):
         value = body.get(name)
@@ -168,11 +170,11 @@ def _without_units(body: Body) -> Body | InvalidLightCurve:
         elif name in _UNITS and (hasattr(first, "unit") or getattr(value, "unit", None) is not None):
             value = value if first is None else type(first)(value)
             unit = body.get("flux_unit", "nJy") if name.startswith("flux") else _UNITS[name]
-            quantity: Any = getattr(value, "quantity", value)  # a column of a table has one
+            quantity: Any = getattr(value, "quantity", value)  # astropy's table columns have this attribute
             try:
                 is_ab = name == "mag" and str(quantity.unit) == "mag(AB)"
                 changed[name] = np.asarray(quantity.value if is_ab else quantity.to_value(unit))
-            except Exception:  # of astropy, which is not imported here
+            except Exception:  # astropy's UnitConversionError; astropy is not imported here
                 stated = str(quantity.unit) or "dimensionless"
                 detail = f"the unit is {stated}, which is not converted to {unit}"
                 error = FieldError(pointer=f"/{name}", reason="wrong_unit", detail=detail)
@@ -189,10 +191,10 @@ class CallOptions:
 
     Attributes
     ----------
-    embedding : whether results have the network's embedding.
+    embedding : whether results include the network's embedding.
     prior : class shares that the results assume, a name or weights by class.
-    coverage : of the prediction sets, above 0 and below 1.
-    experts : whether results have the experts that the observations chose.
+    coverage : coverage of the prediction sets, above 0 and below 1.
+    experts : whether results include the experts chosen for the observations.
     """
 
     embedding: bool = False
@@ -211,14 +213,14 @@ class CallOptions:
 
     @classmethod
     def of(cls, named: Mapping[str, Any], **default: Any) -> "CallOptions":
-        """Return the options of a body, and those of the call where the body names none."""
+        """Return the options of a body, with those of the call as defaults."""
         if unknown := set(named) - {each.name for each in fields(cls)}:
             raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
         return cls(**(default | dict(named)))
 
 
 def item_of(read: Read) -> tuple[Item, str]:
-    """Return what a model takes, or why none does, and the survey that chooses the model."""
+    """Return the item for a model, or why it is skipped, and the survey for routing."""
     if isinstance(read, PacketError):
         return Skipped("rejected", read.reason, read.detail), read.survey or "unknown"
     if isinstance(read, Packet):
@@ -227,12 +229,12 @@ def item_of(read: Read) -> tuple[Item, str]:
 
 
 def curve_of(read: Read) -> LightCurve | None:
-    """Return the light curve, None if there is none."""
+    """Return the light curve of an input, None if there is none."""
     return read.curve if isinstance(read, Packet) else read if isinstance(read, LightCurve) else None
 
 
 def identity_of(read: Read) -> dict[str, Any]:
-    """Return the members of a result that identify its light curve or alert, as the service writes them."""
+    """Return the fields of a result that identify its light curve or alert, as in the service's responses."""
     if isinstance(read, PacketError):
         return {"survey": read.survey or "unknown", "schema_version": "unknown", "alert_id": "", "object_id": ""}
     if isinstance(read, Packet):
@@ -246,7 +248,7 @@ def errors_of(read: Read) -> Sequence[FieldError] | None:
 
 
 def flatten(items: Iterable[Any]) -> Iterator[Input]:
-    """Yield the inputs of a list or an iterator, whose elements may be anything that one call accepts."""
+    """Yield the inputs of a list or iterator, whose elements may be anything that ``classify`` accepts."""
     for item in items:
         if isinstance(item, dict | Mapping):
             yield _without_units(item)
@@ -263,9 +265,9 @@ def decode_inputs(inputs: Sequence[Input], start: int | None = None) -> list[Rea
 
     Parameters
     ----------
-    start : index of the first input in its list; None if errors point into each light curve.
+    start : index of the first input in its list; None if error pointers are relative to each light curve.
     """
-    # isinstance is slow for abstract classes such as Mapping, so that dict comes first.
+    # dict comes first, because isinstance is slow for abstract classes such as Mapping.
     numbered = [(index, each) for index, each in enumerate(inputs, start or 0) if isinstance(each, dict | Mapping)]
     parents = ["" if start is None else f"/light_curves/{index}" for index, _ in numbered]
     decoded: list[Any] = list(inputs)
@@ -275,19 +277,19 @@ def decode_inputs(inputs: Sequence[Input], start: int | None = None) -> list[Rea
 
 
 def read_inputs(inputs: Sequence[Input], start: int | None = None) -> list[Sequence[Read]]:
-    """Decode inputs as :func:`decode_inputs`, and every packet to its alerts or its error."""
+    """Decode inputs as :func:`decode_inputs` does, and also packets, to their alerts or errors."""
     return [read_packet(each) if isinstance(each, bytes) else [each] for each in decode_inputs(inputs, start)]
 
 
 def evolution_input(inputs: Iterable[Input]) -> tuple[LightCurve, str]:
-    """Return the one light curve among inputs, and the survey that chooses the model.
+    """Return the only light curve among inputs, and the survey for routing.
 
     Raises
     ------
     LightCurveError
-        If it is invalid, or of an alert that has none.
+        If it is invalid, or the alert has none.
     ValueError
-        If there are several, or none.
+        If there are several inputs, or none.
     """
     reads = list(chain.from_iterable(read_inputs(list(inputs))))
     if len(reads) != 1:
@@ -301,7 +303,7 @@ def evolution_input(inputs: Iterable[Input]) -> tuple[LightCurve, str]:
 
 
 def is_table(data: Any) -> bool:
-    """Return True for a table in memory: of a library, which is not imported, a structured array, or a list of rows."""
+    """Return True for a table in memory: a table of a library, a structured array, or a list of rows."""
     if isinstance(data, np.ndarray):
         return data.dtype.names is not None
     if isinstance(data, list) and data and isinstance(data[0], Mapping):
@@ -311,11 +313,11 @@ def is_table(data: Any) -> bool:
 
 
 def table_inputs(source: Any, options: TableOptions, notes: list[str]) -> Iterator[LightCurve | InvalidLightCurve]:
-    """Yield the objects of a table, or of the file of one. Raises TableError.
+    """Yield the objects of a table or table file. Raises TableError.
 
     Parameters
     ----------
-    notes : gets how the table was read, and what was left out of it.
+    notes : list to which sentences are added on how the table was read and what was left out.
     """
     table = read_table(source, options)
     notes += map(str, table.guesses)
@@ -325,17 +327,17 @@ def table_inputs(source: Any, options: TableOptions, notes: list[str]) -> Iterat
 
 
 def decode_bodies(bodies: Sequence[Body], parents: Sequence[str] = ()) -> list[LightCurve | InvalidLightCurve]:
-    """Build the light curve of each body, or its errors: the fields and the checks of ``/v1/classify``.
+    """Build the light curve of each body, or its errors, with the fields and validation of ``/v1/classify``.
 
     Parameters
     ----------
-    parents : JSON pointer of each body; default: errors point into the body.
+    parents : JSON pointer of each body; by default error pointers are relative to the body.
     """
     parents = parents or [""] * len(bodies)
     usual = [_usual_columns(body) for body in bodies]
     built = iter(light_curves([columns for columns in usual if columns is not None]))
     curves = [None if columns is None else next(built) for columns in usual]
-    # Those that are not usual, or have an error, once more: field by field, with every error and its pointer.
+    # Bodies with other fields or errors are decoded again field by field, which reports every error with its pointer.
     rest = [index for index, curve in enumerate(curves) if not isinstance(curve, LightCurve)]
     decoded = [diagnose_light_curve(_plain(bodies[index]), OBJECT_READER, parents[index]) for index in rest]
     checked = iter(validate_light_curves(decoded, MAX_POINTS, parents=[parents[index] for index in rest]))
@@ -343,9 +345,10 @@ def decode_bodies(bodies: Sequence[Body], parents: Sequence[str] = ()) -> list[L
 
 
 def _usual_columns(body: Body) -> Columns | None:
-    """Return the columns of a body that has only the most frequent fields, of the right types; None for any other.
+    """Return the columns of a body that has only the most frequent fields, of the right types; else None.
 
-    It takes a third of the time of the checks by field. Values are checked by :func:`models.bulk.light_curves`.
+    This fast path takes a third of the time of validating each field. :func:`models.bulk.light_curves` checks the
+    values.
     """
     if not body.keys() <= _USUAL or not all(name in body for name in _COLUMNS_OF_FLUX):
         return None
@@ -370,9 +373,9 @@ _USUAL: Final = frozenset({*_COLUMNS_OF_FLUX, "object_id", "metadata"})
 
 
 def _plain(body: Body) -> dict[str, Any]:
-    """Return a body whose columns of numbers are arrays, and whose other values are plain objects.
+    """Convert numeric columns of a body to arrays and its other values to plain objects.
 
-    A column that is not one of numbers becomes a list, of which the check of the body names the wrong value.
+    A column that is not numeric becomes a list, so that validation can report the wrong value.
     """
     plain = dict(body)
     for name, value in plain.items():
@@ -390,7 +393,7 @@ def _plain(body: Body) -> dict[str, Any]:
 
 
 def _column(values: Any) -> Any:
-    """Return a column of numbers or flags as an array, any other as a list of plain objects."""
+    """Return a column of numbers or flags as an array, other columns as a list of plain objects."""
     if type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind == "f" and values.size:
         return values
     if values is None or isinstance(values, str | bytes | Mapping):
@@ -408,7 +411,7 @@ def _column(values: Any) -> Any:
 
 
 def _listed(values: Any) -> Any:
-    """Return a column of names as a list of text; integers stay an array."""
+    """Return a column of names as a list of strings; integers stay an array."""
     if values is None or isinstance(values, str | bytes):
         return values
     array = np.asarray(values)
@@ -419,19 +422,19 @@ def _listed(values: Any) -> Any:
 
 
 def _item(value: Any) -> Any:
-    """Return a scalar of numpy as one of Python."""
+    """Convert a NumPy scalar to a Python one."""
     return value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
 
 
 def _name(value: Any) -> Any:
-    """Return the name of an object as text; whole numbers are exact here, unlike in JSON."""
+    """Return an object id as a string; integers are accepted, because they are exact here, unlike in JSON."""
     value = _item(value)
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A file, or a part of one, that was not read: why, and whether it is a file of another kind."""
+    """File, or part of one, that was not read: the reason, and whether it is a file of another kind."""
 
     name: str
     detail: str
@@ -439,11 +442,11 @@ class Unread:
 
 
 class Named(NamedTuple):
-    """An input, and the file or the part of one that it comes from.
+    """Input with the name of its file or part of a file.
 
     Attributes
     ----------
-    share : of the file that this input is, as far as that is known; all inputs of a file have at most 1 together.
+    share : fraction of the file that this input makes up, as far as known; the inputs of a file sum to at most 1.
     """
 
     name: str
@@ -452,7 +455,7 @@ class Named(NamedTuple):
 
 
 OnNotes = Callable[[str, Sequence[str], bool], None]
-"""Called with the name of a table, sentences, and True if they say how it was read, False for what was left out."""
+"""Called with the name of a table, sentences, and True if they describe how it was read, False if what was left out."""
 
 
 def read_files(path: Path, options: TableOptions, notes: list[str]) -> Iterator[Input]:
@@ -460,14 +463,14 @@ def read_files(path: Path, options: TableOptions, notes: list[str]) -> Iterator[
 
     Parameters
     ----------
-    notes : gets how tables were read, and what was left out of them.
+    notes : list to which sentences are added on how tables were read and what was left out.
     """
 
     def add_notes(name: str, lines: Sequence[str], are_guesses: bool) -> None:
         notes.extend(f"{name}: {line}" for line in lines)
 
     for file in files_in(path):
-        if file.named and is_table_file(file.path, options):  # its own error says more
+        if file.named and is_table_file(file.path, options):  # raises the more specific error of the table
             yield from table_inputs(file.path, options, notes)
             continue
         for item in inputs_of_file(file, options, add_notes):
@@ -478,12 +481,12 @@ def read_files(path: Path, options: TableOptions, notes: list[str]) -> Iterator[
 
 
 class File(NamedTuple):
-    """A file to read.
+    """File to read.
 
     Attributes
     ----------
-    name : in its folder, for people.
-    named : whether the user named it. Of files in a folder only those count that look like light curves or alerts.
+    name : path relative to its folder, for people.
+    named : whether the user named it. Other files in a folder are read only if they look like light curves or alerts.
     """
 
     path: Path
@@ -494,7 +497,7 @@ class File(NamedTuple):
 def files_in(path: Path) -> list[File]:
     """Return the files in a folder and its subfolders, sorted; or the file itself.
 
-    A folder that is a HATS catalogue counts as a file. Raises FileNotFoundError if there is no such path.
+    A HATS catalogue, which is a folder, counts as a file. Raises FileNotFoundError if the path does not exist.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
@@ -505,14 +508,14 @@ def files_in(path: Path) -> list[File]:
 
 
 def _is_catalogue(path: Path) -> bool:
-    """Return True for a folder that is one HATS catalogue."""
+    """Return True if a folder is a HATS catalogue."""
     return (path / "hats.properties").is_file() or (path / "properties").is_file()
 
 
 def inputs_of_file(file: File, options: TableOptions, on_notes: OnNotes = lambda *_: None) -> Iterator[Named | Unread]:
-    """Yield what a file holds: objects of a table, light curves as JSON, alert packets, or the packets of an archive.
+    """Yield the content of a file: objects of a table, light curves as JSON, alert packets, or packets of an archive.
 
-    What cannot be read is an :class:`Unread`, and ends nothing.
+    Parts that cannot be read are yielded as :class:`Unread`.
     """
     if is_table_file(file.path, options):
         yield from _inputs_of_table(file.path, file.name, options, on_notes)
@@ -522,7 +525,7 @@ def inputs_of_file(file: File, options: TableOptions, on_notes: OnNotes = lambda
 
 
 def is_table_file(path: Path, options: TableOptions) -> bool:
-    """Return True if a file holds a table rather than packets: by the options, by its name, then by its content."""
+    """Return True if a file is a table rather than packets: by the options, by its name, then by its content."""
     if path.is_dir() or options.format or path.name.lower().endswith(TABLE_SUFFIXES):
         return True
     with path.open("rb") as file:
@@ -534,7 +537,7 @@ def is_table_file(path: Path, options: TableOptions) -> bool:
 
 
 def _is_text(head: bytes) -> bool:
-    """Return True if the beginning of a file looks like a table as text: several lines with a separator."""
+    """Return True if the beginning of a file looks like a text table: several lines with a separator."""
     try:
         text = head.decode("utf-8", errors="strict" if len(head) < HEAD_BYTES else "ignore")
     except UnicodeDecodeError:
@@ -579,7 +582,7 @@ def _inputs_of_table(
 
 
 def _on_command_line(question: TableQuestion) -> str:
-    """Return a question with the options of ``nightjar classify`` that answer it."""
+    """Return the text of a question with the options of ``nightjar classify`` that answer it."""
     option, choices = question.option, question.choices
     text = re.sub(r"\bcolumns\.(\w+)", r"--columns \1=COLUMN", question.question)
     if not any(choice.meaning for choice in choices):
@@ -591,7 +594,7 @@ def _on_command_line(question: TableQuestion) -> str:
 
 
 def _argument(option: str, value: str) -> str:
-    """Return an option of the reader of tables as a shell would take it: ``--columns 'time=Obs date'``."""
+    """Return a table option as a shell argument: ``--columns 'time=Obs date'``."""
     name, _, key = option.partition(".")
     flag = f"--{name.replace('_', '-')}"
     values = value.split(",") if name == "filters" and not key else [f"{key}={value}" if key else value]
@@ -599,11 +602,11 @@ def _argument(option: str, value: str) -> str:
 
 
 def _with_share(table: Table) -> Iterator[tuple[TableObject, float]]:
-    """Yield the objects of a table, each with its share of the table."""
+    """Yield the objects of a table, each with the fraction of the table that it makes up."""
     objects = iter(table)
     read = 0.0
     for item in objects:
-        if not read and table.progress >= 1.0:  # it is in memory as a whole, and can be counted
+        if not read and table.progress >= 1.0:  # the whole table is in memory, so objects can be counted
             every = [item, *objects]
             for each in every:
                 yield each, 1.0 / len(every)
@@ -628,7 +631,7 @@ def _inputs_of_item(item: FileItem, options: TableOptions, on_notes: OnNotes) ->
 
 
 def _bodies_in(data: bytes) -> list[dict[str, Any]]:
-    """Return the light curves of JSON that is a body of ``/v1/classify``, or a list of such; else nothing."""
+    """Return the light curves of JSON that is a body of ``/v1/classify`` or a list of bodies; else an empty list."""
     if data[:64].removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
         return []
     document = _load(data)
@@ -649,5 +652,5 @@ def _load(text: bytes) -> Any:
 
 
 def _is_body(document: Mapping[str, Any]) -> bool:
-    """Return True for a document with columns of a light curve."""
+    """Return True if a document has columns of a light curve."""
     return sum(isinstance(document.get(name), list) for name in _COLUMNS) > 1

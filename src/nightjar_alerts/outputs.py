@@ -1,7 +1,7 @@
-"""Files of results: CSV, JSON Lines, Parquet and VOTable.
+"""Writers of result files: CSV, JSON Lines, Parquet and VOTable.
 
-CSV and JSON Lines need the base install. Parquet needs pyarrow and VOTable astropy, which are imported when such a file
-is opened. A VOTable is written as a whole, the others row by row.
+CSV and JSON Lines need the base install only. Parquet needs pyarrow and VOTable astropy, which are imported on use. A
+VOTable is written when the file is closed, the others incrementally.
 """
 
 import csv
@@ -19,23 +19,23 @@ from nightjar_alerts.results import COLUMNS, Result
 
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet", ".vot")
 SEPARATOR: Final = ";"
-"""Between the classes of a prediction set, and between warnings, in formats that have no lists."""
+"""Separator of classes in a prediction set and of warnings, in formats without lists."""
 _EXTRA: Final = "pip install 'nightjar-alerts[tables]'"
 
 
 class OutputError(ValueError):
-    """A file that cannot be written; the text says why."""
+    """Output file that cannot be written."""
 
 
 class Output(AbstractContextManager["Output"], Protocol):
-    """A file of results that is open for writing; leaving its context completes it."""
+    """Result file open for writing; leaving its context completes it."""
 
     def write(self, results: Sequence[Result]) -> None:
         """Add results."""
 
 
 def check_path(path: Path) -> None:
-    """Raise OutputError for a name without a known suffix, a missing folder, or a missing library."""
+    """Raise OutputError for an unknown suffix, a missing folder, or a missing library."""
     if path.suffix not in SUFFIXES:
         raise OutputError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
@@ -46,11 +46,11 @@ def check_path(path: Path) -> None:
 
 
 def open_output(path: Path, classes: Sequence[str] = ()) -> "Output":
-    """Open a file of results, by the suffix of its name. Raises OutputError as :func:`check_path`.
+    """Open a result file in the format of its suffix. Raises OutputError as :func:`check_path` does.
 
     Parameters
     ----------
-    classes : of which the file has a column of probabilities; JSON Lines always has all of them.
+    classes : classes that get a column of probabilities; JSON Lines always has all of them.
     """
     check_path(path)
     match path.suffix:
@@ -127,7 +127,7 @@ class _VOTable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with warnings.catch_warnings():  # about names of classes, which get an ID without spaces and slashes as well
+        with warnings.catch_warnings():  # class names with spaces and slashes also get a valid ID
             warnings.simplefilter("ignore", _import("astropy.io.votable").exceptions.VOWarning)
             astropy_table(self._results, self._classes).write(self._path, format="votable", overwrite=True)
 
@@ -137,13 +137,13 @@ class _VOTable:
 
 
 def encode_line(result: Result) -> bytes:
-    """Return a result as a line of JSON, with the model that it comes from."""
+    """Return a result and its model as a line of JSON."""
     document = {"model": dict(result.model)} | result.to_dict()
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose lists are texts."""
+    """Join the lists of a row to strings."""
     members = row["prediction_set"]
     joined = None if members is None else SEPARATOR.join(members)
     return row | {"prediction_set": joined, "warnings": SEPARATOR.join(row["warnings"])}

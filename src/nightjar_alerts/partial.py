@@ -1,7 +1,7 @@
-"""Results of a long run that is not complete: a file of JSON Lines next to the output, and how far the run came.
+"""Partial results of a run, from which an interrupted run can be resumed.
 
-``OUTPUT.partial`` begins with the arguments of the run. After every chunk follow its results and the report so far, in
-one write. An interrupted run is resumed after the last complete report.
+``OUTPUT.partial`` is a JSON Lines file that begins with the arguments of the run. The results of each chunk and the
+report so far are appended in one write. An interrupted run is resumed after the last complete report.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ _ARGUMENTS, _REPORT = b'{"run":', b'{"report":'
 
 
 class PartialRun:
-    """The results of a run until it is complete.
+    """Results of a run until it is complete.
 
     Parameters
     ----------
     output : path of the complete table.
-    arguments : of the run; another run with others must not be continued.
-    report : filled by :meth:`resume`.
+    arguments : arguments of the run; a run with other arguments cannot be resumed.
+    report : updated by :meth:`resume`.
     """
 
     def __init__(self, output: Path, arguments: Mapping[str, Any], report: "Report") -> None:
@@ -40,22 +40,22 @@ class PartialRun:
         self._file: IO[bytes] | None = None
 
     def existing(self) -> Path | None:
-        """Return the output, or its partial results, if there are any."""
+        """Return the path of the partial results or the output, whichever exists; None if neither does."""
         return next((path for path in (self._path, self._output) if path.exists()), None)
 
     def start(self) -> None:
-        """Begin a new run."""
+        """Start a new run."""
         self._file = self._path.open("wb")
         self._file.write(_ARGUMENTS + orjson.dumps(self._arguments) + b"}\n")
         self._file.flush()
 
     def resume(self) -> None:
-        """Continue the interrupted run; begin a new one if there is none.
+        """Continue the interrupted run; start a new one if there is none.
 
         Raises
         ------
         OutputError
-            If the run had other files, or was completed.
+            If the run had other arguments, or was completed.
         """
         if not self._path.exists():
             if self._output.exists():
@@ -88,7 +88,7 @@ class PartialRun:
         self._lines += [encode_line(result) for result in results]
 
     def flush(self) -> None:
-        """Write what was added, and the report."""
+        """Write the added results and the report."""
         assert self._file is not None
         report = _REPORT + orjson.dumps(self.report.to_dict()) + b"}\n"
         self._file.write(b"".join([*self._lines, report]))
@@ -96,13 +96,13 @@ class PartialRun:
         self._lines = []
 
     def close(self) -> None:
-        """Close the file; it stays for :meth:`resume`."""
+        """Close the file and keep it for :meth:`resume`."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def complete(self, probabilities: bool) -> None:
-        """Write the complete table, under another name until it is whole, and remove the partial results."""
+        """Write the complete table to a temporary file, rename it to the output, and remove the partial results."""
         classes: dict[str, None] = {}
         if probabilities:
             for result in self._results():

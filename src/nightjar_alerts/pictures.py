@@ -1,7 +1,7 @@
-"""Pictures of results: SVG without any library, and axes of matplotlib.
+"""Pictures of results: SVG without any library, and matplotlib plots; HTML tables for notebooks.
 
-A picture shows the light curve (difference flux against time, a colour and a symbol per filter; open symbols are not
-detected) and the most probable classes, those of the prediction set in a strong colour.
+A picture shows the light curve (difference flux against time, a colour and a symbol per filter; open symbols for
+non-detections) and the most probable classes, with those of the prediction set in a stronger colour.
 """
 
 import math
@@ -25,7 +25,7 @@ LOOKS: Final = {
     "RP": ("#c61c00", "v"), "U": ("#7a3fd1", "o"), "B": ("#2b5fd9", "D"), "V": ("#2e9a47", "s"), "R": ("#c61c00", "h"),
     "I": ("#7b4a21", "s"), "w": ("#66707f", "o"), "C": ("#66707f", "D"),
 }  # fmt: skip
-"""Colour and symbol (as in matplotlib) of every filter, those of Rubin as in RTN-045; the web page has the same."""
+"""Colour and matplotlib symbol of every filter, as on the web page; those of Rubin are from RTN-045."""
 _CORNERS: Final = {
     "^": (3, 0.0),
     "v": (3, 0.5),
@@ -35,7 +35,7 @@ _CORNERS: Final = {
     "p": (5, 0.0),
     "h": (6, 0.0),
 }
-"""Corners of the symbols but the circle, and the turn of the first."""
+"""Number of corners of each symbol except the circle, and position of the first one as a fraction of a turn."""
 PALE_TEXT: Final = "#666666"
 INSIDE, OUTSIDE = "#2b6cb0", "#b8c7d9"
 """Colours of the classes inside and outside of the prediction set."""
@@ -46,9 +46,9 @@ _BARS, _LABEL = 585, 118
 _INK, _PALE = "#1a202c", "#d5dbe3"
 _TICKS: Final = 5
 _LINE: Final = 130
-"""Characters of a line of the heading."""
+"""Maximum number of characters in a line of the heading."""
 _MAX_POINTS: Final = 2000
-"""Points of a light curve that a picture shows; of a longer one evenly chosen points."""
+"""Maximum number of points in a picture; longer light curves are sampled evenly."""
 
 
 def svg(result: "Result") -> str:
@@ -108,18 +108,18 @@ class _Axis:
 
 
 def _round_step(step: float) -> float:
-    """Return the smallest of 1, 2, 5, 10, ... that is not below a step."""
+    """Round a step up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
 
 
 def flux_scale(largest: float) -> tuple[float, str]:
-    """Return the divisor of fluxes in nJy, and the unit, that suit the largest of them."""
+    """Return a suitable unit for fluxes up to ``largest``, in nJy, and the divisor that converts to it."""
     return next(((scale, unit) for scale, unit in ((1e6, "mJy"), (1e3, "µJy")) if largest >= 10 * scale), (1.0, "nJy"))
 
 
 class _Points:
-    """Points of a light curve to draw: at most :data:`_MAX_POINTS`, in a suitable unit."""
+    """Points of a light curve to draw, at most :data:`_MAX_POINTS`, in a suitable unit."""
 
     def __init__(self, curve: "LightCurve") -> None:
         rows = np.argsort(curve.mjd, kind="stable")
@@ -132,7 +132,7 @@ class _Points:
         self.zero = math.floor(float(self.mjd.min()))
 
     def limits(self) -> tuple[float, float]:
-        """Return the range of fluxes: every point, and error bars unless they are far longer than the points."""
+        """Return the range of fluxes, extended by the 90th percentile of the errors and including zero."""
         longest = float(np.quantile(self.flux_err, 0.9))
         low, high = min(0.0, float(self.flux.min()) - longest), max(0.0, float(self.flux.max()) + longest)
         return low, high
@@ -187,7 +187,7 @@ def _panel(curve: "LightCurve") -> list[str]:
 
 
 def _symbol(symbol: str, x: float, y: float, radius: float) -> str:
-    """Return the path of a symbol."""
+    """Return the SVG path of a symbol."""
     if symbol == "o":
         return (
             f"M{x - radius:.1f} {y:.1f}a{radius} {radius} 0 1 0 {2 * radius} 0a{radius} {radius} 0 1 0 {-2 * radius} 0Z"
@@ -203,12 +203,12 @@ def _symbol(symbol: str, x: float, y: float, radius: float) -> str:
 
 
 def _number(value: float, step: float) -> str:
-    """Return a tick's label, with as many decimals as its step needs."""
+    """Return the label of a tick with as many decimals as its step needs."""
     return f"{value:,.{max(0, -math.floor(math.log10(step)))}f}"
 
 
 def ranked(result: "Result") -> list[tuple[str, float, bool]]:
-    """Return the most probable classes: name, probability, and whether the prediction set holds it."""
+    """Return the most probable classes: name, probability, and whether it is in the prediction set."""
     members = set(result.prediction_set or ())
     ordered = sorted(result.probabilities.items(), key=lambda item: -item[1])[:SHOWN_CLASSES]
     return [(name, probability, name in members) for name, probability in ordered]
@@ -306,7 +306,7 @@ def html_table(results: "Results", rows: int) -> str:
 
 
 def html_steps(evolution: "Evolution", rows: int) -> str:
-    """Return the last steps of an evolution as an HTML table, below one line about all of them."""
+    """Return the last steps of an evolution as an HTML table, below a summary line."""
     heads = ("mjd", "detections", "class", "confidence", "prediction_set", "unusual")
     steps = evolution.steps
     shown = f"the last {rows} of {len(steps)} steps" if len(steps) > rows else f"{len(steps)} steps"
@@ -315,7 +315,7 @@ def html_steps(evolution: "Evolution", rows: int) -> str:
 
 
 def _html(heads: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return some columns of rows as an HTML table; numbers get three decimals, lists commas."""
+    """Return some columns of rows as an HTML table, with three decimals in numbers and comma-separated lists."""
 
     def text(value: object) -> str:
         if isinstance(value, list):

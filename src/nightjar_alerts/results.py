@@ -34,7 +34,7 @@ class Result:
 
     Attributes
     ----------
-    model : name, version and hash of the model, as in a reply of the service.
+    model : name, version and hash of the model, as in responses of the service.
     """
 
     __slots__ = ("_document", "_source", "model")
@@ -44,7 +44,7 @@ class Result:
         self.model = model
 
     def __repr__(self) -> str:
-        """Return the object, its class or the reason for none, in one line."""
+        """Return the object id and the class, or the reason why there is none, in one line."""
         if not self.classified:
             return f"Result({self.object_id!r}, {self.status!r}, reason={self.reason!r}, detail={self.detail!r})"
         novel = "" if self.unusual is None else f", unusual={self.unusual}"
@@ -55,7 +55,7 @@ class Result:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Return True for a result of equal fields from the same model."""
+        """Return True for a result with equal fields from the same model."""
         return isinstance(other, Result) and self.to_dict() == other.to_dict() and self.model == other.model
 
     __hash__ = None  # type: ignore[assignment]  # the fields of a result are not hashable
@@ -72,7 +72,7 @@ class Result:
 
     @property
     def object_id(self) -> str:
-        """Name of the object, empty where none was given."""
+        """Name of the object, empty if none was given."""
         return str(self._document.get("object_id", ""))
 
     @property
@@ -97,28 +97,28 @@ class Result:
 
     @property
     def prediction_set(self) -> list[str] | None:
-        """Classes that it may be, the most probable first; None where the model states none or it is unusual."""
+        """Classes in the prediction set, the most probable first; None if the model has no sets or it is unusual."""
         members = self._document.get("prediction_set")
         return None if members is None else list(members)
 
     @property
     def coverage(self) -> float | None:
-        """Stated probability that the prediction set holds the true class."""
+        """Coverage of the prediction set: nominal probability that it contains the true class."""
         return self._document.get("coverage")
 
     @property
     def unusual(self) -> bool | None:
-        """True if the model knows nothing like this light curve; None where it cannot tell."""
+        """True if the light curve is unlike the training data; None if the model has no novelty score."""
         return self._document.get("unusual")
 
     @property
     def novelty(self) -> float | None:
-        """Share of known objects that look less unusual, 0 to 1; None where the model cannot tell."""
+        """Fraction of known objects that are less unusual, 0 to 1; None if the model has no novelty score."""
         return self._document.get("novelty")
 
     @property
     def evidence(self) -> list[str]:
-        """Facts besides the light curve that the probabilities take account of."""
+        """Descriptions of the evidence from metadata that the probabilities include."""
         return list(self._document.get("evidence", ()))
 
     @property
@@ -129,7 +129,7 @@ class Result:
 
     @property
     def experts(self) -> dict[str, Any] | None:
-        """Experts that the observations chose, by layer and band; None unless requested and the model has them."""
+        """Experts chosen for the observations, by layer and band; None unless requested and the model has experts."""
         return self._document.get("experts")
 
     @property
@@ -139,7 +139,7 @@ class Result:
 
     @property
     def detail(self) -> str:
-        """Text for people about the reason; empty if classified."""
+        """Human-readable explanation of the reason; empty if classified."""
         return str(self._document.get("detail", ""))
 
     @property
@@ -149,7 +149,7 @@ class Result:
 
     @property
     def warnings(self) -> list[dict[str, str]]:
-        """What is probably wrong with the values, such as the unit, each with ``reason`` and ``detail``."""
+        """Probable errors in the values, such as a wrong unit, each with ``reason`` and ``detail``."""
         return [dict(warning) for warning in self._document.get("warnings", ())]
 
     @property
@@ -164,20 +164,20 @@ class Result:
 
     @property
     def light_curve(self) -> LightCurve | None:
-        """Observations that were classified; None where they could not be read."""
+        """Light curve that was classified; None if it could not be read."""
         if callable(self._source):
             self._source = self._source()
         return self._source
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as the service writes it in JSON; the dictionary may be changed, its values may not."""
+        """Return the result with the fields of the service's JSON; do not modify the values of the dictionary."""
         document = self._document.copy()
         if isinstance(document.get("embedding"), np.ndarray):
             document["embedding"] = document["embedding"].tolist()
         return document
 
     def row(self, probabilities: bool = False) -> dict[str, Any]:
-        """Return a row of a table: the values of :data:`COLUMNS` and, if asked for, one probability per class."""
+        """Return a row of a table: the values of :data:`COLUMNS` and, if requested, the probability of each class."""
         document = self._document
         row = {
             "object_id": self.object_id,
@@ -196,7 +196,7 @@ class Result:
 
         Parameters
         ----------
-        ax : axes for the light curve alone. By default a new figure has axes for both, returned as an array.
+        ax : axes for the light curve only. By default a new figure has axes for both, which are returned as an array.
         """
         from nightjar_alerts.pictures import draw
 
@@ -214,13 +214,13 @@ class Result:
 
 
 class ModelNames:
-    """Lets the results of a call name their models as a reply does: only those of another model than the first."""
+    """Sets the field ``model`` of a call's results as in a response: only if it differs from the first result's."""
 
     def __init__(self) -> None:
         self._first: Mapping[str, str] | None = None
 
     def __call__(self, result: Result) -> Result:
-        """Return the result."""
+        """Set or remove the field ``model`` of a result; return the result."""
         self._first = self._first or result.model
         result._document.pop("model", None)
         if result.model != self._first:
@@ -229,7 +229,7 @@ class ModelNames:
 
 
 def light_curve_error(errors: Sequence[Mapping[str, str]]) -> LightCurveError:
-    """Return the exception for the errors of a light curve: the first, with the others as notes."""
+    """Return the exception for the first error of a light curve, with the others as notes."""
     first, *others = errors
     error = LightCurveError(first["pointer"], first["reason"], f"{first['pointer'].lstrip('/')}: {first['detail']}")
     for other in others:
@@ -242,8 +242,8 @@ class Evolution:
 
     Attributes
     ----------
-    model : name, version and hash of the model, as in a reply of the service.
-    light_curve : observations that were classified; None where they could not be read.
+    model : name, version and hash of the model, as in responses of the service.
+    light_curve : light curve that was classified; None if it could not be read.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class Evolution:
         self.model, self.light_curve = model, light_curve
 
     def __repr__(self) -> str:
-        """Return the object, its last class and how often the class changed, in one line."""
+        """Return the object id, the last class and the number of changes of the class, in one line."""
         last = next((step for step in reversed(self.steps) if "class" in step), None)
         shown = "" if last is None else f"{last['class']!r} since MJD {self._class_since():.2f}, "
         return f"Evolution({self.object_id!r}, {shown}{len(self.steps)} steps, class_changes={self.class_changes})"
@@ -264,7 +264,7 @@ class Evolution:
 
     @property
     def object_id(self) -> str:
-        """Name of the object, empty where none was given."""
+        """Name of the object, empty if none was given."""
         return str(self._document["object_id"])
 
     @property
@@ -279,12 +279,12 @@ class Evolution:
 
     @property
     def class_changes(self) -> int:
-        """Steps whose most probable class differs from that of the step before."""
+        """Number of steps whose most probable class differs from that of the previous step."""
         return int(self._document["class_changes"])
 
     @property
     def last_change_mjd(self) -> float | None:
-        """Time of the last change of the class; None without any."""
+        """Time (MJD) of the last change of the class; None if it never changed."""
         mjd: float | None = self._document["last_change_mjd"]
         return mjd
 
@@ -295,7 +295,7 @@ class Evolution:
         return variation
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the evolution as the service writes it in JSON, without the model."""
+        """Return the evolution with the fields of the service's JSON, without the model."""
         return self._document.copy()
 
     def to_pandas(self) -> Any:
@@ -324,7 +324,7 @@ class Results(Sequence[Result]):
 
     Attributes
     ----------
-    notes : how tables were read (which column is what, units, filters), and what was left out of them, in sentences.
+    notes : sentences on how tables were read (meaning of columns, units, filters) and what was left out.
     """
 
     def __init__(self, results: Iterable[Result] = (), notes: Iterable[str] = ()) -> None:
@@ -361,7 +361,7 @@ class Results(Sequence[Result]):
         return list(dict.fromkeys(name for result in self._results for name in result.probabilities))
 
     def rows(self, probabilities: bool = False) -> list[dict[str, Any]]:
-        """Return a row per result, with the columns :data:`COLUMNS` and, if asked for, one probability per class."""
+        """Return a row per result: the columns :data:`COLUMNS` and, if requested, the probability of each class."""
         columns = dict.fromkeys((*COLUMNS, *(self.classes if probabilities else ())))
         return [columns | result.row(probabilities) for result in self._results]
 
@@ -382,7 +382,7 @@ class Results(Sequence[Result]):
         return astropy_table(self._results, self.classes if probabilities else ())
 
     def write(self, path: str | Path, probabilities: bool = False) -> None:
-        """Write a table to ``.csv``, ``.jsonl`` (whole results), ``.parquet`` or ``.vot``, by the name of the file."""
+        """Write a file; the suffix selects the format: ``.csv``, ``.jsonl`` (all fields), ``.parquet`` or ``.vot``."""
         from nightjar_alerts.outputs import open_output
 
         with open_output(Path(path), self.classes if probabilities else ()) as output:
@@ -405,7 +405,7 @@ def summary(results: Iterable[Result]) -> str:
 
 
 def summary_of(counts: Mapping[tuple[str, str], int]) -> str:
-    """Return numbers by status and reason as text, the most frequent first."""
+    """Return the numbers by status and reason as text, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     texts = [f"{count:,} {status}{f' ({reason})' if reason else ''}" for (status, reason), count in ordered]
     return ", ".join(texts) or "none"
