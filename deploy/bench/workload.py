@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from deploy.bench.http_load import Request, request
 from nightjar_alerts.models.alerts import avro
-from nightjar_alerts.models.alerts.avro import bare
+from nightjar_alerts.models.alerts.avro import non_null
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS, REDSHIFTS
 from nightjar_alerts.models.photometry import BANDS, filter_index
@@ -135,7 +135,10 @@ def _record(path: str) -> dict[str, Any]:
     schema = avro.load(SCHEMA)
     root = schema.fields(schema.root)
     fields = schema.fields(root[path]) if path else root
-    return {name: _FILL.get(str(bare(kind))) if isinstance(bare(kind), str) else None for name, kind in fields.items()}
+    return {
+        name: _FILL.get(str(non_null(kind))) if isinstance(non_null(kind), str) else None
+        for name, kind in fields.items()
+    }
 
 
 def columns_of(curve: LightCurve) -> Columns:

@@ -1,1 +1,1 @@
-"""Raw alert packets to the canonical light curve: envelopes, Avro schemas, and one table of survey conventions."""
+"""Decoding of alert packets to light curves: envelopes, Avro schemas and survey conventions."""

@@ -1,25 +1,23 @@
-"""Avro: schemas that are safe to use, schemas at hand, and records read through a projection.
+"""Avro schemas and records: safe parsing of untrusted schemas, shipped schemas, and decoding through a projection.
 
-**Records.** :func:`project` makes a reader schema with only the fields that are wanted, and :func:`read_record` decodes
-through it, so that cutouts (98 % of an LSST packet) are skipped and never become objects; it is as fast as a full read.
-fastavro decodes in C without bounds: only a schema that :func:`parse` has admitted may be used here.
+**Records.** :func:`project` makes a reader schema with only the needed fields, and :func:`read_record` decodes through
+it, so that cutouts (98 % of an LSST packet) are skipped without creating objects. fastavro decodes in C without limits,
+so only schemas validated by :func:`parse` may be used.
 
-**Safety.** A schema that arrives inside a packet could make fastavro overflow the C stack (a recursive record: the
-process dies), loop for hours (an array of zero-byte items with a huge count) or build gigabytes. :func:`parse` admits a
-schema only when reading it visits at most ``VISITS_PER_BYTE`` values for each encoded byte plus a constant, and
-rebuilds it from names, field order and types alone, so that no default, alias or logical type of the sender's is ever
-evaluated.
+**Safety.** A schema in a packet could make fastavro overflow the C stack (a recursive record, which crashes the
+process), loop for hours (an array of zero-byte items with a huge count) or allocate gigabytes. :func:`parse` accepts a
+schema only if decoding visits at most ``VISITS_PER_BYTE`` values for each encoded byte plus a constant. It rebuilds the
+schema from names, field order and types, so that defaults, aliases and logical types of the sender are never evaluated.
 
-Named types make a schema short and what it stands for long: sixteen records that each hold all of the sixteen before
-are 16**n types after n steps. What is built from a schema later (a plan, regular expressions) may write references
-out, so the size and depth of the whole are computed first, every named type once.
+A short schema can expand to a huge one through references: sixteen records that each contain the sixteen of the
+previous level are 16**n types after n levels. Plans and regular expressions may expand references, so the expanded size
+and depth are computed first, visiting every named type once.
 
-**Schemas at hand** (:func:`load`) serve packets that do not bring their own: those shipped here and, optionally, a
-folder of more. A schema's name is ``<survey>/<version>`` and its file ``<survey>/<version>.avsc``. The shipped files
-hold record names, field names, order and types, which is all that decoding needs. Rubin frames its messages with the id
-``major * 100 + minor``, so LSST 12.1 becomes readable by placing its schema (one ordinary Avro JSON file with every
-record inline) as ``lsst/12.1.avsc`` in the extra folder. Files are read once per process; an extra file never replaces
-a shipped one.
+**Shipped schemas** (:func:`load`) are for packets without a schema; an extra folder can add more. The name of a schema
+is ``<survey>/<version>`` and its file ``<survey>/<version>.avsc``. The shipped files contain record names, field names,
+order and types, which is all that decoding needs. Rubin frames its messages with the id ``major * 100 + minor``, so
+LSST 12.1 becomes readable by placing its schema (one Avro JSON file with every record inline) as ``lsst/12.1.avsc`` in
+the extra folder. Files are read once per process; an extra file never replaces a shipped one.
 """
 
 import io
@@ -42,12 +40,12 @@ AvroType = Any  # a JSON value: "long", ["null", ...] or {"type": ...}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """An admitted schema: names, field order and types of a record.
+    """Validated schema: names, field order and types of a record.
 
     Attributes
     ----------
-    root, named : the record and every named type in it, by full name.
-    parsed : the schema as fastavro takes it.
+    root, named : the record, and all named types in it by full name.
+    parsed : the schema as parsed by fastavro.
     """
 
     root: AvroType
@@ -60,27 +58,27 @@ class Schema:
         return str(self.root["name"])
 
     def definition(self, kind: AvroType) -> AvroType | None:
-        """Return the one record that ``kind`` holds: itself, nullable, or as the items of an array; else None."""
-        kind = bare(kind)
+        """Return the record type of ``kind``, which may be nullable or the items of an array; else None."""
+        kind = non_null(kind)
         if isinstance(kind, dict) and kind["type"] == "array":
-            kind = bare(kind["items"])
+            kind = non_null(kind["items"])
         if isinstance(kind, str):
             kind = self.named.get(kind)
         return kind if isinstance(kind, dict) and kind["type"] == "record" else None
 
     def is_enum(self, kind: AvroType) -> bool:
-        """Tell whether ``kind`` is an enum, whose values are read as text."""
+        """Return whether ``kind`` is an enum, whose values are decoded as strings."""
         kind = self.named.get(kind) if isinstance(kind, str) else kind
         return isinstance(kind, dict) and kind["type"] == "enum"
 
     def fields(self, kind: AvroType) -> dict[str, AvroType]:
-        """Fields (name to type) of the record that ``kind`` holds, empty when it holds none."""
+        """Return the fields (name to type) of the record type of ``kind``, empty if it has none."""
         definition = self.definition(kind)
         return {} if definition is None else {field["name"]: field["type"] for field in definition["fields"]}
 
 
-def bare(kind: AvroType) -> AvroType:
-    """Return the type without its null branch; any other union is returned as it is."""
+def non_null(kind: AvroType) -> AvroType:
+    """Return the type of a nullable type; other types and unions are returned unchanged."""
     if isinstance(kind, list) and len(kind) <= 2:
         branches = [branch for branch in kind if branch != "null"]
         return branches[0] if len(branches) == 1 else kind
@@ -88,7 +86,7 @@ def bare(kind: AvroType) -> AvroType:
 
 
 def project(schema: Schema, keep: Mapping[str, frozenset[str]]) -> AvroType:
-    """Reader schema with only the fields ``keep`` names for each record; a record it does not name is dropped."""
+    """Return a reader schema with only the fields that ``keep`` lists for each record, by full name."""
     return fastavro.parse_schema(_pruned(schema, keep, schema.root, set()))
 
 
@@ -114,7 +112,7 @@ def _pruned(schema: Schema, keep: Mapping[str, frozenset[str]], kind: AvroType, 
 
 
 def read_record(stream: io.BytesIO, schema: Schema, reader: AvroType) -> dict[str, Any]:
-    """Read one record at the stream's position.
+    """Decode one record at the stream's position.
 
     Raises
     ------
@@ -123,7 +121,7 @@ def read_record(stream: io.BytesIO, schema: Schema, reader: AvroType) -> dict[st
     """
     try:
         record: dict[str, Any] = fastavro.schemaless_reader(stream, schema.parsed, reader)  # type: ignore[assignment]  # the root is a record: a dict
-    except Exception as error:  # fastavro raises whatever its C code met: EOFError, IndexError, UnicodeDecodeError, ...
+    except Exception as error:  # fastavro's C code raises EOFError, IndexError, UnicodeDecodeError and others
         if isinstance(error, EOFError) or not stream.read(1):
             raise PacketError(RejectReason.TRUNCATED_AVRO, f"the bytes end inside a {schema.name} record") from None
         raise PacketError(RejectReason.MALFORMED_AVRO, f"the bytes contradict the schema {schema.name}") from None
@@ -133,12 +131,12 @@ def read_record(stream: io.BytesIO, schema: Schema, reader: AvroType) -> dict[st
 PRIMITIVE_BYTES: Final[Mapping[str, int]] = {
     "null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1,
 }  # fmt: skip
-VISITS_PER_BYTE: Final = 3  # a record of nullable fields needs just under 3: itself, and union and value for each byte
+VISITS_PER_BYTE: Final = 3  # a record of nullable fields needs just under 3: the record, and a union and value per byte
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}")
 
 
 def parse(text: bytes) -> Schema:
-    """Admit a schema given as JSON.
+    """Validate a schema given as JSON.
 
     Raises
     ------
@@ -162,7 +160,7 @@ def parse(text: bytes) -> Schema:
 def _fastavro_parse(root: AvroType) -> AvroType:
     try:
         return fastavro.parse_schema(root)
-    except Exception:  # SchemaParseException, UnknownType, KeyError, RecursionError, ...: all mean the same here
+    except Exception:  # SchemaParseException, UnknownType, KeyError, RecursionError and others
         raise _unsafe("the schema breaks the Avro specification") from None
 
 
@@ -171,7 +169,7 @@ def _unsafe(detail: str) -> PacketError:
 
 
 class _Builder:
-    """Rebuilds a schema from names, order and types; refuses recursion, unknown types and great depth."""
+    """Rebuilds a schema from names, order and types; rejects recursion, unknown types and deep nesting."""
 
     def __init__(self) -> None:
         self.named: dict[str, AvroType] = {}
@@ -241,26 +239,26 @@ class _Builder:
 
 
 class _Cost(NamedTuple):
-    """Bounds of what a type may cost.
+    """Upper bounds of the cost of a type.
 
     Attributes
     ----------
-    unpaid : visits left after every encoded byte has paid for its share.
-    size : types that it stands for, references written out and all branches of unions counted; reading a record visits
-        no more values besides the items of its arrays.
-    depth : of nesting, references written out.
+    excess : visits in excess of ``VISITS_PER_BYTE`` per encoded byte.
+    size : number of types with all references expanded and all union branches counted; decoding a record visits at most
+        this many values, apart from the items of its arrays.
+    depth : nesting with all references expanded.
     """
 
-    unpaid: int
+    excess: int
     size: int = 1
     depth: int = 1
 
 
 class _Costs:
-    """Bounds the work of reading a type whatever the bytes, and of building something from it.
+    """Computes upper bounds of the work of decoding a type from any bytes, and of building something from it.
 
-    For every encoding, visits <= ``VISITS_PER_BYTE`` * bytes + ``unpaid``. An array repeats its items as often as the
-    bytes say, so it is bounded exactly when an item leaves nothing unpaid; ``size`` bounds what is not repeated.
+    For every encoding, visits <= ``VISITS_PER_BYTE`` * bytes + ``excess``. The bytes determine how often an array
+    repeats its items, so its work is bounded if and only if an item has no excess; ``size`` bounds everything else.
     """
 
     def __init__(self) -> None:
@@ -275,7 +273,7 @@ class _Costs:
             )
         if isinstance(kind, list):
             branches = [self.of(branch) for branch in kind]
-            return _around(branches, 1 - VISITS_PER_BYTE + max(branch.unpaid for branch in branches))
+            return _combined(branches, 1 - VISITS_PER_BYTE + max(branch.excess for branch in branches))
         return self._complex(kind)
 
     def _complex(self, kind: dict[str, Any]) -> _Cost:
@@ -286,7 +284,7 @@ class _Costs:
                 return self._repeated([self.of("string"), self.of(kind["values"])])
             case "record":
                 fields = [self.of(field["type"]) for field in kind["fields"]]
-                cost = _around(fields, 1 + sum(field.unpaid for field in fields))
+                cost = _combined(fields, 1 + sum(field.excess for field in fields))
             case "fixed":
                 cost = _Cost(1 - VISITS_PER_BYTE * int(kind["size"]))
             case _:
@@ -295,20 +293,20 @@ class _Costs:
         return cost
 
     def _repeated(self, item: Sequence[_Cost]) -> _Cost:
-        if sum(part.unpaid for part in item) > 0:
+        if sum(part.excess for part in item) > 0:
             raise _unsafe("the schema allows unbounded data in next to no bytes")
-        return _around(item, 1 - VISITS_PER_BYTE)
+        return _combined(item, 1 - VISITS_PER_BYTE)
 
 
-def _around(parts: Sequence[_Cost], unpaid: int) -> _Cost:
-    """Cost of a type made of others, refused as soon as it is too much: what holds the type costs more."""
+def _combined(parts: Sequence[_Cost], excess: int) -> _Cost:
+    """Return the cost of a type composed of others. Raises PacketError if it exceeds the limits."""
     size = 1 + sum(part.size for part in parts)
     depth = 1 + max((part.depth for part in parts), default=0)
     if size > MAX_SCHEMA_NODES:
         raise _unsafe(f"the schema stands for more than {MAX_SCHEMA_NODES} types, its references written out")
     if depth > MAX_SCHEMA_DEPTH:
         raise _unsafe(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH}, its references written out")
-    return _Cost(unpaid, size, depth)
+    return _Cost(excess, size, depth)
 
 
 FOLDER: Final = Path(__file__).parent / "schemas"
@@ -318,17 +316,17 @@ _FRAMED: Final = next(survey.name for survey in SURVEYS if survey.framed)
 
 @cache
 def schema_names() -> tuple[str, ...]:
-    """Names of the shipped schemas."""
+    """Return the names of the shipped schemas."""
     return tuple(sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.glob("*/*.avsc")))
 
 
 def confluent_name(schema_id: int) -> str:
-    """Name of the LSST schema with a Confluent id: 704 is ``lsst/7.4``."""
+    """Return the name of the LSST schema with a Confluent id: 704 is ``lsst/7.4``."""
     return f"{_FRAMED}/{schema_id // 100}.{schema_id % 100}"
 
 
 def exists(name: str, extra: Path | None = None) -> bool:
-    """Return whether :func:`load` would find a file."""
+    """Return whether :func:`load` can find the schema."""
     return name in schema_names() or _path(name, extra) is not None
 
 
@@ -339,7 +337,7 @@ def load(name: str, extra: Path | None = None) -> Schema:
     Raises
     ------
     PacketError
-        ``unknown_schema`` when there is none, ``unsafe_schema`` when an extra file is not fit for use.
+        ``unknown_schema`` if there is none, ``unsafe_schema`` if an extra file is not valid.
     """
     path = _path(name, extra)
     if path is None:
@@ -348,7 +346,7 @@ def load(name: str, extra: Path | None = None) -> Schema:
 
 
 def _path(name: str, extra: Path | None) -> Path | None:
-    if not _SHIPPED.fullmatch(name):  # names come from clients: nothing but digits and dots may reach the file system
+    if not _SHIPPED.fullmatch(name):  # names come from clients and must not contain other path components
         return None
     folders = (FOLDER,) if extra is None else (FOLDER, extra)
     return next((path for folder in folders if (path := folder / f"{name}.avsc").is_file()), None)

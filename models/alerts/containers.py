@@ -1,8 +1,8 @@
-"""Untrusted Avro object container files (OCF): the header's schema and the blocks, unpacked within limits.
+"""Reader of untrusted Avro object container files (OCF): header and blocks, decompressed within limits.
 
-fastavro would decompress a block of any size, so a few kilobytes of zeros can fill the memory of the machine. Here the
-framing is walked in Python: deflate stops at the byte after the limit, snappy's stated size is checked before anything
-is allocated, and counts and sizes are read as untrusted numbers.
+fastavro would decompress a block of any size, so a few kilobytes could exhaust the memory of the machine. This module
+parses the framing in Python: deflate stops at the limit, snappy's stated size is checked before memory is allocated,
+and counts and sizes are validated.
 
 Layout (Avro 1.11 specification, "Object Container Files"): ``Obj\\x01``, a map of metadata, a 16-byte sync marker, then
 blocks of (record count, byte size, bytes, sync marker).
@@ -25,7 +25,7 @@ ALWAYS_READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Schema (JSON text), codec name, sync marker, and where the first block begins."""
+    """Header: schema (JSON text), codec name, sync marker, and offset of the first block."""
 
     schema: bytes
     codec: str
@@ -35,7 +35,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class ContainerBlock:
-    """Number of records and their bytes, decompressed."""
+    """Block: number of records, and their decompressed bytes."""
 
     count: int
     data: bytes
@@ -74,7 +74,7 @@ def read_blocks(data: bytes, header: Header, limits: ReadLimits) -> Iterator[Con
     Raises
     ------
     PacketError
-        When iterated: ``truncated_avro``, ``malformed_avro``, ``record_too_large``, ``decompressed_too_large``.
+        During iteration: ``truncated_avro``, ``malformed_avro``, ``record_too_large``, ``decompressed_too_large``.
     """
     cursor = _Cursor(data, header.end)
     budget = min(limits.max_decompressed_bytes, max(ALWAYS_READ_BYTES, limits.max_expansion * len(data)))
@@ -89,7 +89,7 @@ def read_blocks(data: bytes, header: Header, limits: ReadLimits) -> Iterator[Con
 
 
 def block_starts(data: bytes, header: Header) -> list[tuple[int, int, int]]:
-    """Return the record count, the first byte and the end of each block, up to the first one that is damaged."""
+    """Return the record count, start and end of each block, up to the first damaged one."""
     cursor, blocks = _Cursor(data, header.end), []
     try:
         while (start := cursor.at) < len(data):
@@ -104,7 +104,7 @@ def block_starts(data: bytes, header: Header) -> list[tuple[int, int, int]]:
 
 
 def write(header: Header, count: int, data: bytes) -> bytes:
-    """Return a container with the schema of another one and one block, not compressed."""
+    """Return a container with the schema of another one and one uncompressed block."""
     metadata = _bytes(b"avro.schema") + _bytes(header.schema) + _bytes(b"avro.codec") + _bytes(b"null")
     return b"".join((MAGIC, _long(2), metadata, _long(0), header.sync, _long(count), _bytes(data), header.sync))
 
@@ -114,7 +114,7 @@ def _bytes(data: bytes) -> bytes:
 
 
 def _long(value: int) -> bytes:
-    """Encode a number that is not negative."""
+    """Encode a non-negative Avro long."""
     value, encoded = value << 1, bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -146,7 +146,7 @@ def _inflate(packed: bytes, limit: int) -> bytes:
 
 
 def _unsnap(packed: bytes, limit: int) -> bytes:
-    """Raw snappy followed by the big-endian CRC-32 of the decompressed bytes."""
+    """Decompress raw snappy, which is followed by the big-endian CRC-32 of the decompressed bytes."""
     body, checksum = memoryview(packed)[:-4], packed[-4:]
     try:
         if cramjam.snappy.decompress_raw_len(body) > limit:
@@ -183,7 +183,7 @@ class _Cursor:
         return self.data[self.at - size : self.at]
 
     def long(self) -> int:
-        """Zigzag variable-length integer of at most 10 bytes."""
+        """Read a zigzag variable-length integer of at most 10 bytes."""
         value = 0
         for shift in range(0, 70, 7):
             byte = self.take(1)[0]

@@ -1,18 +1,18 @@
-"""Alert records to the few values that are needed, several times faster than decoding them.
+"""Decoder for the needed fields of Avro records, several times faster than decoding whole records.
 
-A record is walked in steps made once for its schema, each of which takes the data and a position and returns the
-position behind it: one regular expression for every stretch of plain fields, another for the rows of each list of
-observations, a jump over each image. Where the bytes are in any way unusual fastavro reads the record again, and its
-errors say what is wrong: the two ways give the same values and refuse the same bytes.
+A record is decoded in steps compiled once per schema; each step takes the data and an offset and returns the offset
+after it. There is one regular expression for every run of scalar fields, another for the rows of each list of
+observations, and a skip for each image. If the encoding is unusual in any way, fastavro decodes the record again and
+reports errors: both ways return the same values and reject the same bytes.
 
-**Patterns** are Avro types as regular expressions over their encoded bytes. A nullable float is a zero byte, or a two
-and four bytes; an integer is any number of bytes with the high bit and one without. A record of such fields is their
-concatenation, so one call of the ``re`` module's C code walks a whole row of 140 fields and hands back the few that
-were asked for. Every alternative begins with another byte and repeats are possessive: matching takes time in proportion
-to the bytes, whatever they are.
+**Patterns** are regular expressions for the encoded bytes of Avro types. A nullable float is a zero byte, or byte 2 and
+four bytes; an integer is any number of bytes with the high bit set and one without. The pattern of a record is the
+concatenation of those of its fields, so one call of the ``re`` module's C code decodes a row of 140 fields and returns
+the few that are needed. All alternatives begin with different bytes and repeats are possessive, so matching takes
+linear time for any bytes.
 
-What a pattern matches is a valid encoding. The reverse does not hold: an integer of ten bytes, a text of more than
-``LONGEST_TEXT`` bytes or a padded branch number do not match, and the caller reads such a record with fastavro.
+All matches are valid encodings, but some valid encodings do not match, such as integers of ten bytes, strings of more
+than ``LONGEST_TEXT`` bytes and padded branch indices; the caller decodes such records with fastavro.
 """
 
 import io
@@ -31,27 +31,27 @@ from nightjar_alerts.models.alerts import avro
 from nightjar_alerts.models.alerts.avro import AvroType, Schema
 
 LONGEST_TEXT: Final = 127
-LONGEST_KEPT_TEXT: Final = 63  # the length is one byte
+LONGEST_KEPT_TEXT: Final = 63  # so that the length is one byte
 LARGEST_FIXED: Final = 1 << 16
 MAX_BRANCHES: Final = 16
-MAX_FIELDS: Final = 3000  # types of any kind; compiling takes 20 microseconds each; ZTF 4.02 charges 1,400
-TEXT_FIELDS: Final = 50  # a text costs as much to compile as so many other fields
+MAX_FIELDS: Final = 3000  # types of any kind; compiling takes 20 microseconds each; ZTF 4.02 has 1,400
+TEXT_FIELDS: Final = 50  # number of other fields that take as long to compile as a string
 
 INTEGER: Final = rb"[\x80-\xff]{0,8}+[\x00-\x7f]"
 _FIXED: Final[Mapping[str, int]] = {"float": 4, "double": 8}
 Value = Callable[[bytes], Any]
 
 
-class IrregularTypeError(Exception):
-    """A type without a pattern: an array, a map, bytes, or a union with too many branches."""
+class UnsupportedTypeError(Exception):
+    """Type without a pattern: an array, a map, bytes, or a union with too many branches."""
 
 
-class Unusual(Exception):
-    """The bytes are not in the form that nearly all packets have."""
+class UnusualEncoding(Exception):
+    """The bytes do not match the pattern, so fastavro must decode the record."""
 
 
 def integer(encoded: bytes) -> int:
-    """Value of an Avro int or long."""
+    """Decode an Avro int or long."""
     value = 0
     for byte in reversed(encoded):
         value = value << 7 | byte & 0x7F
@@ -70,9 +70,9 @@ _READERS: Final[Mapping[str, Value]] = {
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value that a pattern captures: its path inside the record, its primitive type, and how to read its bytes.
+    """Value captured by a pattern: its path in the record, its primitive type, and the function that decodes it.
 
-    The type ``"record"`` marks where a nested record begins: its empty bytes are captured when it is there.
+    The type ``"record"`` marks the beginning of a nested record, whose group is empty if it is present.
     """
 
     path: tuple[str, ...]
@@ -82,13 +82,13 @@ class Leaf:
 
 @dataclass(slots=True)
 class PatternPart:
-    """A piece of a pattern and what it captures, in order."""
+    """Part of a pattern, and its captured values in order."""
 
     source: bytes
     leaves: list[Leaf]
 
     def compile(self) -> re.Pattern[bytes]:
-        """Return the pattern, ready for use."""
+        """Compile the pattern."""
         return re.compile(_merged(self.source), re.DOTALL)
 
 
@@ -105,8 +105,8 @@ class PatternWriter:
         self._fields = 0
 
     def part(self, kind: AvroType, path: tuple[str, ...], capture: bool) -> PatternPart:
-        """Pattern of a type; raises IrregularTypeError when it has none."""
-        self._charge(1)  # whatever it is: a record without fields and a reference cost time to write as well
+        """Return the pattern of a type. Raises UnsupportedTypeError if it has none."""
+        self._charge(1)  # also for records without fields and references, which cost time, too
         if isinstance(kind, str):
             if kind not in self._schema.named:
                 return self._primitive(kind, path, capture)
@@ -121,14 +121,14 @@ class PatternWriter:
             case "enum":
                 leaves = [Leaf(path, "enum", _symbol(kind["symbols"]))] if capture else []
                 return PatternPart(b"(" + INTEGER + b")" if capture else INTEGER, leaves)
-        raise IrregularTypeError(str(kind["type"]))
+        raise UnsupportedTypeError(str(kind["type"]))
 
     def entry(self, values: AvroType) -> PatternPart:
-        """Pattern of a map's key and value, which are never captured."""
+        """Return the pattern of a map's key and value, which are never captured."""
         return PatternPart(_text(LONGEST_TEXT) + self.part(values, (), capture=False).source, [])
 
     def record(self, definition: AvroType, path: tuple[str, ...], capture: bool) -> PatternPart:
-        """Pattern of a record, its fields one after another."""
+        """Return the pattern of a record."""
         capture_names = self._keep.get(definition["name"], frozenset()) if capture else frozenset()
         parts = [self.part(f["type"], (*path, f["name"]), f["name"] in capture_names) for f in definition["fields"]]
         if path and capture:
@@ -138,7 +138,7 @@ class PatternWriter:
     def _charge(self, fields: int) -> None:
         self._fields += fields
         if self._fields > MAX_FIELDS:
-            raise IrregularTypeError("too many fields")
+            raise UnsupportedTypeError("too many fields")
 
     def _primitive(self, kind: str, path: tuple[str, ...], capture: bool) -> PatternPart:
         if kind == "string":
@@ -146,17 +146,17 @@ class PatternWriter:
         if kind == "null":
             return PatternPart(b"()", [Leaf(path, kind, lambda _: None)]) if capture else PatternPart(b"", [])
         if kind == "bytes":
-            raise IrregularTypeError(kind)
+            raise UnsupportedTypeError(kind)
         source = _text(LONGEST_KEPT_TEXT if capture else LONGEST_TEXT) if kind == "string" else _primitive(kind)
         if not capture:
             return PatternPart(source, [])
         return PatternPart(b"(" + source + b")", [Leaf(path, kind, _READERS[kind])])
 
     def _union(self, branches: list[AvroType], path: tuple[str, ...], capture: bool) -> PatternPart:
-        if len(branches) > MAX_BRANCHES or (capture and isinstance(avro.bare(branches), list)):
-            raise IrregularTypeError("union")
+        if len(branches) > MAX_BRANCHES or (capture and isinstance(avro.non_null(branches), list)):
+            raise UnsupportedTypeError("union")
         parts = [(_mark(i), self.part(branch, path, capture and branch != "null")) for i, branch in enumerate(branches)]
-        parts.reverse()  # a value is more common than null, which comes first
+        parts.reverse()  # try the value before null, which is less common
         source = b"|".join(mark + part.source for mark, part in parts)
         return PatternPart(b"(?:" + source + b")", [leaf for _, part in parts for leaf in part.leaves])
 
@@ -165,7 +165,7 @@ def _symbol(symbols: Sequence[str]) -> Value:
     def read(encoded: bytes) -> str:
         place = integer(encoded)
         if not 0 <= place < len(symbols):
-            raise Unusual
+            raise UnusualEncoding
         return symbols[place]
 
     return read
@@ -182,7 +182,7 @@ def _primitive(kind: str) -> bytes:
 
 
 def _text(longest: int) -> bytes:
-    """Return a text of any length up to ``longest``: one alternative for each, by its first byte or two."""
+    """Return the pattern of strings of up to ``longest`` bytes: an alternative per length, by the length prefix."""
     lengths = [(_length(size), size) for size in range(longest + 1)]
     return b"(?:" + b"|".join(re.escape(prefix) + b".{%d}" % size for prefix, size in lengths) + b")"
 
@@ -192,7 +192,7 @@ def _length(size: int) -> bytes:
 
 
 def _merged(source: bytes) -> bytes:
-    """Join neighbouring runs of any bytes in a pattern: ``.{4}.{8}`` becomes ``.{12}``."""
+    """Merge adjacent runs of arbitrary bytes in a pattern: ``.{4}.{8}`` becomes ``.{12}``."""
     runs = re.compile(rb"(?:\.\{\d+\}){2,}")
     return runs.sub(lambda run: b".{%d}" % sum(map(int, re.findall(rb"\d+", run[0]))), source)
 
@@ -203,14 +203,14 @@ Match = Callable[[bytes, int], re.Match[bytes] | None]
 Step = Callable[[bytes, int, Values], int]
 
 _MATCH_INTEGER: Final[Match] = re.compile(INTEGER).match
-_INTEGER_BYTES: Final = 9  # the most that a pattern matches
+_INTEGER_BYTES: Final = 9  # maximum that a pattern matches
 _SHIFTS: Final = np.arange(0, 7 * _INTEGER_BYTES, 7, dtype=np.uint64)
 _FLOATS: Final[Mapping[str, str]] = {"float": "<f4", "double": "<f8"}
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnTable:
-    """Rows of a list of records, by column; null rows are left out."""
+    """Columns of a list of records; null rows are left out."""
 
     length: int
     columns: Mapping[str, Sequence[Any]]
@@ -221,28 +221,28 @@ class ColumnTable:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Mapping[str, Any] | None], names: Iterable[str]) -> "ColumnTable":
-        """Turn decoded rows into columns."""
+        """Convert decoded rows to columns."""
         present = [row for row in rows if row is not None]
         return cls(len(present), {name: [row[name] for row in present] for name in names})
 
 
 def steps_of(schema: Schema, keep: Mapping[str, frozenset[str]]) -> list[Step] | None:
-    """Return steps through a record of the schema, None when a type in it allows none."""
+    """Return the steps that decode a record of the schema, None if it has an unsupported type."""
     try:
         return _Builder(schema, keep).of_fields(schema.root, capture=True)
-    except IrregularTypeError:
+    except UnsupportedTypeError:
         return None
 
 
 class _Builder:
-    """Turns types into steps; every method raises IrregularTypeError for a type that allows none."""
+    """Compiles types to steps; every method raises UnsupportedTypeError for types without steps."""
 
     def __init__(self, schema: Schema, keep: Mapping[str, frozenset[str]]) -> None:
         self._schema, self._keep = schema, keep
         self._patterns = PatternWriter(schema, keep)
 
     def of_fields(self, record: AvroType, capture: bool) -> list[Step]:
-        """Return steps through the fields of a record: those that have a pattern are read together."""
+        """Return the steps that decode the fields of a record; adjacent fields with patterns share a step."""
         steps: list[Step] = []
         run: list[PatternPart] = []
         capture_names = self._keep.get(record["name"], frozenset()) if capture else frozenset()
@@ -250,17 +250,17 @@ class _Builder:
             name = field["name"]
             try:
                 run.append(self._patterns.part(field["type"], (name,), name in capture_names))
-            except IrregularTypeError:
+            except UnsupportedTypeError:
                 steps += [*_fields(run), *self._irregular(field["type"], name, name in capture_names)]
                 run = []
         return [*steps, *_fields(run)]
 
     def _irregular(self, kind: AvroType, name: str, capture: bool) -> list[Step]:
-        """Return steps through what has no pattern: lists, and what holds images."""
+        """Return the steps that decode a field without a pattern, such as a list or an image."""
         if isinstance(kind, list):
-            value = avro.bare(kind)
+            value = avro.non_null(kind)
             if isinstance(value, list) or "null" not in kind:
-                raise IrregularTypeError("union")
+                raise UnsupportedTypeError("union")
             return [_nullable(2 * kind.index(value), self._irregular(value, name, capture), name if capture else None)]
         if kind == "bytes" and not capture:
             return [_skip_bytes]
@@ -272,7 +272,7 @@ class _Builder:
                 return [_skip_rows(self._patterns.entry(values).compile().match)]
             case {"type": "record"} if not capture:
                 return self.of_fields(definition, capture=False)
-        raise IrregularTypeError(str(kind))
+        raise UnsupportedTypeError(str(kind))
 
     def _rows(self, items: AvroType, name: str, capture: bool) -> Step:
         part = self._patterns.part(items, (name,), capture)
@@ -281,7 +281,7 @@ class _Builder:
             return _skip_rows(match)
         present, *leaves = part.leaves
         if present.kind != "record" or any(len(leaf.path) != 2 or leaf.kind == "record" for leaf in leaves):
-            raise IrregularTypeError("list of anything but flat records")
+            raise UnsupportedTypeError("list of anything but flat records")
         return _rows(match, leaves, name)
 
 
@@ -294,15 +294,15 @@ def _fields(run: Sequence[PatternPart]) -> list[Step]:
     def step(data: bytes, at: int, values: Values) -> int:
         match = match_at(data, at)
         if match is None:
-            raise Unusual
+            raise UnusualEncoding
         for leaf, encoded in zip(leaves, match.groups(), strict=True):
-            _place(values, leaf, encoded)
+            _set_value(values, leaf, encoded)
         return match.end()
 
     return [step]
 
 
-def _place(values: Values, leaf: Leaf, encoded: bytes | None) -> None:
+def _set_value(values: Values, leaf: Leaf, encoded: bytes | None) -> None:
     parent = values
     for name in leaf.path[:-1]:
         parent = parent[name]
@@ -319,7 +319,7 @@ def _nullable(mark: int, steps: Sequence[Step], name: str | None) -> Step:
                 values[name] = None
             return at + 1
         if index != bytes([mark]):
-            raise Unusual
+            raise UnusualEncoding
         at += 1
         for inner in steps:
             at = inner(data, at, values)
@@ -331,12 +331,12 @@ def _nullable(mark: int, steps: Sequence[Step], name: str | None) -> Step:
 def _skip_bytes(data: bytes, at: int, values: Values) -> int:
     size, at = _integer(data, at)
     if not 0 <= size <= len(data) - at:
-        raise Unusual
+        raise UnusualEncoding
     return at + size
 
 
 def _rows(match: Match, leaves: Sequence[Leaf], name: str) -> Step:
-    """Rows whose first capture says that there is one: a list may hold nulls."""
+    """Return the step that decodes a list of records; the first captured group is None for null rows."""
     readers = [(leaf.path[-1], _column_reader(leaf)) for leaf in leaves]
 
     def step(data: bytes, at: int, values: Values) -> int:
@@ -358,7 +358,7 @@ def _skip_rows(match: Match) -> Step:
 
 
 def _items(match_at: Match, data: bytes, at: int, rows: list[Captured] | None) -> int:
-    """Walk the blocks of an array; return where it ends."""
+    """Decode the blocks of an array; return the end offset."""
     while True:
         count, at = _integer(data, at)
         if count == 0:
@@ -366,17 +366,17 @@ def _items(match_at: Match, data: bytes, at: int, rows: list[Captured] | None) -
         for _ in range(count):
             match = match_at(data, at)
             if match is None:
-                raise Unusual
+                raise UnusualEncoding
             at = match.end()
             if rows is not None:
                 rows.append(match.groups())
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
-    """Return a count or a size, which no packet has negative, and where it ends."""
+    """Decode a count or size and return it with the end offset; negative ones are unusual encodings."""
     match = _MATCH_INTEGER(data, at)
     if match is None or (value := integer(match[0])) < 0:
-        raise Unusual
+        raise UnusualEncoding
     return value, match.end()
 
 
@@ -389,7 +389,7 @@ def _column_reader(leaf: Leaf) -> Callable[[Captured], Sequence[Any]]:
 
 
 def _present(column: Captured, read: Callable[[Sequence[bytes]], NDArray[Any]]) -> list[Any]:
-    """Return a column whose values are read all at once, None where it is null."""
+    """Decode the non-null values of a column at once."""
     if None not in column:
         return list(read(cast("Sequence[bytes]", column)).tolist())
     values = iter(read([encoded for encoded in column if encoded is not None]).tolist())
@@ -397,7 +397,7 @@ def _present(column: Captured, read: Callable[[Sequence[bytes]], NDArray[Any]]) 
 
 
 def _repeated(column: Captured, leaf: Leaf) -> list[Any]:
-    """Return a column of few different values, each read once."""
+    """Decode a column with few distinct values, each once."""
     values = {encoded: None if encoded is None else leaf.read(encoded) for encoded in set(column)}
     return [values[encoded] for encoded in column]
 
@@ -412,21 +412,21 @@ def _integers(column: Sequence[bytes]) -> NDArray[np.int64]:
 
 
 READS_BEFORE_COMPILING: Final = 3
-"""Records of an untrusted schema that fastavro reads before the schema is compiled, which takes tens of milliseconds. A
-survey sends thousands with one schema; whoever sends a new one with every packet would have each compiled in vain."""
+"""Number of records of an untrusted schema that fastavro decodes before the schema is compiled, which takes tens of
+milliseconds. This avoids compiling for senders that use a new schema in every packet."""
 
 
 class AvroDecoder:
-    """Reads records of one schema through a projection.
+    """Decodes records of one schema through a projection.
 
     Parameters
     ----------
-    keep : for each record by full name, the fields wanted; others are skipped.
-    trusted : whether the schema is built in or from a registry, which is compiled for its first record.
+    keep : needed fields of each record, by full name; others are skipped.
+    trusted : whether the schema is shipped or from a registry; if so, it is compiled for the first record.
 
     Attributes
     ----------
-    projection : the reader schema of the slow way.
+    projection : reader schema for fastavro.
     """
 
     def __init__(self, schema: Schema, keep: Mapping[str, frozenset[str]], trusted: bool = True) -> None:
@@ -434,25 +434,25 @@ class AvroDecoder:
         self.projection = avro.project(schema, keep)
         self._keep = keep
         self._tables = _tables(schema, keep)
-        self._slow_reads = 0 if trusted else READS_BEFORE_COMPILING  # two threads that miscount cost one slow read more
+        self._slow_reads = 0 if trusted else READS_BEFORE_COMPILING  # a race between threads costs one more slow read
 
     @cached_property
     def _steps(self) -> list[Step] | None:
-        steps = steps_of(self.schema, self._keep)  # takes milliseconds, and not every plan is for bytes
-        re.purge()  # else Python's own cache keeps these patterns, and untrusted schemas fill it
+        steps = steps_of(self.schema, self._keep)  # takes milliseconds, and not every plan decodes bytes
+        re.purge()  # otherwise patterns of untrusted schemas stay in Python's cache
         return steps
 
     @property
     def fast(self) -> bool:
-        """True where the schema allows the fast way."""
+        """True if the schema can be compiled to steps."""
         return self._steps is not None
 
     def read(self, data: bytes, start: int = 0) -> tuple[Values, int]:
-        """Values of the record at ``start``, and where it ends.
+        """Decode the record at ``start``; return its values and the end offset.
 
         Returns
         -------
-        The wanted fields, nested as the record is, its lists of records as :class:`ColumnTable`.
+        The needed fields, nested as in the record, with lists of records as :class:`ColumnTable`, and the end offset.
 
         Raises
         ------
@@ -465,7 +465,7 @@ class AvroDecoder:
         return self.read_fast(data, start) or self.read_slow(data, start)
 
     def read_fast(self, data: bytes, start: int = 0) -> tuple[Values, int] | None:
-        """Decode by the compiled plan; None where only fastavro can tell."""
+        """Decode with the compiled steps; None if fastavro must decode the record."""
         if self._steps is None:
             return None
         values: Values = {}
@@ -473,12 +473,12 @@ class AvroDecoder:
         try:
             for step in self._steps:
                 at = step(data, at, values)
-        except (Unusual, UnicodeDecodeError):
+        except (UnusualEncoding, UnicodeDecodeError):
             return None
         return values, at
 
     def read_slow(self, data: bytes, start: int = 0) -> tuple[Values, int]:
-        """Decode with fastavro, the slow path for schemas that the plan cannot handle."""
+        """Decode with fastavro, the slow path."""
         stream = io.BytesIO(data)
         stream.seek(start)
         record: dict[str, Any] = avro.read_record(stream, self.schema, self.projection)
@@ -489,10 +489,10 @@ class AvroDecoder:
 
 
 def _tables(schema: Schema, keep: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
-    """Names of the wanted lists of records, each with the names of the columns wanted of it."""
+    """Return the names of the needed lists of records, each with the names of its needed columns."""
     tables = {}
     for name, kind in schema.fields(schema.root).items():
-        is_list = isinstance(bare := avro.bare(kind), dict) and bare["type"] == "array"
+        is_list = isinstance(item_type := avro.non_null(kind), dict) and item_type["type"] == "array"
         if name in keep[schema.name] and is_list and (item := schema.definition(kind)) is not None:
             tables[name] = [field["name"] for field in item["fields"] if field["name"] in keep[item["name"]]]
     return tables

@@ -1,10 +1,10 @@
-"""JSON alerts: the fields of the Avro packets of a survey, without a schema.
+"""JSON alerts with the fields of a survey's Avro packets.
 
-Fields are found by name, and values are read by what they are: a column that is null or absent in one document means
-that there are no such values, not that the document is of an unknown kind. ``NaN`` and ``Infinity``, which Python's
-``json.dumps`` writes, are missing values. A list, or one document a line, holds several alerts.
+There is no schema: fields are found by name, and a null or absent column means that there are no such values. ``NaN``
+and ``Infinity``, which Python's ``json.dumps`` writes, are missing values. A list, or JSON Lines, contains several
+alerts.
 
-Two more forms are read: values with the name of their type around them, as Avro's JSON encoding and MongoDB write them
+Two more formats are supported: values wrapped in an object with the type name, as in Avro's JSON encoding and MongoDB
 (``{"double": 1.5}``, ``{"$numberLong": "7"}``), and observations as columns instead of rows (``{"jd": [...], ...}``).
 """
 
@@ -33,31 +33,29 @@ _SCALARS: Final = (int, float, str)
 
 MAX_CONTAINERS: Final = 400_000
 MAX_VALUES: Final = 1_000_000
-"""Objects and lists, and commas, in the text of a document. As Python objects they take up to 240 and 32 bytes each.
-
-The largest real alerts, of Rubin, have 3.7 MB as JSON, 2,200 objects and 250,000 commas.
-"""
+"""Maximum number of objects and lists, and of commas, in the text of a document. As Python objects they take up to 240
+and 32 bytes each. The largest real alerts, of Rubin, have 3.7 MB as JSON, 2,200 objects and 250,000 commas."""
 LIST_DOCUMENTS: Final = 2
-"""Longest list of alerts, as a multiple of the longest single alert."""
+"""Maximum size of a list of alerts, as a multiple of the maximum size of a single alert."""
 HEAD_BYTES: Final = 512
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 def looks_like_json(data: bytes) -> bool:
-    """Return whether bytes begin as a JSON object or list does."""
+    """Return whether bytes begin like a JSON object or list."""
     return data[:HEAD_BYTES].removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"[")
 
 
 def parse_documents(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
-    """Yield the JSON objects in ``data``: one, those of a list, or one a line, with an error for each that is none.
+    """Yield the JSON objects in ``data``: a single one, those of a list, or one per line; or an error for each.
 
-    They are parsed one at a time, so that many take little memory.
+    They are parsed one at a time to save memory.
 
     Raises
     ------
     PacketError
-        When iterated, before the first element: ``malformed_json``, ``record_too_large``.
+        During iteration, before the first element: ``malformed_json``, ``record_too_large``.
     """
     is_list, may_be_lines = data[:HEAD_BYTES].removeprefix(BOM_UTF8).lstrip()[:1] == b"[", b"\n{" in data
     factor = LIST_DOCUMENTS if is_list or may_be_lines else 1
@@ -84,7 +82,7 @@ def parse_documents(data: bytes, limits: ReadLimits) -> Iterator[Document | Pack
 
 
 def _lines(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
-    """Yield the document of each line that is not blank."""
+    """Yield the document in each non-blank line."""
     allowance, count = Allowance(limits.max_seconds), 0
     for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
@@ -104,7 +102,7 @@ def _lines(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
 
 
 def _elements(data: bytes, limits: ReadLimits) -> Iterator[Document | PacketError]:
-    """Yield the elements of a list; nothing after one that is no JSON can be found again."""
+    """Yield the elements of a list; stop at the first one that is not valid JSON."""
     try:
         text = data.decode("utf-8-sig")
     except ValueError:
@@ -162,7 +160,7 @@ def _malformed(detail: str) -> PacketError:
 
 
 def read_document(document: Document, limits: ReadLimits) -> tuple[Document, PacketPlan]:
-    """Return the values of one alert as :func:`models.alerts.reader.build_packet` takes them, and their plan.
+    """Return the values of one alert for :func:`models.alerts.reader.build_packet`, and their plan.
 
     Raises
     ------
@@ -171,7 +169,7 @@ def read_document(document: Document, limits: ReadLimits) -> tuple[Document, Pac
     """
     if any(map(_is_tagged, _inner_values(document))):
         document = _untagged(document)
-    if isinstance(document.get("alert"), dict):  # Lasair's filter streams hold the alert next to the chosen columns
+    if isinstance(document.get("alert"), dict):  # Lasair's filter streams have the alert next to the chosen columns
         document = {**document, **document["alert"]}
     survey, layout, version = _find_layout(document)
     rows, total = [], 0
@@ -211,7 +209,7 @@ def is_alert(document: Json) -> bool:
 
 
 def _find_layout(document: Document) -> tuple[Survey, PacketLayout, str | None]:
-    """Find the layout whose fields have values, or else one whose fields are there and that has observations."""
+    """Find the layout whose marks have values, or else one whose marks are present and that has observations."""
     what = "the JSON document"
     try:
         return plans.find_layout(lambda path: _holds(document, path), what)
@@ -242,7 +240,7 @@ def _parse(data: bytes) -> Json:
 def _holds(document: Json, path: FieldPath, null: bool = False) -> bool:
     value: Json = document
     for name in path:
-        if isinstance(value, list):  # a list of observations has what any of its rows has
+        if isinstance(value, list):  # a list of observations has the fields of any of its rows
             value = next((row for row in value if isinstance(row, dict) and name in row), None)
         if not isinstance(value, dict) or name not in value:
             return False
@@ -251,7 +249,7 @@ def _holds(document: Json, path: FieldPath, null: bool = False) -> bool:
 
 
 def _rows(document: Document, place: Observations) -> list[Document]:
-    """Return the observations of one field: a single one, a list of them without nulls, or none."""
+    """Return the observations in a field as a list without nulls; the field may have a single one, a list, or null."""
     value = document.get(place.path)
     if value is None:
         return []
@@ -272,7 +270,7 @@ def _inner_values(document: Document) -> Iterator[Json]:
 
 
 def _is_tagged(value: Json) -> bool:
-    """Return whether a value is an object with the name of its type as the only name; records have dotted names."""
+    """Return whether a value is wrapped in an object with the type name as the only key; record names have dots."""
     if not isinstance(value, dict) or len(value) != 1:
         return False
     (name,) = value
@@ -288,7 +286,7 @@ def _untagged(value: Json) -> Json:
 
 
 def _columns(value: Document, place: Observations) -> dict[str, list[Json]]:
-    """Return the columns of observations that are no rows: lists, or objects by row number as pandas writes them."""
+    """Return the columns of observations in columnar form: lists, or objects keyed by row number, as in pandas."""
     times = [value[alias] for alias in place.required["time"] if alias in value]
     if not times or not isinstance(times[0], list | dict):
         return {}
@@ -312,7 +310,7 @@ def _newest(rows: Sequence[Document], time: Sequence[str]) -> Document:
 
 
 def _names(rows: Sequence[Document], place: Observations) -> dict[str, str]:
-    """Map each role to the first of its aliases that has a value, or else to the first that is there at all."""
+    """Map each role to its first alias with a value, or else to the first one that is present."""
     names = {}
     for role, aliases in {**place.required, **place.optional}.items():
         present = [alias for alias in aliases if any(alias in row for row in rows)]

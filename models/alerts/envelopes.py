@@ -1,18 +1,17 @@
-"""Bytes of an alert, in whatever envelope they arrived, to packets: for requests, messages and files alike.
+"""Decoding of alerts in any envelope, from requests, messages and files.
 
-Five envelopes are in use: Avro object containers (ZTF, ALeRCE, Pitt-Google; any number of records, schema inside),
-Confluent framing (Rubin: a zero byte, a big-endian 32-bit schema id, a bare record; Rubin's own sample notes call it
-little-endian), bare records (ELAsTiCC: nothing says which schema), bare records whose schema is the message's key
-(Fink) and JSON. What is known beforehand of a topic (:class:`TopicRule`) wins over sniffing: a bare record may begin
-with any byte.
+Five envelopes are in use: Avro object containers (ZTF, ALeRCE, Pitt-Google; any number of records, with the schema),
+Confluent framing (Rubin: a zero byte, a big-endian 32-bit schema id, a bare record; Rubin's sample notes call it
+little-endian), bare records (ELAsTiCC; without a schema), bare records with the schema in the message key (Fink), and
+JSON. A :class:`TopicRule` takes precedence over detection, because a bare record may begin with any byte.
 
     packets = read_packet(Path("alert.avro").read_bytes())
 
-JSON alerts (Lasair, Pitt-Google, hop), alone or in a list, are read by :mod:`models.alerts.documents`. Any message may
-be compressed with gzip.
+JSON alerts (Lasair, Pitt-Google, hop), single or in a list, are read by :mod:`models.alerts.documents`. All messages
+may be compressed with gzip.
 
-The first bytes of the value decide between the envelopes. A message key decides only where the value does not: it is
-taken for a schema if it is the schema of an Avro record. If reading fails, whatever else the value can be is tried.
+The envelope is detected from the first bytes of the value. Otherwise a message key is used as the schema if it is the
+schema of an Avro record. If decoding fails, the other possible envelopes are tried.
 """
 
 import re
@@ -47,7 +46,7 @@ MessageHeaders = Sequence[tuple[str, bytes]]
 
 
 class Envelope(StrEnum):
-    """Ways in which the bytes of a message hold an alert."""
+    """Envelopes of alerts in messages."""
 
     AUTO = "auto"
     CONFLUENT = "confluent"
@@ -58,7 +57,7 @@ class Envelope(StrEnum):
 
 
 class TopicRule(BaseModel):
-    """Facts about the messages of a topic that are known beforehand."""
+    """Envelope and schema of the messages of a topic."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,13 +75,13 @@ ANYTHING = TopicRule()
 
 
 def rule_for(topic: str, rules: Mapping[str, TopicRule]) -> TopicRule:
-    """Return the first rule whose pattern (``ztf_*``) fits the topic."""
+    """Return the first rule whose pattern (``ztf_*``) matches the topic."""
     return next((rule for pattern, rule in rules.items() if fnmatchcase(topic, pattern)), ANYTHING)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageReader:
-    """Reads messages; safe to use from several threads.
+    """Decodes messages. Thread-safe.
 
     Attributes
     ----------
@@ -101,19 +100,19 @@ class MessageReader:
         new: NewSchemas | None = None,
         headers: MessageHeaders = (),
     ) -> list[PacketOutcome]:
-        """Read every alert of a message; returns at least one outcome, an error for whatever cannot be read.
+        """Decode all alerts of a message; return at least one outcome, which may be an error.
 
-        Nothing that the bytes hold makes it raise, or costs more than ``limits.max_seconds`` of work.
+        No content makes it raise, or take more than ``limits.max_seconds`` of CPU time.
 
         Parameters
         ----------
-        new : how many schemas may still come that were not seen before.
-        headers : of the message, which may state the schema id.
+        new : allowance of schemas that were not seen before.
+        headers : headers of the message, which may contain the schema id.
 
         Raises
         ------
         SchemaUnavailableError
-            When the message's schema must be fetched, and cannot be now.
+            If the message's schema must be fetched and the registry is unavailable.
         """
         outcomes: list[PacketOutcome] = []
         try:
@@ -126,14 +125,14 @@ class MessageReader:
             outcomes.extend(packets)
         except SchemaUnavailableError:
             raise
-        except Exception as error:  # the fence: what was read before is good, and what was not has its reason
+        except Exception as error:  # keeps the alerts decoded before the error
             outcomes.append(rejection(error))
         return outcomes
 
     def _sniff(
         self, value: bytes, key: bytes | None, new: NewSchemas | None, headers: MessageHeaders
     ) -> Iterable[PacketOutcome]:
-        """Read in the envelopes that the bytes suggest, the most certain first; raise the error of the first."""
+        """Try the possible envelopes, the most certain first; if all fail, raise the first error."""
         if value.startswith(GZIP_MAGIC):
             value = _gunzip(value, self.limits)
         if value.startswith(containers.MAGIC):
@@ -174,14 +173,14 @@ class MessageReader:
         raise PacketError(RejectReason.UNKNOWN_ENVELOPE, f"the message is not in the envelope {envelope}")
 
     def _documents(self, value: bytes) -> list[PacketOutcome]:
-        """Read the alert of a JSON object, or each of a list. Raises PacketError where there is only one."""
+        """Read the alerts of a JSON document. Raises PacketError if there is only one and it cannot be read."""
         outcomes: list[PacketOutcome] = []
         for document in parse_documents(value, self.limits):
             try:
                 if isinstance(document, PacketError):
                     raise document
                 outcomes.append(build_packet(*read_document(document, self.limits), self.limits))
-            except Exception as error:  # whatever it is, the other alerts of a list can be read
+            except Exception as error:  # the other alerts of a list can still be read
                 outcomes.append(rejection(error))
         if len(outcomes) == 1 and isinstance(outcomes[0], PacketError):
             raise outcomes[0]
@@ -189,10 +188,10 @@ class MessageReader:
 
 
 def framed_id(value: bytes) -> tuple[int, int]:
-    """Return the schema id of a framed record, and where the record begins.
+    """Return the schema id of a framed record, and the offset of the record.
 
-    Confluent's ids have four bytes and begin at 1. Where those are zero, the id has eight, as Apicurio's serializers
-    write it.
+    Confluent's ids have four bytes and begin at 1. If those are zero, the id has eight bytes, as written by Apicurio's
+    serializers.
     """
     end = CONFLUENT_HEADER_BYTES
     if not any(value[1:end]) and len(value) >= APICURIO_HEADER_BYTES:
@@ -211,12 +210,12 @@ def _gunzip(value: bytes, limits: ReadLimits) -> bytes:
     data, at, members = bytearray(), 0, 0
     while at < len(value):
         if members and not value[at] and not value[at:].strip(b"\0"):
-            break  # padding of zeros, as gzip allows it
+            break  # gzip allows padding with zeros
         if (members := members + 1) > MAX_GZIP_MEMBERS:
             raise PacketError(RejectReason.UNKNOWN_ENVELOPE, f"more than {MAX_GZIP_MEMBERS} gzip members")
         inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
         while at < len(value) and not inflater.eof:
-            # in chunks, as what follows the member is copied
+            # in chunks, because zlib copies the data after the member
             chunk = value[at : at + GZIP_CHUNK_BYTES]
             try:
                 data += inflater.decompress(chunk, limit + 1 - len(data))
@@ -238,16 +237,16 @@ SCHEMA_ID_HEADERS: Final = ("__value_schema_id", "apicurio.value.globalId", "api
 
 
 def schema_id_in(headers: MessageHeaders) -> int | None:
-    """Return the schema id that a message's headers state, as Confluent's and Apicurio's serializers write it.
+    """Return the schema id in a message's headers, as written by Confluent's and Apicurio's serializers.
 
     Raises
     ------
     PacketError
-        ``unknown_schema`` for an id that is not looked up: a GUID, or bytes of another length.
+        ``unknown_schema`` for an unsupported id: a GUID, or bytes of another length.
     """
     for name, value in headers:
         if name in SCHEMA_ID_HEADERS:
-            if value.isdigit() and len(value) <= LONGEST_ID_TEXT:  # as people write it into a header of Redis
+            if value.isdigit() and len(value) <= LONGEST_ID_TEXT:  # text, as written by hand into a field in Redis
                 return int(value)
             if len(value) in (4, 8):
                 return int.from_bytes(value, "big")
@@ -259,7 +258,7 @@ def schema_id_in(headers: MessageHeaders) -> int | None:
 
 
 def _suggested(value: bytes, key: bytes | None) -> list[Envelope]:
-    """List the envelopes that a value and its key can be, the most certain first."""
+    """Return the possible envelopes of a value and its key, the most certain first."""
     framed = value[0] == 0 and len(value) >= CONFLUENT_HEADER_BYTES
     suggested = []
     if framed and avro.exists(avro.confluent_name(framed_id(value)[0])):
@@ -279,25 +278,24 @@ _RECORD_SCHEMA: Final = re.compile(rb"\s*\{")
 def read_packet(
     data: bytes, schema: str | None = None, extra_schemas: Path | None = None, limits: ReadLimits | None = None
 ) -> list[PacketOutcome]:
-    """Read every alert in ``data``, without a registry.
+    """Read every alert in ``data``, without a schema registry.
 
-    Never raises for what the bytes hold: whatever cannot be read is a :class:`PacketError` in the list, at its place.
+    Does not raise for invalid bytes: each alert that cannot be read is a :class:`PacketError` in the list.
 
     Parameters
     ----------
-    schema : name of a schema at hand (``elasticc/0.9.1``) when ``data`` is known to be one bare record of it, without
-        any framing; nothing is sniffed then.
+    schema : name of a shipped schema (``elasticc/0.9.1``) if ``data`` is a bare record of it, without any framing; the
+        envelope is then not detected.
     extra_schemas : folder with more schemas (see :mod:`models.alerts.avro`).
 
     Returns
     -------
-    At least one outcome. A damaged record in a container costs itself and the rest of its block, not its neighbours in
-    other blocks.
+    At least one outcome. A damaged record in a container makes the rest of its block unreadable, but no other block.
     """
     reader = MessageReader(SchemaRegistry(extra=extra_schemas), limits or ReadLimits(), extra_schemas)
     return reader.read(data, rule=rule_of(schema))
 
 
 def rule_of(schema: str | None) -> TopicRule:
-    """Return the rule of bytes that are bare records of a schema; without one they are sniffed."""
+    """Return the rule for bare records of a schema; without a schema the envelope is detected."""
     return ANYTHING if schema is None else TopicRule(envelope=Envelope.BARE, schema_name=schema)

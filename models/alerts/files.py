@@ -1,6 +1,7 @@
-"""Alert packets in files, recognised by content: folders, gzip, bzip2, xz, zstd, tar archives, Avro containers, JSON.
+"""Reader of alert packets in files: folders, gzip, bzip2, xz, zstd, tar archives, Avro containers and JSON.
 
-Whatever is damaged, too large or no alert is an item of its own, so that it hides nothing else and can be counted.
+The format is detected from the content. Damaged or too large parts, and files that are not alerts, are yielded as items
+of their own, so that they can be counted and do not affect other items.
 """
 
 import bz2
@@ -28,22 +29,22 @@ from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits
 
 MAX_ITEM_BYTES: Final = 64 << 20
 MAX_RECORDS: Final = 256
-"""Records of a container that are handed on together; containers with more are split between their blocks."""
+"""Maximum number of records of a container in one item; larger containers are split between blocks."""
 MAX_SPLIT_BYTES: Final = 1 << 20
 MAX_BLOCK_BYTES: Final = 128 << 10
-"""Size, as compressed, beyond which a block of several records is split: its records may have too many bytes."""
+"""Compressed size above which a block of several records is split, because its records may have too many bytes."""
 READ_BYTES: Final = 4 << 20
 MAX_BAD_LINES: Final = 10
-"""Lines at the beginning of a file with one JSON document a line that may be damaged."""
+"""Maximum number of damaged lines at the beginning of a JSON Lines file."""
 MAX_DEPTH: Final = 8
-"""Archives and compressions inside one another; what is deeper is not read."""
+"""Maximum nesting of archives and compressions."""
 HEAD_BYTES: Final = 512
 TAR_END_BLOCKS: Final = 2
-"""Blocks of zeros that end a tar archive."""
+"""Number of zero blocks at the end of a tar archive."""
 _TAR_MAGIC: Final = (257, b"ustar")
 _ZIP_MAGIC: Final = b"PK\x03\x04"
 _APPLE_DOUBLE: Final = b"\x00\x05\x16\x07"
-"""Begins the files in which macOS keeps attributes of other files, as ``._alert.avro``."""
+"""First bytes of the files in which macOS stores attributes of other files, such as ``._alert.avro``."""
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _DAMAGED: Final = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, cramjam.DecompressionError)
 _LINES: Final = (".jsonl", ".ndjson")
@@ -56,14 +57,14 @@ Kind = Literal["packet", "unreadable", "other"]
 
 
 class FileItem(NamedTuple):
-    """One packet of a file, or the reason why there is none.
+    """Packet in a file, or the reason why there is none.
 
     Attributes
     ----------
-    name : path of the file, with that of an archive's member and the number of a part behind it.
-    data : of the packet, or of a file that is no alert; empty for one that cannot be read.
-    kind : ``packet``; ``unreadable`` for a file that is damaged or too large; ``other`` for one that is no alert.
-    detail : for people, unless the kind is ``packet``.
+    name : path of the file, followed by the path of an archive member and the number of a part.
+    data : bytes of the packet or of a file that is not an alert; empty for an unreadable one.
+    kind : ``packet``; ``unreadable`` for a file that is damaged or too large; ``other`` for one that is not an alert.
+    detail : reason for people; empty if the kind is ``packet``.
     """
 
     name: str
@@ -73,10 +74,10 @@ class FileItem(NamedTuple):
 
 
 def exit_status(read: int, unread: int, skipped: int) -> int:
-    """Return the exit status of a command that has read alerts from files or a range of a broker.
+    """Return the exit status of a command that reads alerts from files or a range of a topic.
 
-    0: everything that looks like alerts was read, abstained alerts included, or the source was empty. 3: something
-    could not be read or was rejected. 1: nothing was read from a source that is not empty.
+    0: everything that looks like an alert was read (including abstained alerts), or the source was empty. 3: something
+    could not be read or was rejected. 1: nothing was read from a non-empty source.
     """
     if not read and (unread or skipped):
         return 1
@@ -84,15 +85,15 @@ def exit_status(read: int, unread: int, skipped: int) -> int:
 
 
 def read_path(path: Path) -> Iterator[FileItem]:
-    """Yield the packets of a file, or of every file in a folder and its subfolders, in order of their names.
+    """Yield the packets of a file, or of all files in a folder and its subfolders, sorted by name.
 
-    A file that is named is taken for alerts unless it is damaged. In folders and archives, a file counts as ``other``
-    unless its content or its name says that it holds alerts.
+    A file given by name is assumed to have alerts. In folders and archives, a file is ``other`` unless its content or
+    its name indicates alerts.
 
     Raises
     ------
     FileNotFoundError
-        When there is no such path.
+        If the path does not exist.
     """
     if path.is_dir():
         yield from _read_folder(path)
@@ -109,19 +110,19 @@ def _read_folder(root: Path) -> Iterator[FileItem]:
         paths += [Path(folder, name) for name in files]
         paths += [
             path for name in folders if (path := Path(folder, name)).is_symlink()
-        ]  # not followed: it may be a loop
+        ]  # not followed, because of possible loops
     for error in errors:
         yield FileItem(str(Path(error.filename).relative_to(root)), b"", "unreadable", _reason(error))
     for path in sorted(paths):
         name = str(path.relative_to(root))
-        if path.is_file() or not path.exists():  # a link that leads nowhere cannot be read
+        if path.is_file() or not path.exists():  # broken links are unreadable
             yield from read_file(path, name, named=False)
         else:
             yield FileItem(name, b"", "other", "a link to a folder, or no ordinary file")
 
 
 def read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
-    """Yield the packets of a file as ``name``; see :func:`read_path` for files that are ``named``."""
+    """Yield the packets of a file under ``name``; :func:`read_path` describes files that are ``named``."""
     try:
         with path.open("rb") as file:
             yield from _read(file, name, named)
@@ -130,9 +131,9 @@ def read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
 
 
 def _read(file: IO[bytes], name: str, named: bool, depth: int = 0) -> Iterator[FileItem]:
-    """Yield the packets of a file or of a member of an archive; after those before the damage, raise its error.
+    """Yield the packets of a file or archive member; at damage, raise its error after the packets before it.
 
-    ``depth`` is the number of archives and compressions around it.
+    ``depth`` is the number of enclosing archives and compressions.
     """
     head = _peek(file)
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
@@ -161,20 +162,20 @@ def _peek(file: IO[bytes]) -> bytes:
 
 
 class _Archive(tarfile.TarFile):
-    """A tar archive that is read to the end of its file, over damaged headers and ends of archives.
+    """Tar archive that is read to the end of the file, past damaged headers and end-of-archive blocks.
 
-    ``tarfile`` alone stops at the first of either, as if nothing followed.
+    ``tarfile`` itself stops at the first of either.
     """
 
     zeros = 0
-    """Blocks of zeros since the last member."""
+    """Number of zero blocks since the last member."""
     damaged = False
 
 
 class _Member(tarfile.TarInfo):
     @classmethod
     def fromtarfile(cls, tarfile: _Archive) -> Self:  # type: ignore[override]  # called only with our subclass
-        """Read the next header. Raises HeaderError, which an archive with ``ignore_zeros`` skips."""
+        """Read the next header. Raises HeaderError, which an archive opened with ``ignore_zeros`` skips."""
         try:
             member = super().fromtarfile(tarfile)
         except EOFHeaderError:
@@ -190,7 +191,7 @@ class _Member(tarfile.TarInfo):
 
 
 def _members(file: IO[bytes], name: str, depth: int) -> Iterator[FileItem]:
-    """Yield the packets of a tar archive and of those that follow it in its file, and of archives in them."""
+    """Yield the packets of all tar archives in a file, including nested ones."""
     with _Archive.open(fileobj=file, mode="r:", tarinfo=_Member, ignore_zeros=True) as archive:
         for member in archive:
             inner = f"{name}/{member.name}"
@@ -209,9 +210,9 @@ def _members(file: IO[bytes], name: str, depth: int) -> Iterator[FileItem]:
 
 @contextmanager
 def _unzstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Open the content of a zstd file; of a damaged archive what is before the damage, which is raised at the end.
+    """Open the content of a zstd file. For a damaged archive, yield the part before the damage and then raise.
 
-    An archive may be larger than memory, and what was decompressed before an error is only known from a file.
+    Decompresses to a file, because archives may be larger than memory and a file keeps the part before an error.
     """
     with NamedTemporaryFile() as unpacked:
         damage = None
@@ -247,7 +248,7 @@ def _items(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
 
 
 def _parts(name: str, parts: Iterator[bytes]) -> Iterator[FileItem]:
-    """Yield parts of a file under its name, with the number of each where there are several."""
+    """Yield parts of a file under its name, numbered if there are several."""
     first, second = next(parts, b""), next(parts, None)
     if second is None:
         yield FileItem(name, first)
@@ -257,10 +258,10 @@ def _parts(name: str, parts: Iterator[bytes]) -> Iterator[FileItem]:
 
 
 def _container_parts(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the containers that a container is read as: of at most some hundred records each.
+    """Split a container into containers of at most :data:`MAX_RECORDS` records each.
 
-    It is read piece by piece, as it may be larger than memory. The rest of a damaged one is the last part, so that
-    its reader reports the damage. Raises OSError if a block is too large.
+    The file is read in pieces, because it may be larger than memory. The rest of a damaged container is the last part,
+    so that decoding it reports the damage. Raises OSError if a block is too large.
     """
     pending = file.read(READ_BYTES)
     try:
@@ -295,7 +296,7 @@ def _part_starts(blocks: list[tuple[int, int, int]], first: int) -> list[int]:
 
 
 def _split_blocks(part: bytes, header: containers.Header) -> Iterator[bytes]:
-    """Yield a container whole, or, where a block has many records, in containers of fewer."""
+    """Yield a container unchanged, or split if a block has too many records."""
     blocks = containers.block_starts(part, header)
     if all(count <= MAX_RECORDS and (count < 2 or end - at <= MAX_BLOCK_BYTES) for count, at, end in blocks):
         yield part
@@ -308,7 +309,7 @@ def _split_blocks(part: bytes, header: containers.Header) -> Iterator[bytes]:
 
 
 def _split_block(container: bytes, header: containers.Header) -> Iterator[bytes]:
-    """Yield the records of a container with one block in smaller ones; the rest in one where a record is damaged."""
+    """Split a container with one block; if a record is damaged, the rest is the last container."""
     try:
         decoder = plans.for_text(header.schema).decoder
         (block,) = containers.read_blocks(container, header, _BLOCK_LIMITS)
@@ -329,12 +330,12 @@ def _split_block(container: bytes, header: containers.Header) -> Iterator[bytes]
 
 
 def _documents(name: str, data: bytes, named: bool) -> Iterator[FileItem]:
-    """Yield the alerts of a JSON file: one object, a list of objects, or one object a line."""
+    """Yield the alerts of a JSON file: one object, a list of objects, or one object per line."""
     text = data.removeprefix(BOM_UTF8).strip()
     document = _loads(text)
     lines = [line for line in text.splitlines() if line.strip()] if document is None else []
     if isinstance(document, list) and (named or any(map(is_alert, document))):
-        # json, unlike orjson, writes whatever it has read: integers of any size, and text that is no UTF-8
+        # unlike orjson, json can write everything that it can read: large integers and invalid UTF-8
         yield from _parts(name, (json.dumps(each).encode() for each in document))
     elif len(lines) > 1 and (name.lower().endswith(_LINES) or any(_loads(line) for line in lines[:MAX_BAD_LINES])):
         yield from _parts(name, iter(lines))

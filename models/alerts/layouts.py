@@ -1,9 +1,8 @@
-"""Layout of a survey's packets: one :class:`Survey` says everything that this code has to know about it.
+"""Layouts of surveys' packets: a :class:`Survey` describes everything that depends on the survey.
 
-A module in :mod:`models.alerts.surveys`, with the record and the survey's own conversions, and its schemas are all that
-a new survey takes: which packets are the survey's, how they are read and converted, which model classifies and what
-replies say all follow from it. A new version that renames a field is one more alias. Aliases are tried in order against
-the schema that the packet was written with, once for each schema.
+To add a survey, add a module with its :class:`Survey` and conversions to :mod:`models.alerts.surveys`, and its schemas.
+They determine which packets belong to the survey, how they are decoded and converted, and which model classifies them.
+If a new version renames a field, add an alias. Aliases are tried in order against the writer schema, once per schema.
 """
 
 import re
@@ -20,15 +19,15 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """One place in the packet that holds observations: a record or a list of records.
+    """Field of the packet with observations: a record or a list of records.
 
     Attributes
     ----------
-    path : field of the packet.
+    path : name of the field.
     detections : whether the rows are detections (of the survey's pipeline), as opposed to forced photometry.
-    required, optional : role to aliases. ``time``, ``band``, ``flux`` and ``flux_err`` are a point's own; a conversion
-        may ask for others by any name. Numbers may be written as text; those of :data:`TEXT_ROLES` may be booleans.
-    convert : turns the columns, by role, into photometry.
+    required, optional : role to aliases. The roles are ``time``, ``band``, ``flux``, ``flux_err`` and any others that
+        the conversion uses. Numbers may be strings; values of :data:`TEXT_ROLES` may be booleans.
+    convert : converts the columns, by role, to photometry.
     """
 
     path: str
@@ -40,25 +39,25 @@ class Observations:
 
 @dataclass(frozen=True, slots=True)
 class PacketLayout:
-    """One family of packets.
+    """Layout of one kind of packets.
 
     Attributes
     ----------
-    marks : fields by which a packet of the family is known.
-    observations : in order of preference for one exposure: forced photometry, the alert's own detection, history.
-    alert_id, source_id, object_id, moving_id : where an id may stand (of the alert, of the detection that caused it, of
-        its object); the first that is neither null, 0 nor empty counts. The first moving id is that of the detection.
-        A packet with a moving id belongs to the Solar System unless it has an object id as well; then it does if its
-        detection does, and the object has no history.
+    marks : fields by which packets of this kind are recognised.
+    observations : in order of preference for one exposure: forced photometry, detection of the alert, history.
+    alert_id, source_id, object_id, moving_id : possible fields of an id (of the alert, of the detection that caused it,
+        of its object, of its Solar System object); the first that is neither null, 0 nor empty is used. The first
+        moving id is that of the detection. A packet with a moving id belongs to the Solar System unless it also has an
+        object id; then it does if its detection does and the object has no history.
     moving_name, moving_distance : name of the nearest known Solar System object and its distance in arcsec.
-    moving_flags : fields by which a broker marks a known Solar System object, with the values that do.
-    newest_of : list of detections whose newest row is the alert's own, where no field holds it; paths of ids name that
-        row ``newest``. For JSON alerts.
-    version : fields that state the schema version, for packets that brokers rewrote under another record name.
-    metadata : record that holds metadata columns.
-    context : values besides the light curve, by the names of :data:`models.metadata.KNOWN_COLUMNS`, and where they may
-        stand; the first that is a number counts.
-    njy_per_unit : nJy of a unit of flux, from the columns of every list by role; None where it is nJy.
+    moving_flags : fields with which a broker marks a known Solar System object, and the values that do.
+    newest_of : list of detections whose newest row is that of the alert, if no field has it; paths of ids call this row
+        ``newest``. For JSON alerts.
+    version : fields with the schema version, for packets that brokers rewrote under another record name.
+    metadata : record with metadata columns.
+    context : possible fields of each context value, by the names of :data:`models.metadata.KNOWN_COLUMNS`; the first
+        one that is a number is used.
+    njy_per_unit : computes nJy per flux unit from the columns of all lists by role; None if fluxes are in nJy.
     """
 
     marks: tuple[Path, ...]
@@ -79,19 +78,20 @@ class PacketLayout:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One survey.
+    """Survey, its packets and its model.
 
     Attributes
     ----------
-    name : of one word; also the alias of the model that its packets are led to, where there is one.
-    title : for people.
+    name : one word; also the alias of the model for its packets, if there is one.
+    title : name for people.
     bands : value in the packets to name of the filter (:data:`models.photometry.FILTERS`).
-    layouts : of its packets, also those that brokers make of them; the first that fits is taken.
-    record_name : full names of its Avro records, the version as the first group; None where names do not tell.
-    bare : shipped schemas that are tried on records that come without any, the newest first.
-    framed : whether the schema ids of Confluent framing are its versions.
-    bundle : the shipped bundle (``name/version``) that answers its packets where the settings name no other; None
-        where the default one does.
+    layouts : layouts of its packets, including those rewritten by brokers; the first match is used.
+    record_name : pattern of the full names of its Avro records, with the version as the first group; None if names do
+        not identify the survey.
+    bare : shipped schemas to try on bare records, the newest first.
+    framed : whether its versions are the schema ids of Confluent framing.
+    bundle : shipped bundle (``name/version``) for its packets unless the settings name another; None for the default
+        bundle.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Survey:
 
     @property
     def filters(self) -> Bands:
-        """Place of the filter in :data:`models.photometry.FILTERS` of each value."""
+        """Index into :data:`models.photometry.FILTERS` of each value."""
         return {value: filter_index(name) for value, name in self.bands.items()}
 
 

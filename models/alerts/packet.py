@@ -1,9 +1,8 @@
-"""Results of reading a packet: their types, the closed sets of reasons, and the limits on hostile input.
+"""Results of decoding a packet: types, reasons, and limits on untrusted input.
 
-A packet ends in exactly one of three ways: a :class:`Packet` with a curve (to be classified), a :class:`Packet` without
-one (*abstained*: a sound alert that a light-curve classifier should not answer), or a :class:`PacketError` (*rejected*:
-bytes that are not an alert of a known layout). The reasons are machine-readable and stable: they appear in replies and
-as metric labels.
+Decoding an alert gives a :class:`Packet` with a light curve (to be classified), a :class:`Packet` without one
+(*abstained*: a valid alert that should not be classified), or a :class:`PacketError` (*rejected*: bytes that are not an
+alert of a known layout). The reasons are machine-readable and stable: they appear in responses and as metric labels.
 """
 
 from dataclasses import dataclass
@@ -14,85 +13,85 @@ from nightjar_alerts.models.limits import PACKET_SECONDS
 
 
 class AbstainReason(StrEnum):
-    """Reasons for which a sound alert carries no light curve to classify."""
+    """Reasons why a valid alert has no light curve to classify."""
 
     SOLAR_SYSTEM_OBJECT = "solar_system_object"
-    """The source belongs to a moving object and to no fixed one."""
+    """The source is a Solar System object."""
     NO_USABLE_POINTS = "no_usable_points"
-    """Every observation is withdrawn, an upper limit, without a known filter, a time, a flux or a positive error."""
+    """All observations are withdrawn, upper limits, or lack a known filter, a time, a flux or a positive error."""
 
 
 class RejectReason(StrEnum):
-    """Reasons for which bytes could not be read as an alert."""
+    """Reasons why bytes could not be decoded as an alert."""
 
     EMPTY = "empty"
-    """No bytes at all."""
+    """There are no bytes."""
     UNKNOWN_ENVELOPE = "unknown_envelope"
-    """Neither an Avro container, nor Confluent framing, nor a bare record of a layout that is tried unasked."""
+    """No known envelope: not an Avro container, Confluent framing, JSON or a bare record of a known layout."""
     UNKNOWN_SCHEMA = "unknown_schema"
-    """A schema id or name that is not at hand, or an embedded schema without a survey's light-curve fields."""
+    """Unknown schema id or name, or an embedded schema without a survey's light-curve fields."""
     UNSAFE_SCHEMA = "unsafe_schema"
-    """An embedded schema that is broken, recursive, too deep or too large, or whose data could grow without bound."""
+    """Embedded schema that is invalid, recursive, too deep or too large, or whose data could grow without bound."""
     TOO_MANY_SCHEMAS = "too_many_schemas"
-    """One more schema of its own than a request may bring that was not seen before."""
+    """Too many schemas in one request that were not seen before."""
     TOO_COSTLY = "too_costly"
-    """Reading it took longer than one packet may keep others waiting."""
+    """Decoding exceeded the CPU time allowed for one packet."""
     UNSUPPORTED_CODEC = "unsupported_codec"
-    """A container compressed with something other than null, deflate or snappy."""
+    """Container with a codec other than null, deflate or snappy."""
     TRUNCATED_AVRO = "truncated_avro"
     """The bytes end before the record does."""
     MALFORMED_AVRO = "malformed_avro"
-    """The bytes contradict the schema, the container's framing or its checksums, or go on after the record."""
+    """The bytes contradict the schema, the container's framing or its checksums, or there are trailing bytes."""
     MALFORMED_JSON = "malformed_json"
-    """Text that is not one JSON object."""
+    """Invalid JSON, or JSON that is neither an object nor a list of objects."""
     RECORD_TOO_LARGE = "record_too_large"
-    """A bare record or a container block longer than the limit."""
+    """Record, container block or JSON document larger than the limit."""
     DECOMPRESSED_TOO_LARGE = "decompressed_too_large"
-    """Container blocks that decompress beyond the limits."""
+    """Data that decompress beyond the limits."""
     TOO_MANY_RECORDS = "too_many_records"
-    """A container with more records than the limit; those before it are answered."""
+    """More records than the limit; those up to the limit are classified."""
     TOO_MANY_OBSERVATIONS = "too_many_observations"
-    """A record with more observations than the limit."""
+    """Record with more observations than the limit."""
     NO_RECORDS = "no_records"
-    """A well-formed container without a single record."""
+    """Well-formed container or list without records."""
     INTERNAL_ERROR = "internal_error"
-    """An internal error, which affected this packet only; the detail names the place."""
+    """Internal error, which affected this packet only; the detail has the source line."""
 
 
 class PacketError(ValueError):
-    """Bytes that could not be read as an alert; ``str(error)`` is for people and holds no packet content but ids.
+    """Bytes that could not be decoded as an alert; ``str(error)`` contains no packet content except ids.
 
-    ``survey`` is set when it was known before reading failed.
+    ``survey`` is set if it was known when decoding failed.
     """
 
     def __init__(self, reason: RejectReason, detail: str, survey: str | None = None) -> None:
-        super().__init__(reason, detail)  # both, so that the error survives pickling between processes
+        super().__init__(reason, detail)  # both, so that the error can be unpickled
         self.reason = reason
         self.detail = detail
         self.survey = survey
 
     def __str__(self) -> str:
-        """Return the text for people."""
+        """Return the detail."""
         return self.detail
 
     def as_outcome(self) -> "PacketError":
-        """Return the error without its traceback: as a value it would keep the frames, the bytes and itself alive."""
+        """Return the error without its traceback, which would keep the frames and the packet in memory."""
         self.__context__ = None
         return self.with_traceback(None)
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One alert.
+    """Decoded alert.
 
     Attributes
     ----------
-    schema_version : dotted (``"10.0"``), ``"unknown"`` when the packet does not say.
-    alert_id, object_id : decimal digits or survey names, empty when the packet has none; never passed through a float.
-    curve : the light curve, None when ``reason`` says why there is nothing to classify.
-    detail : for people, in addition to ``reason``.
-    source_id : of the detection that caused the alert; in most surveys the same as ``alert_id``.
-    mjd : TAI, mid-exposure, of that detection; None when the packet does not say.
+    schema_version : dotted (``"10.0"``), or ``"unknown"``.
+    alert_id, object_id : decimal digits or survey names, empty if the packet has none; never converted to float.
+    curve : light curve, None if there is nothing to classify, as ``reason`` says.
+    detail : explanation of ``reason`` for people.
+    source_id : id of the detection that caused the alert; in most surveys equal to ``alert_id``.
+    mjd : TAI, mid-exposure, of that detection; None if unknown.
     """
 
     survey: str
@@ -108,21 +107,21 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bounds on what one call may unpack.
+    """Limits of decoding one packet.
 
-    The largest real packets have 0.3 MB, 2,200 observations and one record, and real containers shrink by less than
-    half. The worst block known to stay within these bounds, with a schema of its own and rows of four bytes, costs
-    about a second and 0.2 GB.
+    The largest real packets have 0.3 MB, 2,200 observations and one record, and compression shrinks real containers by
+    less than half. The worst known block within these limits, with its own schema and rows of four bytes, takes about a
+    second and 0.2 GB.
 
     Attributes
     ----------
-    max_record_bytes : length of a bare record or of one block of a container, decompressed.
-    max_document_bytes : length of an alert as JSON, which takes some ten times the bytes of Avro.
+    max_record_bytes : size of a bare record or of a decompressed block of a container.
+    max_document_bytes : size of an alert as JSON, which is about ten times that of Avro.
     max_decompressed_bytes : sum over the blocks of a container.
-    max_expansion : decompressed over compressed size of a container; blocks of up to 1 MiB in all are always read.
-    max_records : records in a container.
-    max_observations : observations in a record.
-    max_seconds : of work on one packet, a container with all its records.
+    max_expansion : ratio of the decompressed to the compressed size of a container; up to 1 MiB is always allowed.
+    max_records : number of records in a container.
+    max_observations : number of observations in a record.
+    max_seconds : CPU time for one packet, which may be a container with several records.
     """
 
     max_record_bytes: int = 2 << 20

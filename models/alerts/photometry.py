@@ -1,7 +1,7 @@
-"""From each survey's conventions to ours: MJD (TAI, mid-exposure), difference flux in nJy, one row for each exposure.
+"""Conversion of surveys' photometry to MJD (TAI, mid-exposure), difference flux in nJy, and one row per exposure.
 
-Each survey's module has conversions of its own (:mod:`models.alerts.surveys`), made of what is here: a conversion takes
-the columns of one list of observations and returns :class:`Photometry` with NaN where a value is missing.
+The surveys' modules (:mod:`models.alerts.surveys`) use these functions in their conversions. A conversion takes the
+columns of one list of observations and returns :class:`Photometry`, with NaN where a value is missing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.photometry import MAX_ABS_MJD, SECONDS_PER_DAY, UNKNOWN
 
 Bands = Mapping[Any, int]
-"""Place in :data:`models.photometry.FILTERS` of each value that a survey has for a filter."""
+"""Index into :data:`models.photometry.FILTERS` of each value that a survey uses for a filter."""
 
-# Rows closer than this in one band are one exposure: real Rubin pairs of detection and forced point agree to the bit,
-# and no survey here starts two exposures of one field within ten seconds.
+# Rows closer than this in one band are one exposure: the times of Rubin's detections and forced points are identical,
+# and no survey starts two exposures of one field within ten seconds.
 SAME_EXPOSURE_DAYS: Final = 10.0 / SECONDS_PER_DAY
-# Rows with one visit number may be further apart, but not days: test packets reuse visit 1, and ELAsTiCC 0.9 gives
-# every row the same ccdVisitId (which is why that field is not read at all).
+# Rows with the same visit number may be further apart, but not days: test packets reuse visit 1, and ELAsTiCC 0.9 gives
+# every row the same ccdVisitId (which is therefore not used).
 SAME_VISIT_DAYS: Final = 0.01
 
 Float64 = NDArray[np.float64]
@@ -30,7 +30,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class Flaw(IntEnum):
-    """Reason for which a survey's row has no usable flux. In arrays use ``value``: NumPy takes long for a member."""
+    """Reason why a row has no usable flux. In arrays use ``value``, because NumPy is slow for enum members."""
 
     UPPER_LIMIT = 1  # an exposure without a detection
     WITHDRAWN = 2
@@ -44,12 +44,12 @@ class Photometry:
 
     Attributes
     ----------
-    mjd : TAI days, mid-exposure, NaN when missing.
-    flux, flux_err : nJy, NaN when missing.
-    band : index into ``models.photometry.FILTERS``, -1 when unknown.
+    mjd : TAI days, mid-exposure, NaN if missing.
+    flux, flux_err : nJy, NaN if missing.
+    band : index into ``models.photometry.FILTERS``, -1 if unknown.
     detected : whether the row is a detection.
-    visit : visit number, 0 or negative when there is none.
-    flaw : why the row has no usable flux although it may have a value, as :class:`Flaw`; 0 when nothing is wrong.
+    visit : visit number, 0 or negative if there is none.
+    flaw : reason why the flux is not usable, as :class:`Flaw`; 0 if there is none.
     """
 
     mjd: Float64
@@ -65,14 +65,14 @@ class Photometry:
         return len(self.mjd)
 
     def at(self, index: NDArray[Any]) -> "Photometry":
-        """Rows at ``index``."""
+        """Return the rows at ``index``."""
         return Photometry(*(getattr(self, name)[index] for name in _COLUMNS))
 
 
 _COLUMNS: Final = tuple(column.name for column in fields(Photometry))
 
 Convert = Callable[[Columns, bool, Bands], Photometry]
-"""Turns a list of observations into photometry: columns by role, whether they are detections, the survey's filters."""
+"""Converts a list of observations to photometry; arguments: columns by role, whether they are detections, filters."""
 
 
 EARLIEST_MJD: Final = 15_020.0
@@ -80,7 +80,7 @@ EARLIEST_MJD: Final = 15_020.0
 
 
 def numbers(values: Sequence[Any]) -> Float64:
-    """Return a column as numbers, NaN where a value is missing or is no number."""
+    """Return a column as floats, NaN where a value is missing or not a number."""
     try:
         return np.array(values, dtype=np.float64)  # None becomes NaN
     except (ValueError, TypeError, OverflowError):
@@ -95,7 +95,7 @@ def _number(value: Any) -> float:
 
 
 def whole_numbers(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return a column as integers, 0 where a value is missing or is no whole number."""
+    """Return a column as integers, 0 where a value is missing or not an integer."""
     if set(map(type, values)) <= _WHOLE:
         with suppress(OverflowError):  # integers of more than 64 bits
             return np.array([value or 0 for value in values], dtype=np.int64)
@@ -115,7 +115,7 @@ def _whole(value: Any) -> int:
 
 
 def filters_of(values: Sequence[Any], bands: Bands) -> NDArray[np.int64]:
-    """Return the filters of a column, unknown where the survey has no such filter."""
+    """Return the filter indices of a column, :data:`UNKNOWN` if the survey has no such filter."""
     found = [bands.get(value, UNKNOWN) for value in values]
     if UNKNOWN in found:
         found = [_filter(value, bands) for value in values]
@@ -130,12 +130,12 @@ def _filter(value: Any, bands: Bands) -> int:
 
 
 def no_flaws(count: int) -> NDArray[np.int8]:
-    """Return the column of rows with which nothing is wrong."""
+    """Return the column ``flaw`` of rows without flaws."""
     return np.zeros(count, dtype=np.int8)
 
 
 def in_njy(columns: Columns, detection: bool, bands: Bands, mjd: Float64) -> Photometry:
-    """Return rows whose fluxes are difference fluxes in nJy as they stand, at times that were converted."""
+    """Return rows whose fluxes are already difference fluxes in nJy, at converted times."""
     return Photometry(
         mjd=mjd,
         flux=numbers(columns["flux"]),
@@ -154,13 +154,13 @@ def scaled(rows: Photometry, njy_per_unit: float) -> Photometry:
 
 @np.errstate(over="ignore", invalid="ignore")
 def usable(rows: Photometry) -> NDArray[np.bool_]:
-    """Rows with a time, a band, and a flux and positive error that are finite in single precision."""
+    """Return which rows have a time, a band, and a flux and positive error that are finite in single precision."""
     flux, error = rows.flux.astype(np.float32), rows.flux_err.astype(np.float32)
-    return placed(rows) & np.isfinite(flux) & np.isfinite(error) & (error > 0)
+    return has_band_and_time(rows) & np.isfinite(flux) & np.isfinite(error) & (error > 0)
 
 
-def placed(rows: Photometry) -> NDArray[np.bool_]:
-    """Rows with a band and a time that can be an MJD."""
+def has_band_and_time(rows: Photometry) -> NDArray[np.bool_]:
+    """Return which rows have a band and a time that can be an MJD."""
     return (rows.band >= 0) & is_mjd(rows.mjd)
 
 
@@ -170,7 +170,7 @@ def is_mjd(times: Float64) -> NDArray[np.bool_]:
 
 
 def why_unusable(rows: Photometry, index: int) -> str:
-    """Name what a row lacks to be usable: its flaw, or the first of time, flux and error."""
+    """Return the reason why a row is not usable: its flaw, or the first missing one of time, flux and error."""
     if rows.flaw[index]:
         return Flaw(rows.flaw[index]).name.lower()
     if not is_mjd(rows.mjd[index : index + 1])[0]:
@@ -179,18 +179,18 @@ def why_unusable(rows: Photometry, index: int) -> str:
 
 
 def concatenate(parts: Sequence[Photometry]) -> Photometry:
-    """Rows of several lists, one after the other."""
+    """Concatenate the rows of several lists."""
     return Photometry(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
 
 
 def merge(rows: Photometry) -> Photometry:
     """Return one row for each exposure and band, from rows in order of preference.
 
-    The first usable row gives time and flux; the exposure counts as detected when any of its rows is a detection, also
-    one without a usable flux. Exposures without a usable row are left out.
+    The first usable row gives time and flux; the exposure is detected if any of its rows is a detection, even without
+    a usable flux. Exposures without a usable row are left out.
     """
-    rows = rows.at(placed(rows))
-    if len(rows) < 2:  # most new objects have one point, and what follows takes as long for one as for a hundred
+    rows = rows.at(has_band_and_time(rows))
+    if len(rows) < 2:  # fast path: most new objects have one point
         return rows.at(usable(rows))
     groups = exposures(rows)
     has_usable = groups.chosen < len(rows)
@@ -198,13 +198,13 @@ def merge(rows: Photometry) -> Photometry:
 
 
 class Exposures(NamedTuple):
-    """Rows of one band that belong together, by band and time.
+    """Rows grouped to exposures, by band and time.
 
     Attributes
     ----------
-    chosen : shape (e,), the first usable row of each, the number of rows where there is none.
+    chosen : shape (e,), index of the first usable row of each exposure; the number of rows if there is none.
     detected : shape (e,), whether any of its rows is a detection.
-    of_row : shape (n,), the exposure of each row.
+    of_row : shape (n,), index of the exposure of each row.
     """
 
     chosen: NDArray[np.intp]
@@ -213,7 +213,7 @@ class Exposures(NamedTuple):
 
 
 def exposures(rows: Photometry) -> Exposures:
-    """Find the rows of each exposure in a band, and which of them stands for it.
+    """Group rows to exposures by band and time, and choose a row for each.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def exposures(rows: Photometry) -> Exposures:
 
 
 def _first_of_exposure(rows: Photometry) -> NDArray[np.intp]:
-    """Positions at which a new exposure begins, over rows sorted by band and time."""
+    """Return the indices at which a new exposure begins in rows sorted by band and time."""
     gap = np.diff(rows.mjd)
     same_visit = (np.diff(rows.visit) == 0) & (rows.visit[1:] > 0)
     same = (np.diff(rows.band) == 0) & ((gap < SAME_EXPOSURE_DAYS) | (same_visit & (gap < SAME_VISIT_DAYS)))

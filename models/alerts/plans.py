@@ -1,7 +1,7 @@
-"""A plan for reading the packets of one schema: the survey's table resolved against it, once.
+"""Plans for decoding the packets of a schema: a survey's layout resolved against the schema.
 
-Everything that depends on the schema alone is decided here (which alias is in use, whether its type fits its role,
-which fields are worth decoding), so that reading a packet is a few regular expressions and array operations.
+A plan contains everything that depends on the schema alone (the aliases in use, whether their types fit their roles,
+the fields to decode), so that decoding a packet is a few regular expressions and array operations.
 """
 
 import threading
@@ -24,19 +24,19 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 
 _LABEL: Final = frozenset({"int", "long", "string"})
 _NUMBER: Final = _LABEL | {"float", "double"}
-"""Types of a number, which brokers may write as text."""
+"""Types of a number, which brokers may write as a string."""
 _SCALAR: Final = _NUMBER | {"boolean"}
-"""Types of a value of any kind, such as a sign."""
+"""Types of any scalar, such as a sign."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationColumns:
-    """Observations of the packet's field ``path``.
+    """Columns of the observations in the packet's field ``path``.
 
     Attributes
     ----------
-    names : field name in this schema of each role that it has.
-    required : roles that the conversion expects; those without a name are columns of missing values.
+    names : field name in this schema of each available role.
+    required : roles that the conversion requires; without a name they are columns of missing values.
     """
 
     path: str
@@ -48,13 +48,14 @@ class ObservationColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PacketPlan:
-    """Where the values of a packet are; ``version`` is None where the packet itself must say.
+    """Fields of the values of a packet.
 
     Attributes
     ----------
-    rows : the lists of observations, in the layout's order of preference.
-    metadata_at, metadata : the record that holds metadata, and the columns that it has.
-    context : paths of the values besides the light curve.
+    version : schema version; None if it is in the packet.
+    rows : lists of observations, in the layout's order of preference.
+    metadata_at, metadata : record with metadata, and its columns.
+    context : paths of the context values.
     """
 
     survey: Survey
@@ -68,27 +69,27 @@ class PacketPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodePlan(PacketPlan):
-    """Instructions to decode and read the packets of one Avro schema."""
+    """Plan for the packets of one Avro schema, with the decoder."""
 
     decoder: AvroDecoder
 
 
 class NewSchemas:
-    """Allowance of schemas that one request may still bring unseen: each takes milliseconds to judge."""
+    """Allowance of a request for schemas that were not seen before, each of which takes milliseconds to validate."""
 
     def __init__(self, limit: int = MAX_NEW_SCHEMAS) -> None:
         self._limit = self._remaining = limit
 
     def take(self) -> None:
-        """Count one. Raises PacketError (``too_many_schemas``)."""
+        """Count a new schema. Raises PacketError (``too_many_schemas``)."""
         if not self._remaining:
             detail = f"more than {self._limit} schemas of one request were not seen before: send it again by itself"
             raise PacketError(RejectReason.TOO_MANY_SCHEMAS, detail)
         self._remaining -= 1
 
 
-class _SchemaVerdicts:
-    """Verdicts on the latest schemas, plans and refusals, so that none is judged again. For any thread."""
+class _PlanCache:
+    """LRU cache of the plans or errors of schemas. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -97,42 +98,42 @@ class _SchemaVerdicts:
 
     def find(self, schema: bytes) -> DecodePlan | PacketError | None:
         with self._lock:
-            verdict = self._by_schema.get(schema)
-            if verdict is not None:
+            result = self._by_schema.get(schema)
+            if result is not None:
                 self._by_schema.move_to_end(schema)
-            return verdict
+            return result
 
-    def keep(self, schema: bytes, verdict: DecodePlan | PacketError) -> None:
+    def keep(self, schema: bytes, result: DecodePlan | PacketError) -> None:
         with self._lock:
-            self._by_schema[schema] = verdict
+            self._by_schema[schema] = result
             if len(self._by_schema) > self._limit:
                 self._by_schema.popitem(last=False)
 
 
-_verdicts: Final = _SchemaVerdicts(16)
+_plan_cache: Final = _PlanCache(16)
 
 
 def for_text(schema: bytes, new: NewSchemas | None = None) -> DecodePlan:
-    """Plan for the schema in a container's header or a message's key.
+    """Return the plan for the schema in a container's header or a message's key.
 
     Raises
     ------
     PacketError
-        ``unsafe_schema``, ``unknown_schema``, or ``too_many_schemas`` when ``new`` allows no more.
+        ``unsafe_schema``, ``unknown_schema``, or ``too_many_schemas`` if ``new`` is used up.
     """
-    verdict = _verdicts.find(schema)
-    if verdict is None:
+    result = _plan_cache.find(schema)
+    if result is None:
         if new is not None:
             new.take()
-        verdict = _judge(schema)
+        result = _resolve_text(schema)
         if len(schema) <= MAX_SCHEMA_BYTES:
-            _verdicts.keep(schema, verdict)
-    if isinstance(verdict, PacketError):
-        raise PacketError(verdict.reason, verdict.detail)
-    return verdict
+            _plan_cache.keep(schema, result)
+    if isinstance(result, PacketError):
+        raise PacketError(result.reason, result.detail)
+    return result
 
 
-def _judge(schema: bytes) -> DecodePlan | PacketError:
+def _resolve_text(schema: bytes) -> DecodePlan | PacketError:
     try:
         return resolve(avro.parse(schema), trusted=False)
     except PacketError as error:
@@ -141,21 +142,21 @@ def _judge(schema: bytes) -> DecodePlan | PacketError:
 
 @lru_cache(maxsize=64)
 def for_name(name: str, extra: Path | None = None) -> DecodePlan:
-    """Plan for a schema at hand, by name (see :mod:`models.alerts.avro`); raises PacketError as above."""
+    """Return the plan for a shipped schema by name (see :mod:`models.alerts.avro`). Raises PacketError as above."""
     return resolve(avro.load(name, extra))
 
 
 def resolve(schema: avro.Schema, trusted: bool = True) -> DecodePlan:
-    """Resolve the table of surveys against a schema.
+    """Resolve the surveys' layouts against a schema.
 
     Parameters
     ----------
-    trusted : whether it is built in or from a registry, as opposed to one that came with a packet.
+    trusted : whether the schema is shipped or from a registry, rather than from a packet.
 
     Raises
     ------
     PacketError
-        ``unknown_schema``: no survey's layout, or a field that is required is absent or of another type.
+        ``unknown_schema`` if no layout matches, or a required field is missing or has another type.
     """
     survey, layout, version = find_layout(lambda path: _reaches(schema, path), f"schema {schema.name}", schema.name)
     return _Resolver(schema, survey, layout, version, trusted).plan()
@@ -164,12 +165,12 @@ def resolve(schema: avro.Schema, trusted: bool = True) -> DecodePlan:
 def find_layout(
     holds: Callable[[FieldPath], bool], what: str, record_name: str = ""
 ) -> tuple[Survey, PacketLayout, str | None]:
-    """Find the survey and the layout of a packet that has the fields for which ``holds`` is true.
+    """Find the survey and the layout of a packet that has the fields for which ``holds`` returns True.
 
     Parameters
     ----------
-    what : name of the packet's schema or document, for the error.
-    record_name : full name of the Avro record, which for some surveys states the version.
+    what : name of the packet's schema or document, for the error message.
+    record_name : full name of the Avro record, which contains the version for some surveys.
 
     Raises
     ------
@@ -188,7 +189,7 @@ def find_layout(
 
 
 def _version(survey: Survey, record_name: str) -> str | None:
-    """Version that the name of a survey's record states, None where it is no record of the survey's."""
+    """Return the version in the name of a survey's record, None if it is not a record of the survey."""
     match = survey.record_name.fullmatch(record_name) if survey.record_name else None
     return match[1].replace("_", ".") if match else None
 
@@ -201,7 +202,7 @@ def _reaches(schema: avro.Schema, path: FieldPath) -> bool:
 
 
 class _Resolver:
-    """Collects, while it resolves, the fields of each record that the plan needs."""
+    """Resolves a layout against a schema and collects the needed fields of each record."""
 
     def __init__(
         self, schema: avro.Schema, survey: Survey, layout: PacketLayout, version: str | None, trusted: bool
@@ -239,7 +240,7 @@ class _Resolver:
         return ObservationColumns(place.path, place.detections, names, tuple(place.required), place.convert)
 
     def _check_required(self, rows: Sequence[ObservationColumns]) -> None:
-        """Refuse a schema none of whose lists of observations has every required column."""
+        """Raise PacketError if no list of observations has all required columns."""
         required = {place.path: place.required for place in self.layout.observations}
         missing = [
             f"{row.path} has no {' or '.join(aliases)} of a fitting type"
@@ -268,7 +269,7 @@ class _Resolver:
         return {name: paths for name, paths in paths_by_name.items() if paths}
 
     def _holds(self, path: FieldPath, kinds: frozenset[str]) -> bool:
-        """Return whether a field exists all of whose values, apart from null, have one of the types."""
+        """Return whether a field exists and all its types, apart from null, are among ``kinds``."""
         fields = self.schema.fields(self.schema.root)
         for name in path[:-1]:
             fields = self.schema.fields(fields.get(name))

@@ -1,9 +1,7 @@
-"""Records to packets: bare ones and those of containers, so that a bad one does not cost its neighbours.
+"""Conversion of decoded records, bare or in containers, to packets with ids, light curve and metadata.
 
-What cannot be read becomes a :class:`PacketError` at its place, whatever went wrong, also where a record breaks the
-reader. Which envelope some bytes are in is the business of :mod:`models.alerts.envelopes`.
-
-A decoded record becomes a :class:`~models.alerts.packet.Packet`: ids, light curve, metadata, or the reason for none.
+Any error becomes the :class:`PacketError` of that record, and does not affect other records. Envelopes are detected by
+:mod:`models.alerts.envelopes`.
 """
 
 import logging
@@ -43,7 +41,7 @@ _ID: Final = re.compile(r"[!-~]{1,64}")  # printable ASCII without spaces: ids g
 
 
 class ObservationList(NamedTuple):
-    """One list of observations: where it stood, converted, and its columns by role as they were."""
+    """List of observations: its field, the converted rows, and the original columns by role."""
 
     path: str
     rows: photometry.Photometry
@@ -51,16 +49,16 @@ class ObservationList(NamedTuple):
 
 
 def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet:
-    """Turn a record, as the plan's decoder returns it, or a JSON document into a packet.
+    """Convert a record from the plan's decoder, or a JSON document, to a packet.
 
     Raises
     ------
     PacketError
-        ``malformed_avro`` when an id is text that no survey would send, ``too_many_observations``.
+        ``malformed_avro`` if an id is not a valid identifier, ``too_many_observations``.
     """
     layout = plan.layout
     moving_id = _first_id(record, layout.moving_id)
-    # BOOM names moving objects at the top of the packet as it names others, so only an id within counts against them.
+    # BOOM's top-level objectId may be that of a moving object, so with a moving id only nested object ids count.
     object_id = _first_id(record, [path for path in layout.object_id if not moving_id or len(path) > 1])
     packet = Packet(
         plan.survey.name, _schema_version(record, plan), _first_id(record, layout.alert_id), object_id or moving_id,
@@ -85,19 +83,19 @@ def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet
         points.mjd, points.flux.astype(np.float32), points.flux_err.astype(np.float32), points.band, points.detected,
         metadata, object_id, plan.survey.name, unknown_filters=_unknown_filters(parts),
         dropped=_dropped(every) if len(points) < len(every) else {},
-    )  # fmt: skip  # merge() has made sure of every rule of the record
+    )  # fmt: skip  # merge() ensures that the light curve is valid
     return replace(packet, curve=curve)
 
 
 class SolarSystemMatch(NamedTuple):
-    """A known Solar System object near the alert, as the packet states it; 0 arcsec where it states no distance."""
+    """Known Solar System object near the alert, according to the packet; 0 arcsec if the distance is not given."""
 
     arcsec: float
     detail: str
 
 
 HISTORY_DAYS: Final = 0.5
-"""Detections earlier than this before the alert cannot be of the moving object that passes at the time of the alert."""
+"""Detections earlier than this before the alert cannot be caused by the moving object."""
 
 
 def _solar_system_match(record: Record, layout: PacketLayout) -> SolarSystemMatch | None:
@@ -119,7 +117,7 @@ def _solar_system_match(record: Record, layout: PacketLayout) -> SolarSystemMatc
 
 
 def _flag(value: Any) -> Any:
-    """Return a flag that is written as text, such as ``"3"`` or ``"true"``, as what it says."""
+    """Convert a flag that is a string, such as ``"3"`` or ``"true"``, to its value."""
     text = value.strip().lower() if isinstance(value, str) else None
     return value if text is None else {"true": True, "t": True}.get(text, _number(text))
 
@@ -130,7 +128,7 @@ def _text(value: Any) -> str:
 
 
 def _has_history(parts: Sequence[photometry.Photometry], mjd: float | None) -> bool:
-    """Return whether at least two detections are older than a moving object could have caused."""
+    """Return whether at least two detections are too old to be caused by a moving object."""
     if mjd is None:
         return False
     earlier = [part.detected & photometry.usable(part) & (part.mjd < mjd - HISTORY_DAYS) for part in parts]
@@ -138,7 +136,7 @@ def _has_history(parts: Sequence[photometry.Photometry], mjd: float | None) -> b
 
 
 class ArchiveAlert(NamedTuple):
-    """An alert of an archive: of which object, when (mid-exposure, MJD TAI), and its rows, none left out."""
+    """Alert of an archive: survey, object, time (mid-exposure, MJD TAI), and all its rows."""
 
     survey: str
     object_id: str
@@ -147,14 +145,14 @@ class ArchiveAlert(NamedTuple):
 
 
 def build_archive_alert(record: Record, plan: PacketPlan, limits: ReadLimits) -> ArchiveAlert:
-    """Turn a record into converted rows by the rules of :func:`build_packet`; raises PacketError as that does."""
+    """Convert a record to rows as :func:`build_packet` does, with the same errors."""
     parts = observations(record, plan, limits)
     object_id = _first_id(record, plan.layout.object_id)
     return ArchiveAlert(plan.survey.name, object_id, _alert_time(record, parts), parts)
 
 
 def _alert_time(record: Record, parts: Sequence[ObservationList]) -> float | None:
-    """Mid-exposure of the detection that caused the alert: the one outside of the lists, else the newest."""
+    """Return the mid-exposure time of the detection that caused the alert: the one outside lists, or the newest."""
     own = [part for part in parts if isinstance(record[part.path], dict)]
     for part in own or parts:
         times = part.rows.mjd[photometry.is_mjd(part.rows.mjd) & (part.rows.detected | bool(own))]
@@ -164,7 +162,7 @@ def _alert_time(record: Record, parts: Sequence[ObservationList]) -> float | Non
 
 
 def observations(record: Record, plan: PacketPlan, limits: ReadLimits) -> list[ObservationList]:
-    """Convert each list of observations that holds any, in the plan's order of preference.
+    """Convert each non-empty list of observations, in the plan's order of preference.
 
     Raises
     ------
@@ -190,7 +188,7 @@ def observations(record: Record, plan: PacketPlan, limits: ReadLimits) -> list[O
 
 
 def _unknown_filters(parts: Sequence[ObservationList]) -> dict[str, int]:
-    """Count the rows whose filter is none of the survey's, by what the survey calls it."""
+    """Count the rows with an unknown filter, by the name of the filter."""
     counts: Counter[str] = Counter()
     for part in parts:
         if (part.rows.band < 0).any():
@@ -213,14 +211,14 @@ def _dropped(rows: photometry.Photometry) -> dict[str, int]:
 
 
 def _table(value: Record | ColumnTable | None) -> ColumnTable:
-    """Observations in a field: a single one, a list of them, or nothing."""
+    """Return the observations in a field, which has a single one, a list of them, or null."""
     if isinstance(value, ColumnTable):
         return value
     return ColumnTable(0, {}) if value is None else ColumnTable(1, {name: [one] for name, one in value.items()})
 
 
 def _metadata_of(record: Record, plan: PacketPlan) -> dict[str, float]:
-    """Metadata of the object, and its context where the layout says where that stands."""
+    """Return the metadata and context values of the object."""
     source = record.get(plan.metadata_at) if plan.metadata_at else None
     metadata = {}
     if isinstance(source, dict):
@@ -242,7 +240,7 @@ def _at(record: Record, path: FieldPath) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """Return a value as a number; None where it is none."""
+    """Return a value as a number, None if it is not a number."""
     if value is None or isinstance(value, float | int):
         return value
     number = float(photometry.numbers([value if isinstance(value, str) else None])[0])
@@ -250,10 +248,10 @@ def _number(value: Any) -> float | None:
 
 
 def _first_id(record: Record, paths: Sequence[FieldPath]) -> str:
-    """Return the first id that is set, in decimal digits or as the survey writes it.
+    """Return the first id that is set, as a string.
 
-    Surveys and databases write 0, negative numbers, empty text and ``null`` for none. A number with a fraction part is
-    no id: 64-bit ids do not survive a float.
+    Surveys and databases write 0, negative numbers, empty strings and ``null`` for missing ids. Floats are ignored,
+    because they cannot represent 64-bit ids.
     """
     for path in paths:
         value = _at(record, path)
@@ -273,13 +271,13 @@ def _schema_version(record: Record, plan: PacketPlan) -> str:
         return plan.version
     stated = (_at(record, path) for path in plan.layout.version)
     text = next((value for value in stated if isinstance(value, str) and value), "")
-    match = _VERSION.fullmatch(text)  # it becomes a label, so nothing but a version may pass
+    match = _VERSION.fullmatch(text)  # validated, because it becomes a metric label
     return match[1].replace("_", ".") if match else "unknown"
 
 
 def _why_empty(parts: Sequence[photometry.Photometry]) -> str:
     total = sum(len(part) for part in parts)
-    placed = sum(int(np.count_nonzero(photometry.placed(part))) for part in parts)
+    placed = sum(int(np.count_nonzero(photometry.has_band_and_time(part))) for part in parts)
     return (
         f"of {total} observations {total - placed} have no known band or no valid MJD, "
         f"and {placed} are withdrawn, upper limits, or lack a finite flux with a positive error"
@@ -290,7 +288,7 @@ CONFLUENT_HEADER_BYTES: Final = 5
 SNIFFED_BARE_SCHEMAS: Final = tuple(name for survey in SURVEYS for name in survey.bare)
 
 TRACEBACK_FRAMES: Final = 20
-"""Most frames of a traceback in the log: a client may cause an error a thousand times, and recursion has as many."""
+"""Maximum number of frames of a traceback in the log."""
 
 PacketOutcome = Packet | PacketError
 
@@ -298,7 +296,7 @@ log = logging.getLogger(__name__)
 
 
 def sniff_bare(data: bytes, limits: ReadLimits) -> Packet | None:
-    """Try the schemas that arrive bare; one counts only if it uses up the bytes and yields a light curve."""
+    """Try the schemas of bare records; one matches if it consumes all bytes and gives a light curve."""
     for name in SNIFFED_BARE_SCHEMAS:
         try:
             packet = read_bare(data, 0, plans.for_name(name), limits)
@@ -310,7 +308,7 @@ def sniff_bare(data: bytes, limits: ReadLimits) -> Packet | None:
 
 
 def rejection(error: Exception) -> PacketError:
-    """Turn any exception of a reader into a refusal. An internal error is logged with its place."""
+    """Convert any exception of a reader to a PacketError. Internal errors are logged with a traceback."""
     if isinstance(error, PacketError):
         return error.as_outcome()
     if isinstance(error, RecursionError):
@@ -325,7 +323,7 @@ def rejection(error: Exception) -> PacketError:
 
 
 def read_bare(data: bytes, start: int, plan: plans.DecodePlan, limits: ReadLimits) -> Packet:
-    """Read the record that fills ``data`` from ``start`` on; raises PacketError."""
+    """Decode the record that extends from ``start`` to the end of ``data``. Raises PacketError."""
     if len(data) - start > limits.max_record_bytes:
         raise PacketError(RejectReason.RECORD_TOO_LARGE, f"more than {limits.max_record_bytes} bytes", plan.survey.name)
     try:
@@ -338,11 +336,11 @@ def read_bare(data: bytes, start: int, plan: plans.DecodePlan, limits: ReadLimit
 
 
 def read_container(data: bytes, limits: ReadLimits, new: plans.NewSchemas | None = None) -> Iterator[PacketOutcome]:
-    """Read every record of a container; PacketError is raised only before the first, and yielded from there on.
+    """Decode every record of a container. Errors before the first record are raised, later ones are yielded.
 
     Parameters
     ----------
-    new : how many schemas may still come that were not seen before.
+    new : allowance of schemas that were not seen before.
     """
     allowance = Allowance(limits.max_seconds)
     header = containers.read_header(data)
@@ -350,10 +348,10 @@ def read_container(data: bytes, limits: ReadLimits, new: plans.NewSchemas | None
     room, empty = limits.max_records, True
     try:
         for block in containers.read_blocks(data, header, limits):
-            allowance.check()  # a block without records costs its framing and its decompression too
+            allowance.check()  # blocks without records also cost time
             empty = empty and block.count == 0
             yield from _block(block, plan, room, limits, allowance)
-            room -= block.count or bool(block.data)  # bytes of no record are an outcome of their own
+            room -= block.count or bool(block.data)  # data without records gives one error
             if room < 0:
                 raise PacketError(RejectReason.TOO_MANY_RECORDS, f"more than {limits.max_records} records")
         if empty:
@@ -363,7 +361,7 @@ def read_container(data: bytes, limits: ReadLimits, new: plans.NewSchemas | None
 
 
 def read_archive_alerts(data: bytes, limits: ReadLimits) -> Iterator[ArchiveAlert | PacketError]:
-    """Read every alert of a container or a JSON document as converted rows, with an error for what cannot be read."""
+    """Yield the alerts of a container or JSON document as converted rows, or the error of each that is unreadable."""
     try:
         if not data:
             raise PacketError(RejectReason.EMPTY, "there are no bytes")
@@ -380,14 +378,14 @@ def read_archive_alerts(data: bytes, limits: ReadLimits) -> Iterator[ArchiveAler
             yield from _archive_block(block, plan, limits)
         if empty:
             raise PacketError(RejectReason.NO_RECORDS, "the container holds no record")
-    except Exception as error:  # whatever it is, the other files can be read
+    except Exception as error:  # other files can still be read
         yield rejection(error)
 
 
 def _archive_document(document: dict[str, Any], limits: ReadLimits) -> ArchiveAlert | PacketError:
     try:
         return build_archive_alert(*read_document(document, limits), limits)
-    except Exception as error:  # whatever it is, the other alerts of a list can be read
+    except Exception as error:  # the other alerts of a list can still be read
         return rejection(error)
 
 
@@ -408,7 +406,7 @@ def _archive_block(
 def _block(
     block: containers.ContainerBlock, plan: plans.DecodePlan, room: int, limits: ReadLimits, allowance: Allowance
 ) -> Iterator[PacketOutcome]:
-    """PacketOutcomes of at most ``room`` records of a block; nothing after a damaged record can be found again."""
+    """Yield the outcomes of at most ``room`` records of a block; stop at the first damaged one."""
     end = 0
     try:
         for _ in range(min(block.count, room)):
@@ -424,7 +422,7 @@ def _block(
 def _build(record: Record, plan: plans.DecodePlan, limits: ReadLimits) -> PacketOutcome:
     try:
         return build_packet(record, plan, limits)
-    except Exception as error:  # whatever it is, the records behind this one can be read
+    except Exception as error:  # the following records can still be read
         return _of_survey(rejection(error), plan)
 
 

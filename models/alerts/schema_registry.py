@@ -1,13 +1,12 @@
-"""Schemas by their Confluent id, from a schema registry.
+"""Client of a schema registry, which resolves Confluent schema ids.
 
-An id never changes its meaning, so a schema is fetched once: it is kept in memory and, where a folder is given, on
-disk, from which the next process reads it without a request. Where the registry answers anything but a schema, or
-nothing, Rubin's ids (``major * 100 + minor``) are looked up among the shipped schemas, with one warning in the log; any
-other id has to wait, or is unknown.
+An id never changes its meaning, so a schema is fetched once: it is cached in memory and, if a folder is given, on disk
+for later processes. If the registry does not return a schema, Rubin's ids (``major * 100 + minor``) are looked up among
+the shipped schemas, with one warning in the log; other ids are retried later or unknown.
 
-Anyone who may publish can send any id, so an unknown one is requested at most once a minute and forgotten before any
-good one, at most two fetches run at a time, and one that takes long keeps only messages of its own id waiting. A
-redirect is refused: it would carry the credentials to another address.
+Anyone who may publish can send any id. Therefore unknown ids are requested at most once a minute and cached separately,
+at most two requests run at a time, and a slow request blocks only messages with the same id. Redirects are not
+followed, because they would send the credentials to another address.
 """
 
 import base64
@@ -35,17 +34,17 @@ from nightjar_alerts.models.limits import MAX_SCHEMA_BYTES
 
 TIMEOUT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 5.0
-UNKNOWN_SECONDS: Final = 60.0  # for which an id that the registry does not know is not requested again
-MAX_REMEMBERED: Final = 512  # ids come with messages and must not fill the memory
-MAX_FETCHES: Final = 2  # at a time
-_REPLY_BYTES: Final = 4 * MAX_SCHEMA_BYTES  # the schema is text inside JSON: every quote in it is escaped
+UNKNOWN_SECONDS: Final = 60.0  # before an id that the registry does not know is requested again
+MAX_REMEMBERED: Final = 512  # limits memory, because ids come from messages
+MAX_FETCHES: Final = 2  # concurrent requests
+_REPLY_BYTES: Final = 4 * MAX_SCHEMA_BYTES  # the schema is a JSON string, in which quotes are escaped
 
 
 log = logging.getLogger(__name__)
 
 
 class SchemaUnavailableError(Exception):
-    """The registry does not answer now; ``retry_after`` seconds later it may."""
+    """The registry is unavailable; retry after ``retry_after`` seconds."""
 
     def __init__(self, schema_id: int, detail: str, retry_after: float) -> None:
         super().__init__(f"schema {schema_id}: {detail}")
@@ -53,13 +52,13 @@ class SchemaUnavailableError(Exception):
 
 
 class SchemaRegistry:
-    """Plans by Confluent id. Safe to use from several threads; asking may take ``TIMEOUT_SECONDS``.
+    """Plans by Confluent schema id. Thread-safe; a lookup may take ``TIMEOUT_SECONDS``.
 
     Parameters
     ----------
-    url : of the registry, with ``user:password@`` where it wants them; None to use only the shipped schemas.
-    folder : keeps fetched schemas as ``<id>.avsc``.
-    extra : folder with more schemas, read like the shipped ones (see :mod:`models.alerts.avro`).
+    url : URL of the registry, with ``user:password@`` if required; None to use only the shipped schemas.
+    folder : cache folder for fetched schemas, as ``<id>.avsc``.
+    extra : folder with more schemas (see :mod:`models.alerts.avro`).
     """
 
     def __init__(
@@ -75,50 +74,50 @@ class SchemaRegistry:
             self._url, self._headers = _split_credentials(url)
         self._folder, self._extra, self._clock = folder, extra, clock
         self._plans: OrderedDict[int, DecodePlan] = OrderedDict()
-        self._refusals: OrderedDict[int, tuple[PacketError, float]] = OrderedDict()  # each until when
+        self._errors: OrderedDict[int, tuple[PacketError, float]] = OrderedDict()  # each until when
         self._retry_at: dict[int, float] = {}
-        self._lock = threading.Lock()  # held for moments
-        self._asking: dict[int, threading.Lock] = {}  # held while the registry is queried: others want the same schema
+        self._lock = threading.Lock()  # held briefly
+        self._locks: dict[int, threading.Lock] = {}  # by id, held while the registry is queried
         self._fetches = threading.Semaphore(MAX_FETCHES)
         self._client: urllib.request.OpenerDirector | None = None
         self._warned = False
 
     def plan(self, schema_id: int) -> DecodePlan:
-        """Plan for the packets framed with an id.
+        """Return the plan for packets with a schema id.
 
         Raises
         ------
         PacketError
-            ``unknown_schema`` when the registry has no such schema or it is not a survey's, ``unsafe_schema``.
+            ``unknown_schema`` if the registry has no such schema or it is not of a known survey, ``unsafe_schema``.
         SchemaUnavailableError
-            When the registry cannot say.
+            If the registry is unavailable.
         """
-        plan_or_error = self._remembered(schema_id)
+        plan_or_error = self._cached(schema_id)
         if plan_or_error is None:
             with self._lock:
-                turn = self._asking.setdefault(schema_id, threading.Lock())
+                lock = self._locks.setdefault(schema_id, threading.Lock())
             try:
-                with turn:
-                    plan_or_error = self._remembered(schema_id) or self._look_up(schema_id)
+                with lock:
+                    plan_or_error = self._cached(schema_id) or self._look_up(schema_id)
             finally:
-                self._forget_turn(schema_id, turn)
+                self._drop_lock(schema_id, lock)
         if isinstance(plan_or_error, PacketError):
             raise PacketError(plan_or_error.reason, plan_or_error.detail)
         return plan_or_error
 
-    def _forget_turn(self, schema_id: int, turn: threading.Lock) -> None:
-        """Forget whose turn it was, however it ended: ids come with messages, and there are four thousand million."""
+    def _drop_lock(self, schema_id: int, lock: threading.Lock) -> None:
+        """Remove the lock of an id, so that ids from messages do not fill the memory."""
         with self._lock:
-            if self._asking.get(schema_id) is turn:
-                del self._asking[schema_id]
+            if self._locks.get(schema_id) is lock:
+                del self._locks[schema_id]
 
-    def _remembered(self, schema_id: int) -> DecodePlan | PacketError | None:
+    def _cached(self, schema_id: int) -> DecodePlan | PacketError | None:
         with self._lock:
             if plan := self._plans.get(schema_id):
                 self._plans.move_to_end(schema_id)
                 return plan
-            refusal, until = self._refusals.get(schema_id, (None, 0.0))
-            return refusal if self._clock() < until else None
+            error, until = self._errors.get(schema_id, (None, 0.0))
+            return error if self._clock() < until else None
 
     def _look_up(self, schema_id: int) -> DecodePlan | PacketError:
         try:
@@ -127,10 +126,10 @@ class SchemaRegistry:
             plan_or_error = error.as_outcome()
         with self._lock:
             if isinstance(plan_or_error, PacketError):
-                self._refusals[schema_id] = (plan_or_error, self._clock() + UNKNOWN_SECONDS)
-                self._refusals.move_to_end(schema_id)
-                if len(self._refusals) > MAX_REMEMBERED:
-                    self._refusals.popitem(last=False)
+                self._errors[schema_id] = (plan_or_error, self._clock() + UNKNOWN_SECONDS)
+                self._errors.move_to_end(schema_id)
+                if len(self._errors) > MAX_REMEMBERED:
+                    self._errors.popitem(last=False)
             else:
                 self._plans[schema_id] = plan_or_error
                 if len(self._plans) > MAX_REMEMBERED:
@@ -139,8 +138,8 @@ class SchemaRegistry:
 
     def _find(self, schema_id: int) -> DecodePlan:
         if self._url is None:
-            return self._at_hand(schema_id)
-        with contextlib.suppress(OSError, PacketError):  # a file that is not there, or was cut short
+            return self._shipped_plan(schema_id)
+        with contextlib.suppress(OSError, PacketError):  # a missing or truncated file
             if self._folder is not None:
                 return _plan((self._folder / f"{schema_id}.avsc").read_bytes())
         try:
@@ -149,9 +148,9 @@ class SchemaRegistry:
             if not avro.exists(avro.confluent_name(schema_id), self._extra):
                 raise
             self._warn(error)
-            return self._at_hand(schema_id)
+            return self._shipped_plan(schema_id)
         plan = _plan(text)
-        self._keep(schema_id, text)
+        self._save(schema_id, text)
         return plan
 
     def _warn(self, error: Exception) -> None:
@@ -160,7 +159,7 @@ class SchemaRegistry:
             self._warned = True
             log.warning("the schema registry gave no schema, reading with the shipped one: %s", error)
 
-    def _at_hand(self, schema_id: int) -> DecodePlan:
+    def _shipped_plan(self, schema_id: int) -> DecodePlan:
         name = avro.confluent_name(schema_id)
         if not avro.exists(name, self._extra):
             raise _unknown(schema_id, f"there is no schema registry, and no schema {name} is at hand")
@@ -183,7 +182,7 @@ class SchemaRegistry:
             raise self._unavailable(schema_id, f"the registry cannot be reached ({error})") from None
 
     def _read(self, reply: HTTPResponse) -> bytes:
-        """Read a reply within ``TIMEOUT_SECONDS``, however slowly it comes. Raises TimeoutError."""
+        """Read a response within ``TIMEOUT_SECONDS`` in total. Raises TimeoutError."""
         end, parts, size = monotonic() + TIMEOUT_SECONDS, [], 0
         while size <= _REPLY_BYTES and (part := reply.read1(_REPLY_BYTES)):
             parts.append(part)
@@ -193,20 +192,20 @@ class SchemaRegistry:
         return b"".join(parts)
 
     def _opener(self) -> urllib.request.OpenerDirector:
-        """Return the client of the registry, made when first needed: most of these objects have no URL to ask."""
+        """Return the HTTP client, created on first use, because most instances have no URL."""
         if self._client is None:
             self._client = urllib.request.build_opener(_NoRedirects())
         return self._client
 
     def _unavailable(self, schema_id: int, detail: str) -> SchemaUnavailableError:
-        wait = RETRY_SECONDS * random.uniform(0.5, 1.5)  # many workers lost it at the same moment
+        wait = RETRY_SECONDS * random.uniform(0.5, 1.5)  # jitter, because many workers fail at the same time
         if len(self._retry_at) >= MAX_REMEMBERED:
             self._retry_at.clear()
         self._retry_at[schema_id] = self._clock() + wait
         return SchemaUnavailableError(schema_id, detail, wait)
 
-    def _keep(self, schema_id: int, text: bytes) -> None:
-        """Write the schema for the next process; a disk that is full costs only that."""
+    def _save(self, schema_id: int, text: bytes) -> None:
+        """Write the schema to the cache folder; errors such as a full disk are ignored."""
         if self._folder is None:
             return
         with contextlib.suppress(OSError):
@@ -214,10 +213,10 @@ class SchemaRegistry:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses every redirect: the request carries credentials, and its answer decides how messages are read."""
+    """Follows no redirects, which would receive the credentials and determine how messages are decoded."""
 
     def redirect_request(self, *_: object) -> None:
-        """Follow none; the redirect's status becomes the error."""
+        """Return None, so that the redirect's status becomes an error."""
 
 
 def _plan(text: bytes) -> DecodePlan:
@@ -225,7 +224,7 @@ def _plan(text: bytes) -> DecodePlan:
 
 
 def _schema_text(schema_id: int, reply: bytes) -> bytes:
-    """Return the schema in a registry's reply, where it is text inside JSON."""
+    """Return the schema in a registry's response, which is a JSON string."""
     try:
         document = json.loads(reply)
         text = document["schema"]

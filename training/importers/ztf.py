@@ -184,7 +184,7 @@ def _object(name: str, rows: list[AlertRow], about: About) -> TableObject:
 def _exposures(points: Photometry) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.bool_]]]:
     """Return masks of detected rows, and of duplicate rows of an exposure; rows are in order of preference."""
     detected, spare = points.detected.copy(), np.zeros(len(points), dtype=np.bool_)
-    placed = np.flatnonzero(photometry.placed(points))
+    placed = np.flatnonzero(photometry.has_band_and_time(points))
     if not len(placed):
         return detected, spare
     exposures = photometry.exposures(points.at(placed))

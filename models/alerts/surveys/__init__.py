@@ -1,4 +1,4 @@
-"""Every survey that is known: one module each, with its record as ``SURVEY``.
+"""Known surveys: one module each, with its :class:`Survey` as ``SURVEY``.
 
 survey = surveys.SURVEY_BY_NAME["ztf"]
 """

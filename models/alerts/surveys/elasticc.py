@@ -1,4 +1,4 @@
-"""ELAsTiCC, the simulated alerts of two data challenges: LSST's packets of 2022 under names of their own, bare."""
+"""ELAsTiCC, simulated alerts of two data challenges: bare records of LSST's packets of 2022 with other record names."""
 
 import re
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""The Legacy Survey of Space and Time of Rubin Observatory: its packets of versions 4 to 11, as brokers pass them on.
+"""Legacy Survey of Space and Time of Rubin Observatory: packets of versions 4 to 11, also as brokers distribute them.
 
 Fields were renamed over the years. Fink adds catalogue matches (``xm``). BOOM, whose public streams are Babamul's,
-makes other packets of them: times become Julian dates (UTC) at mid-exposure, ids names. Lasair sends lists of its own.
+changes the packets: times are Julian dates (UTC) at mid-exposure, and ids are names. Lasair sends different lists.
 """
 
 import re
@@ -26,9 +26,9 @@ from nightjar_alerts.models.photometry import BANDS, mjd_tai_of_jd
 
 
 def rubin(columns: Columns, detection: bool, bands: Bands) -> Photometry:
-    """Convert LSST and ELAsTiCC: MJD TAI mid-visit, nJy; withdrawn rows lose their flux and their detection.
+    """Convert LSST and ELAsTiCC photometry (MJD TAI at mid-visit, nJy); withdrawn rows lose flux and detection.
 
-    A time of withdrawal that is no MJD, such as 0, means that the row is not withdrawn.
+    A row is not withdrawn if its time of withdrawal is not an MJD, such as 0.
     """
     mjd, flux = numbers(columns["time"]), numbers(columns["flux"])
     detected, flaw = np.full(len(mjd), detection), no_flaws(len(mjd))

@@ -1,9 +1,9 @@
-"""The Zwicky Transient Facility: its packets of versions 3 and 4, as brokers pass them on.
+"""Zwicky Transient Facility: packets of versions 3 and 4, also as brokers distribute them.
 
-Conventions are those of its alert documentation: ``jd`` is UTC at the *start* of the exposure, ``magpsf`` an AB
-magnitude of the absolute difference whose sign is ``isdiffpos``, ``forcediffimflux`` counts (DN) with the zero point
-``magzpsci``. Fink adds Gaia's parallax. BOOM, whose public streams are Babamul's, adds fluxes and names bands; its unit
-of flux follows from the magnitudes next to them.
+The conventions are those of ZTF's alert documentation: ``jd`` is UTC at the *start* of the exposure, ``magpsf`` is the
+AB magnitude of the absolute difference flux with the sign ``isdiffpos``, and ``forcediffimflux`` is in counts (DN) with
+the zero point ``magzpsci``. Fink adds Gaia's parallax. BOOM, whose public streams are Babamul's, adds fluxes and names
+bands; its flux unit is derived from the magnitudes.
 """
 
 from collections.abc import Sequence
@@ -31,15 +31,15 @@ EXPOSURE_SECONDS: Final = 30.0
 MISSING_FLUX: Final = -99999.0
 NO_WARNING: Final = frozenset({"0", "0.0"})
 SIGN: Final = {"t": 1.0, "1": 1.0, "+": 1.0, "f": -1.0, "0": -1.0, "-": -1.0}
-"""Sign of the difference by the first character of ``isdiffpos``: t, f, 1, 0, true, false, 1.0, -1 and the like."""
+"""Sign of the difference flux by the first character of ``isdiffpos`` (t, f, 1, 0, true, false, 1.0, -1 and others)."""
 MAGNITUDES: Final = (0.0, 35.0)
 LARGEST_MAGNITUDE_ERROR: Final = 5.0
-"""Magnitudes and errors outside of these are sentinels: -999, -99, 0, 99, 99.99."""
+"""Magnitudes and errors outside these limits are sentinels: -999, -99, 0, 99, 99.99."""
 
 
-@np.errstate(over="ignore", invalid="ignore")  # absurd values become infinite or NaN, and are dropped as unusable
+@np.errstate(over="ignore", invalid="ignore")  # extreme values become infinite or NaN, and are dropped as unusable
 def magnitudes(columns: Columns, detection: bool, bands: Bands) -> Photometry:
-    """Convert ZTF candidates; rows without a magnitude are upper limits, which the canonical record does not hold."""
+    """Convert ZTF candidates; rows without a magnitude are upper limits, which are not used."""
     sign = np.array([_sign(flag) for flag in columns["sign"]])
     magnitude, error = numbers(columns["flux"]), numbers(columns["flux_err"])
     magnitude[(magnitude <= MAGNITUDES[0]) | (magnitude > MAGNITUDES[1])] = np.nan
@@ -58,7 +58,7 @@ def _sign(flag: Any) -> float:
 
 @np.errstate(over="ignore", invalid="ignore")
 def forced(columns: Columns, detection: bool, bands: Bands) -> Photometry:
-    """Convert ZTF forced photometry; rows with a warning, no zero point, or the survey's two fillers are dropped."""
+    """Convert ZTF forced photometry; rows with a warning, without a zero point or with a sentinel flux are dropped."""
     counts = numbers(columns["flux"])
     clean = np.array(
         [status == "0" or str(status).strip() in NO_WARNING for status in columns["status"]], dtype=np.bool_
@@ -78,7 +78,7 @@ def _rows(columns: Columns, flux: Float64, error: Float64, detected: NDArray[np.
 
 
 def _middle(columns: Columns) -> Float64:
-    """Middle of the exposure, MJD (TAI), from its start, JD (UTC)."""
+    """Return the middle of the exposure, MJD (TAI), from its start, JD (UTC)."""
     start = numbers(columns["time"])
     exposure = np.full(len(start), np.nan)
     if "exposure" in columns:
@@ -137,10 +137,10 @@ def boom(columns: Columns, detection: bool, bands: Bands) -> Photometry:
 
 
 def boom_unit(lists: Sequence[Columns]) -> float:
-    """Return nJy per unit of BOOM's ZTF fluxes, computed from the magnitudes next to them.
+    """Return nJy per unit of BOOM's ZTF fluxes, derived from the magnitudes.
 
-    Its streams call the unit nJy, but hold fluxes in uJy (zero point 23.9) times 1e9, hence units of 1e-15 Jy. Without
-    a magnitude the fluxes are taken for nJy.
+    BOOM documents the unit as nJy, but its fluxes are in uJy (zero point 23.9) times 1e9, which is 1e-15 Jy. Without
+    magnitudes nJy is assumed.
     """
     ratios = []
     for columns in lists:
@@ -174,7 +174,7 @@ BOOM: Final = PacketLayout(
 SURVEY: Final = Survey(
     name="ztf",
     title="ZTF",
-    # They differ a little from those of LSST, whose names they share.
+    # These filters differ slightly from LSST's with the same names.
     bands={1: "g", 2: "r", 3: "i", "g": "g", "r": "r", "i": "i"},
     layouts=(BOOM, ZTF),
     bundle="astro-moe-ztf/2.1.0",

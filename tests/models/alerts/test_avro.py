@@ -28,12 +28,12 @@ def parse(schema: Any) -> avro.Schema:
 
 @pytest.mark.parametrize("kind", ["int", ["null", "int"], ["int", "null"], ["int"]])
 def test_a_nullable_type_is_bared(kind: Any) -> None:
-    assert avro.bare(kind) == "int"
+    assert avro.non_null(kind) == "int"
 
 
 @pytest.mark.parametrize("kind", [["null", "int", "string"], ["null", "null", "int"], ["null"], ["int", "string"]])
 def test_other_unions_stay(kind: Any) -> None:
-    assert avro.bare(kind) == kind
+    assert avro.non_null(kind) == kind
 
 
 def test_a_projection_skips_what_is_not_wanted() -> None:

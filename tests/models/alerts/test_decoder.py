@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightjar_alerts.models.alerts import avro, containers, plans
-from nightjar_alerts.models.alerts.avro import Schema, bare
+from nightjar_alerts.models.alerts.avro import Schema, non_null
 from nightjar_alerts.models.alerts.decoder import AvroDecoder, ColumnTable
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from support import alerts
@@ -320,7 +320,7 @@ def full_row(name: str, path: str, **values: Any) -> dict[str, Any]:
     filled = alerts.row(name, path)
     kinds = {f["name"]: f["type"] for f in rows_of(name, path)}
     default = {"float": 1.5, "double": 2.5, "boolean": False, "int": 3, "long": 170094456272322680, "string": "g"}
-    return {key: default.get(str(bare(kinds[key])), value) for key, value in filled.items()} | values
+    return {key: default.get(str(non_null(kinds[key])), value) for key, value in filled.items()} | values
 
 
 def rows_of(name: str, path: str) -> list[Json]:

@@ -121,8 +121,8 @@ def test_ids_of_strangers_do_not_fill_the_memory(registry: Fake) -> None:
     for schema_id in range(50_000, 50_000 + 2 * MAX_REMEMBERED):
         with pytest.raises(PacketError):
             schemas.plan(schema_id)
-    assert len(schemas._refusals) == MAX_REMEMBERED
-    assert not schemas._asking
+    assert len(schemas._errors) == MAX_REMEMBERED
+    assert not schemas._locks
     assert schemas.plan(704) is good
 
 
@@ -193,7 +193,7 @@ def test_ids_that_nobody_could_answer_leave_nothing_behind(registry: Fake) -> No
     for schema_id in range(70_000, 70_050):
         with pytest.raises(SchemaUnavailableError):
             schemas.plan(schema_id)
-    assert not schemas._asking
+    assert not schemas._locks
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422, 429, 500, 502, 503])
