@@ -1,4 +1,4 @@
-"""A service and a worker under load and faults, watched by a real Prometheus, and pictures of the dashboards.
+"""Run a service and a worker under load and faults with a real Prometheus, and draw pictures of the dashboards.
 
     python -m deploy.monitoring                  # four minutes; needs prometheus, redis-server and the train extra
 
@@ -149,7 +149,7 @@ def prometheus(
 
 @contextmanager
 def repeated(work: Callable[[int], None], pause: float) -> Iterator[None]:
-    """Call a function with 0, 1, 2 and so on in a thread until the block ends, with pauses of some seconds."""
+    """Call a function with 0, 1, 2, ... in a thread until the block ends, every ``pause`` seconds."""
     stop = threading.Event()
 
     def repeat() -> None:
@@ -168,7 +168,7 @@ def repeated(work: Callable[[int], None], pause: float) -> Iterator[None]:
 
 
 KEYS: Final = {"broker": "key-of-the-broker", "portal": "key-of-the-portal"}
-"""API keys of the load's clients; the portal exceeds its limit."""
+"""API keys of the clients; the portal exceeds its rate limit."""
 
 
 def with_key(one: Request, name: str) -> Request:
@@ -177,7 +177,7 @@ def with_key(one: Request, name: str) -> Request:
 
 
 def classify(curves: Sequence[Mapping[str, Any]]) -> Request:
-    """Return a request for the classes of light curves."""
+    """Return a request that classifies light curves."""
     return request("/v1/classify", orjson.dumps({"light_curves": curves}))
 
 
@@ -187,13 +187,13 @@ def too_bright(curve: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_band(curve: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a light curve in a described filter that no model has a band for: it is rejected."""
+    """Return a light curve in a described filter that has no band, which is rejected."""
     filters = {"X": {"wavelength_nm": 5000, "width_nm": 100}}
     return {**curve, "band": ["X"] * len(curve["band"]), "filters": filters}
 
 
 def http_requests(number: int, packets: Sequence[bytes]) -> list[Request]:
-    """Return a round of requests: good and bad light curves and packets, a client that vanishes, look-ups."""
+    """Return requests: valid and invalid light curves and packets, a disconnecting client, look-ups."""
     curves = alert_mix(24, seed=number)
     good = classify(curves[:16])
     mixed = classify([*curves[:2], too_bright(curves[2]), without_band(curves[3])])
@@ -206,7 +206,7 @@ def http_requests(number: int, packets: Sequence[bytes]) -> list[Request]:
 
 
 def copy_bundle(bundle: Path, target: Path, version: str, damage: bool = False) -> None:
-    """Put a copy of a bundle into a model repository, under another version; a damaged one cannot be served."""
+    """Copy a bundle into a model repository as another version; if ``damage``, modify a byte so that loading fails."""
     making = target.with_name(f".{target.name}")  # hidden from the service until it is complete
     shutil.copytree(bundle, making)
     write_manifest(making, load_bundle(bundle).manifest.model_copy(update={"version": version}))
@@ -219,7 +219,7 @@ def copy_bundle(bundle: Path, target: Path, version: str, damage: bool = False) 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A service with a canary and a shadow, a worker between two Redis servers, and their Prometheus."""
+    """Service with a canary and a shadow, worker between two Redis servers, and Prometheus."""
 
     service: ServiceProcess
     worker: ServiceProcess
@@ -235,7 +235,7 @@ def scene(bundle: Path, shadow: Path | None = None) -> Iterator[Scene]:
 
     Parameters
     ----------
-    bundle : of a classifier; a copy with another version serves as the canary.
+    bundle : bundle of a classifier; a copy with another version is the canary.
     shadow : bundle of the shadow; None for the copy.
     """
     with ExitStack() as stack:
@@ -293,7 +293,7 @@ MAX_LEGEND, MAX_LABEL = 8, 30
 
 
 def draw(prometheus: Prometheus, name: str, start: float, end: float, target: Path) -> None:
-    """Draw the panels of a dashboard as Grafana arranges them, from the answers of Prometheus to their queries."""
+    """Draw the panels of a dashboard in Grafana's layout, with the results of their Prometheus queries."""
     from matplotlib.figure import Figure
 
     dashboard = json.loads((DASHBOARDS / f"{name}.json").read_text())
@@ -316,7 +316,7 @@ def draw(prometheus: Prometheus, name: str, start: float, end: float, target: Pa
     figure.savefig(buffer, format="png")
     from PIL import Image
 
-    # By coverage of the colour space, which keeps the colours of thin lines.
+    # MAXCOVERAGE keeps the colours of thin lines.
     picture = Image.open(buffer).convert("RGB").quantize(96, Image.Quantize.MAXCOVERAGE)
     picture.save(target, optimize=True)
 
@@ -411,7 +411,7 @@ def _legend(target: Mapping[str, Any], series: Mapping[str, Any]) -> str:
 
 
 def _number(value: float, unit: str, decimals: int | None = None) -> str:
-    """Return a number with its unit, short."""
+    """Format a number with its unit."""
     units = {"percentunit": (100.0, " %"), "s": (1.0, " s"), "bytes": (1e-6, " MB"), "reqps": (1.0, " /s")}
     factor, suffix = units.get(unit, (1.0, unit.removeprefix("suffix:").replace("none", "")))
     if unit == "s" and 0 < abs(value) < 1:
@@ -423,7 +423,7 @@ def _number(value: float, unit: str, decimals: int | None = None) -> str:
 
 
 def _one_band(port: int, number: int) -> None:
-    """Send light curves as a broken pipeline would: every point in the same band."""
+    """Send light curves with all points in the same band, like a broken pipeline."""
     curves = [{**curve, "band": ["r"] * len(curve["band"])} for curve in alert_mix(24, seed=10_000 + number)]
     asyncio.run(drive(port, [with_key(classify(curves), "broker")], clients=1))
 

@@ -1,7 +1,7 @@
-"""Write what follows from the code: tables of docs/ (settings, metrics, HTTP errors) and the JSON Schemas of results.
+"""Generate tables in docs/ (settings, metrics, HTTP errors) and the JSON Schemas of results.
 
 python -m deploy.pages            write them
-python -m deploy.pages --check    write nothing; exit with 1 and name the pages that are stale
+python -m deploy.pages --check    write nothing; list stale pages and exit with 1
 """
 
 import json
@@ -62,7 +62,7 @@ def metrics() -> str:
 
 
 def settings(fields: Mapping[str, FieldInfo], without: Mapping[str, FieldInfo] | None = None) -> str:
-    """Return the table of some settings."""
+    """Return the table of settings, except those in ``without``."""
     return settings_table({name: field for name, field in fields.items() if name not in (without or {})})
 
 
@@ -104,7 +104,7 @@ def result_schema(name: str) -> str:
 
 
 def main() -> None:
-    """Write each stale page and schema, or name it and exit with 1."""
+    """Write stale pages and schemas; with --check list them and exit with 1."""
     check = "--check" in sys.argv[1:]
     stale = False
     contents = {SCHEMAS / f"{name}.schema.json": result_schema(name) for name in RESULT_TYPES}

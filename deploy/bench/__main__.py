@@ -5,7 +5,8 @@
     python -m deploy.bench --parts '["before"]' --before OTHER/CHECKOUT
     python -m deploy.bench --parts '["peers"]'     other servers, installed from PyPI on the way
 
-Each part starts its own service process and takes ratios within a round. Half an hour on two cores. Separate commands:
+Each part starts its own service process, and ratios are taken within a round. A full run takes half an hour on two
+cores. Separate commands:
 ``deploy.bench.simulation`` (batching policies and cluster sizes), ``deploy.bench.soak`` (half an hour of load) and
 ``deploy.bench.http_load`` (the load client).
 """
@@ -71,7 +72,7 @@ class Bench(BaseSettings):
     _numbers: report.Numbers = PrivateAttr(default_factory=dict)
 
     def cli_cmd(self) -> None:
-        """Run the chosen parts, write the file after each, print the figures."""
+        """Run the selected parts, write the file after each, and print the figures."""
         self._facts = report.held_for(self.bundle)
         for part in self.parts:
             say(f"-- {part}")
@@ -79,7 +80,7 @@ class Bench(BaseSettings):
         print(f"\n{report.table(self._facts, self._numbers)}\n\nwritten to {self.output}")
 
     def _keep(self, numbers: report.Numbers) -> None:
-        """Add figures to the file, so that a run that is cut short keeps what it has measured."""
+        """Add figures to the file, so that an interrupted run keeps its results."""
         self._numbers |= numbers
         report.write(self.output, self._facts, self._numbers)
 

@@ -1,12 +1,12 @@
-"""Bare onnxruntime, the reference of every benchmark: one light curve per call, and the best schedule.
+"""Bare onnxruntime, the reference of the benchmarks: one light curve per call, and the best schedule.
 
 **One curve per call** (:class:`Bare`): ``session.run`` on prepared inputs, without HTTP, JSON, validation,
 preprocessing, queue or batching. With one caller this is a loop in a script; with as many callers as the service has
-workers it is the throughput of all cores one by one.
+workers it is the throughput of all cores without batching.
 
-**Best schedule** (:class:`Best`): all curves are known beforehand, and the fastest of several schedules counts: one by
-one, or sorted by length and cut into batches of a number of padded observations, the longest first. Finding the
-schedule and padding take no time. No server can reach this, since it gets the curves one after the other.
+**Best schedule** (:class:`Best`): all curves are known in advance, and the fastest of several schedules is used: one by
+one, or in batches sorted by length with a maximum number of padded observations, the longest first. The time for
+scheduling and padding is not counted. No server can reach this, because light curves arrive one after the other.
 """
 
 import threading
@@ -26,7 +26,7 @@ from nightjar_alerts.models.runtime import Inputs, open_session, run
 
 
 class BarePace(NamedTuple):
-    """Pace of a pass over the curves: curves per second of wall time, processor milliseconds per curve."""
+    """Speed of a pass over the curves: curves per second of wall time, CPU milliseconds per curve."""
 
     per_second: float
     cpu_ms: float
@@ -41,7 +41,7 @@ class Bare:
 
     @classmethod
     def of(cls, folder: Path, curves: Sequence[Columns]) -> "Bare":
-        """Open a bundle as the service does (CPU, one thread a run) and prepare every curve as a batch of one."""
+        """Open a bundle as the service does (CPU, one thread per run) and prepare every curve as a batch of one."""
         bundle = load_bundle(folder)
         inputs = [_inputs([tokens_of(curve, bundle.manifest)]) for curve in curves]
         bare = cls(open_session(bundle.model), inputs)
@@ -49,16 +49,16 @@ class Bare:
         return bare
 
     def probabilities(self) -> np.ndarray:
-        """Shape (curves, classes): the answer to every curve, alone."""
+        """Return the probabilities of every curve, computed alone, shape (curves, classes)."""
         return np.concatenate([run(self.session, one)["probabilities"] for one in self.inputs])
 
     def run(self, callers: int) -> BarePace:
-        """Run every curve once, with `callers` threads that share the session."""
+        """Run all curves once, with `callers` threads that share the session."""
         return pace(self.session, self.inputs, callers, len(self.inputs))
 
 
 def pace(session: ort.InferenceSession, inputs: Sequence[Inputs], callers: int, curves: int) -> BarePace:
-    """Run every input once, in their order, with `callers` threads that share the session; `curves` are in them all."""
+    """Run all inputs once, in order, with `callers` threads that share the session; they have `curves` light curves."""
     names = [output.name for output in session.get_outputs()]
     names_of_inputs = [node.name for node in session.get_inputs()]
     feeds = iter([{name: one[name] for name in names_of_inputs} for one in inputs])
@@ -83,20 +83,20 @@ def pace(session: ort.InferenceSession, inputs: Sequence[Inputs], callers: int, 
 
 
 BUDGETS = (0, 256, 512, 1024, 2048, 4096)
-"""Padded observations in a batch; 0 means one by one."""
+"""Maximum numbers of padded observations in a batch; 0 means one by one."""
 TRIALS = 2
-SAMPLE = 1024  # curves that schedules are compared on
+SAMPLE = 1024  # number of curves for comparing schedules
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best schedule found for a network on this machine, ready to be timed on some curves.
+    """Best schedule of some light curves for a network on this machine.
 
     Attributes
     ----------
-    budget : of :data:`BUDGETS`.
-    inputs : of every run, in order.
-    curves : in all of them.
+    budget : the best of :data:`BUDGETS`.
+    inputs : inputs of all runs, in order.
+    curves : number of light curves in them.
     """
 
     session: ort.InferenceSession
@@ -106,25 +106,25 @@ class Best:
 
     @classmethod
     def of(cls, folder: Path, curves: Sequence[Columns], callers: int) -> "Best":
-        """Try every schedule with `callers` threads on (some of) the curves; keep the best for all of them."""
+        """Compare the schedules with `callers` threads on up to :data:`SAMPLE` curves; use the best for all curves."""
         bundle = load_bundle(folder)
         session = open_session(bundle.model)
         tokens = [tokens_of(curve, bundle.manifest) for curve in curves]
         some = tokens[:SAMPLE]
         ready = {budget: [_inputs(group) for group in cut(some, budget)] for budget in BUDGETS}
         rates = dict.fromkeys(BUDGETS, 0.0)
-        for budget in [*BUDGETS] * (1 + TRIALS):  # the first run of a shape takes longer, and never the best
+        for budget in [*BUDGETS] * (1 + TRIALS):  # the first run of a shape is slower and thus never the best
             rates[budget] = max(rates[budget], pace(session, ready[budget], callers, len(some)).per_second)
         best = max(BUDGETS, key=lambda budget: rates[budget])
         return cls(session, best, [_inputs(group) for group in cut(tokens, best)], len(tokens))
 
     def run(self, callers: int) -> BarePace:
-        """Run every curve once, with `callers` threads that share the session."""
+        """Run all curves once, with `callers` threads that share the session."""
         return pace(self.session, self.inputs, callers, self.curves)
 
 
 def tokens_of(curve: Columns, manifest: Manifest) -> Tokens:
-    """Return a light curve as the network sees it; the service's own way of making it."""
+    """Featurise a light curve as the service does."""
     record = LightCurve.from_columns(
         curve["mjd"], curve["flux"], curve["flux_err"], curve["band"], metadata=curve["metadata"]
     )
@@ -132,7 +132,7 @@ def tokens_of(curve: Columns, manifest: Manifest) -> Tokens:
 
 
 def cut(tokens: Sequence[Tokens], budget: int) -> list[list[Tokens]]:
-    """Batches of neighbours in length, the longest first, of at most `budget` padded observations or one curve."""
+    """Return batches of curves sorted by length, the longest first, with at most `budget` padded observations."""
     groups: list[list[Tokens]] = []
     for one in sorted(tokens, key=len, reverse=True):
         if groups and (len(groups[-1]) + 1) * len(groups[-1][0]) <= budget:

@@ -2,13 +2,13 @@
 
     python -m deploy.bench --parts '["before"]' --before OTHER --before-starts 5 --rounds 3
 
-OTHER has an environment of its own in ``.venv``, where it is installed. Both checkouts serve the same bundle with the
-same settings; settings of :data:`OPTIONAL` are left out where a checkout does not have them.
+OTHER must be installed in its own environment ``.venv``. Both checkouts serve the same bundle with the same settings;
+settings of :data:`OPTIONAL` are omitted if a checkout does not have them.
 
-Two processes of one commit differ by a few per cent, so each checkout is started several times. A start runs both
-checkouts; a round measures each of them once, in an order that changes from round to round. The ratio of a start is the
-median over its rounds. The result is the median over the starts, with their range (``spread``) and the 95 % interval of
-the median (``low``, ``high``). Throughput depends on other load of the machine, processor time hardly does.
+Two processes of one commit differ by a few per cent, so each checkout is started several times. Each start runs both
+checkouts; a round measures each of them once, in alternating order. The ratio of a start is the median over its rounds.
+The result is the median over the starts, with their range (``spread``) and the 95 % interval of the median (``low``,
+``high``). Throughput depends on other load of the machine, CPU time hardly does.
 """
 
 import os
@@ -39,13 +39,13 @@ BATCH, BATCHES_IN_FLIGHT, LONE_REQUESTS = 64, 8, 300
 SETTINGS: Final = {
     "HOST": HOST, "DRAIN_DELAY": "0", "MAX_QUEUED_SECONDS": "600", "DEFAULT_DEADLINE_MS": "300000", "CACHE_BYTES": "0",
 }  # fmt: skip
-"""No request is refused, and every result is computed."""
+"""Settings with which no request is rejected and no result is cached."""
 OPTIONAL: Final = {"AUTOTUNE": "false"}
-"""Settings that a checkout may not have any more."""
+"""Settings that not all checkouts have."""
 
 
 class Usage(NamedTuple):
-    """Seconds that a measurement took, and processor seconds of the measured process."""
+    """Wall-clock seconds of a measurement, and CPU seconds of the measured process."""
 
     seconds: float
     cpu: float
@@ -55,7 +55,7 @@ Measurement = Callable[[], Usage]
 
 
 class Ratios(NamedTuple):
-    """Throughput and processor time of this checkout, each divided by that of the other one."""
+    """Throughput and CPU time of this checkout, each divided by that of the other one."""
 
     throughput: float
     cpu: float
@@ -78,10 +78,10 @@ def compare(
     Parameters
     ----------
     other : checkout to compare with.
-    starts, rounds : of both checkouts, and measurements of each in a start.
-    curves, alerts : light curves of a measurement by batches, and alerts of one of the stream.
-    native : value of the setting of that name, for both.
-    control : whether the other checkout is compared with itself, which shows how far equal code differs.
+    starts, rounds : number of starts of both checkouts, and of measurements of each per start.
+    curves, alerts : number of light curves in a measurement with batches, and of alerts in one of the stream.
+    native : setting ``native`` of both checkouts.
+    control : whether to compare the other checkout with itself, which shows the variation of equal code.
     """
     before = other.resolve() / ".venv" / "bin" / "nightjar"
     commands = (before if control else Path(sys.executable).with_name("nightjar"), before)
@@ -92,7 +92,7 @@ def compare(
         packets = visit(alerts, seed=6)
         for start in range(starts):
             with ExitStack() as stack:
-                # The checkout that starts first changes too.
+                # The order of starting alternates, too.
                 measured = [
                     (which, _start(stack, commands[which], environments[which], arms, plans, packets))
                     for which in ((0, 1) if start % 2 else (1, 0))
@@ -119,7 +119,7 @@ def environment(nightjar: Path, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_plans(folder: Path, curves: int) -> dict[Arm, Path]:
-    """Write the requests of every arm that sends any."""
+    """Write the requests of the HTTP arms to files."""
     drawn = alert_mix(curves, seed=3)
     batches = [drawn[first : first + BATCH] for first in range(0, len(drawn), BATCH)]
     requests = {
@@ -143,7 +143,7 @@ def _start(
     plans: Mapping[Arm, Path],
     packets: Sequence[bytes],
 ) -> dict[Arm, Measurement]:
-    """Start what the arms need, and measure each once to warm up."""
+    """Start the processes that the arms need, and measure each arm once to warm up."""
     measurements: dict[Arm, Measurement] = {}
     cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="nightjar-"))
     start = partial(running, seconds=120, environment={**chosen, "XDG_CACHE_HOME": cache})
@@ -171,7 +171,7 @@ def _send(service: ServiceProcess, plan: Path, in_flight: int) -> Usage:
 
 
 def _drain(worker: ServiceProcess, client: Any, packets: Sequence[bytes]) -> Usage:
-    """Time from the first alert to the last result, by the clock of the Redis server."""
+    """Measure the time from the first alert to the last result, by the clock of the Redis server."""
     before, (seconds, microseconds) = worker.cpu_seconds(), client.time()
     done = client.xlen("results")
     feed(client, packets)
@@ -181,7 +181,7 @@ def _drain(worker: ServiceProcess, client: Any, packets: Sequence[bytes]) -> Usa
 
 
 def _ratios(new: Measurement, old: Measurement, rounds: int) -> Ratios:
-    """Medians over rounds."""
+    """Return the medians over the rounds."""
     throughput, cpu = [], []
     for number in range(rounds):
         if number % 2:

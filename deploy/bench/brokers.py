@@ -1,7 +1,7 @@
 """Local Kafka brokers for benchmarks and tests, which may be killed and restarted.
 
-NIGHTJAR_KAFKA_HOME names any unpacked Kafka (a folder with ``libs/*.jar``); Java 17 or newer runs it. Each broker is
-its own controller as well.
+NIGHTJAR_KAFKA_HOME is the folder of an unpacked Kafka (with ``libs/*.jar``), which needs Java 17 or newer. Each broker
+is also a controller.
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import Any, Final
 from nightjar_alerts.service.local import HOST
 
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
-START_SECONDS: Final = 400  # on a machine with much else to do; a few otherwise
+START_SECONDS: Final = 400  # on a busy machine; usually a few
 OLDEST_JAVA: Final = 17
 PORTS: Final = (12_000, 32_000)
 _JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -36,10 +36,10 @@ _QUIET: Final = _LOGGING.replace("INFO", "ERROR")
 
 @cache
 def home() -> Path | None:
-    """Return the folder of an unpacked Kafka, or None where none is found or Java is missing or too old.
+    """Return the folder of an unpacked Kafka, None if there is none or Java is missing or too old.
 
-    It is searched in NIGHTJAR_KAFKA_HOME, where `make kafka` installs one, and in a shared folder next to the
-    repository.
+    It is searched for in NIGHTJAR_KAFKA_HOME, in ``build/kafka``, where `make kafka` installs it, and in a shared
+    folder next to the repository.
     """
     repository = Path(__file__).resolve().parents[2]
     named = os.environ.get("NIGHTJAR_KAFKA_HOME")
@@ -49,7 +49,7 @@ def home() -> Path | None:
 
 
 def _java_version() -> int:
-    """Return the first number of Java's version, 0 where there is none that runs."""
+    """Return the major version of Java, 0 if it cannot be run."""
     try:
         text = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
@@ -59,9 +59,9 @@ def _java_version() -> int:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return unused ports below the ephemeral range, so that no client takes one meanwhile.
+    """Return unused ports below the ephemeral range, so that clients do not occupy them.
 
-    A client that tries a port of that range again and again while its broker is away may even get itself as an answer.
+    A client that keeps connecting to an ephemeral port while its broker is down may even connect to itself.
     """
     with ExitStack() as stack:
         ports: list[int] = []
@@ -122,7 +122,7 @@ class Brokers:
                 time.sleep(0.05)
 
     def kill(self, node: int) -> None:
-        """Kill a broker, as a machine that loses power would."""
+        """Kill a broker, like a machine that loses power."""
         process = self._processes.pop(node, None)
         if process is not None:
             process.kill()
@@ -134,7 +134,7 @@ class Brokers:
             self.kill(node)
 
     def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
-        """Create a topic; by a client, which starts sooner than a tool."""
+        """Create a topic with a client, which starts faster than Kafka's tools."""
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
@@ -160,11 +160,11 @@ class Brokers:
             raise RuntimeError(done.stdout + done.stderr)
 
     def _format_options(self) -> list[str]:
-        """Return further options of the tool that prepares the folder of a broker."""
+        """Return further options of the tool that formats the folder of a broker."""
         return []
 
     def _properties(self, node: int) -> dict[str, Any]:
-        """KRaft, broker and controller in one process, three replicas of which two must have a record."""
+        """Return the configuration of a broker: KRaft in combined mode; of three replicas two must be in sync."""
         ports, replicas = self._ports[node], len(self.nodes)
         advertised = {one: self._advertised(node, one) for one in self.listeners[:-1]}
         in_sync = 2 if replicas > 1 else 1

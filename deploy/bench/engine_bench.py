@@ -1,15 +1,15 @@
-"""Benchmark of the engine: other batching policies, and a lone request.
+"""Benchmark of the engine: comparison of batching policies, and latency of a lone request.
 
-**A lone request**: one JSON light curve without other load, compared with its bare run. Each curve is run bare and
-over HTTP, in turn; the difference is taken curve by curve. The client is http.client in this process.
+**Lone request**: one JSON light curve without other load, compared with its bare run. Each curve is classified over
+HTTP and run bare in turn, and the difference is taken for each curve. The client is http.client in this process.
 
 **Light curves** have the lengths of real alerts: lognormal around 50 points, and one in a hundred from a deep field.
-The cache is off, since curves are repeated.
+The cache is disabled, because curves are repeated.
 
-**Batching policies** on the real engine, Nightjar's and those of other servers, get the same network, curves and run.
-At saturation all curves are queued at the start, and the time until the last result counts. At half of that load curves
-arrive at random (open loop), and latency counts from the arrival. Rounds are interleaved (every policy once, in turn),
-and ratios are taken within a round.
+**Batching policies** of Nightjar and other servers run on the real engine with the same network and curves. At
+saturation all curves are queued at the start, and the time until the last result is measured. At half of that load
+curves arrive at random (open loop), and latency is measured from the arrival. Rounds are interleaved (every policy
+once, in turn), and ratios are taken within a round.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ CURVES: Final = 100
 
 
 class Lone(NamedTuple):
-    """A lone light curve: seconds over HTTP, seconds bare, and the service's stage timings."""
+    """Timings of a lone light curve: seconds over HTTP, seconds bare, and the service's stages."""
 
     over_http: float
     bare: float
@@ -51,19 +51,19 @@ class Lone(NamedTuple):
 
 
 BETWEEN, OUTSIDE = "between", "outside"
-"""Names of the time that belongs to no stage: within the service's total (waits for threads, shares, limits, metrics),
-and before or after it (sockets, HTTP, event loop, client)."""
+"""Keys of the time outside all stages: within the service's total (waiting for threads, limits, metrics), and before or
+after it (sockets, HTTP, event loop, client)."""
 
 
 def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``engine.lone_*``; medians over the curves of a round."""
+    """Return the keys ``engine.lone_*``: medians over the curves of a round."""
     some = curves[:CURVES]
     bare = Bare.of(bundle, some)
     bodies = [orjson.dumps(curve) for curve in some]
     lone_rounds: list[list[Lone]] = []
     with patient(bundle) as service, closing(HTTPConnection(HOST, service.port, timeout=30)) as connection:
         for number in range(1 + rounds):
-            lone_rounds.append([_ask_alone(connection, body, bare, index) for index, body in enumerate(bodies)])
+            lone_rounds.append([_classify_lone(connection, body, bare, index) for index, body in enumerate(bodies)])
             http_ms, alone = (
                 1e3 * median(one.over_http for one in lone_rounds[-1]),
                 1e3 * median(one.bare for one in lone_rounds[-1]),
@@ -73,7 +73,7 @@ def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Call
 
 
 def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
-    """Keys of what was seen: in milliseconds, and by stage (``engine.lone_us.STAGE``) in microseconds."""
+    """Return the keys of lone requests, in milliseconds, and by stage (``engine.lone_us.STAGE``) in microseconds."""
 
     def middle(scale: float, value: Callable[[Lone], float]) -> Spread:
         return spread([scale * median(map(value, one)) for one in rounds])
@@ -90,7 +90,7 @@ def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
     }
 
 
-def _ask_alone(connection: HTTPConnection, body: bytes, bare: Bare, index: int) -> Lone:
+def _classify_lone(connection: HTTPConnection, body: bytes, bare: Bare, index: int) -> Lone:
     """Classify a light curve over HTTP, then run the network bare. Raises WrongAnswer."""
     began = time.perf_counter()
     connection.request("POST", "/v1/classify", body, {"Content-Type": "application/json"})
@@ -105,7 +105,7 @@ def _ask_alone(connection: HTTPConnection, body: bytes, bare: Bare, index: int) 
 
 
 def stages_of(header: str, over_http: float) -> dict[str, float]:
-    """Seconds by stage of a reply's ``Server-Timing``, with what lies between the stages and outside of them."""
+    """Return the seconds by stage in ``Server-Timing``, and those between the stages and outside the total."""
     seconds = {name: 1e-3 * float(value) for name, value in re.findall(r"([a-z_]+);dur=([0-9.]+)", header)}
     total = seconds.pop("total")
     return {**seconds, BETWEEN: total - sum(seconds.values()), OUTSIDE: over_http - total}
@@ -115,11 +115,11 @@ SEED = 20260102
 
 
 def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``engine.*``.
+    """Return the keys ``engine.*``.
 
     Parameters
     ----------
-    curves : light curves in a round of every arm.
+    curves : number of light curves in a round.
     """
     drawn = alert_mix(curves, SEED)
     model = load_model(bundle)
@@ -132,14 +132,14 @@ def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) 
         "engine.max_batch_tokens": options.limits.max_tokens,
     }
     numbers |= measure_policies(model, drawn, rounds, say)
-    del model  # its threads' memory is not to be in the way of what follows
+    del model  # frees its memory before the next measurement
     return numbers | measure_lone(bundle, drawn, rounds, say)
 
 
 OURS: Final = "nightjar"
 ALONE: Final = "one_by_one"
 HALF: Final = 0.5
-PASSES: Final = 4  # over the curves at half load: a 99th percentile needs many
+PASSES: Final = 4  # over the curves at half load, because the 99th percentile needs many
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,30 +147,30 @@ class EngineBench:
     """Network, inputs and compared policies."""
 
     model: LoadedModel
-    questions: Sequence[ModelInput]
+    inputs: Sequence[ModelInput]
     contenders: Mapping[PolicyName, Contender]
 
     @classmethod
     def of(cls, model: LoadedModel, curves: Sequence[Columns]) -> "EngineBench":
-        """Featurise the curves: the engine takes them from there."""
-        questions = [ModelInput(tokens_of(curve, model.bundle.manifest)) for curve in curves]
-        return cls(model, questions, contenders(engine_options(model.provider).limits))
+        """Featurise the curves, which is not part of the measurement."""
+        inputs = [ModelInput(tokens_of(curve, model.bundle.manifest)) for curve in curves]
+        return cls(model, inputs, contenders(engine_options(model.provider).limits))
 
     def saturated(self, policy: PolicyName) -> float:
-        """Curves a second, all of them there at once."""
-        return len(self.questions) / float(self.latencies(policy, np.zeros(len(self.questions))).max())
+        """Return the curves per second if all are queued at once."""
+        return len(self.inputs) / float(self.latencies(policy, np.zeros(len(self.inputs))).max())
 
     def latencies(self, policy: PolicyName, arrival: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds from each intended arrival to its answer; the curves come in turn, as often as there are arrivals."""
-        questions = list(islice(cycle(self.questions), len(arrival)))
-        trace = Trace(arrival, np.array([len(one) for one in questions]))
+        """Return the seconds from each intended arrival to the result; curves are repeated if necessary."""
+        inputs = list(islice(cycle(self.inputs), len(arrival)))
+        trace = Trace(arrival, np.array([len(one) for one in inputs]))
         contender, workers = self.contenders[policy], engine_options(self.model.provider).workers
-        work = replay(trace, self.model, workers, contender.limits, policy=contender.policy, questions=questions)
+        work = replay(trace, self.model, workers, contender.limits, policy=contender.policy, inputs=inputs)
         return asyncio.run(work).answered - arrival
 
 
 def measure_policies(model: LoadedModel, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``engine.policy_per_s.*``, ``engine.policy_speedup.*`` and those of half load."""
+    """Return the keys ``engine.policy_per_s.*``, ``engine.policy_speedup.*`` and those of half load."""
     bench = EngineBench.of(model, curves)
     bench.saturated(OURS)  # the first run of a shape takes longer
     rates: list[dict[PolicyName, float]] = []
@@ -186,10 +186,10 @@ def measure_policies(model: LoadedModel, curves: Sequence[Columns], rounds: int,
 
 
 def _half_load(bench: EngineBench, rate: float, rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Nightjar's policy and one by one at the same rate, with the same arrivals within a round."""
+    """Compare Nightjar's policy and no batching at the same rate, with the same arrivals within a round."""
     ours, alone = [], []
     for number in range(rounds):
-        arrival = np.cumsum(np.random.default_rng(number).exponential(1 / rate, PASSES * len(bench.questions)))
+        arrival = np.cumsum(np.random.default_rng(number).exponential(1 / rate, PASSES * len(bench.inputs)))
         ours.append(1e3 * np.quantile(bench.latencies(OURS, arrival), (0.5, 0.99)))
         alone.append(1e3 * np.quantile(bench.latencies(ALONE, arrival), (0.5, 0.99)))
         say(f"half load, {number + 1}/{rounds}: p99 {ours[-1][1]:.1f} ms, one by one {alone[-1][1]:.1f} ms")

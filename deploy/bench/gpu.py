@@ -38,7 +38,7 @@ Arrays = dict[str, NDArray[Any]]
 ROUNDS: Final = 9
 GPU_SHAPES: Final = {"b256_l390": (256, 390), "b256_l60": (256, 60)}
 GPU_CURVES: Final = 8192
-GPU_BUDGET: Final = 65_536  # padded observations of a batch of the real mix
+GPU_BUDGET: Final = 65_536  # maximum number of padded observations in a batch of the real mix
 GPU_THREADS: Final = 2  # one copies while the other computes
 
 
@@ -101,7 +101,7 @@ def real_mix(graph: Path, provider: Provider, drawn: Sequence[Columns], manifest
 
 
 def _gpu_experts(folder: Path, numbers: Numbers, say: Callable[[str], None]) -> None:
-    """Key ``gpu.moe_over_dense.b256_l390``."""
+    """Measure the key ``gpu.moe_over_dense.b256_l390``."""
     torch.manual_seed(0)
     config, size, length = AstroMoEConfig(), *GPU_SHAPES["b256_l390"]
     dense = config.model_copy(update={"n_experts": 0, "n_input_experts": 0})
@@ -127,7 +127,7 @@ def _gpu_experts(folder: Path, numbers: Numbers, say: Callable[[str], None]) -> 
 def _served_per_second(bundle: Path, drawn: Sequence[Columns]) -> float:
     """Return the light curves per second of the service on the GPU, for MessagePack batches from 32 clients."""
     plan_of = [packed_request(drawn[first : first + BATCH]) for first in range(0, len(drawn), BATCH)]
-    chosen = {"NIGHTJAR_PROVIDER": "cuda", "NIGHTJAR_CACHE_BYTES": "0"}  # the curves come twice
+    chosen = {"NIGHTJAR_PROVIDER": "cuda", "NIGHTJAR_CACHE_BYTES": "0"}  # no cache, because curves are repeated
     with tempfile.TemporaryDirectory() as folder, running(bundle, chosen, seconds=300) as service:
         plan = Path(folder, "plan")
         write_plan(plan, plan_of)

@@ -1,17 +1,17 @@
-"""Attacks on the HTTP port of a real service, and the latency of a well-behaved client during each of them.
+"""Attacks on the HTTP port of a real service, and latency of a well-behaved client during each attack.
 
     python -m deploy.bench --parts '["hostile"]'
     python -m deploy.bench.hostile PORT [CERTIFICATE]      the well-behaved client alone
 
-Attacks are connections that are idle, slow or many, and bodies that cost more than their size. Floods of connections
-come through nginx with the shipped configuration, all others to the bare port. Each is measured for a few seconds:
-bytes sent, the longest wait of the well-behaved client, its 99th percentile during the attack and without one, requests
-without an answer, memory of the service and of nginx at the peak and after the end, and the share of the time in which
-the service's event loop computed, which is the one figure that other work on the machine does not change. The client is
-a process of its own, opens a connection for each request and comes from another loopback address. Attackers use the
-same cores as the service, so its latency contains their cost, too.
+Attacks are idle, slow or many connections, and bodies that are expensive for their size. Floods of connections go
+through nginx with the shipped configuration, all others to the service's port. Each attack is measured for a few
+seconds: bytes sent, longest latency of the well-behaved client, its 99th percentile during the attack and without one,
+failed requests, memory of the service and nginx at the peak and after the attack, and the fraction of time in which the
+service's event loop was busy, which does not depend on other load of the machine. The client is a separate process,
+opens a connection for each request and uses another loopback address. Attackers use the same cores as the service, so
+the latency includes their cost.
 
-All attacks are bounded in connections, bytes and time, and go to loopback only.
+All attacks are limited in connections, bytes and time, and target loopback only.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ GET: Final = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Target(NamedTuple):
-    """Port to attack, share of the full force, end of the attack (``time.monotonic()``), and TLS, None without."""
+    """Port to attack, fraction of full strength, end of the attack (``time.monotonic()``), and TLS context or None."""
 
     port: int
     scale: float
@@ -76,7 +76,7 @@ class Target(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """An attack by name; ``run`` returns the bytes sent. A flood of connections goes through nginx."""
+    """Named attack; ``run`` returns the number of bytes sent. Floods of connections go through nginx."""
 
     name: str
     run: Callable[[Target], Coroutine[Any, Any, int]]
@@ -84,7 +84,7 @@ class Attack(NamedTuple):
 
 
 class AttackConnection:
-    """Connection of an attacker; errors on it end it and are not reported. TLS begins with the first byte sent."""
+    """Connection of an attacker; errors close it and are not reported. TLS starts with the first byte sent."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.sent = target, 0
@@ -108,7 +108,7 @@ class AttackConnection:
         """Close the connection."""
         if self._streams is not None:
             self._streams[1].transport.abort()
-        if not self._has_transport:  # which closes the socket itself
+        if not self._has_transport:  # otherwise the transport closes the socket
             self._socket.close()
 
     def small_window(self) -> None:
@@ -125,7 +125,7 @@ class AttackConnection:
                 if self._streams is None:
                     self._has_transport = True
                     self._streams = await asyncio.open_connection(sock=self._socket, limit=READ_BYTES)
-                    if self.target.tls is not None:  # afterwards: a handshake cut off must leave a transport to abort
+                    if self.target.tls is not None:  # start_tls: an aborted handshake leaves a transport to close
                         await self._streams[1].start_tls(self.target.tls, server_hostname=HOST)
                     self._streams[1].transport.set_write_buffer_limits(0)  # drain() waits until all is sent
                 self._streams[1].write(data)
@@ -169,7 +169,7 @@ class AttackConnection:
 async def crowd(
     target: Target, count: int, behave: Callable[[AttackConnection], Awaitable[None]], again: bool = False
 ) -> int:
-    """Run ``count`` peers at a time, each repeatedly if ``again``, and return the bytes sent."""
+    """Run ``count`` concurrent connections, each repeatedly if ``again``; return the number of bytes sent."""
 
     async def one() -> int:
         sent = 0
@@ -205,7 +205,7 @@ async def idle(target: Target) -> int:
 
 
 def dripping(start: bytes, drop: bytes) -> Callable[[AttackConnection], Awaitable[None]]:
-    """Send ``start`` at once and ``drop`` every second."""
+    """Return a behaviour that sends ``start`` immediately and ``drop`` every second."""
 
     async def behave(peer: AttackConnection) -> None:
         if await peer.send(start):
@@ -335,14 +335,14 @@ def schema_bomb() -> bytes:
 
 
 def survey_fields() -> list[dict[str, Any]]:
-    """Make the smallest set of fields by which a packet is recognised."""
+    """Make the minimum set of fields of a recognised packet."""
     names = ("midpointMjdTai", "psfFlux", "psfFluxErr")
     row = [{"name": "band", "type": "string"}, *({"name": name, "type": "double"} for name in names)]
     return [{"name": "diaSource", "type": {"type": "record", "name": "diaSource", "fields": row}}]
 
 
 def container(schema: Any, body: bytes = b"\2" * 64, codec: bytes = b"null") -> bytes:
-    """Make an Avro object container with one block of arbitrary bytes, which claims a codec."""
+    """Make an Avro object container with one block of arbitrary bytes and the given codec name."""
     header = containers.Header(json.dumps(schema).encode(), "null", b"S" * containers.SYNC_BYTES, 0)
     return containers.write(header, 1, body).replace(b"\x08null", bytes([2 * len(codec)]) + codec, 1)
 
@@ -371,7 +371,7 @@ def deflate_bomb() -> bytes:
 
 
 def arrow_texts() -> bytes:
-    """Make a thousand Arrow rows that share a text of 1 MB; a dash where pyarrow is not installed."""
+    """Make a thousand Arrow rows that share a string of 1 MB; a dash if pyarrow is not installed."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -405,7 +405,7 @@ def light_curve(points: int) -> dict[str, object]:
 
 
 def attacks() -> list[Attack]:
-    """Return all attacks but the flood of valid bodies."""
+    """Return all attacks except the flood of valid bodies."""
     octets, parts = b"application/octet-stream", b"multipart/form-data; boundary=b"
     text, arrow = b"application/json", b"application/vnd.apache.arrow.stream"
     return [
@@ -431,13 +431,13 @@ def attacks() -> list[Attack]:
 
 
 def lawful() -> Attack:
-    """Return the flood of large valid bodies, which ``max_held_bytes`` bounds."""
+    """Return the flood of large valid bodies, whose memory ``max_held_bytes`` limits."""
     return Attack(LAWFUL, posting(b"/v1/classify", b"application/json", large_curves(), 32))
 
 
 @dataclass(frozen=True, slots=True)
 class AttackRow:
-    """Effect of one attack, in milliseconds and megabytes (10**6 bytes); ``loop_busy`` is a share of the time."""
+    """Effect of one attack, in milliseconds and megabytes (10**6 bytes); ``loop_busy`` is a fraction of the time."""
 
     attack: str
     sent_mb: float
@@ -452,7 +452,7 @@ class AttackRow:
 
     @property
     def key(self) -> str:
-        """The attack as a part of a key."""
+        """Name of the attack in keys."""
         return self.attack.lower().replace(" ", "_")
 
 
@@ -464,7 +464,7 @@ def measure(
     Parameters
     ----------
     seconds : duration of each attack.
-    scale : share of the full force, for a trial.
+    scale : fraction of full strength, for a trial.
     only : names of the attacks to measure; all if empty.
 
     Raises
@@ -502,7 +502,7 @@ def measure(
 
 
 class _Attacked(NamedTuple):
-    """A service under attack, and the nginx in front of it; None for the bare port."""
+    """Service under attack, and the nginx in front of it or None."""
 
     service: ServiceProcess
     nginx: NginxProcess | None = None
@@ -516,7 +516,7 @@ class _Attacked(NamedTuple):
         return None if self.nginx is None else client_context(self.nginx.certificate)
 
     def memory(self) -> int:
-        """Return the resident bytes; 0 if a process has died, which the clients report."""
+        """Return the resident bytes; 0 if a process has died, which the client's failures show."""
         try:
             return self.service.memory() + (0 if self.nginx is None else self.nginx.memory())
         except (OSError, ServiceDied):
@@ -548,7 +548,7 @@ OWN_FIGURES: Final = (
 
 
 def numbers(rows: Sequence[AttackRow]) -> Numbers:
-    """Return keys ``hostile.*``: the worst of all attacks but the flood of valid bodies, then each attack's figures."""
+    """Return keys ``hostile.*``: the worst of all attacks except the flood of valid bodies, then those of each."""
     own: Numbers = {
         f"hostile.attack.{row.key}.{name}": float(getattr(row, name)) for row in rows for name in OWN_FIGURES
     }
@@ -632,7 +632,7 @@ def _p99_ms(replies: Sequence[TimedReply]) -> float:
 
 
 async def _watched(service: _Attacked, attack: Attack, target: Target) -> tuple[int, int]:
-    """Return the bytes sent and the peak memory."""
+    """Run an attack; return the number of bytes sent and the peak memory."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # connections that the peer resets
     peak = service.memory()
     task = asyncio.ensure_future(attack.run(target))
@@ -644,7 +644,7 @@ async def _watched(service: _Attacked, attack: Attack, target: Target) -> tuple[
 
 @contextlib.contextmanager
 def _good_client(port: int, certificate: Path | None = None) -> Iterator[Callable[[], list[TimedReply]]]:
-    """Run the well-behaved client, a process of its own; yields what stops it and returns its requests in order."""
+    """Run the well-behaved client in a separate process; yield a function that stops it and returns its requests."""
     command = [sys.executable, "-m", "deploy.bench.hostile", str(port), *([str(certificate)] if certificate else [])]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
 

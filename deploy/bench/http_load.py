@@ -1,11 +1,11 @@
-"""Closed-loop HTTP load over raw asyncio streams, in a process of its own.
+"""Closed-loop HTTP load client over raw asyncio streams, in a separate process.
 
     python -m deploy.bench.http_load PORT PLAN --clients 32 --replies FILE < /dev/null
 
 A plan is a file of requests, written by :func:`write_plan`. Each client keeps one connection, sends the next request
-of the plan as soon as the last one was answered, and connects again when the server hangs up. Latency runs from the
-first byte sent to the last byte received. The result is one JSON object on standard output. The client itself handles
-tens of thousands of requests per second on one core, far more than the service.
+of the plan as soon as it has received the last response, and reconnects if the server closes the connection. Latency is
+measured from the first byte sent to the last byte received. The result is one JSON object on standard output. The
+client handles tens of thousands of requests per second on one core, far more than the service.
 """
 
 import argparse
@@ -26,13 +26,13 @@ import uvloop
 
 HOST = "127.0.0.1"
 _HEADER = struct.Struct(">?I")
-DROPPED = "dropped"  # the connection ended before a whole reply had come
-VANISHED = "vanished"  # the plan made the client disconnect
+DROPPED = "dropped"  # the connection ended before a complete response
+VANISHED = "vanished"  # the client disconnected, as planned
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP/1.1 request as bytes. ``vanish``: hang up after sending them, without waiting for the reply."""
+    """HTTP/1.1 request as bytes; ``vanish`` closes the connection after sending, without waiting for the response."""
 
     data: bytes
     vanish: bool = False
@@ -40,14 +40,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """Reply: the status code (0 for none) and the body."""
+    """Response: status code (0 for none) and body."""
 
     status: int
     body: bytes = b""
 
 
 def request(path: str, body: bytes = b"", content_type: str = "application/json", method: str = "") -> Request:
-    """Return a request with the headers a lean client sends; POST when there is a body."""
+    """Return a request with a minimum of headers; POST if there is a body."""
     head = f"{method or ('POST' if body else 'GET')} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
     if body:
         head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
@@ -60,7 +60,7 @@ def write_plan(path: Path, requests: Iterable[Request]) -> None:
 
 
 def read_plan(path: Path) -> list[Request]:
-    """Return the inverse of :func:`write_plan`."""
+    """Read the requests written by :func:`write_plan`."""
     data, at, requests = path.read_bytes(), 0, []
     while at < len(data):
         vanish, length = _HEADER.unpack_from(data, at)
@@ -81,7 +81,7 @@ class PlanOutcome:
 
 
 async def _read_reply(reader: asyncio.StreamReader) -> tuple[HttpReply, bool]:
-    """One reply and whether the server keeps the connection."""
+    """Read a response; also return whether the server keeps the connection open."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head[9:12])
     length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]
@@ -90,14 +90,14 @@ async def _read_reply(reader: asyncio.StreamReader) -> tuple[HttpReply, bool]:
 
 
 class LoadClient:
-    """One connection, opened when it is needed."""
+    """Client with one connection, opened on demand."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def send(self, one: Request) -> HttpReply | str:
-        """Return the reply, or why there is none."""
+        """Send a request; return the response, or why there is none."""
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection(HOST, self._port)
@@ -116,20 +116,20 @@ class LoadClient:
         return reply
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._streams is not None:
             self._streams[1].close()
         self._streams = None
 
 
 async def drive(port: int, plan: list[Request], clients: int) -> PlanOutcome:
-    """Send every request of a plan, `clients` at a time."""
+    """Send all requests of a plan with `clients` concurrent clients."""
     outcome = PlanOutcome([0.0] * len(plan), [HttpReply(0)] * len(plan))
     queue: Iterator[tuple[int, Request]] = iter(enumerate(plan))
 
     async def work() -> None:
         client = LoadClient(port)
-        for index, one in queue:  # shared: each client takes the next request as it becomes free
+        for index, one in queue:  # shared by the clients
             started = time.perf_counter()
             reply = await client.send(one)
             outcome.latency[index] = time.perf_counter() - started
@@ -145,7 +145,7 @@ async def drive(port: int, plan: list[Request], clients: int) -> PlanOutcome:
 
 
 def summary(outcome: PlanOutcome) -> dict[str, Any]:
-    """Return the numbers of an outcome, ready for JSON; latencies in milliseconds."""
+    """Return the figures of an outcome as JSON values; latencies in milliseconds."""
     answered = sorted(s for s, reply in zip(outcome.latency, outcome.replies, strict=True) if reply.status)
     return {
         "seconds": outcome.seconds,
@@ -157,12 +157,12 @@ def summary(outcome: PlanOutcome) -> dict[str, Any]:
 
 
 def quantile(ordered: list[float], q: float) -> float:
-    """Return the smallest value that at least a fraction `q` of the values do not exceed; NaN of nothing."""
+    """Return the smallest value that a fraction `q` of the values does not exceed; NaN if there are none."""
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else math.nan
 
 
 def run_in_process(port: int, plan: Path, clients: int, replies: Path | None = None) -> dict[str, Any]:
-    """Run this module as a process of its own and return its :func:`summary`."""
+    """Run this module in a separate process and return its :func:`summary`."""
     command = [sys.executable, "-m", "deploy.bench.http_load", str(port), str(plan), "--clients", str(clients)]
     if replies is not None:
         command += ["--replies", str(replies)]
@@ -172,7 +172,7 @@ def run_in_process(port: int, plan: Path, clients: int, replies: Path | None = N
 
 
 def main() -> None:
-    """Drive a plan and print what happened."""
+    """Send a plan and print the summary."""
     parser = argparse.ArgumentParser(prog="python -m deploy.bench.http_load", description="closed-loop HTTP load")
     parser.add_argument("port", type=int)
     parser.add_argument("plan", type=Path)

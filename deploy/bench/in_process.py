@@ -1,14 +1,14 @@
 """Benchmark of classification in process: :class:`nightjar_alerts.Classifier` and ``nightjar classify``.
 
 **Throughput.** One call of ``classify`` with light curves as dictionaries of arrays, and ``to_dict()`` of every result.
-The batches that it runs are recorded, and in the same round onnxruntime runs the same arrays, made before, with as many
-threads: what remains is the price of checking, featurising, batching and of results. On a machine that is busy with
-other work the ratio of processor time (``cpu_vs_bare``) is the steadier of the two.
+The batches are recorded, and in the same round onnxruntime runs the recorded arrays with as many threads: the
+difference is the cost of validation, featurising, batching and results. On a busy machine the ratio of CPU time
+(``cpu_vs_bare``) varies less than that of wall time.
 
 **Import** is ``from nightjar_alerts import Classifier`` in a new process.
 
-**A table** of light curves, one row per observation, goes through the command line to a CSV: wall time of the process
-from its start, and its largest resident memory.
+**Table**: the command line classifies a table with one row per observation to a CSV file; measured are the wall time of
+the process from its start and its peak resident memory.
 """
 
 import csv
@@ -75,13 +75,13 @@ def _throughput(curves: int, rounds: int, say: Callable[[str], None]) -> Numbers
 
 
 class _Clock:
-    """Wall time, and the processor time of this process, since it was made."""
+    """Measures the wall time and the CPU time of this process since its construction."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def seconds(self) -> tuple[float, float]:
-        """Return both."""
+        """Return the wall time and the CPU time."""
         return time.perf_counter() - self._wall, time.process_time() - self._cpu
 
 
@@ -90,7 +90,7 @@ def _with_arrays(curve: Columns) -> dict[str, Any]:
 
 
 class _Recorder:
-    """Runs a graph, and keeps the arrays of every run."""
+    """Runs a graph and records the inputs of every run."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

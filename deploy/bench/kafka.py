@@ -1,10 +1,10 @@
-"""The worker between topics of a real Kafka: visits, cost of exactly once, rebalances and kills, counted from outside.
+"""Benchmark of the worker with a real Kafka: visits, cost of exactly once, rebalances and killed workers.
 
     python -m deploy.bench --parts '["kafka"]' --output build/kafka.json
     python -m deploy.bench --parts '["kafka"]' --kafka-parts '["kills"]' --stream-scale 0.1
 
-One local broker (:mod:`deploy.bench.brokers`) and real worker processes. Each figure is stored as soon as it is known,
-so that an interrupted run keeps its results.
+Uses a local broker (:mod:`deploy.bench.brokers`) and real worker processes. Results are counted in the topics. Each
+figure is stored as soon as it is measured, so that an interrupted run keeps its results.
 """
 
 import itertools
@@ -32,18 +32,18 @@ Part = Literal["visits", "rebalance", "kills", "kills_loaded", "price", "steady"
 VISITS: Final = (10_000, 40_000)
 ARRIVAL_SECONDS: Final = 5.0
 WAITING: Final = 20_000
-LEAST_WAITING: Final = 10_000  # with fewer the work is over before the second worker has come
+LEAST_WAITING: Final = 10_000  # enough to keep the first worker busy until the second has joined
 STAY_SECONDS: Final = 6.0
-REBALANCES: Final = 3  # times that a second worker joins and leaves
+REBALANCES: Final = 3  # number of times that a second worker joins and leaves
 KILLS: Final = 20
 RATE: Final = 270
 KILLED_SECONDS: Final = 2.5
-"""Seconds of that rate before each kill; it strikes in the last of them."""
+"""Seconds at that rate per kill, which happens in the last of them."""
 KILLED_SESSION_MS: Final = 3000
-LOADED: Final = 50_000  # alerts that wait while workers are killed at full load
-WORK_ALERTS: Final = 500  # that each worker answers at least before it is killed
-SUCCESSOR_ALERTS: Final = 100  # that its successor answers at least before it ends
-LEAST_LEFT: Final = 2_000  # with fewer left a kill would not be one at full load
+LOADED: Final = 50_000  # pending alerts when workers are killed at full load
+WORK_ALERTS: Final = 500  # minimum number of results of a worker before it is killed
+SUCCESSOR_ALERTS: Final = 100  # minimum number of results of its successor before it stops
+LEAST_LEFT: Final = 2_000  # minimum number of pending alerts for a kill at full load
 ROUND_ALERTS: Final = 8_000
 PRICE_ROUNDS: Final = 4
 STEADY_SECONDS: Final = 20.0
@@ -55,13 +55,13 @@ Keep = Callable[[Numbers], None]
 
 
 def measure(bundle: Path, scale: float, say: Say, keep: Keep, parts: Sequence[Part]) -> Numbers:
-    """Keys ``kafka.*``.
+    """Return the keys ``kafka.*``.
 
     Parameters
     ----------
-    scale : share of alerts, rounds and kills, for a trial.
-    keep : is given each figure once it is known, and again when it is known better.
-    parts : what to measure, in this order; everything when empty.
+    scale : fraction of alerts, rounds and kills, for a trial.
+    keep : called with each figure when it is measured, and again when it is updated.
+    parts : parts to measure, in this order; all if empty.
     """
     if home() is None:
         say("no unpacked Kafka (NIGHTJAR_KAFKA_HOME) or no Java: nothing was measured between topics")
@@ -83,7 +83,7 @@ def measure(bundle: Path, scale: float, say: Say, keep: Keep, parts: Sequence[Pa
 
 @dataclass(frozen=True, slots=True)
 class KafkaBench:
-    """Cluster, bundle and amount of the measurement, and the progress callbacks."""
+    """Cluster, bundle and scale of the measurement, and the callbacks."""
 
     cluster: Brokers
     bundle: Path
@@ -96,7 +96,7 @@ class KafkaBench:
         return Trial(self.cluster, self.bundle)
 
     def times(self, count: int) -> range:
-        """Return the numbers of rounds or kills from 0: the scaled count, at least two."""
+        """Return the range of the scaled number of rounds or kills, at least two."""
         return range(max(2, round(count * self.scale)))
 
     def alerts(self, count: int) -> int:
@@ -105,14 +105,14 @@ class KafkaBench:
 
 
 def visits(bench: KafkaBench) -> None:
-    """Seconds from the first alert's arrival to the last answer, of visits that arrive within a few seconds."""
+    """Measure the seconds from the first alert to the last result of visits that arrive within a few seconds."""
     for size in VISITS:
         took = _visit(bench, bench.alerts(size), ARRIVAL_SECONDS)
         bench.note({f"kafka.visit_{size // 1000}k_s": took})
 
 
 def drain(bench: KafkaBench) -> None:
-    """Alerts a second when all are there at once, by the number of workers."""
+    """Measure the alerts per second of a backlog, by number of workers."""
     count = bench.alerts(VISITS[0])
     for workers in WORKERS:
         rate = count / _visit(bench, count, 0, workers, WARM)
@@ -136,7 +136,7 @@ def _visit(bench: KafkaBench, count: int, seconds: float, workers: int = 1, warm
 
 
 class WorkerArm:
-    """One of two workers that are compared: ready, warm, between topics of its own, fed in its turn alone."""
+    """One of two workers that are compared, warmed up and with its own topics."""
 
     def __init__(self, bench: KafkaBench, stack: ExitStack, once: bool) -> None:
         self._trial = bench.trial()
@@ -146,7 +146,7 @@ class WorkerArm:
         self.rate(WARM)
 
     def rate(self, count: int) -> float:
-        """Return alerts per second for a burst, the same one each time."""
+        """Return the alerts per second of a burst, which is the same each time."""
         stamps = self._trial.feed(packets(0, count), 0)
         self._fed += count
         self._answers.wait_total(self._fed)
@@ -154,12 +154,12 @@ class WorkerArm:
 
 
 def price(bench: KafkaBench) -> None:
-    """Share of the alerts a second that transactions cost: medians of rounds of both, in turn."""
+    """Measure the fraction of throughput that transactions cost: medians of alternating rounds of both workers."""
     least, exactly = list[float](), list[float]()
     with ExitStack() as stack:
         arms = {once: WorkerArm(bench, stack, once) for once in (False, True)}
         for number in bench.times(PRICE_ROUNDS):
-            # Who comes first changes from round to round.
+            # The order alternates from round to round.
             rates = {
                 once: arms[once].rate(bench.alerts(ROUND_ALERTS)) for once in sorted(arms, reverse=number % 2 == 1)
             }
@@ -175,7 +175,7 @@ def price(bench: KafkaBench) -> None:
 
 
 def steady(bench: KafkaBench) -> None:
-    """Ages of answers at a steady rate: from the broker's stamp of the alert to that of its answer."""
+    """Measure the latency at a steady rate, from the broker's timestamp of an alert to that of its result."""
     seconds = max(3.0, STEADY_SECONDS * bench.scale)
     for name, once in (("at_least_once", False), ("exactly_once", True)):
         p50, p99 = np.percentile(_ages(bench, seconds, once), [50, 99]).tolist()
@@ -187,7 +187,7 @@ def _ages(bench: KafkaBench, seconds: float, once: bool) -> list[int]:
     trial, count = bench.trial(), int(RATE * seconds)
     with trial.worker(once) as worker, trial.answers() as answers:
         until(lambda: assigned(worker) == PARTITIONS)
-        trial.feed(packets(0, RATE), 1.0)  # the first answers come later: a group and a producer begin
+        trial.feed(packets(0, RATE), 1.0)  # warm-up: the first results take longer
         answers.wait(RATE)
         stamps = trial.feed(packets(RATE, count), seconds)
         answers.wait(RATE + count)
@@ -195,7 +195,7 @@ def _ages(bench: KafkaBench, seconds: float, once: bool) -> list[int]:
 
 
 def rebalance(bench: KafkaBench) -> None:
-    """Let a second worker join a loaded one and leave again: the median of some trials, and the worst."""
+    """Measure the pause and the duplicates when a second worker joins a loaded one and leaves again."""
     stills, repeats = list[float](), list[int]()
     for _ in bench.times(REBALANCES):
         still, repeated = _rebalance(bench)
@@ -207,7 +207,7 @@ def rebalance(bench: KafkaBench) -> None:
 
 
 def _rebalance(bench: KafkaBench) -> tuple[float, int]:
-    """Return the longest time in which the first worker answered nothing, and the number of repeats."""
+    """Return the longest time without results of the first worker, and the number of duplicates."""
     trial, count = bench.trial(), max(bench.alerts(WAITING), LEAST_WAITING)
     with trial.worker() as first, trial.answers() as answers:
         trial.feed(packets(0, count), 0)
@@ -222,7 +222,7 @@ def _rebalance(bench: KafkaBench) -> tuple[float, int]:
 
 
 def _standstill(service: ServiceProcess, seconds: float, is_work_left: Callable[[], bool]) -> float:
-    """Return the longest time in which a worker answered nothing, while something was left to do."""
+    """Return the longest time without results of a worker while alerts were pending."""
     longest, last, since = 0.0, answered(service), time.monotonic()
     end = since + seconds
     while (now := time.monotonic()) < end and is_work_left():
@@ -233,7 +233,7 @@ def _standstill(service: ServiceProcess, seconds: float, is_work_left: Callable[
 
 
 def kills(bench: KafkaBench) -> None:
-    """Alerts answered twice for each worker that is killed at a steady rate, once it has caught up."""
+    """Measure the duplicates per worker that is killed at a steady rate, without a backlog."""
     trial, each, fed = bench.trial(), int(RATE * KILLED_SECONDS), 0
     with trial.answers() as answers, ThreadPoolExecutor(1) as feeder:
         for number in itertools.chain(bench.times(KILLS), [None]):
@@ -241,7 +241,7 @@ def kills(bench: KafkaBench) -> None:
                 until(lambda: assigned(worker) == PARTITIONS)
                 answers.wait(fed)
                 _note_kills(bench, "", answers.repeats(), fed // each)
-                if number is None:  # the last one only brings everything to an end
+                if number is None:  # the last worker finishes the remaining alerts
                     worker.stop(60)
                     break
                 feeding = feeder.submit(trial.feed, packets(fed, each), KILLED_SECONDS)
@@ -252,7 +252,7 @@ def kills(bench: KafkaBench) -> None:
 
 
 def kills_loaded(bench: KafkaBench) -> None:
-    """Alerts answered twice for each worker that is killed while a backlog waits."""
+    """Measure the duplicates per worker that is killed while it processes a backlog."""
     trial, waiting, killed = bench.trial(), max(bench.alerts(LOADED), 2 * LEAST_LEFT), 0
     with trial.answers() as answers:
         trial.feed(packets(0, waiting), 0)
@@ -272,7 +272,7 @@ def kills_loaded(bench: KafkaBench) -> None:
                 until(partial(at_work, successor, SUCCESSOR_ALERTS))
                 successor.stop(
                     60
-                )  # in peace: after two deaths in a row the worker would process suspected alerts in isolation
+                )  # a clean stop: after two crashes in a row the worker would process suspected alerts in isolation
             _note_kills(bench, "_full_load", answers.repeats(), killed)
         with trial.worker() as worker:
             answers.wait(waiting)
@@ -298,7 +298,7 @@ PARTS: Final[Mapping[Part, Callable[[KafkaBench], None]]] = {
 
 
 def packets(first: int, count: int) -> list[bytes]:
-    """Return packets of a visit by their numbers; they take as long to make as to classify, and are made once."""
+    """Return packets of a visit by number; cached, because creating them takes as long as classifying."""
     thousands = range(first // 1000, (first + count - 1) // 1000 + 1) if count else range(0)
     made_packets = list(itertools.chain.from_iterable(map(_thousand, thousands)))
     return made_packets[first % 1000 : first % 1000 + count]

@@ -1,7 +1,6 @@
-"""One trial on a real Kafka: two new topics, workers between them, alerts sent and results received.
+"""Trial on a real Kafka: new source and sink topics, workers, alerts sent and results received.
 
-The broker timestamps alerts and results, so no other clock is needed. Duplicates are identified by the keys of the
-results.
+The broker timestamps alerts and results. Duplicates are identified by the keys of the results.
 """
 
 import itertools
@@ -24,11 +23,11 @@ _NUMBERS: Final = itertools.count(1)
 
 
 class Trial:
-    """Two new topics, and workers between them.
+    """New source and sink topics, and workers between them.
 
     Parameters
     ----------
-    bundle : what the workers serve.
+    bundle : bundle that the workers use.
 
     Attributes
     ----------
@@ -50,13 +49,13 @@ class Trial:
 
     @contextmanager
     def worker(self, once: bool = False, runs: int = 0, session_ms: int = SESSION_MS) -> Iterator[ServiceProcess]:
-        """Run a worker process, ready; killed at the end where it has not ended before.
+        """Run a worker process; yield it when it is ready and kill it at the end.
 
         Parameters
         ----------
         once : whether it publishes in transactions.
-        runs : runs of the network at once; 0 leaves it to the worker.
-        session_ms : time after which the group misses a member that was killed.
+        runs : number of concurrent inference runs; 0 for the worker's default.
+        session_ms : session timeout of the consumer group.
         """
         session = f"session.timeout.ms={session_ms}&heartbeat.interval.ms={session_ms // 6}"
         with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
@@ -77,11 +76,11 @@ class Trial:
                 service.process.wait()
 
     def answers(self) -> "AnswerTopic":
-        """Return a reader of all answers, from the first."""
+        """Return a reader of all results, from the first."""
         return AnswerTopic(self.hosts, self.sink)
 
     def feed(self, packets: Sequence[bytes], seconds: float) -> Mapping[int, int]:
-        """Write alerts evenly over some seconds; when the broker took each, milliseconds since 1970, by number."""
+        """Write alerts evenly over some seconds; return the broker's timestamp of each, ms since 1970, by number."""
         from confluent_kafka import Producer
 
         producer, stamps = Producer({"bootstrap.servers": self.hosts, "linger.ms": 5}), dict[int, int]()
@@ -104,12 +103,12 @@ class Trial:
 
 
 class AnswerTopic:
-    """Committed records of a topic of answers.
+    """Reader of the committed records of the result topic.
 
     Attributes
     ----------
-    stamps : when the broker took the first answer to each alert, milliseconds since 1970, by the alert's number.
-    last_ms : when it took the last answer.
+    stamps : broker's timestamp of the first result of each alert, milliseconds since 1970, by the alert's number.
+    last_ms : broker's timestamp of the last result.
     """
 
     def __init__(self, hosts: str, topic: str) -> None:
@@ -117,7 +116,7 @@ class AnswerTopic:
 
         config = {"bootstrap.servers": hosts, "group.id": "bench", "isolation.level": "read_committed", "log_level": 0}
         self._consumer = Consumer(config)
-        until(lambda: bool(self._consumer.list_topics(topic, 30).topics[topic].partitions))  # it may be new
+        until(lambda: bool(self._consumer.list_topics(topic, 30).topics[topic].partitions))  # the topic may be new
         partitions = self._consumer.list_topics(topic, 30).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         self._keys: Counter[bytes] = Counter()
@@ -135,11 +134,11 @@ class AnswerTopic:
         until(lambda: self.count() >= count, seconds, f"not all of {count} alerts were answered")
 
     def wait_total(self, count: int) -> None:
-        """Wait for a number of results of alerts that were sent several times; raises TimeoutError."""
+        """Wait for a number of results, including those of repeated alerts; raises TimeoutError."""
         until(lambda: self.count() and self._keys.total() >= count, what=f"{count} results did not come")
 
     def count(self) -> int:
-        """Alerts answered so far."""
+        """Return the number of alerts with a result so far."""
         for message in self._consumer.consume(2000, 0.05):
             if message.error() is None:
                 key, stamp = message.key() or b"", message.timestamp()[1]
@@ -149,30 +148,30 @@ class AnswerTopic:
         return len(self._keys)
 
     def repeats(self) -> int:
-        """Answers beyond the first to the same alert."""
+        """Return the number of duplicate results."""
         for _ in range(20):
             self.count()
         return self._keys.total() - len(self._keys)
 
 
 def _number(key: bytes) -> int:
-    """Return the number of a visit's alert by the key of its answer; below zero for any other alert."""
+    """Return the number of a visit's alert from the key of its result; negative for other alerts."""
     alert_id = key.split(b"/")[1]
     return int(alert_id) - FIRST_ID if alert_id.isdigit() and len(alert_id) < 20 else -1
 
 
 def answered(service: ServiceProcess) -> float:
-    """Alerts that a worker has answered."""
+    """Return the number of alerts that a worker has finished."""
     return service.metric("nightjar_stream_out_total")
 
 
 def assigned(service: ServiceProcess) -> float:
-    """Partitions that are a worker's."""
+    """Return the number of partitions assigned to a worker."""
     return service.metric("nightjar_stream_assigned_partitions")
 
 
 def until(holds: Callable[[], object], seconds: float = PATIENCE_SECONDS, what: str = "waited in vain") -> None:
-    """Wait until something holds; raises TimeoutError with a message."""
+    """Wait until a condition holds; raises TimeoutError with a message."""
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:

@@ -1,10 +1,11 @@
-"""Cost of parts of the network on one CPU thread: sparse experts, and native kernels for the statistics.
+"""Benchmark of sparse experts and native kernels on one CPU thread.
 
-- ``kernels.moe_over_dense.*``, ``kernels.moe_over_all_experts.*``: the untrained network of the paper's size over the
-  same network with one dense layer in place of the experts, and over one that computes every expert for every token.
-- ``kernels.native.*``: the bundle with native kernels (``models.native``) over the bundle with standard operators.
+- ``kernels.moe_over_dense.*``, ``kernels.moe_over_all_experts.*``: time of the untrained network of the paper's size
+  divided by that of the same network with dense layers, and of one that computes every expert for every token.
+- ``kernels.native.*``: time of the bundle with native kernels (``models.native``) divided by that with standard
+  operators.
 
-Ratios of processor time within a round; the graphs alternate.
+Ratios are of CPU time within a round, in which the graphs alternate.
 """
 
 import tempfile
@@ -30,7 +31,7 @@ from nightjar_alerts.training.export.weights import random_inputs, trace
 Arrays = dict[str, NDArray[Any]]
 ROUNDS: Final = 9
 SECONDS: Final = 0.3
-"""Processor time of each graph in a round."""
+"""CPU seconds of each graph in a round."""
 NATIVE_SHAPES: Final = {"lone30": (1, 30), "lone100": (1, 100), "b32_l60": (32, 60), "b8_l390": (8, 390)}
 
 
@@ -40,7 +41,7 @@ def measure(bundle: Path, say: Callable[[str], None]) -> Numbers:
 
 
 def measure_native(bundle: Path, say: Callable[[str], None]) -> Numbers:
-    """Return the keys ``kernels.native.*``; none where the kernels are not built."""
+    """Return the keys ``kernels.native.*``; none if the kernels are not built."""
     try:
         library = find()
     except NativeError as error:
@@ -109,7 +110,7 @@ class EveryExpert(torch.nn.Module):
 
 
 def _seconds(session: ort.InferenceSession, inputs: Arrays) -> float:
-    """Mean processor seconds of a run."""
+    """Return the mean CPU seconds of a run."""
     names = [node.name for node in session.get_inputs()]
     feed = {name: inputs[name] for name in names}
     session.run(None, feed)

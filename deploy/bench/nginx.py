@@ -59,7 +59,7 @@ def client_context(certificate: Path) -> ssl.SSLContext:
 
 @contextmanager
 def running_nginx(folder: Path, service_port: int, changes: Mapping[str, str] | None = None) -> Iterator[NginxProcess]:
-    """Run nginx for the length of a ``with`` block, with ports and paths of its own.
+    """Run nginx for the length of a ``with`` block, with its own ports and paths.
 
     Parameters
     ----------

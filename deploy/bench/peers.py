@@ -1,9 +1,9 @@
 """Throughput and latency of other model servers with the same light curves, network, client and machine.
 
-Each is installed from PyPI into an environment of its own under ``build/`` (servers that cannot be installed are
-reported and left out), started with the endpoint in ``endpoints/``, verified against the network's outputs, measured
-and stopped, once per round. All get as many processes as there are cores.
-Batching servers are measured as they are and with batches of up to 64 light curves, gathered for up to 5 ms.
+Each is installed from PyPI into its own environment under ``build/`` (servers that cannot be installed are reported and
+left out), started with the endpoint in ``endpoints/``, verified against the network's outputs, measured and stopped,
+once per round. All have one process per core. Servers with batching are measured without it and with batches of up to
+64 light curves, collected for up to 5 ms.
 """
 
 import json
@@ -42,7 +42,7 @@ class NoServer(RuntimeError):
 
 
 def install(folder: Path, requires: Sequence[str]) -> Path:
-    """Return the interpreter of an environment in a folder, made unless it is there. Raises NoServer."""
+    """Return the interpreter of the environment in a folder; create it if necessary. Raises NoServer."""
     python, stamp = folder / "bin" / "python", folder / ".installed"
     if not stamp.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
@@ -59,7 +59,7 @@ def install(folder: Path, requires: Sequence[str]) -> Path:
 
 @contextmanager
 def endpoint(name: str, python: Path, bundle: Path, batch: int) -> Iterator[tuple[int, Path]]:
-    """Return a server's port and log; its whole group of processes is gone afterwards."""
+    """Run a server; yield its port and log. Its process group is ended afterwards."""
     port = free_port()
     settings = {"PORT": port, "WORKERS": usable_cores(), "BATCH": batch, "BUNDLE": bundle.absolute()}
     environment = {**os.environ, **{f"ENDPOINT_{key}": str(value) for key, value in settings.items()}}
@@ -78,7 +78,7 @@ def endpoint(name: str, python: Path, bundle: Path, batch: int) -> Iterator[tupl
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a server and all that it started."""
+    """End a server and its child processes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -99,7 +99,7 @@ TOLERANCE: Final = 1e-4
 
 
 class Route(NamedTuple):
-    """Path that a light curve goes to, and what the JSON of its columns is wrapped in."""
+    """Path for a light curve, and the JSON before and after its columns."""
 
     path: str
     before: bytes = b""
@@ -111,7 +111,7 @@ class Route(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Installation of a server and its routes, one light curve at a time and, if it can, gathering batches itself."""
+    """Requirements of a server, and its routes without batching and, if supported, with it."""
 
     requires: tuple[str, ...]
     alone: Route
@@ -131,7 +131,7 @@ PEERS: Final[Mapping[Name, Peer]] = {
 
 
 class PeerRow(NamedTuple):
-    """A server in one round."""
+    """Figures of a server in one round."""
 
     server: str
     per_second: float
@@ -157,7 +157,7 @@ def measure(
         say(f"round {number + 1}/{rounds}: {_line(rows[-1])}")
         for name, python in list(pythons.items()):
             try:
-                for row in turn(name, python, bundle, drawn, expected):
+                for row in measure_server(name, python, bundle, drawn, expected):
                     rows.append(row)
                     say(f"round {number + 1}/{rounds}: {_line(row)}")
             except NoServer as error:
@@ -168,12 +168,14 @@ def measure(
 
 def _ours(bundle: Path, curves: Sequence[Columns]) -> PeerRow:
     with patient(bundle) as service:
-        _load(service.port, Route("/v1/classify"), curves)  # the others' answers are checked, which warms them up
+        _load(service.port, Route("/v1/classify"), curves)  # warm-up, as for the other servers in _check
         return _row("Nightjar", service.port, Route("/v1/classify"), curves)
 
 
-def turn(name: Name, python: Path, bundle: Path, curves: Sequence[Columns], expected: np.ndarray) -> Iterator[PeerRow]:
-    """One by one and, where the server can, in batches."""
+def measure_server(
+    name: Name, python: Path, bundle: Path, curves: Sequence[Columns], expected: np.ndarray
+) -> Iterator[PeerRow]:
+    """Measure a server without batching and, if supported, with it."""
     peer = PEERS[name]
     for batch, route in ((1, peer.alone), (BATCH, peer.batched)):
         if route is not None:
@@ -184,7 +186,7 @@ def turn(name: Name, python: Path, bundle: Path, curves: Sequence[Columns], expe
 
 
 def _wait(port: int, route: Route, curve: Columns, log: Path) -> None:
-    """Return when a light curve is answered. Raises NoServer."""
+    """Wait until the server classifies a light curve. Raises NoServer."""
     give_up, heard = time.monotonic() + START_SECONDS, b""
     while time.monotonic() < give_up:
         try:
@@ -208,7 +210,7 @@ def _ask(port: int, route: Route, curve: Columns) -> tuple[int, bytes]:
 
 
 def _check(port: int, route: Route, curves: Sequence[Columns], expected: np.ndarray) -> None:
-    """Send every request once, as a warm-up. Raises WrongAnswer above the rounding of batches, or NoServer."""
+    """Send all requests once, as a warm-up. Raises WrongAnswer if results differ beyond rounding, or NoServer."""
     with tempfile.TemporaryDirectory() as folder:
         replies = Path(folder, "replies")
         statuses = _load(port, route, curves, replies)["statuses"]
@@ -221,7 +223,7 @@ def _check(port: int, route: Route, curves: Sequence[Columns], expected: np.ndar
 
 
 def _probabilities(body: str) -> list[float]:
-    """Probabilities of one reply; BentoML answers batches of one as lists. Raises NoServer."""
+    """Return the probabilities in a response, which is a list of one for BentoML's batches. Raises NoServer."""
     try:
         document: Any = json.loads(body)
         values: list[float] = (document[0] if isinstance(document, list) else document)["probabilities"]
@@ -244,7 +246,7 @@ def _row(server: str, port: int, route: Route, curves: Sequence[Columns]) -> Pee
 
 
 def table(rows: Sequence[PeerRow]) -> str:
-    """Markdown, the quickest first: medians over the rounds, and the full range of throughput."""
+    """Format the rows as Markdown, the fastest server first: medians over rounds, and the range of throughput."""
     by_server = {
         server: [row for row in rows if row.server == server] for server in dict.fromkeys(r.server for r in rows)
     }
@@ -258,7 +260,7 @@ def table(rows: Sequence[PeerRow]) -> str:
 
 
 def numbers(rows: Sequence[PeerRow]) -> Numbers:
-    """Keys ``peers.SERVER.per_s``, ``.p50_ms`` and ``.p99_ms``."""
+    """Return the keys ``peers.SERVER.per_s``, ``.p50_ms`` and ``.p99_ms``."""
     figures: Numbers = {}
     for server in dict.fromkeys(row.server for row in rows):
         mine, key = [row for row in rows if row.server == server], _key(server)

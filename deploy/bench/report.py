@@ -1,4 +1,4 @@
-"""Numbers of a run: flat dotted keys, each a number or ``{"median", "spread"}``, with the machine they hold for."""
+"""Report of a run: flat dotted keys, each a number or ``{"median", "spread"}``, and facts about the machine."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Spread(TypedDict):
-    """Middle and width of repeated measurements. ``spread`` is the largest minus the smallest, not an error bar."""
+    """Median and range of repeated measurements. ``spread`` is the largest minus the smallest, not an error bar."""
 
     median: float
     spread: float
@@ -32,19 +32,19 @@ Facts = dict[str, str | float]
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and full range of repeated measurements."""
+    """Return the median and the full range of repeated measurements."""
     return {"median": statistics.median(values), "spread": max(values) - min(values)}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the median, by resampling."""
+    """Return the 95 % interval of the median, by bootstrapping."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (10_000, len(values)))
     low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
     return float(low), float(high)
 
 
 def held_for(bundle: Path) -> Facts:
-    """Return what the numbers hold for: bundle, day, processor, cores, versions, commit, and how busy it was."""
+    """Return the facts of a run: bundle, date, processor, cores, load average, versions and commit."""
     manifest = load_bundle(bundle).manifest
     return {
         "bundle": f"{manifest.name} {manifest.version}",
@@ -59,7 +59,7 @@ def held_for(bundle: Path) -> Facts:
 
 
 def _commit() -> str:
-    """Short hash of HEAD, with a plus sign when the tree differs from it; "unknown" outside a checkout."""
+    """Return the short hash of HEAD, with a plus sign if the tree is modified; "unknown" outside a checkout."""
     command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
@@ -72,7 +72,7 @@ def write(path: Path, facts: Facts, numbers: Numbers) -> None:
 
 
 def table(facts: Facts, numbers: Numbers) -> str:
-    """Format the numbers for people: one line a key, aligned."""
+    """Format the facts and numbers as aligned text, one line per key."""
     rows: Mapping[str, str] = {
         **{key: _figure(value) if isinstance(value, float) else str(value) for key, value in facts.items()},
         **{key: _text(value) for key, value in sorted(numbers.items())},

@@ -1,15 +1,15 @@
-"""Soak test: 80 % of the highest load for half an hour while models change. Prints a table.
+"""Soak test: 80 % of the maximum load for half an hour while models change. Prints a table.
 
     make soak
     python -m deploy.bench.soak --minutes 2
 
 Notable: the load is open-loop; 10 % of the requests are invalid, and 8 % of the clients disconnect without waiting. A
 second version of the model, a different network, is loaded and rolled back repeatedly. Every result is compared with a
-bare run of the version that it names, with context such as redshifts applied. The process exits with 1 if a result was
-wrong or missing, a model change failed, memory grew, or the queue was not empty at the end. The cache is off.
+bare run of the version that it states, with context such as redshifts applied. The process exits with 1 if a result was
+wrong or missing, a model change failed, memory grew, or the queue was not empty at the end. The cache is disabled.
 
-Latency counts from the intended time of the request. A request that is not answered within :data:`STRANDED_SECONDS`, or
-whose connection ends without a reply, is stranded.
+Latency is measured from the intended time of the request. A request without a response within
+:data:`STRANDED_SECONDS`, or whose connection ends without a response, is stranded.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from nightjar_alerts.service.local import ServiceProcess, free_port, running
 
 Kind = Literal["one", "batch", "bad", "cancelled", "look-up"]
 SHARES: Final[Mapping[Kind, float]] = {"one": 0.62, "batch": 0.15, "bad": 0.10, "cancelled": 0.08, "look-up": 0.05}
-CURVES, REQUESTS = 200, 2000  # prepared; requests are then drawn from them
+CURVES, REQUESTS = 200, 2000  # prepared light curves, and prepared requests to draw from
 LARGEST_BATCH: Final = 12
 REFUSALS: Final = (429, 503, 504)
 LATE: Final = "deadline_exceeded"
@@ -55,12 +55,12 @@ SEED: Final = 20260104
 
 Verdict = Literal["right", "refused", "wrong"]
 Golden = Mapping[str, NDArray[np.float32]]
-"""Probabilities of every curve by the version that gives them, shape (curves, classes)."""
+"""Expected probabilities of all curves by version of the model, shape (curves, classes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoakRequest:
-    """A request; ``curves`` are the numbers of the light curves in it."""
+    """Request; ``curves`` are the indices of its light curves."""
 
     kind: Kind
     request: Request
@@ -68,7 +68,7 @@ class SoakRequest:
 
 
 def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
-    """Answers of the bundle of each version: bare runs, and what follows from what is known of the object besides."""
+    """Return the expected probabilities of each version: bare runs with the evidence of the metadata applied."""
     found = {}
     for version, path in bundles.items():
         posterior, rows = Posterior(load_bundle(path).manifest), Bare.of(path, curves).probabilities()
@@ -83,12 +83,12 @@ def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
 
 
 def drawn() -> list[Columns]:
-    """Return the light curves that everything is about."""
+    """Return the light curves of the test."""
     return alert_mix(CURVES, SEED)
 
 
 def prepared(curves: Sequence[Columns]) -> list[SoakRequest]:
-    """Return requests of every kind, in their shares."""
+    """Return requests of all kinds in the proportions of :data:`SHARES`."""
     rng = random.Random(SEED)
     kinds = rng.choices(list(SHARES), list(SHARES.values()), k=REQUESTS)
     return [_one(kind, curves, rng) for kind in kinds]
@@ -111,25 +111,25 @@ def _one(kind: Kind, curves: Sequence[Columns], rng: random.Random) -> SoakReque
             return SoakRequest(kind, request(rng.choice(LOOK_UPS)))
 
 
-def judge(question: SoakRequest, reply: HttpReply, golden: Golden) -> Verdict:
-    """Return whether a reply is correct. A rejection for lack of capacity is wrong for an invalid request."""
-    if question.kind == "bad":
+def check_reply(sent: SoakRequest, reply: HttpReply, golden: Golden) -> Verdict:
+    """Return whether a response is right, refused for lack of capacity, or wrong."""
+    if sent.kind == "bad":
         return "right" if 400 <= reply.status < 500 or reply.status in REFUSALS else "wrong"
     if reply.status in REFUSALS:
         return "refused"
     if reply.status != 200:
         return "wrong"
-    return _compared(question, reply, golden) if question.curves else "right"
+    return _check_results(sent, reply, golden) if sent.curves else "right"
 
 
-def _compared(question: SoakRequest, reply: HttpReply, golden: Golden) -> Verdict:
-    """Light curves of a batch that came too late are refused one by one; the others have to be right all the same."""
-    document: Any = msgspec.msgpack.decode(reply.body) if _is_packed(question) else json.loads(reply.body)
+def _check_results(sent: SoakRequest, reply: HttpReply, golden: Golden) -> Verdict:
+    """Compare results with the expected ones; light curves past their deadline count as refused."""
+    document: Any = msgspec.msgpack.decode(reply.body) if _is_packed(sent) else json.loads(reply.body)
     expected, results = golden.get(document["model"]["version"]), document["results"]
-    if expected is None or len(results) != len(question.curves):
+    if expected is None or len(results) != len(sent.curves):
         return "wrong"
     late = [result.get("reason") == LATE for result in results]
-    for result, curve, is_late in zip(results, question.curves, late, strict=True):
+    for result, curve, is_late in zip(results, sent.curves, late, strict=True):
         if not is_late and not _agrees(result, expected[curve]):
             return "wrong"
     return "refused" if any(late) else "right"
@@ -141,15 +141,15 @@ def _agrees(result: Mapping[str, Any], expected: NDArray[np.float32]) -> bool:
     return bool(np.abs(np.array(list(result["probabilities"].values())) - expected).max() <= TOLERANCE)
 
 
-def _is_packed(question: SoakRequest) -> bool:
-    return MSGPACK.encode() in question.request.data.partition(b"\r\n\r\n")[0]
+def _is_packed(sent: SoakRequest) -> bool:
+    return MSGPACK.encode() in sent.request.data.partition(b"\r\n\r\n")[0]
 
 
 PATIENCE_SECONDS: Final = 300.0
 
 
 def next_version(bundle: Path, other: Path, folder: Path) -> tuple[str, str]:
-    """Make another network the next version of a model, in a new folder; the model's name and the version."""
+    """Copy another network to a new folder as the next version of a model; return the model's name and version."""
     manifest = load_bundle(bundle).manifest
     major, minor, patch = map(int, manifest.version.split("."))
     version = f"{major}.{minor}.{patch + 1}"
@@ -160,7 +160,7 @@ def next_version(bundle: Path, other: Path, folder: Path) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Administrator:
-    """Makes a change every ``pause`` seconds, each kind in turn; counts them in ``changes``, keeps what failed."""
+    """Changes models every ``pause`` seconds, each kind of change in turn; records counts and failures."""
 
     port: int
     name: str
@@ -194,15 +194,15 @@ class Administrator:
 
 
 STRANDED_SECONDS: Final = 60.0
-IDLE_SECONDS: Final = 20.0  # after which a connection is not used again: the service may be about to close it
+IDLE_SECONDS: Final = 20.0  # before a connection is not reused, because the service may be about to close it
 MOST_EXAMPLES: Final = 10
 
 
 @dataclass(slots=True)
 class Tally:
-    """Count of answers. ``outcomes`` is by kind and outcome; ``seconds`` are latencies of right answers.
+    """Counts of responses. ``outcomes`` is by kind and outcome; ``seconds`` are the latencies of right results.
 
-    ``behind`` is the most seconds by which a request left late: a client that was not run itself can strand requests.
+    ``behind`` is the maximum delay of sending a request, because a client that is too slow can strand requests.
     """
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -212,29 +212,29 @@ class Tally:
     behind: float = 0.0
 
     def count(self, outcome: str) -> int:
-        """Return requests of any kind with an outcome."""
+        """Return the number of requests with an outcome."""
         return sum(count for (_, what), count in self.outcomes.items() if what == outcome)
 
-    def note(self, question: SoakRequest, outcome: str, seconds: float, text: str = "") -> None:
-        """Count a reply; keep the first wrong one."""
-        self.outcomes[question.kind, outcome] += 1
+    def note(self, sent: SoakRequest, outcome: str, seconds: float, text: str = "") -> None:
+        """Count a response; keep the first wrong ones as examples."""
+        self.outcomes[sent.kind, outcome] += 1
         if outcome == "right":
             self.seconds.append(seconds)
         elif outcome in ("wrong", "stranded") and len(self.examples) < MOST_EXAMPLES:
-            self.examples.append(f"{question.kind}: {outcome}: {text[:300]}")
+            self.examples.append(f"{sent.kind}: {outcome}: {text[:300]}")
 
 
 class SoakDriver:
     """Sends prepared requests to a port and keeps the tally."""
 
-    def __init__(self, port: int, questions: Sequence[SoakRequest], golden: Golden) -> None:
+    def __init__(self, port: int, requests: Sequence[SoakRequest], golden: Golden) -> None:
         self.tally = Tally()
-        self._port, self._questions, self._golden = port, questions, golden
+        self._port, self._requests, self._golden = port, requests, golden
         self._rng = random.Random(0)
         self._idle: list[tuple[LoadClient, float]] = []
 
     async def saturate(self, clients: int, seconds: float) -> float:
-        """Measure requests a second, closed loop; the first third of the time, while the queue fills, is left out."""
+        """Measure the requests per second in a closed loop, without the first third of the time (queue filling)."""
         loop = asyncio.get_running_loop()
         started, sent = loop.time(), 0
         settled = started + seconds / 3
@@ -242,14 +242,14 @@ class SoakDriver:
         async def work() -> None:
             nonlocal sent
             while loop.time() < started + seconds:
-                await self._send(self._rng.choice(self._questions), loop.time())
+                await self._send(self._rng.choice(self._requests), loop.time())
                 sent += loop.time() > settled
 
         await asyncio.gather(*(work() for _ in range(clients)))
         return sent / (loop.time() - settled)
 
     async def run(self, rate: float, seconds: float) -> None:
-        """Send requests at random moments for some time; return when each has its outcome."""
+        """Send requests with Poisson arrivals for some time; return when all have an outcome."""
         loop = asyncio.get_running_loop()
         due, end = loop.time(), loop.time() + seconds
         sending: set[asyncio.Task[None]] = set()
@@ -257,34 +257,34 @@ class SoakDriver:
             if (early := due - loop.time()) > 0:
                 await asyncio.sleep(early)
             self.tally.behind = max(self.tally.behind, loop.time() - due)
-            task = asyncio.create_task(self._send(self._rng.choice(self._questions), due))
+            task = asyncio.create_task(self._send(self._rng.choice(self._requests), due))
             sending.add(task)
             task.add_done_callback(sending.discard)
             due += self._rng.expovariate(rate)
         await asyncio.gather(*sending)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for client, _ in self._idle:
             client.close()
         self._idle.clear()
 
-    async def _send(self, question: SoakRequest, due: float) -> None:
+    async def _send(self, sent: SoakRequest, due: float) -> None:
         loop = asyncio.get_running_loop()
         client = self._connection(loop.time())
         try:
-            reply = await asyncio.wait_for(client.send(question.request), STRANDED_SECONDS)
+            reply = await asyncio.wait_for(client.send(sent.request), STRANDED_SECONDS)
         except TimeoutError:
             client.close()
-            self.tally.note(question, "stranded", 0.0, f"no reply within {STRANDED_SECONDS:.0f} s")
+            self.tally.note(sent, "stranded", 0.0, f"no reply within {STRANDED_SECONDS:.0f} s")
             return
         self._idle.append((client, loop.time()))
         if isinstance(reply, str):
-            self.tally.note(question, "stranded" if reply == DROPPED else reply, 0.0, reply)
+            self.tally.note(sent, "stranded" if reply == DROPPED else reply, 0.0, reply)
             return
         self.tally.statuses[str(reply.status)] += 1
         text = f"{reply.status} {reply.body[:300].decode('utf-8', 'replace')}"
-        self.tally.note(question, judge(question, reply, self._golden), loop.time() - due, text)
+        self.tally.note(sent, check_reply(sent, reply, self._golden), loop.time() - due, text)
 
     def _connection(self, now: float) -> LoadClient:
         while self._idle:
@@ -296,16 +296,16 @@ class SoakDriver:
 
 
 OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "2.1.1"
-CLIENTS: Final = 64  # that saturate
-SATURATED_SHARE, SATURATED_MOST = 0.05, 20.0  # of the time, and seconds at most, to find out what it can do
-SAMPLES: Final = 120  # of memory
+CLIENTS: Final = 64  # for saturation
+SATURATED_SHARE, SATURATED_MOST = 0.05, 20.0  # duration of the measurement at saturation: fraction of all, max. seconds
+SAMPLES: Final = 120  # of the memory
 CALM_SECONDS: Final = 15.0
 FLAT: Final = 1.05
 
 
 @dataclass(slots=True)
-class Soaked:
-    """Result of a soak; memory in bytes, at even distances in time."""
+class SoakResult:
+    """Result of a soak test; memory in bytes, at regular intervals."""
 
     rate: float
     tally: Tally
@@ -314,12 +314,12 @@ class Soaked:
     leftovers: dict[str, float] = field(default_factory=dict)
 
     def growth(self) -> float:
-        """Memory in the last quarter over that in the second, by their medians; the first one fills caches."""
+        """Return the median memory of the last quarter divided by that of the second; the first one fills caches."""
         quarter = max(1, len(self.memory) // 4)
         return median(self.memory[-quarter:]) / median(self.memory[quarter : 2 * quarter] or self.memory)
 
     def faults(self) -> list[str]:
-        """Reasons why this was no success."""
+        """Return the reasons why the test failed."""
         wrong, stranded = self.tally.count("wrong"), self.tally.count("stranded")
         faults = [f"{wrong} wrong answers"] * bool(wrong) + [f"{stranded} stranded requests"] * bool(stranded)
         faults += [f"left at the end: {name} {value:g}" for name, value in self.leftovers.items() if value]
@@ -329,7 +329,7 @@ class Soaked:
 
 
 class Soak(BaseSettings):
-    """Load the service while models change, clients hang up and nonsense comes in; nothing may be wrong or lost."""
+    """Load the service while models change, clients disconnect and invalid requests arrive; check every result."""
 
     model_config = SettingsConfigDict(
         env_prefix="SOAK_", cli_prog_name="python -m deploy.bench.soak", cli_kebab_case=True
@@ -342,16 +342,16 @@ class Soak(BaseSettings):
     change_seconds: float = Field(20, gt=0, description="from one change of models to the next")
 
     def cli_cmd(self) -> None:
-        """Run, print the table, exit with 1 when something is wrong."""
+        """Run the test, print the table, and exit with 1 if it failed."""
         with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
-            soaked = self.run(Path(folder))
-        print(table(soaked, self.minutes))
-        if faults := soaked.faults():
+            result = self.run(Path(folder))
+        print(table(result, self.minutes))
+        if faults := result.faults():
             print("\n" + "\n".join(faults), file=sys.stderr)
             raise SystemExit(1)
 
-    def run(self, folder: Path) -> Soaked:
-        """Run it; the folder is for a repository of bundles, which does not outlive this."""
+    def run(self, folder: Path) -> SoakResult:
+        """Run the test with a temporary repository of bundles in ``folder``."""
         second, repository = folder / "made", folder / "repository"
         repository.mkdir()
         name, version = next_version(self.bundle, self.other, second)
@@ -361,41 +361,41 @@ class Soak(BaseSettings):
         settings = {f"NIGHTJAR_{key}": str(value) for key, value in chosen.items()}
         with running(self.bundle, settings, PATIENCE_SECONDS) as service:
             driver = SoakDriver(service.port, prepared(curves), answers)
-            rate = self.load * asyncio.run(self._most(driver))
+            rate = self.load * asyncio.run(self._measure_max_rate(driver))
             (repository / name).mkdir()
-            second.rename(repository / name / version)  # not before: the newest version would have been measured
+            second.rename(repository / name / version)  # after the measurement, which would use the newest version
             administrator = Administrator(admin, name, version, self.change_seconds)
-            return asyncio.run(self._drive(service, driver, Soaked(rate, driver.tally, administrator)))
+            return asyncio.run(self._drive(service, driver, SoakResult(rate, driver.tally, administrator)))
 
-    async def _most(self, driver: SoakDriver) -> float:
-        """Measure the requests a second that the service answers at most; latencies meanwhile are forgotten."""
+    async def _measure_max_rate(self, driver: SoakDriver) -> float:
+        """Measure the maximum requests per second; discard the latencies."""
         most = await driver.saturate(CLIENTS, min(SATURATED_MOST, SATURATED_SHARE * 60 * self.minutes))
         driver.close()
         driver.tally.seconds = driver.tally.seconds[:0]
         print(f"{most:.0f} requests/s at most; {self.load:.0%} of that for {self.minutes:g} minutes", flush=True)
         return most
 
-    async def _drive(self, service: ServiceProcess, driver: SoakDriver, soaked: Soaked) -> Soaked:
+    async def _drive(self, service: ServiceProcess, driver: SoakDriver, result: SoakResult) -> SoakResult:
         seconds = 60 * self.minutes
-        tasks = (soaked.administrator.work(), _watch(service, soaked, seconds))
+        tasks = (result.administrator.work(), _watch(service, result, seconds))
         background = [asyncio.create_task(task) for task in tasks]
-        await driver.run(soaked.rate, seconds)
+        await driver.run(result.rate, seconds)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         driver.close()
-        soaked.leftovers = await _leftovers(service)
-        return soaked
+        result.leftovers = await _leftovers(service)
+        return result
 
 
-async def _watch(service: ServiceProcess, soaked: Soaked, seconds: float) -> None:
+async def _watch(service: ServiceProcess, result: SoakResult, seconds: float) -> None:
     while True:
-        soaked.memory.append(service.memory())
+        result.memory.append(service.memory())
         await asyncio.sleep(seconds / SAMPLES)
 
 
 async def _leftovers(service: ServiceProcess) -> dict[str, float]:
-    """Return the metrics of work under way, once the service has had time to finish."""
+    """Return the metrics of unfinished work, after waiting for the service to finish."""
     for _ in range(round(CALM_SECONDS)):
         leftovers = await asyncio.to_thread(_busy, service)
         if not any(leftovers.values()):
@@ -412,21 +412,21 @@ def _busy(service: ServiceProcess) -> dict[str, float]:
         return {"unreachable": 1.0}
 
 
-def table(soaked: Soaked, minutes: float) -> str:
-    """Markdown."""
-    tally, memory = soaked.tally, soaked.memory
+def table(result: SoakResult, minutes: float) -> str:
+    """Format the result as Markdown."""
+    tally, memory = result.tally, result.memory
     p50, p99 = 1e3 * np.quantile(tally.seconds, (0.5, 0.99)) if tally.seconds else (np.nan, np.nan)
     kinds = sorted({kind for kind, _ in tally.outcomes})
     rows = {
-        "minutes, requests a second offered": f"{minutes:g}, {soaked.rate:.0f}",
+        "minutes, requests a second offered": f"{minutes:g}, {result.rate:.0f}",
         **{f"requests: {kind}": _outcomes(tally, kind) for kind in kinds},
         "status codes": ", ".join(f"{count:,} x {status}" for status, count in sorted(tally.statuses.items())),
         "latency of right answers, p50 / p99": f"{p50:.1f} / {p99:.1f} ms",
         "most that the client itself was late": f"{tally.behind:.1f} s",
-        "changes of models": ", ".join(f"{n} x {what}" for what, n in soaked.administrator.changes.items()) or "none",
-        "changes that failed": str(len(soaked.administrator.failures)),
+        "changes of models": ", ".join(f"{n} x {what}" for what, n in result.administrator.changes.items()) or "none",
+        "changes that failed": str(len(result.administrator.failures)),
         "wrong answers": str(tally.count("wrong")),
-        "stranded requests": str(tally.count("stranded") + sum(map(int, soaked.leftovers.values()))),
+        "stranded requests": str(tally.count("stranded") + sum(map(int, result.leftovers.values()))),
         "memory: first, median of 2nd and last quarter, most": _memory(memory),
     }
     return markdown_table(("what", "value"), rows.items())

@@ -1,10 +1,10 @@
-"""The stream worker: visits end to end compared with bare onnxruntime, and the decoder compared with fastavro.
+"""Benchmark of the stream worker: visits end to end and bare onnxruntime, and the decoder compared with fastavro.
 
-Real worker processes of one consumer group between two streams of a real Redis server. An alert is done when its result
-is acknowledged. The server's clock timestamps both; the age of an alert counts from its arrival.
+Worker processes of one consumer group read from one stream of a real Redis server and write to another. The server
+timestamps alerts and results; the age of a result is the time from the arrival of its alert.
 
-Memory behind a backlog is measured early and late, while most of the backlog is still pending, with many small alerts.
-Processor time of an alert is measured by step: decode, featurise, run, encode, each alone on one core.
+Memory with a backlog of small alerts is measured early and late, while much of the backlog is still pending. CPU time
+of an alert is measured by step (decode, featurise, run, encode), each alone on one core.
 """
 
 import io
@@ -40,7 +40,7 @@ from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.local import HOST, WORKER, ServiceProcess, free_port, running
 
 STEP_SECONDS: Final = 0.05
-AT_ONCE: Final = 500  # alerts in a round trip to the server
+AT_ONCE: Final = 500  # alerts per round trip to the server
 PATIENCE_SECONDS: Final = 600.0
 START_SECONDS: Final = 120.0
 
@@ -68,12 +68,12 @@ def wait(client: Any, count: int) -> None:
 
 
 def milliseconds(entry: bytes) -> int:
-    """Return the time at which the server took an entry."""
+    """Return the time of an entry's id, milliseconds since 1970 by the server's clock."""
     return int(entry.partition(b"-")[0])
 
 
 class Redis:
-    """A Redis server on a port of its own that can be killed and started again. It keeps nothing on disk."""
+    """Redis server on a free port that can be killed and restarted. It stores nothing on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.port, self._folder = free_port(), folder
@@ -81,14 +81,14 @@ class Redis:
         self.start()
 
     def start(self) -> None:
-        """Start the server, unless it runs."""
+        """Start the server unless it is running."""
         if self._process is not None:
             return
         command = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--dir", str(self._folder)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
     def kill(self) -> None:
-        """Kill the server, if it runs; its data are lost."""
+        """Kill the server if it is running; its data are lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -118,7 +118,7 @@ def redis_server() -> Iterator[Any]:
 
 @contextmanager
 def worker(bundle: Path, client: Any, runs: int, sink: str = "") -> Iterator[ServiceProcess]:
-    """Run a worker process, ready. ``sink`` is an address other than the stream ``results`` of the same server."""
+    """Run a worker process; yield it when it is ready. ``sink`` replaces the stream ``results`` of the same server."""
     server = f"redis://{HOST}:{client.get_connection_kwargs()['port']}"
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         settings = {
@@ -133,12 +133,12 @@ def worker(bundle: Path, client: Any, runs: int, sink: str = "") -> Iterator[Ser
 
 
 DIFFERENT: Final = 1000
-EARLY, LATE = 0.05, 0.6  # shares answered at which memory is read
-SECONDS: Final = 120.0  # after which it is late in any case
+EARLY, LATE = 0.05, 0.6  # fractions of the backlog at which memory is measured
+SECONDS: Final = 120.0  # maximum time before each measurement
 
 
 def measure_backlog(bundle: Path, waiting: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``stream.backlog.*``; the worker is stopped with the rest of the backlog still there."""
+    """Return the keys ``stream.backlog.*``; the worker is stopped before it has processed the whole backlog."""
     rng = np.random.default_rng(4)
     packets = [packet(number, 0, 0, rng) for number in range(DIFFERENT)]
     with redis_server() as client:
@@ -171,9 +171,9 @@ ItemT = TypeVar("ItemT")
 
 
 def measure_shares(folder: Path, packets: Sequence[bytes]) -> Numbers:
-    """Keys ``stream.cpu_us.STAGE`` and ``stream.cpu_share.STAGE``; runs are of one light curve, without batching."""
+    """Return the keys ``stream.cpu_us.STAGE`` and ``stream.cpu_share.STAGE``, without batching."""
     bundle = load_bundle(folder)
-    read_packet(packets[0])  # a schema's first packet makes its plan
+    read_packet(packets[0])  # the first packet of a schema creates its plan
     read, decode = _timed(lambda: [outcome for data in packets for outcome in read_packet(data)])
     curves = [one.curve for one in read if isinstance(one, Packet) and one.curve is not None]
     program = TaskAdapter(bundle.manifest)
@@ -209,12 +209,12 @@ SHARE_CURVES: Final = 1000
 
 
 def measure(bundle: Path, scale: float, waiting: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``stream.*``.
+    """Return the keys ``stream.*``.
 
     Parameters
     ----------
-    scale : share of the alerts and of the time at a steady rate, for a trial.
-    waiting : alerts of the backlog.
+    scale : fraction of the alerts and of the time at a steady rate, for a trial.
+    waiting : number of alerts in the backlog.
     """
     numbers: Numbers = {"stream.scale": scale, "stream.decode_vs_fastavro": decode_ratio()}
     numbers |= measure_shares(bundle, visit(int(SHARE_CURVES * max(scale, 0.1)), seed=3))
@@ -232,10 +232,9 @@ def measure(bundle: Path, scale: float, waiting: int, say: Callable[[str], None]
 
 
 def _beside_bare(bundle: Path, packets: Sequence[bytes], say: Callable[[str], None]) -> Numbers:
-    """Alerts that are all there at once, by several numbers of workers, and the same light curves bare.
+    """Measure the throughput of a backlog with different numbers of workers, and that of bare onnxruntime.
 
-    ``stream.vs_bare`` is held to bare onnxruntime at its best, as the engine part is: a worker batches, so the same
-    curves run one by one would be no measure of what is left to gain.
+    ``stream.vs_bare`` is relative to the best schedule of bare onnxruntime, because workers batch, too.
     """
     best, alone = _bare(bundle, packets)
     rates = {count: len(packets) / _drain(bundle, packets, count).seconds for count in WORKERS}
@@ -250,7 +249,7 @@ def _beside_bare(bundle: Path, packets: Sequence[bytes], say: Callable[[str], No
 
 
 def decode_ratio() -> float:
-    """Processor time of our decoder over that of fastavro on one packet of 60 + 300 points."""
+    """Return the CPU time of Nightjar's decoder divided by that of fastavro for a packet of 60 + 300 points."""
     data = packet(1, *LONGEST_HISTORY, np.random.default_rng(0))[CONFLUENT_HEADER_BYTES:]
     decoder = plans.for_name(SCHEMA).decoder
     full = _fastest(lambda: fastavro.schemaless_reader(io.BytesIO(data), decoder.schema.parsed, None))
@@ -267,7 +266,7 @@ def _fastest(work: Callable[[], object]) -> float:
 
 
 def _bare(bundle: Path, packets: Sequence[bytes]) -> tuple[float, float]:
-    """Light curves of the packets per second on all cores, bare: by the best schedule, and one by one."""
+    """Return the light curves per second of bare onnxruntime on all cores: with the best schedule, and one by one."""
     read = [outcome for data in packets for outcome in read_packet(data)]
     curves = [columns_of(one.curve) for one in read if isinstance(one, Packet) and one.curve is not None]
     best = Best.of(bundle, curves, usable_cores()).run(usable_cores()).per_second
@@ -275,14 +274,14 @@ def _bare(bundle: Path, packets: Sequence[bytes]) -> tuple[float, float]:
 
 
 class Drained(NamedTuple):
-    """Time that a drain took, and the most memory that one worker held."""
+    """Seconds until the last result, and peak memory of a worker."""
 
     seconds: float
     peak_mb: float
 
 
 def _drain(bundle: Path, packets: Sequence[bytes], workers: int, arrival: float = 0.0) -> Drained:
-    """Seconds from the first alert's arrival to the last answer; without `arrival` all alerts come at once."""
+    """Measure the time from the first alert to the last result; without `arrival` all alerts arrive at once."""
     with redis_server() as client, ExitStack() as stack:
         runs = usable_cores() // workers or 1
         started = [stack.enter_context(worker(bundle, client, runs)) for _ in range(workers)]
@@ -294,7 +293,7 @@ def _drain(bundle: Path, packets: Sequence[bytes], workers: int, arrival: float 
 
 
 def _steady(bundle: Path, seconds: float, say: Callable[[str], None]) -> Numbers:
-    """Ages of answers, from the arrival of an alert to its acknowledged answer, at a steady rate."""
+    """Measure the age of results at a steady rate, from the arrival of an alert to its result."""
     packets = visit(int(STEADY_PER_SECOND * seconds), seed=2)
     with redis_server() as client, worker(bundle, client, usable_cores()) as process:
         before = process.memory()

@@ -1,14 +1,15 @@
-"""Throughput and latency of the service over HTTP, its start and its memory.
+"""Throughput and latency of the service over HTTP, its startup time and its memory.
 
-**Throughput.** Four arms: one client with one light curve per request (``lone``), 32 such clients (``json_1``), and 8
-clients with batches of 64 in JSON (``json_64``) and MessagePack (``msgpack_64``). Each is divided by bare onnxruntime
-at its best (:mod:`deploy.bench.bare`) on the same light curves in the same round. The load comes from another process
-on the same cores. Every probability is compared with that of the network alone.
+**Throughput** of four arms: one client with one light curve per request (``lone``), 32 such clients (``json_1``), and 8
+clients with batches of 64 in JSON (``json_64``) and MessagePack (``msgpack_64``). Each is divided by that of bare
+onnxruntime with the best schedule (:mod:`deploy.bench.bare`) for the same light curves in the same round. The load
+comes from another process on the same cores. All probabilities are compared with those of the network alone.
 
-**Starts** last from the start of the process to the first 200 of ``/readyz``: loaded, verified and warmed up.
+**Startup** is the time from the start of the process to the first status 200 of ``/readyz``, when the model has been
+loaded, verified and warmed up.
 
-**Memory** is resident over 10,000 requests of every kind. The first requests fill caches and allocator pools, so growth
-is counted from request 2,000.
+**Memory** is the resident memory over 10,000 requests of all kinds. The first requests fill caches and allocator pools,
+so growth is measured from request 2,000.
 """
 
 import tempfile
@@ -34,16 +35,16 @@ from nightjar_alerts.service.local import ServiceProcess, running, start
 SEED: Final = 20260101
 LONE_REQUESTS: Final = 200
 TOLERANCE: Final = 1e-4
-"""Largest difference that other light curves in the same batch may make to a probability."""
+"""Maximum difference of a probability due to batching with other light curves."""
 PATIENT: Final = {"MAX_QUEUED_SECONDS": "600", "DEFAULT_DEADLINE_MS": "300000", "CACHE_BYTES": "0"}
 
 
 class WrongAnswer(RuntimeError):
-    """The service answered otherwise than the network alone; its speed is then meaningless."""
+    """A response differs from the result of the network alone, so that its speed is meaningless."""
 
 
 class Arm(NamedTuple):
-    """Requests in a file, the number of clients that send them, and of light curves in them."""
+    """File of requests, number of clients that send them, and number of light curves in them."""
 
     plan: Path
     clients: int
@@ -121,9 +122,9 @@ def _round(service: ServiceProcess, arm: Arm) -> dict[str, float]:
 
 
 def largest_difference(service: ServiceProcess, plan: Sequence[Request], bare: Bare) -> float:
-    """Return the largest difference between a served probability and the same light curve's alone.
+    """Return the largest difference between probabilities of the service and of the network alone.
 
-    It also warms the service up. Raises WrongAnswer beyond :data:`TOLERANCE`, or when a response is not 200.
+    This also warms the service up. Raises WrongAnswer above :data:`TOLERANCE`, or if a status is not 200.
     """
     connection = HTTPConnection(HOST, service.port, timeout=300)
     served: list[list[float]] = []
@@ -144,7 +145,7 @@ def largest_difference(service: ServiceProcess, plan: Sequence[Request], bare: B
 
 
 def measure_starts(bundle: Path, repeats: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``coldstart.*``. File caches are warm: the first start after an install or a boot takes longer."""
+    """Return the keys ``coldstart.*``. File caches are warm; the first start after an install or boot takes longer."""
     seconds, memory = [], []
     with tempfile.TemporaryDirectory() as folder:
         first, _ = _start(Path(folder), bundle)
@@ -162,7 +163,7 @@ def measure_starts(bundle: Path, repeats: int, say: Callable[[str], None]) -> Nu
 
 
 def _start(folder: Path, bundle: Path) -> tuple[float, int]:
-    """Seconds to ready, and bytes resident then; ``folder`` holds what starts remember."""
+    """Return the seconds until the service is ready, and its resident bytes then."""
     began = time.perf_counter()
     service = start(folder, bundle)
     service.wait_ready()
@@ -178,12 +179,12 @@ MEMORY_SEED = 7
 
 
 def marks(total: int) -> list[int]:
-    """After how many requests memory is read: every fifth of them."""
+    """Return the numbers of requests after which memory is measured: each fifth of the total."""
     return [total * fifth // 5 for fifth in range(1, 6)]
 
 
 def measure_memory(bundle: Path, packets: Sequence[bytes], total: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``memory.*``, in MB (10**6 bytes): resident after every fifth, the peak, and the growth since the first."""
+    """Return the keys ``memory.*``, in MB (10**6 bytes): at each of :func:`marks`, peak, and growth since the first."""
     statuses: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, running(bundle, {"NIGHTJAR_CACHE_BYTES": "0"}) as service:
         plan = Path(folder, "plan")

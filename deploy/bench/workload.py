@@ -1,20 +1,19 @@
-"""Light curves, packets, requests and their arrival: what benchmarks measure with, all fixed by a seed.
+"""Workloads of the benchmarks: light curves, packets, requests and arrival times, all determined by a seed.
 
-**Light curves** have lengths as a survey's alerts have them: lognormal (median 50, 95th percentile about 170), one in a
-hundred from a deep field with a history of several hundred (:func:`draw_lengths`), and at most 390 points, spread
-evenly over the six bands. Half of the curves carry the 64 metadata columns, half carry none, as real LSST alerts do.
-Every point survives the service's window: the first one is a detection.
+**Light curves** have the lengths of a survey's alerts: lognormal (median 50, 95th percentile about 170), one in a
+hundred from a deep field with several hundred points (:func:`draw_lengths`), and at most 390 points, spread evenly over
+the six bands. Half of the curves have the 64 metadata columns, the others none, like real LSST alerts. The first point
+is a detection, so that the service uses all points.
 
-**Packets** are framed LSST records of the newest schema, without images, with lengths as on a night: of a hundred
-alerts, seventy are of new objects and hold their detection alone, twenty have 5 detections and 20 forced points, eight
-have 20 and 80, and two, of the deep fields, 60 and 300: the lengths of the survey's design, as no public night has been
-long enough to tell its own.
+**Packets** are framed LSST records of the newest schema, without images, with the lengths of a night in the survey's
+design: of a hundred alerts, seventy are of new objects and have one detection, twenty have 5 detections and 20 forced
+points, eight have 20 and 80, and two, of deep fields, have 60 and 300.
 
-**Requests** of every kind, good and bad, serve the measurement of memory.
+**Requests** of all kinds, valid and invalid, are used to measure memory.
 
-**Traffic** (:class:`Trace`) says when light curves arrive and how long they are: Poisson arrivals, visits of a survey
-telescope (every 37 seconds all alerts of one exposure at once), and recorded traces. A trace is a text file of one
-light curve a line, ``seconds length``, in order of arrival; what follows a ``#`` is a remark.
+**Traffic** (:class:`Trace`) is the arrival times and lengths of light curves: Poisson arrivals, visits of a survey
+telescope (all alerts of an exposure at once, every 37 seconds), and recorded traces. A trace is a text file with a line
+``seconds length`` per light curve, in order of arrival; ``#`` begins a comment.
 """
 
 import io
@@ -49,7 +48,7 @@ Columns = dict[str, Any]
 
 
 def alert_mix(count: int, seed: int) -> list[Columns]:
-    """Draw light curves in the form of the JSON interface (MJD, nJy), as long as real alerts."""
+    """Draw light curves as in JSON requests (MJD, nJy), with the lengths of real alerts."""
     rng = np.random.default_rng(seed)
     return [_curve(index, int(length), rng) for index, length in enumerate(draw_lengths(count, LONGEST, rng))]
 
@@ -59,7 +58,7 @@ def _curve(index: int, length: int, rng: np.random.Generator) -> Columns:
     error = rng.lognormal(np.log(300.0), 0.4, length)
     rise_and_fall = (days / 20.0) * np.exp(1.0 - days / 20.0)
     flux = rng.lognormal(np.log(8000.0), 0.8) * rise_and_fall + rng.normal(0.0, error)
-    flux[0] = 10.0 * error[0]  # the detection that makes it an alert
+    flux[0] = 10.0 * error[0]  # the first detection
     return {
         "object_id": f"bench-{index}",
         "mjd": _apart(60_000.0 + days).tolist(),
@@ -71,7 +70,7 @@ def _curve(index: int, length: int, rng: np.random.Generator) -> Columns:
 
 
 def _apart(mjd: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round rising times to six decimals, none to the one before it: in thousands of light curves two would meet."""
+    """Round increasing times to six decimals so that they stay distinct."""
     place = np.arange(len(mjd))
     return ((np.maximum.accumulate((mjd * 1e6).round() - place) + place) / 1e6).round(6)
 
@@ -92,7 +91,7 @@ _FILL: Final[Mapping[str, Any]] = {
 
 
 def visit(count: int, seed: int = 1, first: int = 0, latest: float | None = None) -> list[bytes]:
-    """Packets of a visit, in random order, numbered from ``first``; ``latest`` as for :func:`packet`."""
+    """Return the packets of a visit, in random order, numbered from ``first``; ``latest`` as for :func:`packet`."""
     rng = np.random.default_rng(seed)
     kinds = rng.choice(len(MIX), size=count, p=[share for share, *_ in MIX])
     return [packet(first + number, *MIX[kind][1:], rng, latest) for number, kind in enumerate(kinds.tolist())]
@@ -131,7 +130,7 @@ def _photometry(time: float, rng: np.random.Generator) -> dict[str, Any]:
 
 @cache
 def _record(path: str) -> dict[str, Any]:
-    """Fill nearly every field of a record, as the survey sends them; lists and records are null."""
+    """Return a record with values in nearly all fields, as the survey sends them; lists and records are null."""
     schema = avro.load(SCHEMA)
     root = schema.fields(schema.root)
     fields = schema.fields(root[path]) if path else root
@@ -142,7 +141,7 @@ def _record(path: str) -> dict[str, Any]:
 
 
 def columns_of(curve: LightCurve) -> Columns:
-    """Return a light curve as the other measurements have them."""
+    """Convert a light curve to columns as in JSON requests."""
     return {
         "object_id": curve.object_id,
         "mjd": curve.mjd.tolist(),
@@ -182,7 +181,7 @@ def _batch(pool: Sequence[Columns], rng: random.Random) -> bytes:
 
 
 def requests(count: int, packets: Sequence[bytes], seed: int) -> list[Request]:
-    """`count` requests: curves, batches, packets whole and cut short, faults, vanishing clients, look-ups."""
+    """Draw requests: curves, batches, whole and truncated packets, invalid bodies, disconnecting clients, look-ups."""
     rng = random.Random(seed)
     pool = alert_mix(POOL, seed)
     return [_one(pool, packets, rng) for _ in range(count)]
@@ -206,7 +205,7 @@ def _one(pool: Sequence[Columns], packets: Sequence[bytes], rng: random.Random) 
 
 
 VISIT_SECONDS = 37.0
-"""From one exposure of the LSST survey to the next, as a mean over a night."""
+"""Mean time between exposures of the LSST survey during a night."""
 
 
 class Trace(NamedTuple):
@@ -223,11 +222,11 @@ class Trace(NamedTuple):
 
 
 class TraceError(ValueError):
-    """A file is not a trace."""
+    """Invalid trace file."""
 
 
 def draw_lengths(count: int, longest: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Observations of ``count`` light curves, shape (count,), between 1 and ``longest``."""
+    """Draw the numbers of observations of ``count`` light curves, shape (count,), from 1 to ``longest``."""
     deep = rng.random(count) < DEEP_SHARE
     centre = np.where(deep, np.log(DEEP_MEDIAN_LENGTH), np.log(MEDIAN_LENGTH))
     drawn = rng.lognormal(centre, np.where(deep, DEEP_LOG_SIGMA, LOG_SIGMA))
@@ -235,23 +234,23 @@ def draw_lengths(count: int, longest: int, rng: np.random.Generator) -> NDArray[
 
 
 def poisson(rate: float, count: int, longest: int, rng: np.random.Generator) -> Trace:
-    """``count`` light curves, ``rate`` a second on average, each independent of the others."""
+    """Draw ``count`` light curves with Poisson arrivals at ``rate`` per second."""
     return Trace(np.cumsum(rng.exponential(1 / rate, count)), draw_lengths(count, longest, rng))
 
 
 def visits(alerts: int, number: int, longest: int, rng: np.random.Generator) -> Trace:
-    """Make ``number`` visits of ``alerts`` light curves, each visit's at one moment."""
+    """Make ``number`` visits of ``alerts`` light curves, which arrive at once in each visit."""
     arrival = np.repeat(VISIT_SECONDS * np.arange(number), alerts)
     return Trace(arrival, draw_lengths(alerts * number, longest, rng))
 
 
 def read_trace(path: Path, longest: int) -> Trace:
-    """Return a recorded trace, its light curves cut to ``longest`` observations.
+    """Read a recorded trace; lengths are limited to ``longest`` observations.
 
     Raises
     ------
     TraceError
-        When the file cannot be read or a line is not ``seconds length`` in order of arrival.
+        If the file cannot be read or a line is not ``seconds length`` in order of arrival.
     """
     try:
         lines = path.read_text().splitlines()
@@ -279,7 +278,7 @@ BATCH: Final = 64
 
 
 def packed_request(curves: Sequence[Columns]) -> Request:
-    """Curves as one msgpack request, their columns in one piece each."""
+    """Return a MessagePack request for light curves, with binary columns."""
     document = {"light_curves": [_packed(curve) for curve in curves]}
     return request("/v1/classify", msgspec.msgpack.encode(document), MSGPACK)
 

@@ -19,19 +19,19 @@ pytestmark = pytest.mark.slow
 def test_an_endpoint_answers_what_the_network_answers_alone(tiny_bundle: Path) -> None:
     curves = alert_mix(12, seed=1)
     expected = Bare.of(tiny_bundle, curves).probabilities()
-    (row,) = peers.turn("fastapi", Path(sys.executable), tiny_bundle, curves, expected)
+    (row,) = peers.measure_server("fastapi", Path(sys.executable), tiny_bundle, curves, expected)
     assert row.server == "fastapi"
     assert row.per_second > 0
     assert row.p50_ms <= row.p99_ms
     with pytest.raises(WrongAnswer):
-        list(peers.turn("fastapi", Path(sys.executable), tiny_bundle, curves, np.zeros_like(expected)))
+        list(peers.measure_server("fastapi", Path(sys.executable), tiny_bundle, curves, np.zeros_like(expected)))
 
 
 def test_a_server_that_does_not_start_is_no_server(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "START_SECONDS", 1.5)
     curves = alert_mix(2, seed=1)
     with pytest.raises(NoServer, match="no answer"):
-        list(peers.turn("mosec", Path(sys.executable), tiny_bundle, curves, np.zeros((2, 20))))
+        list(peers.measure_server("mosec", Path(sys.executable), tiny_bundle, curves, np.zeros((2, 20))))
 
 
 def test_servers_that_cannot_be_installed_are_left_out(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,11 @@ from deploy.bench.soak import (
     Kind,
     Soak,
     SoakDriver,
-    Soaked,
     SoakRequest,
+    SoakResult,
     Tally,
+    check_reply,
     drawn,
-    judge,
     next_version,
     prepared,
     table,
@@ -49,11 +49,11 @@ def test_requests_come_in_their_shares() -> None:
 
 def test_an_answer_is_held_to_the_version_it_names() -> None:
     one = SoakRequest("one", request_of("one").request, (1,))
-    assert judge(one, answer(), GOLDEN) == "right"
-    assert judge(one, answer(probabilities=(0.11, 0.89)), GOLDEN) == "wrong"
-    assert judge(one, answer("2.0.0"), GOLDEN) == "wrong"
-    assert judge(one, HttpReply(429), GOLDEN) == "refused"
-    assert judge(one, HttpReply(500), GOLDEN) == "wrong"
+    assert check_reply(one, answer(), GOLDEN) == "right"
+    assert check_reply(one, answer(probabilities=(0.11, 0.89)), GOLDEN) == "wrong"
+    assert check_reply(one, answer("2.0.0"), GOLDEN) == "wrong"
+    assert check_reply(one, HttpReply(429), GOLDEN) == "refused"
+    assert check_reply(one, HttpReply(500), GOLDEN) == "wrong"
 
 
 def test_light_curves_that_came_too_late_are_refused_alone() -> None:
@@ -62,14 +62,14 @@ def test_light_curves_that_came_too_late_are_refused_alone() -> None:
     for probabilities, verdict in ((right, "refused"), ({"a": 0.2, "b": 0.8}, "wrong")):
         results = [late, {"status": "classified", "probabilities": probabilities}]
         reply = HttpReply(200, json.dumps({"model": {"version": "1.0.0"}, "results": results}).encode())
-        assert judge(both, reply, GOLDEN) == verdict
+        assert check_reply(both, reply, GOLDEN) == verdict
 
 
 def test_nonsense_must_be_refused() -> None:
     bad = request_of("bad")
-    assert judge(bad, HttpReply(422), GOLDEN) == "right"
-    assert judge(bad, HttpReply(200, b"{}"), GOLDEN) == "wrong"
-    assert judge(bad, HttpReply(500), GOLDEN) == "wrong"
+    assert check_reply(bad, HttpReply(422), GOLDEN) == "right"
+    assert check_reply(bad, HttpReply(200, b"{}"), GOLDEN) == "wrong"
+    assert check_reply(bad, HttpReply(500), GOLDEN) == "wrong"
 
 
 async def test_a_request_without_a_reply_is_stranded() -> None:
@@ -80,10 +80,10 @@ async def test_a_request_without_a_reply_is_stranded() -> None:
 
 def test_faults_of_a_soak_are_told() -> None:
     administrator = Administrator(1, "mine", "1.0.1", 1.0, changes=Counter(load=1))
-    good = Soaked(10.0, Tally(), administrator, memory=[100] * 8)
+    good = SoakResult(10.0, Tally(), administrator, memory=[100] * 8)
     assert good.faults() == []
     tally = Tally(Counter({("one", "wrong"): 2, ("batch", "stranded"): 1}))
-    bad = Soaked(10.0, tally, administrator, [100, 100, 100, 100, 110, 110, 120, 120], {"queue_depth": 3.0})
+    bad = SoakResult(10.0, tally, administrator, [100, 100, 100, 100, 110, 110, 120, 120], {"queue_depth": 3.0})
     assert bad.faults() == [
         "2 wrong answers",
         "1 stranded requests",

@@ -1,4 +1,4 @@
-"""BentoML: a process for each core, its adaptive batching where a batch size is given."""
+"""BentoML: one process per core, with adaptive batching if a batch size is given."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ class BentoClassifier:
 
     @bentoml.api(batchable=True, max_batch_size=max(BATCH, 2), max_latency_ms=10_000)  # type: ignore[untyped-decorator]  # not installed here
     def together(self, curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Answer as many light curves as BentoML has put together."""
+        """Classify a batch that BentoML has collected."""
         rows = self.network.answer([self.network.read(columns) for columns in curves])
         return [{"probabilities": row} for row in rows]
 
     @bentoml.api  # type: ignore[untyped-decorator]  # not installed here
     def alone(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """One light curve."""
+        """Classify one light curve."""
         return {"probabilities": self.network.answer([self.network.read(columns)])[0]}
 
 

@@ -1,4 +1,4 @@
-"""FastAPI and onnxruntime: a route that parses, runs and answers, in a process for each core."""
+"""FastAPI and onnxruntime: a route that parses the request and runs the network, in one process per core."""
 
 from typing import Annotated, Any
 
@@ -8,12 +8,12 @@ from fastapi import Body, FastAPI
 from deploy.bench.endpoints import HOST, PORT, WORKERS, Network
 
 app = FastAPI()
-network = Network() if __name__ != "__main__" else None  # the parent of the processes answers nothing
+network = Network() if __name__ != "__main__" else None  # the parent process serves no requests
 
 
 @app.post("/classify")
 def classify(columns: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
-    """One light curve; FastAPI calls this in a thread of its pool."""
+    """Classify one light curve; FastAPI calls this in its thread pool."""
     assert network is not None
     return {"probabilities": network.answer([network.read(columns)])[0]}
 

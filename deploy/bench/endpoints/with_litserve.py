@@ -1,4 +1,4 @@
-"""LitServe: a process of inference for each core, batching by count with a time limit where a batch size is given."""
+"""LitServe: one inference process per core, with batching by count and time limit if a batch size is given."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,30 +10,30 @@ from nightjar_alerts.models.lightcurve import Tokens
 
 
 class Api(litserve.LitAPI):  # type: ignore[misc]  # installed in an environment of its own
-    """Methods that LitServe calls, in this order."""
+    """LitServe API; the methods are called in this order."""
 
     def setup(self, device: str) -> None:
-        """Load, in the process that will run it."""
+        """Load the network in the inference process."""
         self.network = Network()
 
     def decode_request(self, request: Mapping[str, Any]) -> Tokens:
-        """One light curve."""
+        """Featurise one light curve."""
         return self.network.read(request)
 
     def batch(self, inputs: Sequence[Tokens]) -> Sequence[Tokens]:
-        """Leave the padding to the network."""
+        """Return the batch unchanged; the network pads it."""
         return inputs
 
     def predict(self, x: Tokens | Sequence[Tokens]) -> list[list[float]]:
-        """Return a batch, or a light curve where nothing is batched."""
+        """Classify a batch, or a single light curve if batching is disabled."""
         return self.network.answer([x] if isinstance(x, Tokens) else x)
 
     def unbatch(self, output: list[list[float]]) -> list[list[list[float]]]:
-        """One answer each, in the form that an answer alone has."""
+        """Split the results of a batch into batches of one."""
         return [[row] for row in output]
 
     def encode_response(self, output: list[list[float]]) -> dict[str, Any]:
-        """Return the answer to one request."""
+        """Return the response to one request."""
         return {"probabilities": output[0]}
 
 

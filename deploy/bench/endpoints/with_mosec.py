@@ -1,4 +1,4 @@
-"""mosec: a server in Rust before a process of inference for each core, batching by count with a time limit."""
+"""mosec: a Rust server with one inference process per core, batching by count with a time limit."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,22 +10,22 @@ from deploy.bench.endpoints import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Ne
 
 
 class Alone(mosec.Worker):  # type: ignore[misc]  # installed in an environment of its own
-    """Light curves one by one."""
+    """Worker without batching."""
 
     def __init__(self) -> None:
         super().__init__()
         self.network = Network()
 
     def forward(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """One light curve."""
+        """Classify one light curve."""
         return {"probabilities": self.network.answer([self.network.read(data)])[0]}
 
 
 class Together(Alone):
-    """Light curves in batches."""
+    """Worker with batching."""
 
     def forward(self, data: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # type: ignore[override]  # mosec's is one item
-        """Return a batch of them."""
+        """Classify a batch."""
         rows = self.network.answer([self.network.read(columns) for columns in data])
         return [{"probabilities": row} for row in rows]
 

@@ -1,4 +1,4 @@
-"""Simulation of the engine: traffic, policies, discrete events, and a replay with the real one.
+"""Discrete-event simulation of the engine with different batching policies, and replay with the real engine.
 
 Run it as ``python -m deploy.bench.simulation --alerts 500 --visits '[1000]'``.
 """

@@ -24,7 +24,7 @@ from nightjar_alerts.service.engine.machine import usable_cores
 from nightjar_alerts.service.engine.policy import BatchLimits
 
 OURS: Final = "nightjar"
-REPLAY_LOAD = 0.6  # of what the policy answers at saturation
+REPLAY_LOAD = 0.6  # of the throughput at saturation
 
 
 class SimulateError(ValueError):
@@ -94,7 +94,7 @@ class SimulatePolicies(BaseSettings):
         return Machine(workers, self._model.cost, occupation(self._model, workers))
 
     def _results(self, sweep: Sweep) -> tuple[list[PolicyResult], list[PolicyResult], list[list[PolicyResult]]]:
-        """At saturation, under rising load, and under bursts; on a trace, under that alone."""
+        """Return the results at saturation, under rising load and under bursts; or those of a trace only."""
         if self.trace is not None:
             return [], [], [list(sweep.trace(self.trace.name, read_trace(self.trace, sweep.longest)))]
         saturated = list(sweep.saturated(self.alerts))
@@ -132,17 +132,17 @@ class SimulatePolicies(BaseSettings):
 
 
 def _most(saturated: list[PolicyResult]) -> float:
-    """Light curves a second that our own policy answers with all of them waiting."""
+    """Return the throughput of Nightjar's policy at saturation, light curves per second."""
     return next(result.figures.throughput for result in saturated if result.policy == OURS)
 
 
 def read_cost(path: Path) -> CostModel:
-    """Return a cost model from a file.
+    """Read a cost model from a file.
 
     Raises
     ------
     SimulateError
-        When it cannot be read, or holds anything else.
+        If the file cannot be read or is not a valid cost model.
     """
     try:
         terms = TypeAdapter(dict[str, float]).validate_json(path.read_bytes())
@@ -155,7 +155,7 @@ def read_cost(path: Path) -> CostModel:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; what cannot be simulated ends with a sentence and status 1."""
+    """Run the command line; errors are printed and give status 1."""
     try:
         CliApp.run(SimulatePolicies, arguments)
     except (BundleError, ProviderError, SimulateError, TraceError) as error:

@@ -1,15 +1,15 @@
-"""The engine as discrete events: a queue, workers, and the scheduling functions that the real one calls.
+"""Discrete-event simulation of the engine: a queue, workers, and the real engine's scheduling functions.
 
-The simulation has arrivals, the choice of every batch, the time of its run, and expiry; not HTTP and decoding. Time is
-simulated and everything is deterministic, so minutes of traffic take a second or two.
+The simulation includes arrivals, the choice of every batch, the time of its run, and expiry, but not HTTP and decoding.
+Time is simulated and everything is deterministic, so minutes of traffic take a second or two.
 
-Policies of general model servers are functions of the same kind as the engine's own: a server that batches takes what
-has waited longest and pads it, by number of requests (Triton, TorchServe, LitServe, mosec), by a budget of padded
-tokens (text-embeddings-inference), or after a delay that gives others time to arrive. None of them uses the cost of a
-run.
+Policies of general model servers have the same signature as the engine's own. They take the oldest items and pad them,
+up to a number of requests (Triton, TorchServe, LitServe, mosec), up to a budget of padded tokens
+(text-embeddings-inference), or after a delay in which others may arrive. None of them uses the cost of a run.
 
 :func:`replay` runs the real engine with the same traffic in this process, for comparison. Light curves with the lengths
-of the trace are generated beforehand; each is submitted at its arrival, and latency counts from the intended arrival.
+of the trace are generated in advance; each is submitted at its arrival, and latency is measured from the intended
+arrival.
 
 The cost of runs is measured first, with as many threads as the engine has workers: assembly, graph and copying of the
 outputs, in wall-clock time. The simulation uses these times; the policy uses the fit of the warm-up, which times the
@@ -44,7 +44,7 @@ PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budg
 
 ITEMS = 64
 TOKENS = 4096
-"""Padded observations in a batch by token budget: about 64 light curves of the median length."""
+"""Maximum number of padded observations in a batch by token budget: about 64 light curves of the median length."""
 BUDGET_ITEMS = 512
 WINDOW_SECONDS = 0.005
 UNBOUNDED = 2**62
@@ -52,14 +52,14 @@ UNBOUNDED = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A policy and the bounds it works under; ``delay`` is how many seconds a batch that is not full is held back."""
+    """Policy and its limits; ``delay`` is the time in seconds for which a batch that is not full is held back."""
 
     policy: Policy
     limits: BatchLimits
     delay: float = 0.0
 
     def held_until(self, queue: Sequence[QueueItem], now: float, cost: CostModel) -> float:
-        """Return when a batch may run that holds the oldest item: ``now``, or the end of the delay."""
+        """Return when a batch with the oldest item may run: ``now``, or at the end of the delay."""
         end = queue[0].enqueued + self.delay
         if now >= end:
             return now
@@ -68,7 +68,7 @@ class Contender:
 
 
 def one_by_one(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
-    """Return the oldest, alone."""
+    """Return the oldest item."""
     return [0] if queue else []
 
 
@@ -84,7 +84,7 @@ def fifo(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchL
 
 
 def contenders(ours: BatchLimits) -> dict[PolicyName, Contender]:
-    """Return the engine's own policy under its limits, and its rivals under those they are known for."""
+    """Return the engine's policy with its limits, and those of other servers with their usual limits."""
     count = BatchLimits(max_tokens=UNBOUNDED, max_items=ITEMS, window=ITEMS, shares=False)
     budget = BatchLimits(max_tokens=TOKENS, max_items=BUDGET_ITEMS, window=BUDGET_ITEMS, shares=False)
     return {
@@ -97,7 +97,7 @@ def contenders(ours: BatchLimits) -> dict[PolicyName, Contender]:
 
 
 class SimulatedRun(NamedTuple):
-    """One batch: which light curves, what they were padded to, observations in all, when it ran (seconds)."""
+    """Batch: indices of light curves, padded length, total number of observations, start and end (seconds)."""
 
     items: tuple[int, ...]
     length: int
@@ -108,14 +108,14 @@ class SimulatedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Cost of work.
+    """Workers and the cost of runs.
 
     Attributes
     ----------
-    workers : runs at the same time.
-    predicted : what the policy believes about the time of a run.
-    occupied : how long a worker is busy with a run while the others are too, from assembling its inputs to handing
-        over its answers.
+    workers : number of concurrent runs.
+    predicted : time of a run as predicted by the policy.
+    occupied : time for which a run occupies a worker while the others are busy, too, from assembling its inputs to
+        returning its results.
     """
 
     workers: int
@@ -125,7 +125,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class TraceOutcome:
-    """Outcome of a trace: when each light curve was answered (seconds; NaN: it expired), and the runs."""
+    """Outcome of a trace: time of each light curve's result (seconds; NaN if it expired), and the runs."""
 
     trace: Trace
     answered: NDArray[np.float64]
@@ -134,7 +134,7 @@ class TraceOutcome:
 
 
 class PolicyError(RuntimeError):
-    """A policy broke its contract."""
+    """A policy violated its contract."""
 
 
 @dataclass(slots=True)
@@ -144,13 +144,13 @@ class _Engine:
     machine: Machine
     deadline: float | None
     waiting: OrderedDict[int, QueueItem] = field(default_factory=OrderedDict)
-    busy: list[float] = field(default_factory=list)  # ends of the runs under way, a heap
+    busy: list[float] = field(default_factory=list)  # heap of the ends of running batches
     runs: list[SimulatedRun] = field(default_factory=list)
     arrived: int = 0
     peak: int = 0
 
     def admit(self, now: float) -> None:
-        """Queue what has arrived by now."""
+        """Queue the light curves that have arrived by now."""
         last = int(np.searchsorted(self.trace.arrival, now, side="right"))
         for index in range(self.arrived, last):
             arrival = float(self.trace.arrival[index])
@@ -202,7 +202,7 @@ def simulate(trace: Trace, contender: Contender, machine: Machine, deadline: flo
     wake = np.inf
     while engine.arrived < len(trace.arrival) or engine.waiting:
         arrival = float(trace.arrival[engine.arrived]) if engine.arrived < len(trace.arrival) else np.inf
-        # A held batch can only be released by a worker that is free, as it was when the batch was held.
+        # A held batch has a free worker, so its release needs no other event.
         now = min(arrival, wake, engine.busy[0] if engine.busy else np.inf)
         while engine.busy and engine.busy[0] <= now:
             heapq.heappop(engine.busy)
@@ -215,33 +215,31 @@ def simulate(trace: Trace, contender: Contender, machine: Machine, deadline: flo
 
 
 REPEATS = 7
-ROOM = 10**9  # of the queue: a replay refuses nothing
+ROOM = 10**9  # queue limit, so that a replay rejects nothing
 
 
 def occupation(model: LoadedModel, workers: int, repeats: int = REPEATS) -> CostModel:
-    """Return how long a run takes a worker while the others are busy too, from the means of the shapes of the warm-up.
+    """Measure the time of a run while all workers are busy, and fit a cost model to the shapes of the warm-up.
 
-    Means, not medians: interruptions by other processes add to a queue too.
+    Uses means, not medians, because interruptions by other processes also delay a queue.
     """
     adapter = TaskAdapter(model.bundle.manifest)
     samples = []
     with ThreadPoolExecutor(workers) as threads:
         for shape in warm_up_shapes(adapter.max_points):
-            questions = dummy_batch(adapter, shape)
-            work = [threads.submit(_busy_seconds, model, adapter, questions, repeats) for _ in range(workers)]
+            inputs = dummy_batch(adapter, shape)
+            work = [threads.submit(_busy_seconds, model, adapter, inputs, repeats) for _ in range(workers)]
             seconds = fmean(second for done in work for second in done.result())
-            length = padded_length(adapter.assemble(questions))
-            samples.append(RunSample(len(questions), length, sum(map(len, questions)), seconds))
+            length = padded_length(adapter.assemble(inputs))
+            samples.append(RunSample(len(inputs), length, sum(map(len, inputs)), seconds))
     return CostModel.fit(samples)
 
 
-def _busy_seconds(
-    model: LoadedModel, adapter: TaskAdapter, questions: Sequence[ModelInput], repeats: int
-) -> list[float]:
+def _busy_seconds(model: LoadedModel, adapter: TaskAdapter, inputs: Sequence[ModelInput], repeats: int) -> list[float]:
     seconds = []
     for _ in range(1 + repeats):
         started = perf_counter()
-        adapter.split(model.graph(adapter.assemble(questions)), len(questions))
+        adapter.split(model.graph(adapter.assemble(inputs)), len(inputs))
         seconds.append(perf_counter() - started)
     return seconds[1:]  # the first run of a shape allocates
 
@@ -249,8 +247,8 @@ def _busy_seconds(
 def fitted(runs: Sequence[SimulatedRun]) -> CostModel:
     """Fit a cost model whose total equals the measured total of all runs.
 
-    Held against a replay, a simulation with this model shows what is wrong with its queue and its policy; one with
-    :func:`occupation` also shows how much the machine had changed since.
+    A simulation with this model differs from a replay only by errors of its queue and policy; one with
+    :func:`occupation` also by changes of the machine's speed.
     """
     samples = [RunSample(len(run.items), run.length, run.tokens, run.ended - run.started) for run in runs]
     model = CostModel.fit(samples)
@@ -265,17 +263,17 @@ async def replay(
     limits: BatchLimits,
     deadline: float | None = None,
     policy: Policy = choose,
-    questions: Sequence[ModelInput] | None = None,
+    inputs: Sequence[ModelInput] | None = None,
 ) -> TraceOutcome:
-    """Drive an engine of its own with a trace, in real time.
+    """Run the real engine with a trace, in real time.
 
     Parameters
     ----------
     deadline : seconds after its arrival at which a light curve's answer is worth nothing; None: never.
-    questions : model input of each light curve of the trace; made-up ones by default.
+    inputs : model input of each light curve of the trace; made-up ones by default.
     """
     adapter = TaskAdapter(model.bundle.manifest)
-    questions = _questions(adapter, trace) if questions is None else questions
+    inputs = _dummy_inputs(adapter, trace) if inputs is None else inputs
     runs: list[SimulatedRun] = []
     engine = Engine(
         model.graph,
@@ -288,27 +286,27 @@ async def replay(
     )
     await engine.start()
     try:
-        return await _drive(engine, trace, questions, deadline, runs)
+        return await _drive(engine, trace, inputs, deadline, runs)
     finally:
         await engine.stop()
 
 
 async def _drive(
-    engine: Engine, trace: Trace, questions: Sequence[ModelInput], deadline: float | None, runs: list[SimulatedRun]
+    engine: Engine, trace: Trace, inputs: Sequence[ModelInput], deadline: float | None, runs: list[SimulatedRun]
 ) -> TraceOutcome:
     loop = asyncio.get_running_loop()
-    answered = np.full(len(questions), np.nan)
+    answered = np.full(len(inputs), np.nan)
     futures = []
     sent, peak, start = 0, 0, loop.time() - float(trace.arrival[0])
-    while sent < len(questions):
+    while sent < len(inputs):
         due = int(np.searchsorted(trace.arrival, loop.time() - start, side="right"))
         for first, last in _together(trace, sent, due):
             end = None if deadline is None else start + float(trace.arrival[first]) + deadline
-            for number, entry in enumerate(engine.enqueue(questions[first:last], end), start=first):
+            for number, entry in enumerate(engine.enqueue(inputs[first:last], end), start=first):
                 entry.future.add_done_callback(_clock(answered, number, loop, start))
                 futures.append(entry.future)
         sent, peak = due, max(peak, engine.depth)
-        if sent < len(questions):
+        if sent < len(inputs):
             await asyncio.sleep(max(0.0, float(trace.arrival[sent]) - (loop.time() - start)))
     results = await asyncio.gather(*futures, return_exceptions=True)
     for result in results:
@@ -318,7 +316,7 @@ async def _drive(
 
 
 def _together(trace: Trace, first: int, last: int) -> list[tuple[int, int]]:
-    """Ranges of light curves between ``first`` and ``last`` that arrive at one moment, as one request would."""
+    """Return the index ranges between ``first`` and ``last`` that arrive at the same time, as in one request."""
     cuts = [first + 1 + int(n) for n in np.flatnonzero(np.diff(trace.arrival[first:last]))]
     edges = [first, *cuts, last]
     return [(a, b) for a, b in pairwise(edges) if a < b]
@@ -335,13 +333,13 @@ def _clock(
 
 
 def _as_run(report: RunReport) -> SimulatedRun:
-    """Ignore the members and the time of a run, which are not known here."""
+    """Convert a report to a run; the indices of its light curves and its start are unknown."""
     seconds = report.assemble_seconds + report.run_seconds + report.split_seconds
     return SimulatedRun(tuple(range(report.size)), report.length, report.tokens, 0.0, seconds)
 
 
-def _questions(adapter: TaskAdapter, trace: Trace) -> list[ModelInput]:
-    question_by_length = {
+def _dummy_inputs(adapter: TaskAdapter, trace: Trace) -> list[ModelInput]:
+    input_by_length = {
         length: dummy_batch(adapter, BatchShape(1, length, 0))[0] for length in set(trace.length.tolist())
     }
-    return [question_by_length[length] for length in trace.length.tolist()]
+    return [input_by_length[length] for length in trace.length.tolist()]

@@ -1,7 +1,7 @@
-"""Figures and charts of runs of the engine, and the sweep that compares every policy under the same traffic.
+"""Figures and charts of simulated or real runs of the engine, and sweeps that compare policies with equal traffic.
 
-A run, simulated or real, has throughput, latency, batches, padding and goodput. The traffic of a sweep is rising
-Poisson load, visits of a survey, or a recorded trace.
+The figures are throughput, latency, batch size, padding and goodput. The traffic of a sweep is rising Poisson load,
+visits of a survey, or a recorded trace.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,18 +18,18 @@ from deploy.bench.workload import VISIT_SECONDS, Trace, poisson, visits
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one policy under one traffic.
+    """Figures of a policy with one kind of traffic.
 
     Attributes
     ----------
-    offered : light curves a second that arrived; infinite when all came at once.
-    throughput : light curves answered a second, from the first arrival to the last answer.
-    p50_ms, p99_ms, max_ms : latency of the answered, from the intended arrival.
-    mean_batch : light curves in a run.
-    padding : share of the padded observations that were padding.
-    goodput : light curves per second within the deadline, by the clock of ``throughput``.
-    expired : light curves whose deadline passed before they could be answered.
-    peak_waiting : most light curves in the queue.
+    offered : arriving light curves per second; infinite if all arrive at once.
+    throughput : results per second, from the first arrival to the last result.
+    p50_ms, p99_ms, max_ms : latency of the results, from the intended arrival.
+    mean_batch : mean number of light curves in a run.
+    padding : fraction of the padded observations that are padding.
+    goodput : results per second within the deadline, over the same time as ``throughput``.
+    expired : number of light curves whose deadline passed before they had a result.
+    peak_waiting : maximum number of light curves in the queue.
     """
 
     offered: float
@@ -44,7 +44,7 @@ class Figures:
     peak_waiting: int
 
     def row(self) -> dict[str, Any]:
-        """Return the figures by name, as JSON can hold them."""
+        """Return the figures by name as JSON values."""
         return {
             name: None if isinstance(value, float) and not np.isfinite(value) else value
             for name, value in asdict(self).items()
@@ -52,11 +52,11 @@ class Figures:
 
 
 def figures(outcome: TraceOutcome, within: float) -> Figures:
-    """Sum up an outcome.
+    """Compute the figures of an outcome.
 
     Parameters
     ----------
-    within : seconds from its arrival in which an answer counts as goodput.
+    within : maximum seconds from the arrival for a result to count as goodput.
     """
     arrival, answered = outcome.trace.arrival, outcome.answered
     latency = (answered - arrival)[np.isfinite(answered)]
@@ -83,7 +83,7 @@ def _rate(count: int, seconds: float) -> float:
 
 
 def table(rows: Sequence[tuple[str, Figures]]) -> str:
-    """Rows of figures as text for a terminal."""
+    """Format rows of figures as text for a terminal."""
     names = ("offered/s", "answered/s", "good/s", "p50 ms", "p99 ms", "batch", "padding")
     width = max((len(label) for label, _ in rows), default=0)
     lines = ["".join([" " * width, *(f"{name:>12}" for name in names)])]
@@ -94,16 +94,16 @@ def table(rows: Sequence[tuple[str, Figures]]) -> str:
 
 
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Offered load over what our own policy answers at saturation."""
+"""Offered loads, as fractions of the throughput of Nightjar's policy at saturation."""
 
 VISITS = 2
-LATENCIES_MS = (1.0, 10_000.0)  # of the picture
+LATENCIES_MS = (1.0, 10_000.0)  # range of the chart
 Contenders = Mapping[PolicyName, Contender]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """One policy under one traffic; ``outcome`` is its detail."""
+    """Result of a policy with one kind of traffic."""
 
     traffic: str
     policy: PolicyName
@@ -113,13 +113,13 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Settings that every traffic of a sweep shares.
+    """Settings of a sweep.
 
     Attributes
     ----------
-    within : seconds from its arrival in which an answer counts as goodput.
-    deadline : seconds after which an answer is worth nothing and is no longer computed; None: never.
-    longest : observations that the network takes.
+    within : maximum seconds from the arrival for a result to count as goodput.
+    deadline : seconds after which a result is no longer computed; None for no deadline.
+    longest : maximum number of observations that the network takes.
     """
 
     machine: Machine
@@ -130,22 +130,22 @@ class Sweep:
     seed: int
 
     def trace(self, name: str, trace: Trace) -> Iterator[PolicyResult]:
-        """Every policy on one trace."""
+        """Simulate every policy on a trace."""
         for policy, contender in self.contenders.items():
             outcome = simulate(trace, contender, self.machine, self.deadline)
             yield PolicyResult(name, policy, outcome, figures(outcome, self.within))
 
     def saturated(self, alerts: int) -> Iterator[PolicyResult]:
-        """Every policy on ``alerts`` light curves that are all there at once."""
+        """Simulate every policy on ``alerts`` light curves that arrive at once."""
         yield from self.trace("saturation", visits(alerts, 1, self.longest, self._rng()))
 
     def poisson(self, rates: Sequence[float], alerts: int) -> Iterator[PolicyResult]:
-        """Every policy on ``alerts`` light curves at each rate, the same ones each time."""
+        """Simulate every policy on the same ``alerts`` light curves at each rate."""
         for rate in rates:
             yield from self.trace(f"poisson {rate:.0f}/s", poisson(rate, alerts, self.longest, self._rng()))
 
     def visits(self, alerts: int) -> Iterator[PolicyResult]:
-        """Every policy on consecutive visits."""
+        """Simulate every policy on consecutive visits."""
         yield from self.trace(
             f"{alerts:,} every {VISIT_SECONDS:.0f} s", visits(alerts, VISITS, self.longest, self._rng())
         )
@@ -155,7 +155,7 @@ class Sweep:
 
 
 def picture(loads: Sequence[PolicyResult], bursts: Sequence[Sequence[PolicyResult]]) -> Figure:
-    """Draw latency against throughput under rising load, and how fast each burst drains."""
+    """Draw latency against throughput under rising load, and the results of each burst over time."""
     panels = ([loads] if loads else []) + list(bursts)
     figure = Figure((5.6 * len(panels), 4.0), layout="constrained")
     for number, (panel, results) in enumerate(
@@ -189,7 +189,7 @@ def _draw_latency(panel: Axes, results: Sequence[PolicyResult]) -> None:
 def _draw_drain(panel: Axes, results: Sequence[PolicyResult]) -> None:
     for result in results:
         answered = np.sort(result.outcome.answered[np.isfinite(result.outcome.answered)])
-        # At saturation a window is never waited for: dashes leave the line that it covers in sight.
+        # Dashed, because at saturation it coincides with the line of fifo_count_64.
         line = "--" if result.policy == "window_5ms" else "-"
         panel.plot(answered, np.arange(1, len(answered) + 1), line, label=result.policy)
     panel.set(title=results[0].traffic, xlabel="seconds", ylabel="light curves answered")
