@@ -1,21 +1,21 @@
-"""From light curves to outcomes, the same for every transport: featurise, look up, queue, await.
+"""Inference for all transports: featurise light curves, look them up in the cache, queue them, await the outcomes.
 
     plane = DataPlane(engine, TaskAdapter(manifest))
     outcomes = await plane.infer(curves)
 
-Each item gets exactly one outcome, in order. An item that cannot be classified (an invalid light curve, a packet
-without a point) passes through with its reason, so a transport hands over everything it received and counts nothing
-itself. A request is admitted or rejected as a whole.
+Each item gets exactly one outcome, in order. Items that cannot be classified (an invalid light curve, a packet without
+points) keep their reason, so transports pass on everything that they receive and leave the counting to this module. A
+request is admitted or rejected as a whole.
 
-A light curve has one type at each step:
+Types of a light curve from request to result:
 
     LightCurve        observations, validated             models.lightcurve
     ModelInput        features of one network             service.engine.adapter
     QueueEntry        an input with its future            service.engine.batch
     Prediction        outputs of the network              service.engine.batch
-    Outcome           prediction, or reason for none      here
+    Outcome           prediction, or why there is none    this module
     PosteriorResult   calibrated under a prior            models.posterior
-    dict              result as clients read it           service.answers.serializer
+    dict              result as sent to clients           service.answers.serializer
 """
 
 import asyncio
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 Status = Literal["classified", "abstained", "rejected", "failed"]
 
 INLINE_CURVES, INLINE_POINTS = 8, 5_000
-"""Most that is featurised on the event loop, about half a millisecond of work; anything larger goes to a thread."""
+"""Maximum that is featurised on the event loop, about half a millisecond of work; larger requests use a thread."""
 
 FAILURE_REASONS: dict[type[EngineError], str] = {
     DeadlineExceeded: "deadline_exceeded",
@@ -63,9 +63,9 @@ FAILURE_REASONS: dict[type[EngineError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An item that no network sees: ``abstained`` (valid, but not to be classified) or ``rejected`` (unreadable).
+    """An item that is not classified: ``abstained`` (valid, but not classifiable) or ``rejected`` (unreadable).
 
-    ``curve`` is the light curve of one that was read and lies outside the domain of the model.
+    ``curve`` is its light curve if it lies outside the domain of the model.
     """
 
     status: Literal["abstained", "rejected"]
@@ -86,11 +86,10 @@ class InferOptions:
 
     Attributes
     ----------
-    deadline : ``time.monotonic()`` seconds after which a result is worthless; None for no deadline.
-    surveys : label of the items in ``nightjar_outcomes_total``: one for all, or one for each. Only alert packets have
-        the name of their survey.
-    client : name among which the queue of the engine is fair.
-    is_history : True for the steps of one light curve, which are not compared with the training data.
+    deadline : ``time.monotonic()`` seconds after which a result is not needed; None for no deadline.
+    surveys : label ``survey`` in ``nightjar_outcomes_total``, for all items or for each; ``none`` except for alerts.
+    client : name of the client; the queue of the engine is fair between clients.
+    is_history : True for steps of one light curve, which are left out of the input statistics.
     """
 
     deadline: float | None = None
@@ -105,19 +104,19 @@ class Outcome:
 
     Attributes
     ----------
-    reason, detail : machine-readable code, and text for people; empty if ``classified``.
-    pointer : JSON pointer to the wrong value inside a rejected light curve.
-    prediction : present exactly if ``classified``.
-    truncated : True if points were left out to respect the network's limits.
-    points_per_band : points that the network saw, in the order of its bands.
+    reason, detail : machine-readable code, and its description; empty if ``classified``.
+    pointer : JSON pointer to the invalid value of a rejected light curve.
+    prediction : None unless ``classified``.
+    truncated : True if points were left out to fit the limits of the network.
+    points_per_band : points used, in the order of the network's bands.
     missing_metadata : metadata columns of the network without a value.
-    detections : points that the survey calls detected.
+    detections : points that are marked as detected.
     other_filters : points left out because of their filter, by filter (:class:`models.lightcurve.Tokens`).
-    duplicates : rows left out because another row of their time and band is more precise.
-    dropped_points : rows of a packet without a usable value, by reason.
+    duplicates : points left out because a more precise one has the same time and band.
+    dropped_points : points of a packet without a usable value, by reason.
     metadata : metadata of the light curve.
-    featurise_seconds : time of featurising.
-    subtype : result of the model of supernova types, for a light curve that may be a supernova; else None.
+    featurise_seconds : duration of featurising.
+    subtype : outcome of the supernova type model; None unless the light curve may be a supernova.
     """
 
     status: Status
@@ -139,7 +138,7 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class _Prepared:
-    """A light curve that goes to the network; ``seconds`` is the time of featurising."""
+    """A featurised light curve; ``seconds`` is the duration of featurising."""
 
     input: ModelInput
     curve: LightCurve
@@ -147,13 +146,13 @@ class _Prepared:
 
 
 class DataPlane:
-    """Classifies light curves with one engine. Every method is called on the engine's event loop.
+    """Classifies light curves with one engine. Call every method on the event loop of the engine.
 
     Parameters
     ----------
-    adapter : the engine's.
+    adapter : adapter of the engine.
     recorder : receives metrics and traces; the default discards them.
-    cache : results of the model; None runs the network for every light curve.
+    cache : cached results of the model; None disables caching.
     """
 
     def __init__(
@@ -165,18 +164,18 @@ class DataPlane:
     ) -> None:
         self._engine, self._adapter, self._cache = engine, adapter, cache
         self.recorder = recorder or ModelRecorder()
-        # One thread: a second one would only compete for the interpreter. It ends with the data plane.
+        # One thread, since a second one would only compete for the GIL.
         self._featuriser = ThreadPoolExecutor(1, "featurise")
 
     async def infer(self, items: Sequence[Item], options: InferOptions | None = None) -> list[Outcome]:
-        """Return one outcome per item, in order. If the caller is cancelled, its queued light curves are withdrawn.
+        """Return one outcome per item, in order. Cancelling the caller withdraws its queued light curves.
 
         Raises
         ------
         Overloaded, EngineClosed, EngineDead
-            For the request as a whole.
+            If the whole request was rejected.
         DeadlineExceeded, OutOfMemory
-            If that kept every light curve from a result; if some have one, the others are ``failed``.
+            If this happened to all light curves; if only to some, their status is ``failed``.
         """
         options = options or InferOptions()
         curves = [item for item in items if isinstance(item, LightCurve)]
@@ -193,8 +192,8 @@ class DataPlane:
         return outcomes
 
     async def infer_curves(self, curves: Sequence[LightCurve], options: InferOptions) -> list[Outcome]:
-        """Return one outcome per light curve, in order, as :meth:`infer` does, without counting them in the metrics."""
-        # An early check, before time is spent on features. enqueue() decides: other requests may be ahead by then.
+        """Return one outcome per light curve, in order, as :meth:`infer`, but do not count them in the metrics."""
+        # A check before features are computed. enqueue() decides, since other requests may be ahead by then.
         if self._engine.depth or not self._engine.accepting:
             self._engine.check_capacity(map(self._adapter.max_length, curves), options.client)
         prepared = await self._prepare(curves)
@@ -230,16 +229,16 @@ class DataPlane:
         return prepared
 
     async def _predict(self, prepared: Sequence[_Prepared], options: InferOptions) -> list[RunResult]:
-        """Look results up in the cache; run the network for the rest."""
+        """Look up results in the cache; run the network for the rest."""
         inputs = [item.input for item in prepared]
         if self._cache is None:
             return await self._run(inputs, options)
-        keys = [self._cache.key(each) for each in inputs]
+        keys = [self._cache.key(model_input) for model_input in inputs]
         rows = self._cache.find(keys)
         missing = [index for index, row in enumerate(rows) if row is None]
         fresh = await self._run([inputs[index] for index in missing], options) if missing else []
         found = zip(missing, fresh, strict=True)
-        self._cache.keep([(keys[index], each.outputs) for index, each in found if isinstance(each, Prediction)])
+        self._cache.keep([(keys[index], result.outputs) for index, result in found if isinstance(result, Prediction)])
         rest = iter(fresh)
         return [next(rest) if row is None else Prediction(row, 0, 0.0, 0.0, 0.0) for row in rows]
 
@@ -254,7 +253,7 @@ class DataPlane:
                         with suppress(EngineError):
                             await entry.future
         finally:
-            # The queue drops what is cancelled here: a caller that goes away, or is too late, leaves no work behind.
+            # Withdraw the rest after a disconnect or the deadline: the queue drops cancelled entries.
             withdrawn = sum(entry.future.cancel() or entry.future.cancelled() for entry in entries)
             if withdrawn:
                 self.recorder.record_withdrawn(withdrawn)
@@ -266,7 +265,7 @@ class DataPlane:
 
 
 def _result(entry: QueueEntry) -> RunResult:
-    """Return the result of an entry; one that was cancelled ran out of time."""
+    """Return the result of an entry; cancellation means that the deadline passed."""
     if entry.future.cancelled():
         return DeadlineExceeded()
     error = entry.future.exception()
@@ -276,7 +275,7 @@ def _result(entry: QueueEntry) -> RunResult:
 
 
 def _to_outcomes(prepared: Sequence[_Prepared], results: Sequence[RunResult]) -> list[Outcome]:
-    """Return one outcome per result; raise an error that concerns the request as a whole."""
+    """Return one outcome per result. Raises an error that concerns the whole request."""
     for result in results:
         if isinstance(result, EngineClosed | EngineDead):
             raise result
@@ -291,7 +290,7 @@ def _to_outcomes(prepared: Sequence[_Prepared], results: Sequence[RunResult]) ->
 def outcome_of(
     model_input: ModelInput, curve: LightCurve, result: RunResult, featurise_seconds: float = 0.0
 ) -> Outcome:
-    """Return the outcome of a light curve that the network was run for."""
+    """Return the outcome of a light curve from the result of its run."""
     tokens, prediction = model_input.tokens, result if isinstance(result, Prediction) else None
     return Outcome(
         status="failed" if prediction is None else "classified",
@@ -311,14 +310,14 @@ def outcome_of(
 
 
 def skipped_outcome(item: LightCurveError | Skipped) -> Outcome:
-    """Return the outcome of an item that no network sees."""
+    """Return the outcome of an item that is not classified."""
     if isinstance(item, Skipped):
         return Outcome(item.status, reason=item.reason, detail=item.detail)
     return Outcome("rejected", reason=item.reason, detail=str(item), pointer=item.pointer)
 
 
 def _log_failures(results: Sequence[RunResult]) -> None:
-    """Write one log line per request, with the first cause: the client only learns that the network failed."""
+    """Log the number of failures of a request and their first cause, which the client does not get."""
     failed = [result for result in results if isinstance(result, InferenceFailed)]
     if failed:
         log.error("inference failed", extra={"light_curves": len(failed)}, exc_info=failed[0].__cause__)

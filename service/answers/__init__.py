@@ -1,1 +1,1 @@
-"""Answers as clients see them, over HTTP and in a stream: replies, their writers, their fields."""
+"""Results as clients receive them, over HTTP and in streams: declarations, serializers and model descriptions."""

@@ -1,7 +1,7 @@
-"""Declaration of results: HTTP responses and records of a stream. :mod:`service.answers.serializer` builds them.
+"""Pydantic models of results: HTTP responses and records of a stream. :mod:`service.answers.serializer` builds them.
 
-Every response names its model, and every item has a status of its own. The OpenAPI document and the
-JSON Schemas in ``service/answers/schemas`` are made from these models.
+Every response names its model, and every item has its own status. The OpenAPI document and the JSON Schemas in
+``service/answers/schemas`` are generated from these models.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_FIELD_ERRORS = 20
-_SHOWN_NAME = 60
+_MAX_NAME_LENGTH = 60
 
 
 class FieldError(BaseModel):
@@ -23,7 +23,7 @@ class FieldError(BaseModel):
     detail: str = Field(description="description of the error")
 
 
-# pydantic's error types: our reason, and our text where pydantic's is not plain.
+# Reason code by error type of pydantic, and a text to use instead of pydantic's; empty to keep pydantic's.
 _REASONS: dict[str, tuple[str, str]] = {
     "missing": ("missing", "this field is required"),
     "extra_forbidden": ("unknown_field", "unknown field"),
@@ -46,23 +46,23 @@ _REASONS: dict[str, tuple[str, str]] = {
 
 
 def field_errors(errors: Iterable[Mapping[str, Any]]) -> list[FieldError]:
-    """Convert pydantic's errors."""
+    """Convert errors of pydantic (``ValidationError.errors()``)."""
     return [field_error(pointer(error["loc"]), error["type"], error["msg"]) for error in errors]
 
 
 def pointer(steps: Iterable[object]) -> str:
-    """Return a JSON pointer (RFC 6901), with long names cut."""
-    return "".join("/" + str(step)[:_SHOWN_NAME].replace("~", "~0").replace("/", "~1") for step in steps)
+    """Return a JSON pointer (RFC 6901) with long names truncated."""
+    return "".join("/" + str(step)[:_MAX_NAME_LENGTH].replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 def field_error(pointer: str, kind: str, message: str = "") -> FieldError:
-    """Convert an error of one of pydantic's types."""
+    """Return the field error for an error type of pydantic."""
     reason, detail = _REASONS.get(kind, (kind, ""))
     return FieldError(pointer=pointer, reason=reason, detail=detail or message)
 
 
 class Reply(BaseModel):
-    """Base of every JSON response, which has only the declared fields."""
+    """Base of JSON responses; undeclared fields are not allowed."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,8 +1,8 @@
-"""The serializer of results: JSON documents for HTTP replies, NDJSON lines and records of a stream.
+"""Serializer of results: JSON documents for HTTP responses, NDJSON lines and records of a stream.
 
-:mod:`service.answers.replies` declares the documents, and the published schemas in ``service/answers/schemas`` are made
-from that declaration. Documents are written without going through the declared models, which would cost several times
-as much; tests validate what is written.
+:mod:`service.answers.replies` declares the documents, and the published schemas in ``service/answers/schemas`` are
+generated from it. Documents are built without these pydantic models, which would be several times slower; tests
+validate them against the models.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.registry.names import Role
 
-if TYPE_CHECKING:  # the model registry needs the settings, which an in-process program does without
+if TYPE_CHECKING:  # the registry imports the settings, which in-process use does not need
     from nightjar_alerts.service.registry.serving import ModelHandle
 
 _STEP_MEMBERS = (
@@ -60,13 +60,13 @@ class ResultSerializer:
 
     Parameters
     ----------
-    prior : class shares, a name or weights by class; those of the calibration by default.
-    subtypes : bundle of the model of supernova types, if there is one.
+    prior : class shares, as a name or weights by class; by default those of the calibration.
+    subtypes : bundle of the supernova type model; None without one.
 
     Raises
     ------
     PriorError
-        When the model cannot use the prior.
+        If the model does not support the prior.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class ResultSerializer:
         return result
 
     def _experts(self, prediction: Prediction) -> dict[str, Any]:
-        """Return the fields of :class:`service.answers.replies.Experts`; only bands with observations have counts."""
+        """Return the fields of :class:`service.answers.replies.Experts`; bands without observations are left out."""
         counts_SGX, entropy_S = (prediction.outputs[name] for name in ROUTING_OUTPUTS)
         return {
             "layers": [
@@ -181,16 +181,16 @@ class ResultSerializer:
         }
 
     def probabilities(self, outcome: Outcome) -> Float64 | None:
-        """Return the probability of every class, shape (classes,); None for an outcome without a prediction."""
+        """Return the probability of every class, shape (classes,), or None without a prediction."""
         return None if outcome.prediction is None else self._posteriors([outcome])[0].probabilities
 
     def apply_prior(self, outcome: Outcome) -> Outcome:
-        """Replace the network's probabilities by those under the prior, float32."""
+        """Return the outcome with its probabilities under the prior, float32."""
         if outcome.prediction is None:
             return outcome
         posterior = self._posteriors([outcome])[0]
         if self._prior is self._posterior.default and not posterior.evidence:
-            return outcome  # bit for bit the network's output
+            return outcome  # bitwise equal to the output of the network
         outputs = {**outcome.prediction.outputs, "probabilities": posterior.probabilities.astype(np.float32)}
         return replace(outcome, prediction=replace(outcome.prediction, outputs=outputs))
 
@@ -212,7 +212,7 @@ class ResultSerializer:
         return self._posterior.apply_prior_to_each(rows, curves, self._prior, coverage)
 
     def _confidence(self, prediction: Prediction, posterior: PosteriorResult) -> dict[str, Any]:
-        """Return novelty, prediction set and evidence, each if the model and the object have it."""
+        """Return novelty, prediction set and evidence, as far as the model and the object have them."""
         members: dict[str, Any] = {}
         if "novelty" in prediction.outputs:
             members["novelty"] = float(prediction.outputs["novelty"])
@@ -230,10 +230,11 @@ class ResultSerializer:
 
         Parameters
         ----------
-        outcomes : of each of the history's light curves.
+        outcomes : outcome of each light curve of the history.
         """
-        nameless: list[dict[str, object]] = [{}] * len(outcomes)
-        return evolution_document(history, self.results(outcomes, nameless, [None] * len(outcomes), coverage=coverage))
+        identities: list[dict[str, object]] = [{}] * len(outcomes)
+        results = self.results(outcomes, identities, [None] * len(outcomes), coverage=coverage)
+        return evolution_document(history, results)
 
     def summary(self, history: History, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         """Return the document of :class:`service.answers.replies.EvolutionSummary`; parameters as :meth:`evolution`."""
@@ -246,13 +247,13 @@ class ResultSerializer:
     def stream_result(
         self, outcome: Outcome, packet: Packet, key: str, topic: str, embedding: bool = True
     ) -> dict[str, Any]:
-        """Return the document of an alert from a stream: its result, with the record's key, topic, time and model."""
+        """Return the document of an alert from a stream: its result with key, topic, time and model."""
         result = self.result(outcome, packet_identity(packet), embedding=embedding)
         return {"key": key, "topic": topic, "mjd": packet.mjd, "model": self.provenance, **result}
 
 
 def curve_identity(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
-    """Return the members of a result that repeat what its light curve says."""
+    """Return the members of a result that come from its light curve: object id, filters and warnings."""
     members: dict[str, object] = {"object_id": curve.object_id}
     if isinstance(curve, LightCurve) and curve.described_filters:
         members["filters"] = dict(curve.described_filters)
@@ -274,7 +275,7 @@ def packet_identity(packet: Packet) -> dict[str, str]:
 def evolution_document(history: History, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the document of :class:`service.answers.replies.Evolution` from the result of each step."""
     classified = [index for index, result in enumerate(results) if result["status"] == "classified"]
-    steady = stability(
+    changes = stability(
         [float(history.mjd[index]) for index in classified],
         [list(results[index]["probabilities"].values()) for index in classified],
     )
@@ -282,9 +283,9 @@ def evolution_document(history: History, results: Sequence[Mapping[str, Any]]) -
         "object_id": history.curves[-1].object_id,
         "detections": history.detections[-1],
         "sampled": history.sampled,
-        "class_changes": steady.class_changes,
-        "last_change_mjd": steady.last_change_mjd,
-        "recent_variation": steady.recent_variation,
+        "class_changes": changes.class_changes,
+        "last_change_mjd": changes.last_change_mjd,
+        "recent_variation": changes.recent_variation,
         "steps": [
             {"mjd": float(mjd), "detections": detections}
             | {name: result[name] for name in _STEP_MEMBERS if name in result}
@@ -294,7 +295,7 @@ def evolution_document(history: History, results: Sequence[Mapping[str, Any]]) -
 
 
 def light_curve_members(curve: LightCurve) -> dict[str, Any]:
-    """Return a light curve in the form that ``/v1/classify`` takes; columns are arrays."""
+    """Return a light curve in the format of ``/v1/classify``; columns are arrays."""
     return {
         "object_id": curve.object_id,
         "survey": curve.survey,
@@ -308,7 +309,7 @@ def light_curve_members(curve: LightCurve) -> dict[str, Any]:
 
 
 def encode_json(document: object) -> bytes:
-    """Return a document, which may hold numpy arrays, as JSON."""
+    """Encode a document, which may contain numpy arrays, as JSON."""
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -321,9 +322,9 @@ def serialize_all(
     coverage: float | None = None,
     experts: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return the document of each result, by the serializer of its model.
+    """Return the document of each result, made by the serializer of its model.
 
-    A reply names the model of its first result; results of other models have a member ``model``.
+    The response names the model of its first result; results of other models have a member ``model``.
     """
     distinct = dict.fromkeys(serializers)
     if len(distinct) == 1:
@@ -345,31 +346,31 @@ def serialize_all(
     return [documents[index] for index in range(len(outcomes))]
 
 
-# One serializer for each bundle, role, name of a prior and model of types; dropped with the bundle.
+# Cached serializers by bundle, role, name of the prior and supernova type model; freed with the bundle.
 _SERIALIZERS: WeakKeyDictionary[Bundle, dict[tuple[Role, str | None, str], ResultSerializer]] = WeakKeyDictionary()
 
 
 def serializer_of(
     bundle: Bundle, prior: RequestedPrior = None, subtypes: Bundle | None = None, role: Role = ""
 ) -> ResultSerializer:
-    """Return the serializer of a model's results under a prior. Raises PriorError as :class:`ResultSerializer`."""
+    """Return a cached serializer of a model and a prior. Raises PriorError as :class:`ResultSerializer`."""
     if prior is not None and not isinstance(prior, str):
         return ResultSerializer(bundle, role, prior, subtypes)
     serializers = _SERIALIZERS.setdefault(bundle, {})
     key = (role, prior, "" if subtypes is None else subtypes.sha256)
-    if key not in serializers:  # few: a name that the model does not have raises
+    if key not in serializers:  # few, as an unknown name raises PriorError
         serializers[key] = ResultSerializer(bundle, role, prior, subtypes)
     return serializers[key]
 
 
 def result_serializer(handle: "ModelHandle", prior: RequestedPrior = None) -> ResultSerializer:
-    """Return the serializer of the results of a handle under a prior. Raises PriorError."""
+    """Return the serializer of the model of a handle under a prior. Raises PriorError."""
     subtypes = None if handle.subtypes is None else handle.subtypes.bundle
     return serializer_of(handle.bundle, prior, subtypes, handle.role)
 
 
 def default_serializer(handle: "ModelHandle", prior: str = "") -> ResultSerializer:
-    """Return the serializer under the prior of the settings, or under the model's own if it has none of that name."""
+    """Return the serializer under the prior of the settings, or under the default prior if the model lacks it."""
     try:
         return result_serializer(handle, prior or None)
     except PriorError:
@@ -406,7 +407,5 @@ def _prior_members(prior: Prior) -> dict[str, str]:
 
 def _members_of_groups(taxonomy: Taxonomy) -> dict[str, list[int]]:
     """Return the indices of the classes in each group, whose probability is their sum (``Taxonomy.rollup``)."""
-    in_each_class = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
-    return {
-        group: [index for index, of_class in enumerate(in_each_class) if of_class[group]] for group in in_each_class[0]
-    }
+    rollups = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
+    return {group: [index for index, rollup in enumerate(rollups) if rollup[group]] for group in rollups[0]}

@@ -1,1 +1,1 @@
-"""Light curves in, predictions out: the queue, the scheduler, the worker threads and what a run costs."""
+"""Inference engine: request queue, batching policy, worker threads and cost model."""

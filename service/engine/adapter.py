@@ -1,6 +1,6 @@
-"""Conversion between light curves and the network: features, padded inputs, rows of the outputs.
+"""Conversion between light curves and arrays of the network: features, padded inputs, rows of the outputs.
 
-A :class:`TaskAdapter` knows nothing of queues, threads or HTTP; the engine knows nothing of fluxes or probabilities.
+:class:`TaskAdapter` does not depend on queues, threads or HTTP; the engine does not depend on fluxes or probabilities.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, f
 Arrays = dict[str, NDArray[Any]]
 
 Graph = Callable[[Arrays], Arrays]
-"""Graph inputs to graph outputs, both by name; called from several threads at once."""
+"""Maps graph inputs to graph outputs, both by name; called concurrently from several threads."""
 
 Row = dict[str, NDArray[Any]]
 """Outputs of the network for one light curve, by name, without the batch axis."""
@@ -25,7 +25,7 @@ Row = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelInput:
-    """One light curve as the network sees it; its length, in points, predicts the cost of a run."""
+    """Input of the network for one light curve; its length is the number of points."""
 
     tokens: Tokens
 
@@ -35,7 +35,7 @@ class ModelInput:
 
 
 class TaskAdapter:
-    """Inputs and outputs of a classifier; several threads may use it at once."""
+    """Converts the inputs and outputs of a classifier. Safe to use from several threads."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -47,17 +47,17 @@ class TaskAdapter:
         return min(len(curve), self.max_points)
 
     def prepare(self, curve: LightCurve) -> ModelInput:
-        """Featurise a light curve. Raises LightCurveError if no point is in a band of the network."""
+        """Featurise a light curve. Raises LightCurveError if it has no point in a band of the network."""
         manifest = self.manifest
         tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map)
         return ModelInput(tokens)
 
     def assemble(self, inputs: Sequence[ModelInput]) -> Arrays:
-        """Pad a batch; returns the arrays of :meth:`models.lightcurve.RaggedBatch.padded`."""
-        return RaggedBatch.collate([each.tokens for each in inputs]).padded()
+        """Pad a batch; return the arrays of :meth:`models.lightcurve.RaggedBatch.padded`."""
+        return RaggedBatch.collate([model_input.tokens for model_input in inputs]).padded()
 
     def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
-        """Return the shape of one row of every output that the graph must have."""
+        """Return the shape of one row of each output that the graph must have."""
         shapes: dict[str, tuple[int | str, ...]] = {
             "probabilities": (len(self.manifest.classes.names),),
             "embedding": (self.manifest.embedding_dim,),
@@ -84,8 +84,8 @@ class TaskAdapter:
         for name in names:
             if len(outputs[name]) != size:
                 raise ValueError(f"the graph returned {len(outputs[name])} rows of {name} for {size} light curves")
-        # One number instead of a mask of all values: a sum of squares is finite only if every term is. Where finite
-        # values overflow it, the exact check below decides.
+        # A sum of squares is finite only if every term is, and is faster than a mask of all values. If finite values
+        # overflow it, the exact check below decides.
         if all(isfinite(np.vdot(outputs[name], outputs[name])) for name in names):
             finite = [True] * size
         else:

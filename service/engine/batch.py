@@ -1,12 +1,12 @@
 """Batches: one run of the network for several light curves, bisected when it fails.
 
-A worker thread assembles, runs and splits a batch. If that raises, the batch is bisected until the light curve that
-causes it fails alone, so one bad light curve never costs its batch mates their results. A row that is not finite fails
-alone.
+A worker thread assembles, runs and splits a batch. If one of these steps raises, the batch is bisected until the light
+curve that causes the error runs alone, so that the others still get their results. A light curve whose outputs are not
+finite fails without affecting the rest of the batch.
 
-When a light curve fails alone, a made-up one that is known to work runs as well. If that succeeds, only the real one is
-to blame, so no client can end the service by an input that raises. If it fails, the execution provider is lost or there
-is no memory left: :class:`service.engine.errors.FatalEngineError` ends the engine.
+When a light curve fails alone, a dummy light curve runs next. If that succeeds, the failure is attributed to the light
+curve, so no client can stop the service with an input that raises. If the dummy fails too, the execution provider has
+failed or memory is exhausted, and :class:`service.engine.errors.FatalEngineError` stops the engine.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ EXPERT_LOADS = ("input_expert_load", "expert_load")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """Outputs of the network for one light curve, and how long they took.
+    """Outputs of the network for one light curve, with timings.
 
     Attributes
     ----------
     outputs : the row of :meth:`service.engine.adapter.TaskAdapter.split`.
     batch_size : light curves in the run; 0 for a cached result.
-    queue_seconds, assemble_seconds, run_seconds : wait for a worker; padding of the batch; inference of the batch.
-    run_started : ``time.monotonic()`` at the start of the run.
+    queue_seconds, assemble_seconds, run_seconds : time in the queue, of padding the batch, and of running it.
+    run_started : start of the run, ``time.monotonic()`` seconds.
     run_span : tracing span of the batch, None where it is not traced.
     """
 
@@ -57,14 +57,14 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueEntry(QueueItem):
-    """A queued light curve. Cancel its future to withdraw it: the queue drops a finished future.
+    """A queued light curve. Cancel its future to withdraw it: the queue drops entries whose future is done.
 
     Attributes
     ----------
     input : the light curve as the network sees it.
-    future : of its prediction; belongs to the event loop.
+    future : receives the prediction; used on the event loop only.
     seconds : predicted duration of a run of this light curve alone.
-    client : name among which the queue is fair.
+    client : name of the client; the queue is fair between clients.
     span : tracing span of the request, None where it is not traced.
     """
 
@@ -77,17 +77,17 @@ class QueueEntry(QueueItem):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunReport:
-    """Facts of one successful run, for metrics, traces and the live cost model.
+    """Record of one successful run, for metrics, traces and the live cost model.
 
     Attributes
     ----------
     entries, results : the light curves, and the prediction or error of each.
-    tokens : real points in all.
+    tokens : total number of points, without padding.
     length : points that each light curve was padded to.
     started : ``time.monotonic()`` when assembling began.
     assemble_seconds, run_seconds, split_seconds : wall time of padding, of the run, and of copying the rows.
-    work_seconds : duration of the run by the clock of the warm-up, which excludes other processes where it counts
-        processor time.
+    work_seconds : duration of the run on the clock of the warm-up: processor time on a CPU, which excludes other
+        processes, else wall time.
     expert_load : assignments of real tokens to experts by output name, integers of shape (experts,) or (layers,
         experts).
     """
@@ -112,20 +112,20 @@ class RunReport:
 RunResult = Prediction | EngineError
 
 TraceBatch = Callable[[Sequence[QueueEntry], float, float, float], object]
-"""Called after a run that holds light curves of traced requests, in its worker thread: (entries, start of assembling,
-start of the run, end of the run; ``time.monotonic()`` seconds) to the span of the batch."""
+"""Called in the worker thread after a run that includes traced requests, with the entries and with the start of
+assembling, start of the run and end of the run (``time.monotonic()`` seconds); returns the span of the batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchRunner:
-    """Runs batches; several threads use it at once.
+    """Runs batches. Safe to use from several threads.
 
     Attributes
     ----------
     watchdog : watches every run.
-    clock : seconds, by which the work of a run is measured, see :class:`RunReport`.
-    trace : called for batches that hold light curves of traced requests.
-    on_recovery : called when a batch, or a light curve alone, needed more memory than there is and the engine goes on.
+    clock : measures ``RunReport.work_seconds``.
+    trace : see :data:`TraceBatch`.
+    on_recovery : called when a run failed for lack of memory and the engine continues.
     """
 
     graph: Graph
@@ -136,12 +136,12 @@ class BatchRunner:
     on_recovery: Callable[[], None] = lambda: None
 
     def run_batch(self, batch: Sequence[QueueEntry]) -> tuple[list[RunResult], list[RunReport]]:
-        """Return results in the order of ``batch``, and a report of every run that succeeded.
+        """Return the results in the order of ``batch``, and the reports of the successful runs.
 
         Raises
         ------
         FatalEngineError
-            If no run can succeed any more.
+            If a dummy light curve fails as well.
         """
         try:
             report = self._run_once(batch)
@@ -192,7 +192,7 @@ class BatchRunner:
             return self.graph(arrays)
 
     def _check_graph(self, error: Exception) -> None:
-        """Run a made-up light curve after a real one failed; raise FatalEngineError if it fails as well."""
+        """Run a dummy light curve after a real one failed; raise FatalEngineError if it fails as well."""
         try:
             self._run_graph(self.adapter.assemble(dummy_batch(self.adapter, BatchShape(1, 4, 0))))
         except Exception as again:

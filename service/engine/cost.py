@@ -2,15 +2,15 @@
 
     seconds(B, L, N) = c0 + c1 * B * L + c2 * B * L**2 + c3 * B + c4 * N
 
-for B curves of N points in total, padded to L: a fixed cost per run, layers that see padding, attention, the cost of a
-curve whatever its length (its metadata tokens), and layers that see real points only. The terms are fitted to this
-machine and this graph, so a graph that packs its tokens and a graph that pads them each get suitable batches.
+for B curves of N points in total, padded to L: a fixed cost per run, layers that process padding, attention, the cost
+per curve whatever its length (its metadata tokens), and layers that process real points only. The terms are fitted to
+this machine and this graph, so a graph that packs its tokens and a graph that pads them each get suitable batches.
 
-**While serving** (:class:`LiveCost`) the warm-up fit follows the measured runs. Two things change. The machine as a
-whole gets slower and faster (other processes, a clock that changes): a scale factor follows the wall time, run by run.
-The five terms also change in proportion to each other (workers that share a cache, lengths that the warm-up did not
-have): every few hundred runs they are fitted again, to the latest runs of each shape seen and to the warm-up's runs for
-the other shapes. All shapes count alike, however common: frequent shapes must not displace what is known of rare ones.
+**While serving** (:class:`LiveCost`) the model is updated in two ways. The speed of the whole machine changes with
+other processes and with the CPU frequency: a scale factor follows the wall time, run by run. The five terms also change
+relative to each other (workers that share a cache, lengths that the warm-up did not have): every few hundred runs they
+are refitted to the latest runs of each shape seen, and to the warm-up runs of the other shapes. All shapes have equal
+weight, so that frequent shapes do not displace rare ones.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 
 class RunSample(NamedTuple):
-    """A measured run: number of curves, padded length, number of real points, seconds."""
+    """A measured run: number of curves, padded length, number of points without padding, seconds."""
 
     batch: int
     length: int
@@ -48,12 +48,12 @@ class CostModel:
     c4: float = 0.0
 
     def seconds(self, batch: int, length: int, tokens: int | None = None) -> float:
-        """Return the seconds of a run of ``batch`` curves padded to ``length``; without ``tokens`` none is padding."""
+        """Return the seconds of a run of ``batch`` curves padded to ``length``; unpadded without ``tokens``."""
         real = batch * length if tokens is None else tokens
         return self.c0 + batch * (self.c3 + length * (self.c1 + length * self.c2)) + self.c4 * real
 
     def scaled(self, factor: float) -> "CostModel":
-        """Return the same model on a machine ``factor`` times slower."""
+        """Return the model of a machine that is ``factor`` times slower."""
         return CostModel(*(factor * term for term in (self.c0, self.c1, self.c2, self.c3, self.c4)))
 
     @classmethod
@@ -84,14 +84,14 @@ def _non_negative_least_squares(terms: NDArray[np.float64]) -> list[float]:
         for subset in map(list, combinations(range(columns), size)):
             solution = np.linalg.lstsq(unit[:, subset], np.ones(len(unit)), rcond=None)[0]
             error = float(np.sum((unit[:, subset] @ solution - 1) ** 2))
-            # A term that improves the fit no more than rounding does is left out.
+            # The tolerance leaves out a term that improves the fit by no more than rounding errors.
             if (solution >= 0).all() and error < best_error - 1e-12:
                 best, best_error = np.zeros(columns), error
                 best[subset] = solution
     return [float(value) for value in best / np.linalg.norm(terms, axis=0)]
 
 
-LIVE_WEIGHT = 0.02  # weight of one run in the live scale: a memory of about fifty runs
+LIVE_WEIGHT = 0.02  # weight of one run in the moving average of the scale: about fifty runs count
 PLAUSIBLE_RATIO = 10.0  # beyond this ratio of measured to predicted, a run was interrupted rather than slow
 REFIT_RUNS = 256
 RUNS_PER_SHAPE = 9  # runs remembered per shape; their median counts
@@ -119,12 +119,12 @@ class LiveCost:
         self._lock = Lock()
 
     def update(self, run: RunSample, wall_seconds: float) -> bool:
-        """Learn from a run; return True when it is time to :meth:`refit`.
+        """Update the model with a measured run; return True when it is time to :meth:`refit`.
 
         Parameters
         ----------
-        run : the run, its seconds measured by the clock of the warm-up.
-        wall_seconds : its wall time, which includes the time that other processes took.
+        run : its seconds are measured on the clock of the warm-up.
+        wall_seconds : its wall time, which includes delays by other processes.
         """
         with self._lock:
             ratio = wall_seconds / self.model.seconds(run.batch, run.length, run.tokens)
@@ -139,7 +139,7 @@ class LiveCost:
             return due
 
     def refit(self) -> None:
-        """Fit the terms again; about a millisecond of work, during which other threads may update."""
+        """Refit the terms; takes about a millisecond, during which other threads may call :meth:`update`."""
         samples = self.samples()
         if len(samples) < MIN_SHAPES:
             return
@@ -151,21 +151,21 @@ class LiveCost:
             self._fitted, self.model = fitted, fitted.scaled(self._scale)
 
     def samples(self) -> list[RunSample]:
-        """Return one sample per shape: the median of its latest runs, or the warm-up run scaled by the drift."""
+        """Return one sample per shape: the median of its latest runs, or the warm-up run scaled by the median drift."""
         with self._lock:
-            recent = {shape: self._typical(list(runs)) for shape, runs in self._recent.items()}
-        drift = median(map(self._slowness, recent.values())) if recent else 1.0
+            recent = {shape: self._median_run(list(runs)) for shape, runs in self._recent.items()}
+        drift = median(map(self._ratio_to_warm_up, recent.values())) if recent else 1.0
         unseen = [sample for shape, sample in self._warm_up.items() if shape not in recent]
         return [*recent.values(), *(sample._replace(seconds=drift * sample.seconds) for sample in unseen)]
 
-    def _slowness(self, run: RunSample) -> float:
+    def _ratio_to_warm_up(self, run: RunSample) -> float:
         return run.seconds / self._first.seconds(*run[:3])
 
-    def _typical(self, runs: Sequence[RunSample]) -> RunSample:
-        # Runs of one shape differ in size by up to a factor of two, so their seconds are not comparable. The low median
-        # is one of the runs, not the mean of two.
-        slowness = [self._slowness(run) for run in runs]
-        return runs[slowness.index(median_low(slowness))]
+    def _median_run(self, runs: Sequence[RunSample]) -> RunSample:
+        # By the ratio, since sizes within one shape differ by up to a factor of two. The low median is the ratio of a
+        # run, not the mean of two.
+        ratios = [self._ratio_to_warm_up(run) for run in runs]
+        return runs[ratios.index(median_low(ratios))]
 
 
 def _shape(run: RunSample) -> _Shape:

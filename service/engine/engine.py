@@ -1,17 +1,17 @@
-"""The engine: a queue of light curves, worker threads, one network. Inference never runs on the event loop.
+"""The engine: a queue of light curves, worker threads and one network. Inference never runs on the event loop.
 
 Worker threads call the same session concurrently, one run per core. Each repeats four steps: take a batch, run it,
 deliver the results, record the run. A worker chooses its batch when it becomes idle
-(:func:`service.engine.policy.choose`), so whatever arrived in the meantime can join. The event loop and the workers
-meet in two places only: the queue, under one lock, and one ``call_soon_threadsafe`` per finished batch, which resolves
-the futures of its entries.
+(:func:`service.engine.policy.choose`), so light curves that arrived in the meantime can join. The event loop and the
+workers share only the queue, under one lock. Each finished batch makes one ``call_soon_threadsafe`` call, which
+resolves the futures of its entries.
 
-An entry owns its future and its deadline. A caller that goes away cancels the future: a queued entry is dropped when
-its batch is chosen, a running one is computed and discarded, and its batch mates notice nothing.
+An entry owns its future and its deadline. When its caller disconnects, the future is cancelled: a queued entry is
+dropped when a batch is chosen, and the result of a running entry is discarded. Other entries are not affected.
 
-The engine does not repair itself. When a worker thread ends, a run hangs, or no run succeeds any more, every light
-curve in the engine fails at once, ``alive`` becomes false, and ``on_death`` is called on the event loop: the process
-must be replaced.
+The engine does not restart itself. When a worker thread ends, a run hangs, or every run fails, all light curves in the
+engine fail at once, ``alive`` becomes false, and ``on_death`` is called on the event loop: the process must be
+replaced.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ from nightjar_alerts.service.engine.policy import BatchLimits, Policy, choose, m
 from nightjar_alerts.service.engine.queue import Admission, RequestQueue, ThroughputEstimate
 from nightjar_alerts.service.engine.watchdog import Watchdog
 
-if TYPE_CHECKING:  # onnxruntime takes as long to import as the rest
+if TYPE_CHECKING:  # importing onnxruntime is slow
     from nightjar_alerts.models.runtime import Provider
 
 REPLY_SECONDS = 5e-4
-"""Pause of an idle worker before it records its last runs: the event loop, which sends their replies, needs the
-GIL first."""
+"""Pause of an idle worker before it records its runs, so that the event loop gets the GIL and sends the replies
+first."""
 WATCH_SECONDS = 0.5
 
 RunListener = Callable[[RunReport, float], None]
-"""Called after every run with its report and its predicted seconds, in the worker thread that ran it."""
+"""Called in the worker thread after every run, with its report and its predicted seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class EngineOptions:
 
     Attributes
     ----------
-    workers : number of runs at the same time.
+    workers : number of concurrent runs.
     limits : bounds on one batch.
-    policy : chooses the light curves that run together.
-    max_queued_seconds : predicted wait beyond which :class:`Overloaded` is raised. A request that finds the queue empty
-        is accepted whatever its size.
-    hung_run_seconds : minimum run time before a run counts as hung, see :class:`service.engine.watchdog.Watchdog`.
+    policy : batching policy.
+    max_queued_seconds : predicted wait beyond which :class:`Overloaded` is raised. A request that arrives while the
+        queue is empty is accepted whatever its size.
+    hung_run_seconds : minimum run time before a run counts as hung; see :class:`service.engine.watchdog.Watchdog`.
     """
 
     workers: int = 1
@@ -76,7 +76,7 @@ def engine_options(
     max_queued_seconds: float = 10.0,
     hung_run_seconds: float = 10.0,
 ) -> EngineOptions:
-    """Return the options of an engine, with the defaults of the execution provider where a number is 0."""
+    """Return the options of an engine; 0 selects the default of the execution provider."""
     on_cpu = provider == "cpu"
     width = max_batch_tokens or (CPU_BATCH_TOKENS if on_cpu else CUDA_BATCH_TOKENS)
     return EngineOptions(
@@ -88,19 +88,19 @@ def engine_options(
 
 
 class Engine:
-    """Runs light curves in batches. Every method is called on the event loop that called :meth:`start`.
+    """Runs light curves in batches. Call every method on the event loop that called :meth:`start`.
 
     Parameters
     ----------
-    graph : called from as many threads at once as ``options`` has workers.
+    graph : called concurrently from ``options.workers`` threads.
     adapter : converts between light curves and arrays.
-    cost : predicted seconds of a run on this machine, from the warm-up.
-    samples : the runs that ``cost`` was fitted to.
-    clock : the clock that measured them, in seconds.
+    cost : cost model of this machine, fitted at warm-up.
+    samples : warm-up runs that ``cost`` was fitted to.
+    clock : clock that measured ``samples``, in seconds.
     listener : called after every run.
     trace : see :data:`service.engine.batch.TraceBatch`.
-    on_recovery : called in a worker thread when a run had too little memory and the engine goes on.
-    on_death : called on the event loop with the error that the engine died of.
+    on_recovery : called in a worker thread when a run failed for lack of memory and the engine continues.
+    on_death : called on the event loop with the error that stopped the engine.
     """
 
     def __init__(
@@ -125,15 +125,15 @@ class Engine:
         self._queue = RequestQueue(options.policy)
         self._throughput = ThroughputEstimate(options.workers)
         self._admission = Admission(self._queue, self._throughput, options.max_queued_seconds)
-        self._changed = threading.Condition()  # guards the queue, its throughput and the fields below
+        self._changed = threading.Condition()  # guards the queue, the throughput and the fields below
         self._running: dict[threading.Thread, tuple[float, list[QueueEntry]]] = {}
-        self._unrecorded = 0  # batches that were delivered and not recorded yet
+        self._unrecorded = 0  # batches delivered but not recorded yet
         self._idle = 0
         self._stopping = False
         self._accepting = False
         self._dead = False
         self._watch: asyncio.Task[None] | None = None
-        # Daemons: a run that hangs must not keep the process from ending.
+        # Daemon threads, so that a hung run does not keep the process from exiting.
         self._threads = [
             threading.Thread(target=self._work, name=f"engine-{number}", daemon=True) for number in range(self._workers)
         ]
@@ -144,11 +144,11 @@ class Engine:
         self._accepting = True
         for thread in self._threads:
             thread.start()
-        self._watch = asyncio.create_task(self._keep_watch())
+        self._watch = asyncio.create_task(self._check_runs())
 
     @property
     def alive(self) -> bool:
-        """False once the engine has died."""
+        """False once the engine has failed for good."""
         return not self._dead
 
     @property
@@ -158,7 +158,7 @@ class Engine:
 
     @property
     def depth(self) -> int:
-        """Number of light curves that wait for a worker."""
+        """Number of queued light curves."""
         return len(self._queue)
 
     @property
@@ -169,7 +169,7 @@ class Engine:
 
     @property
     def queued_seconds(self) -> float:
-        """Predicted seconds until everything queued now has been started."""
+        """Predicted seconds until all light curves queued now have been started."""
         return self._queue.seconds / self._throughput.value
 
     @property
@@ -179,7 +179,7 @@ class Engine:
         return max((monotonic() - started for started, _ in list(self._running.values())), default=0.0)
 
     def check_capacity(self, lengths: Iterable[int], client: str = "") -> None:
-        """Raise what :meth:`enqueue` would raise for light curves of these lengths, before work is spent on them."""
+        """Raise as :meth:`enqueue` would for light curves of these lengths, before they are featurised."""
         self._admit(sum(self._cost.model.seconds(1, length) for length in lengths), client)
 
     def _admit(self, seconds: float, client: str) -> None:
@@ -192,63 +192,63 @@ class Engine:
     def enqueue(
         self, inputs: Sequence[ModelInput], deadline: float | None = None, *, client: str = "", span: object = None
     ) -> list[QueueEntry]:
-        """Queue light curves, all of them or none; the results arrive in their futures.
+        """Queue all light curves or none; the results arrive in the futures of the entries.
 
         Parameters
         ----------
-        deadline : ``time.monotonic()`` seconds after which a result is worthless.
-        client : name among which the queue is fair.
+        deadline : ``time.monotonic()`` seconds after which the result is not needed.
+        client : name of the client; the queue is fair between clients.
         span : tracing span of the request.
 
         Raises
         ------
         Overloaded, EngineClosed, EngineDead
-            If nothing was queued. The futures may raise DeadlineExceeded, InferenceFailed, OutOfMemory, EngineClosed,
-            EngineDead.
+            If nothing was queued. The futures may raise DeadlineExceeded, InferenceFailed, OutOfMemory, EngineClosed
+            or EngineDead.
         """
-        lengths = [len(each) for each in inputs]
+        lengths = [len(model_input) for model_input in inputs]
         seconds = [self._cost.model.seconds(1, length) for length in lengths]
         self._admit(sum(seconds), client)
         now = monotonic()
         entries = [
-            QueueEntry(length, now, deadline, each, self._loop.create_future(), alone, client=client, span=span)
-            for each, length, alone in zip(inputs, lengths, seconds, strict=True)
+            QueueEntry(length, now, deadline, model_input, self._loop.create_future(), cost, client=client, span=span)
+            for model_input, length, cost in zip(inputs, lengths, seconds, strict=True)
         ]
         with self._changed:
-            if self._dead:  # died since the check above: no worker would ever look at the queue again
+            if self._dead:  # failed since the check above: no worker would process the queue
                 raise EngineDead
             self._queue.add(entries)
             self._changed.notify(min(len(entries), self._workers))
         return entries
 
     async def submit(self, model_input: ModelInput, deadline: float | None = None) -> Prediction:
-        """Return the prediction for one light curve; raises what :meth:`enqueue` and its future raise."""
+        """Return the prediction of one light curve; raises as :meth:`enqueue` and its futures do."""
         (entry,) = self.enqueue([model_input], deadline)
         return await entry.future
 
     async def drain(self, timeout: float) -> bool:
-        """Stop accepting and finish the queued work; return False if the timeout came first."""
+        """Stop accepting work and finish what is queued; return False on timeout."""
         self._accepting = False
         end = monotonic() + timeout
         while (self.depth or self.running or self._unrecorded) and not self._dead:
             if monotonic() >= end:
                 return False
             await asyncio.sleep(0.005)
-        await asyncio.sleep(0)  # the last results may have been handed to the event loop in this very iteration
+        await asyncio.sleep(0)  # the last results may have been sent to the event loop in this iteration
         return not self._dead
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Stop the workers after their current runs; what is still queued, or hangs, fails with EngineClosed."""
+        """Stop the workers after their current runs; queued and hung light curves fail with EngineClosed."""
         self._accepting = False
         if self._watch is not None:
             self._watch.cancel()
-            self._watch = None  # its traceback would keep the engine, and the network, alive
+            self._watch = None  # its traceback would keep the engine and the network in memory
         with self._changed:
             self._stopping = True
             remaining = self._queue.clear()
             self._changed.notify_all()
         _resolve([(entry, EngineClosed()) for entry in remaining])
-        end = monotonic() + (0.0 if self._dead else timeout)  # a hung thread is not waited for
+        end = monotonic() + (0.0 if self._dead else timeout)  # hung threads are not waited for
         for thread in self._threads:
             if thread.ident is not None:  # None: never started
                 # Not joined here: the event loop has yet to resolve the futures of the last runs.
@@ -257,7 +257,7 @@ class Engine:
             hung = [entry for _, batch in self._running.values() for entry in batch]
         _resolve([(entry, EngineClosed()) for entry in hung])
 
-    async def _keep_watch(self) -> None:
+    async def _check_runs(self) -> None:
         while not self._dead:
             await asyncio.sleep(WATCH_SECONDS)
             if (error := self._watchdog.check(WATCH_SECONDS)) is not None:
@@ -271,19 +271,19 @@ class Engine:
                 results, reports = self._runner.run_batch(batch)
                 self._deliver(batch, results)
                 self._record(reports)
-        except BaseException as error:  # this thread ends, whether by SystemExit or by a bug, and nobody else notices
+        except BaseException as error:  # SystemExit or a bug ends this thread, which nothing else reports
             self._die(error)
 
     def _take(self) -> list[QueueEntry] | None:
-        """Wait for work and choose the next batch; return None when the engine stops."""
+        """Wait for queued light curves and choose the next batch; return None when the engine stops."""
         with self._changed:
             while not self._stopping:
                 now = monotonic()
                 batch, expired = self._queue.take(now, self._cost.model, self._limits, self._idle + 1)
                 self._send([(entry, DeadlineExceeded()) for entry in expired])
                 if batch:
-                    # Under the lock under which the batch left the queue: drain(), stop() and _die() find every light
-                    # curve either in the queue or in a run.
+                    # Under the same lock that removed the batch from the queue, so that drain(), stop() and _die() find
+                    # every light curve either in the queue or in a run.
                     self._running[threading.current_thread()] = (now, batch)
                     if len(self._running) == self._workers:
                         self._throughput.busy(now)
@@ -293,11 +293,11 @@ class Engine:
         return None
 
     def _deliver(self, batch: Sequence[QueueEntry], results: Sequence[RunResult]) -> None:
-        """End a run: hand its results to the event loop."""
+        """End a run and send its results to the event loop."""
         with self._changed:
             # Under one lock, so that drain() does not return before the results are on the event loop. They are sent
-            # last: as soon as the event loop has them it needs the GIL.
-            self._running.pop(threading.current_thread(), None)  # _die() may have been here
+            # last, since the event loop needs the GIL as soon as it has them.
+            self._running.pop(threading.current_thread(), None)  # _die() may have removed it
             self._throughput.cleared(monotonic(), sum(entry.seconds for entry in batch))
             self._unrecorded += 1
             self._send(list(zip(batch, results, strict=True)))
@@ -317,7 +317,7 @@ class Engine:
             self._unrecorded -= 1
 
     def _wait(self, seconds: float | None = None) -> None:
-        """Wait, as an idle worker and with the lock released, for a change of the queue or of the engine."""
+        """Release the lock and wait, as an idle worker, until the queue or the engine changes."""
         self._throughput.idle()
         self._idle += 1
         self._changed.wait(seconds)
@@ -325,17 +325,17 @@ class Engine:
 
     def _send(self, results: Sequence[tuple[QueueEntry, RunResult]]) -> None:
         if results:
-            with contextlib.suppress(RuntimeError):  # the event loop has closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the event loop has closed, so no caller is waiting
                 self._loop.call_soon_threadsafe(_resolve, results)
 
     def _die(self, error: BaseException) -> None:
-        # Called by a worker thread that ends, or by the watch on the event loop; nothing here depends on which.
+        # Called from a worker thread that ends, or on the event loop by _check_runs().
         with self._changed:
             if self._dead:
                 return
             self._dead = self._stopping = True
-            # The light curves of healthy workers fail too: whether they would still get a result is unknown, and a
-            # caller that learns of the failure now can try another replica.
+            # Light curves in the runs of other workers fail too: those runs may not finish, and a caller that gets the
+            # error now can try another replica.
             lost = [entry for _, batch in self._running.values() for entry in batch] + self._queue.clear()
             self._running.clear()
             self._changed.notify_all()
@@ -346,11 +346,11 @@ class Engine:
 
 def _resolve(results: Sequence[tuple[QueueEntry, RunResult]]) -> None:
     for entry, result in results:
-        # Cancelled by its caller, or failed by _die() or stop() while a healthy worker finished its run.
+        # Cancelled by its caller, or failed by _die() or stop() while its run finished.
         if entry.future.done():
             continue
         if isinstance(result, EngineError):
             entry.future.set_exception(result)
-            entry.future.exception()  # marks it as retrieved: asyncio would log it where the caller has gone
+            entry.future.exception()  # marks it as retrieved, else asyncio logs it if the caller has disconnected
         else:
             entry.future.set_result(result)

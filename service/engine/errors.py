@@ -1,6 +1,6 @@
-"""Errors of the engine: those of a request or a light curve, and those that end the process.
+"""Errors of the engine: errors of a request or light curve, and fatal errors.
 
-Transports turn an :class:`EngineError` into a response; nothing here knows about HTTP.
+Transports convert an :class:`EngineError` to a response; this module does not depend on HTTP.
 """
 
 import re
@@ -34,7 +34,7 @@ class InferenceFailed(EngineError):
 
 
 class RunAborted(EngineError):
-    """Base of failures that the light curve did not cause: a later attempt may succeed."""
+    """Base of failures that were not caused by the light curve: a later attempt may succeed."""
 
 
 class OutOfMemory(RunAborted):
@@ -62,12 +62,12 @@ _NO_MEMORY = re.compile(r"bad[_ ]alloc|allocate memory|out of memory|OUT_OF_MEMO
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error of numpy or of the runtime says that memory ran out."""
+    """Return True if an exception of numpy or onnxruntime means that memory ran out."""
     return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
 def error_of(error: Exception) -> EngineError:
-    """Map an exception of a single-curve run to the error that its caller gets."""
+    """Convert an exception of a run with one light curve to the error that its caller receives."""
     if isinstance(error, EngineError):
         return error
     failed = OutOfMemory() if is_out_of_memory(error) else InferenceFailed()
@@ -76,7 +76,7 @@ def error_of(error: Exception) -> EngineError:
 
 
 class ErrorKind(StrEnum):
-    """Kinds of errors of an engine, as metrics and logs name them."""
+    """Kinds of engine errors, as named in metrics and logs."""
 
     THREAD_DIED = "thread_died"
     OUT_OF_MEMORY = "out_of_memory"
@@ -93,7 +93,7 @@ MESSAGES = {
 
 
 class FatalEngineError(BaseException):
-    """The engine cannot go on. Not an ``Exception``: it must not be taken for a failed batch and bisected."""
+    """The engine cannot continue. Not an ``Exception``, so that it is not handled as a failed batch and bisected."""
 
     def __init__(self, kind: ErrorKind) -> None:
         super().__init__(MESSAGES[kind])
@@ -101,5 +101,5 @@ class FatalEngineError(BaseException):
 
 
 def kind_of(error: BaseException) -> ErrorKind:
-    """Return the kind of the error that an engine died of."""
+    """Return the kind of the error that stopped an engine."""
     return error.kind if isinstance(error, FatalEngineError) else ErrorKind.THREAD_DIED

@@ -1,4 +1,4 @@
-"""Loading of a bundle: hashes verified, golden outputs reproduced, session open, costs measured."""
+"""Load a bundle: verify its hashes and golden outputs, open a session, and measure the cost of runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ RAGGED = BatchShape(2, 4, 2)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A verified, warm model.
+    """A verified, warmed-up model.
 
     Attributes
     ----------
-    cost : predicted seconds of one run on this machine.
+    cost : cost model of this machine.
     golden_error : largest absolute difference from the bundle's golden outputs.
-    load_seconds : time that loading, verifying and warming up took.
-    samples : the runs that ``cost`` was fitted to, measured by ``clock``.
-    kernels : operators of the graph that native kernels compute.
+    load_seconds : duration of loading, verification and warm-up.
+    samples : warm-up runs that ``cost`` was fitted to, measured on ``clock``.
+    kernels : graph operators that native kernels compute.
     """
 
     bundle: Bundle
@@ -42,31 +42,31 @@ class LoadedModel:
 
     @property
     def clock(self) -> Callable[[], float]:
-        """Clock of a run: processor time on a CPU, where the calling thread does all the work, else wall time."""
+        """Clock of runs: processor time on a CPU, where the calling thread does all the work, else wall time."""
         return clock_of(self.provider)
 
 
 def clock_of(provider: Provider) -> Callable[[], float]:
-    """Return the clock by which runs on a provider are measured."""
+    """Return the clock that measures runs on a provider."""
     return thread_time if provider == "cpu" else monotonic
 
 
 def load_model(
     path: Path, provider: Provider = "cpu", native: Native = "off", warm_up_seconds: float = WARM_UP_SECONDS
 ) -> LoadedModel:
-    """Load, verify and warm up a classifier; takes seconds, so not for the event loop.
+    """Load, verify and warm up a classifier. Takes seconds: do not call it on the event loop.
 
     Parameters
     ----------
-    native : whether native kernels take over the operators that they can; golden outputs are reproduced with them.
-    warm_up_seconds : time for measuring what runs cost.
+    native : whether native kernels compute the operators that they support; golden outputs are verified with them.
+    warm_up_seconds : time budget for measuring the cost of runs.
 
     Raises
     ------
     BundleError
-        If the bundle is missing, altered, made for another task, or gives other numbers on this provider.
+        If the bundle is missing, altered, made for another task, or does not reproduce its golden outputs.
     ProviderError
-        If the provider, or native kernels that are required, are not available.
+        If the provider or the required native kernels are not available.
     """
     started = monotonic()
     try:
@@ -82,7 +82,7 @@ def load_model(
     _check_outputs(bundle, session, arrays, adapter)
     graph = OnnxGraph(session)
     samples = measure(graph, adapter, clock_of(provider), budget=warm_up_seconds)
-    if provider == "cpu":  # golden outputs and warm-up took ten times the memory that requests need
+    if provider == "cpu":  # golden outputs and warm-up use ten times the memory of requests
         graph.trim(arrays)
     return LoadedModel(
         bundle=bundle,
@@ -107,7 +107,7 @@ def _open(bundle: Bundle, provider: Provider, library: Path | None) -> ort.Infer
 
 
 def _check_inputs(bundle: Bundle, session: ort.InferenceSession, arrays: Arrays) -> None:
-    """Check that the service makes the inputs that the graph takes, and that metadata columns have names."""
+    """Check that the service provides all inputs of the graph, and that the manifest declares the metadata taken."""
     graph_inputs = {node.name for node in session.get_inputs()}
     if unknown := graph_inputs - set(arrays):
         raise BundleError(f"{bundle.path}: the graph takes unknown inputs: {', '.join(sorted(unknown))}")
@@ -116,7 +116,7 @@ def _check_inputs(bundle: Bundle, session: ort.InferenceSession, arrays: Arrays)
 
 
 def _check_outputs(bundle: Bundle, session: ort.InferenceSession, arrays: Arrays, adapter: TaskAdapter) -> None:
-    """Check that the graph gives the outputs of the manifest; else every reply would be wrong or fail."""
+    """Check that the graph returns the outputs of the manifest, in the expected shapes."""
     try:
         outputs = run_within(GOLDEN_SECONDS, session, arrays)
     except Exception as error:  # the runtime's exceptions share no useful base class
@@ -142,7 +142,7 @@ class Timing:
 
 
 def check_bundle(path: Path, provider: Provider, native: Native = "off") -> tuple[LoadedModel, list[Timing]]:
-    """Load a bundle as the service does and time its runs; raises as :func:`load_model` does."""
+    """Load a bundle and time its runs; raises as :func:`load_model`."""
     loaded = load_model(path, provider, native)
     return loaded, list(_timings(loaded.graph, TaskAdapter(loaded.bundle.manifest)))
 

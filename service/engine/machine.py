@@ -5,11 +5,11 @@ from pathlib import Path
 
 
 def usable_cores(control_group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the number of cores that this process may use: fewer than the machine has in a container or ``taskset``.
+    """Return the number of cores that this process may use; a container or ``taskset`` may limit it.
 
     Parameters
     ----------
-    control_group : folder with the limits of the container (cgroup version 2 of Linux).
+    control_group : directory with the limits of the container (Linux cgroup v2).
     """
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,14 +1,14 @@
-"""The batching policy: pure functions of (queue, now, cost model), shared by the server, the simulator and the tests.
+"""The batching policy: pure functions of the queue, the time and the cost model.
 
 Padding makes batches of light curves expensive on a CPU: lengths differ by a factor of a hundred, and in arrival order
 most of a padded batch is padding. A free worker therefore takes the first item of the queue (the oldest, unless
 fairness between clients decides otherwise, see :mod:`service.engine.queue`) and adds the items nearest to it in length.
 It adds an item only while the merged run is predicted to take less time than two separate runs. From the batch that
 grows this way it runs the prefix with the smallest ratio of merged time to separate time: the remaining items will
-find better batch mates. An item runs alone where merging saves nothing.
+find better batch mates. An item runs alone if merging saves nothing.
 
-Every batch holds the first item of the queue, so an item waits for at most as many batches as there were items before
-it. There is no timer. The predictions come from :mod:`service.engine.cost`.
+Every batch contains the first item of the queue, so an item waits for at most as many batches as there were items
+before it. There is no timer. :mod:`service.engine.cost` predicts the times.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +20,18 @@ from nightjar_alerts.service.engine.cost import CostModel
 
 DEFAULT_MAX_ITEMS, LARGEST_MAX_ITEMS = 32, 128
 WINDOW = 512
-"""Number of queued light curves from which a batch is chosen; with 128 of them batches took 3 % longer."""
+"""Number of queued light curves from which a batch is chosen; with 128, batches took 3 % longer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueItem:
-    """What the policy knows of a queued light curve; :class:`service.engine.batch.QueueEntry` is one with its future.
+    """A queued light curve as the policy sees it; base of :class:`service.engine.batch.QueueEntry`.
 
     Attributes
     ----------
     length : number of points.
     enqueued : time of arrival, ``time.monotonic()`` seconds.
-    deadline : time after which the result is worthless; None for no deadline.
+    deadline : time after which the result is not needed; None for no deadline.
     """
 
     length: int
@@ -47,9 +47,8 @@ class BatchLimits:
     ----------
     max_tokens : padded points (batch size times longest length); beyond about a thousand, activations leave the cache.
     max_items : light curves.
-    window : number of items from the front of the queue among which batch mates are looked for; bounds the time that
-        one choice takes.
-    shares : whether idle workers share a short queue, see :meth:`shared`.
+    window : number of items at the front of the queue from which a batch is chosen; bounds the time of one choice.
+    shares : whether idle workers share a short queue; see :meth:`shared`.
     """
 
     max_tokens: int = 1024
@@ -58,7 +57,7 @@ class BatchLimits:
     shares: bool = True
 
     def shared(self, queued: int, workers: int) -> "BatchLimits":
-        """Return the bounds for one of ``workers`` idle workers, the caller included: its share of a short queue.
+        """Return the bounds for one of ``workers`` idle workers: at most its share of a short queue.
 
         Merging a short queue into one run saves work, but leaves the other workers idle and delays every result.
         """
@@ -67,12 +66,12 @@ class BatchLimits:
 
 
 def max_items_for(max_tokens: int) -> int:
-    """Return the bound on the light curves of a batch that goes with a bound on its padded points: one per 32."""
+    """Return the maximum number of light curves for a maximum number of padded points: one per 32 points."""
     return min(max(DEFAULT_MAX_ITEMS, max_tokens // 32), LARGEST_MAX_ITEMS)
 
 
 Policy = Callable[[Sequence[QueueItem], float, CostModel, BatchLimits], list[int]]
-"""A batching policy such as :func:`choose`: (queue, now, cost model, limits) to the indices of the next batch."""
+"""A batching policy: maps (queue, now, cost model, limits) to the indices of the next batch, as :func:`choose`."""
 
 
 def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
@@ -80,7 +79,7 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
 
     Parameters
     ----------
-    queue : queued items in the order in which they should run, none expired (see :func:`expired`); only the first
+    queue : queued items in order of service, none of them expired (see :func:`expired`); only the first
         ``limits.window`` are considered.
     now : ``time.monotonic()``; an item is not added when the merged run is predicted to end after any member's
         deadline.
@@ -93,8 +92,9 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
     planned = separate = cost.seconds(1, length)
     best_size, best_ratio = 1, 1.0
     gaps = [abs(item.length - anchor.length) for item in window]
-    # A longer light curve pads all others, a shorter one is padded itself; either way, the further from the anchor in
-    # length, the less merging saves. Once an item on one side saves nothing, those beyond it are not considered.
+    # A longer light curve pads all others, a shorter one is padded itself: the more its length differs from the
+    # anchor's, the less merging saves. Once a longer (shorter) item saves nothing, still longer (shorter) items are
+    # skipped.
     longer_saves = shorter_saves = True
     for index in sorted(range(1, len(window)), key=gaps.__getitem__):
         item, batch = window[index], len(chosen) + 1
@@ -116,7 +116,7 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
 
 
 def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int]:
-    """Return the indices of items that would miss their deadline even if they ran alone and immediately."""
+    """Return the indices of items that would miss their deadline even if they ran alone at once."""
     if not queue:
         return []
     latest = now + cost.seconds(1, max(item.length for item in queue))  # for most items one comparison is enough
@@ -147,7 +147,7 @@ def plan(
 
     Parameters
     ----------
-    window : the first items of the queue, ``limits.window`` of them or all.
+    window : first ``limits.window`` items of the queue, or all.
     queued : number of items in the whole queue.
     workers : number of idle workers, this one included.
     """

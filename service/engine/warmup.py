@@ -1,4 +1,4 @@
-"""Warm-up: runs of made-up light curves that allocate memory and measure what runs cost on this machine.
+"""Warm-up: runs of dummy light curves that allocate memory and measure the cost of a run on this machine.
 
 cost = CostModel.fit(measure(graph, adapter, clock))
 """
@@ -37,12 +37,12 @@ WARM_UP_SHAPES = (
     BatchShape(16, 4, 4),
     BatchShape(16, 64, 64),
 )
-"""From one faint transient to a full batch, even and ragged; the most informative first, as the time may run out."""
+"""Single light curves, uniform batches and ragged batches; the most informative ones first, as the time may run out."""
 
 LONG_HISTORY = 512
 LONGEST_DUMMY = 1024
-"""A network made for longer histories than ``LONG_HISTORY`` is also measured on one of up to this length: the shapes
-above say little about attention, whose cost grows with the square of the length."""
+"""A network that takes more than ``LONG_HISTORY`` points is also measured on a light curve of up to this length: the
+shapes above do not determine the cost of attention, which grows with the square of the length."""
 
 WARM_UP_SECONDS = 1.5
 MIN_SAMPLES = 6  # one more than the cost model has terms
@@ -56,7 +56,7 @@ def measure(
     repeats: int = REPEATS,
     budget: float = WARM_UP_SECONDS,
 ) -> list[RunSample]:
-    """Measure runs of several shapes: the shortest duration of each.
+    """Return the shortest measured duration of each warm-up shape.
 
     Once ``budget`` seconds are spent the remaining shapes are skipped, but the first :data:`MIN_SAMPLES` are always
     measured.
@@ -64,7 +64,7 @@ def measure(
     Parameters
     ----------
     clock : seconds. Where the calling thread does all the work of a run, ``time.thread_time`` keeps other processes out
-        of the fit: on a loaded machine they stretch long runs more than short ones, which would make merging look bad.
+        of the fit: on a loaded machine they delay long runs more than short ones, so merging would seem to cost more.
     """
     end = monotonic() + budget
     samples: list[RunSample] = []
@@ -81,14 +81,14 @@ def measure(
 
 
 def warm_up_shapes(max_points: int) -> tuple[BatchShape, ...]:
-    """Return the shapes to measure for a network that takes histories of up to ``max_points``."""
+    """Return the shapes to measure for a network that takes up to ``max_points`` points."""
     if max_points <= LONG_HISTORY:
         return WARM_UP_SHAPES
     return (*WARM_UP_SHAPES[:2], BatchShape(1, min(max_points, LONGEST_DUMMY), 0), *WARM_UP_SHAPES[2:])
 
 
 def dummy_batch(adapter: TaskAdapter, shape: BatchShape) -> list[ModelInput]:
-    """Return made-up model inputs of a shape, as long as the network's limits allow."""
+    """Return dummy model inputs of a shape; the limits of the network may shorten them."""
     lengths = [shape.length] + [shape.others] * (shape.batch - 1)
     bands = np.flatnonzero(adapter.manifest.band_map.table() >= 0).tolist()
     inputs = {length: adapter.prepare(_dummy_curve(length, bands)) for length in set(lengths)}

@@ -1,7 +1,7 @@
-"""A watch over the runs of one engine: a run that takes many times its predicted duration hangs.
+"""Watchdog of one engine: a run that takes many times its predicted duration counts as hung.
 
-The engine cannot survive that and does not repair itself: the process ends with status 1, and a supervisor (Kubernetes,
-systemd, Docker) starts it again.
+The engine cannot recover from a hung run: the process exits with status 1, and a supervisor (Kubernetes, systemd,
+Docker) restarts it.
 """
 
 import threading
@@ -17,19 +17,19 @@ HUNG_FACTOR = 30.0  # times the predicted duration; under the heaviest load meas
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A current run; ``seconds`` counts only time during which the watchdog was called."""
+    """A current run: its time limit and its age, both in seconds."""
 
     limit: float
     seconds: float = 0.0
 
 
 class Watchdog:
-    """Ages of the current runs. Safe to use from several threads.
+    """Detects hung runs. Safe to use from several threads.
 
     Parameters
     ----------
     cost : predicts the duration of a run.
-    min_seconds : time that any run may take, however short its prediction.
+    min_seconds : minimum time limit of a run, however short its predicted duration.
     """
 
     def __init__(self, cost: LiveCost, min_seconds: float) -> None:
@@ -48,12 +48,13 @@ class Watchdog:
             del self._current[thread]
 
     def check(self, elapsed: float) -> FatalEngineError | None:
-        """Return the fatal error if a run hangs; called at short intervals.
+        """Return the fatal error if a run has exceeded its limit; call it at regular intervals.
 
         Parameters
         ----------
-        elapsed : seconds between two calls, as planned. Runs age by these, not by the clock: a process that was stopped
-            as a whole (SIGSTOP, a suspended machine) and goes on finds nothing hung.
+        elapsed : planned interval between two calls, seconds. The age of a run is the sum of these intervals, not the
+            elapsed wall time, so that no run counts as hung after the process was suspended (SIGSTOP, a sleeping
+            machine).
         """
         for run in list(self._current.values()):  # atomic in CPython, hence no lock
             run.seconds += elapsed
