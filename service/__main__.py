@@ -44,7 +44,7 @@ from nightjar_alerts.service.settings import (
     Settings,
     StreamSettings,
     removed_settings,
-    sentence_about,
+    setting_error,
     settings_from_files,
     settings_table,
 )
@@ -54,7 +54,7 @@ from nightjar_alerts.service.stream.worker import work
 
 
 def _report(loaded: LoadedModel, timings: Sequence[Timing]) -> str:
-    """Describe a bundle that passed its check."""
+    """Return the text about a bundle that passed its check."""
     manifest = loaded.bundle.manifest
     lines = [
         f"{manifest.name} {manifest.version}  sha256 {loaded.bundle.sha256}",
@@ -105,8 +105,8 @@ class Demo(BaseModel):
 
     def cli_cmd(self) -> None:
         """Run the command."""
-        paths = [path.expanduser() for path in self.paths]  # of zsh and dash, `make demo ALERTS=~/x` comes with its ~
-        for path in paths:  # before anybody waits for a service
+        paths = [path.expanduser() for path in self.paths]  # zsh and dash do not expand the ~ of `make demo ALERTS=~/x`
+        for path in paths:  # before the service starts
             if not path.exists():
                 raise FileNotFoundError(f"{path} does not exist")
         started = perf_counter()
@@ -135,7 +135,7 @@ class Replay(StreamSettings):
 
 
 class DeadLetters(BaseModel):
-    """Print dead letters: stage, reason and detail of each, and their numbers. Nothing is answered or removed."""
+    """Print dead letters: stage, reason and detail of each, and their numbers. Nothing is acknowledged or removed."""
 
     address: CliPositionalArg[str] = Field(
         "", description="folder, topic or stream, as file:PATH/; NIGHTJAR_DEAD_LETTERS if left out"
@@ -209,7 +209,7 @@ COMMON_OPTIONS: Final = frozenset(
         "worker_port",
     }
 )
-"""Options of ``serve``, ``worker`` and ``replay`` that ``--help`` shows; ``--help-all`` shows every one."""
+"""Options of ``serve``, ``worker`` and ``replay`` that ``--help`` shows; ``--help-all`` shows all."""
 
 
 def _hide_rare_options() -> None:
@@ -220,12 +220,12 @@ def _hide_rare_options() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a failure that is not a bug ends with a sentence and status 1, wrong usage with 2."""
+    """Run the command line. Expected errors print a message and exit with 1, usage errors with 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         print(f"nightjar {VERSION}")
         return
-    if arguments[:1] == ["classify"]:  # has a command line of its own, which needs no web packages
+    if arguments[:1] == ["classify"]:  # has its own parser, which needs no web packages
         sys.exit(classify_files(arguments[1:]))
     if any(_PASSWORD.search(argument) for argument in arguments):
         print(
@@ -249,11 +249,11 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         CliApp.run(Nightjar, arguments)
     except ValidationError as error:
-        for wrong in error.errors():
-            print(f"nightjar: {sentence_about(wrong['loc'], wrong['msg'])}", file=sys.stderr)
+        for invalid in error.errors():
+            print(f"nightjar: {setting_error(invalid['loc'], invalid['msg'])}", file=sys.stderr)
         sys.exit(2)
     except SettingsError as error:
-        print(f"nightjar: {sentence_about((), str(error).removeprefix('Error: '))}", file=sys.stderr)
+        print(f"nightjar: {setting_error((), str(error).removeprefix('Error: '))}", file=sys.stderr)
         sys.exit(2)
     except (
         AddressError,
@@ -267,7 +267,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        sys.exit(130)  # as shells say it
+        sys.exit(130)  # 128 + SIGINT, as shells do
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""In-memory cache of network outputs, so that an alert that arrives twice is run once.
+"""In-memory cache of network outputs, so that the network runs once for an alert that arrives twice.
 
-The key is a 256-bit BLAKE2b digest of everything that an output depends on: the bundle's sha256 (of its manifest, which
-holds the hash of every other file), the execution provider, the task, and every array that the network receives,
-together with the array's length. Options that only shape the reply (embedding, prior, format) are applied afterwards
-and are not part of the key.
+The key is a 256-bit BLAKE2b digest of everything that an output depends on: the sha256 of the bundle (of its manifest,
+which contains the hash of every other file), the execution provider, the task, and every input array of the network
+with its length. Options of the response (embedding, prior, format) are applied later and are not part of the key.
 
-The first output for a key stays. Another batch may give outputs that differ in the last bits, and a client that sends
-the same light curve twice should not see the difference.
+An entry is never replaced: another batch may give outputs that differ in the last bits, and a client that sends the
+same light curve twice should get the same result.
 """
 
 import struct
@@ -21,27 +20,27 @@ from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.service.engine.adapter import ModelInput, Row
 from nightjar_alerts.service.observe.recorder import Recorder
 
-if TYPE_CHECKING:  # onnxruntime takes as long to import as the rest
+if TYPE_CHECKING:  # importing onnxruntime is slow
     from nightjar_alerts.models.runtime import Provider
 
 KEY_BYTES = 32
 FORMAT = b"nightjar result 1"
 OVERHEAD_BYTES = 300
-"""Size of an entry without its numbers: key, dictionary entry, array objects."""
+"""Size of an entry without its array data: key, dictionary entry, array objects."""
 
 _COLUMNS = (("time", "<f4"), ("flux", "<f4"), ("flux_err", "<f4"), ("band", "<i8"), ("detected", "?"))
 
 
 class ResultCache:
-    """Least-recently-used cache shared by all models of a process. Every method is called on the event loop.
+    """Least-recently-used cache shared by all models of a process. Call every method on the event loop.
 
     Attributes
     ----------
-    size_bytes : size of all entries.
+    size_bytes : total size of the entries.
 
     Parameters
     ----------
-    max_bytes : largest ``size_bytes``.
+    max_bytes : maximum of ``size_bytes``.
     """
 
     def __init__(self, max_bytes: int, recorder: Recorder) -> None:
@@ -62,13 +61,13 @@ class ResultCache:
         self._recorder.record_cache_lookup(len(rows) - misses, misses)
         return rows
 
-    def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
+    def add(self, results: Sequence[tuple[bytes, Row]]) -> None:
         """Add entries and make their arrays read-only; an entry larger than the cache is not added."""
         for key, row in results:
             if key in self._rows or _size(row) > self._max_bytes:
                 continue
             for values in row.values():
-                values.flags.writeable = False  # several requests will share them
+                values.flags.writeable = False  # requests share them
             self._rows[key] = row
             self.size_bytes += _size(row)
         while self.size_bytes > self._max_bytes:
@@ -89,14 +88,14 @@ class ModelCache:
         self._cache = cache
         self._base = blake2b(FORMAT, digest_size=KEY_BYTES)
         for text in (bundle.sha256, provider, bundle.manifest.task):
-            # With its length, or "ab" and "c" would make the same bytes as "a" and "bc".
+            # With its length, as "ab", "c" and "a", "bc" must give different digests.
             self._base.update(struct.pack("<q", len(text)) + text.encode())
 
     def key(self, model_input: ModelInput) -> bytes:
-        """Compute the digest of a model input; safe to call in any thread."""
+        """Return the key of a model input. May be called in any thread."""
         tokens = model_input.tokens
         digest = self._base.copy()
-        # Lengths first, so that no other division into columns makes the same bytes.
+        # With the lengths, as other columns must not give the same bytes.
         digest.update(struct.pack("<qq", len(tokens), len(tokens.metadata)))
         for name, dtype in _COLUMNS:
             digest.update(np.asarray(getattr(tokens, name), dtype).tobytes())
@@ -107,9 +106,9 @@ class ModelCache:
         """Return the entry of each key, or None."""
         return self._cache.find(keys)
 
-    def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
+    def add(self, results: Sequence[tuple[bytes, Row]]) -> None:
         """Add entries."""
-        self._cache.keep(results)
+        self._cache.add(results)
 
 
 def _size(row: Row) -> int:

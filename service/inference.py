@@ -238,7 +238,7 @@ class DataPlane:
         missing = [index for index, row in enumerate(rows) if row is None]
         fresh = await self._run([inputs[index] for index in missing], options) if missing else []
         found = zip(missing, fresh, strict=True)
-        self._cache.keep([(keys[index], result.outputs) for index, result in found if isinstance(result, Prediction)])
+        self._cache.add([(keys[index], result.outputs) for index, result in found if isinstance(result, Prediction)])
         rest = iter(fresh)
         return [next(rest) if row is None else Prediction(row, 0, 0.0, 0.0, 0.0) for row in rows]
 

@@ -1,10 +1,10 @@
-"""A service or worker process on this machine, for the demonstration, benchmarks and tests: start, wait, stop.
+"""Start, wait for and stop a local service or worker process, for the demo, benchmarks and tests.
 
     with running(bundle) as service:
         urllib.request.urlopen(f"{service.url}/readyz")
 
-The process is ``nightjar serve`` or ``nightjar worker``, configured by environment variables, with its log in a file,
-since a full pipe would block it.
+The process is ``nightjar serve`` or ``nightjar worker``, configured by environment variables. It logs to a file, since
+a full pipe would block it.
 """
 
 import os
@@ -24,12 +24,12 @@ from pathlib import Path
 HOST = "127.0.0.1"
 SERVE = (sys.executable, "-m", "nightjar_alerts.service", "serve")
 WORKER = (sys.executable, "-m", "nightjar_alerts.service", "worker")
-START_SECONDS = 400.0  # on a machine with much else to do; a few otherwise
+START_SECONDS = 400.0  # for heavily loaded machines; usually a few
 STOP_SECONDS = 30.0
 
 
 class ServiceDied(RuntimeError):
-    """The service process ended, or did not start or stop in time; the message ends with its log."""
+    """The process ended, or did not start or stop in time; the message includes its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +42,26 @@ class ServiceProcess:
 
     @property
     def url(self) -> str:
-        """Base address, without a final slash."""
+        """Base URL without a trailing slash."""
         return f"http://{HOST}:{self.port}"
 
     def memory(self, field: str = "VmRSS") -> int:
-        """Bytes from ``/proc/PID/status``: VmRSS is resident now, VmHWM the most it ever was."""
+        """Return the bytes of a field of ``/proc/PID/status``: VmRSS (current) or VmHWM (peak resident memory)."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
         raise ServiceDied(f"no {field} of process {self.process.pid}")
 
     def cpu_seconds(self) -> float:
-        """Processor time the process has used so far, in all threads."""
+        """Return the processor time of the process, in all threads."""
         return _cpu_seconds(Path(f"/proc/{self.process.pid}/stat"))
 
     def loop_seconds(self) -> float:
-        """Processor time that the main thread, which runs the event loop, has used so far."""
+        """Return the processor time of the main thread, which runs the event loop."""
         return _cpu_seconds(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat"))
 
     def get(self, path: str, timeout: float = 5.0) -> int:
-        """Status code of a GET; raises OSError or HTTPException while nothing answers."""
+        """Return the status code of a GET request. Raises OSError or HTTPException if there is no response."""
         connection = HTTPConnection(HOST, self.port, timeout=timeout)
         try:
             connection.request("GET", path)
@@ -70,15 +70,15 @@ class ServiceProcess:
             connection.close()
 
     def metric(self, name: str) -> float:
-        """Sum of a metric over its labels. Raises OSError while nothing answers."""
+        """Return the sum of a metric over its labels. Raises OSError if the service does not respond."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as reply:
             lines = reply.read().decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
-        """Wait until ``/readyz`` returns 200; raises ServiceDied when the process ends or on timeout."""
-        give_up = time.monotonic() + seconds
-        while time.monotonic() < give_up:
+        """Wait until ``/readyz`` returns 200. Raises ServiceDied if the process ends or on timeout."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise ServiceDied(f"ended with {self.process.returncode} before it was ready\n{self.log.read_text()}")
             try:
@@ -90,7 +90,7 @@ class ServiceProcess:
         raise ServiceDied(f"not ready after {seconds:.0f} s\n{self.log.read_text()}")
 
     def stop(self, seconds: float = STOP_SECONDS) -> int:
-        """SIGTERM, wait, return the exit status; a process that will not end is killed and reported."""
+        """Send SIGTERM, wait and return the exit status. On timeout, kills the process and raises ServiceDied."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(seconds)
@@ -119,13 +119,13 @@ def start(
     command: Sequence[str | Path] = SERVE,
     environment: Mapping[str, str] = os.environ,
 ) -> ServiceProcess:
-    """Start a service or a worker, without waiting for it.
+    """Start a service or a worker without waiting until it is ready.
 
     Parameters
     ----------
-    folder : where its log goes.
-    bundle : what it serves; None leaves the default bundle (or NIGHTJAR_BUNDLE).
-    settings : more settings, by environment name (``NIGHTJAR_WORKERS``).
+    folder : directory of the log.
+    bundle : bundle to serve; None for the default bundle (or NIGHTJAR_BUNDLE).
+    settings : additional settings by environment variable (``NIGHTJAR_WORKERS``).
     """
     port = free_port()
     chosen = {name: str(port) for name in ("NIGHTJAR_PORT", "NIGHTJAR_WORKER_PORT")}
@@ -152,7 +152,7 @@ def running(
     command: Sequence[str | Path] = SERVE,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[ServiceProcess]:
-    """Run a ready process for the length of a ``with`` block. Raises ServiceDied when it dies or will not stop."""
+    """Run a process for a ``with`` block, which starts once it is ready. Raises ServiceDied."""
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         service = start(Path(folder), bundle, settings, command, environment)
         try:

@@ -1,8 +1,8 @@
 """Files of the web pages: ``/``, ``/docs`` and ``/live`` of the service, ``/live`` of a stream worker.
 
-They are static files of this package, without a build step and without requests to other hosts. They are sent under a
-content security policy that allows neither inline scripts nor connections elsewhere, and every address in them is
-relative, so that they work under a path prefix.
+They are static files of this package, without a build step and without requests to other hosts. Their content security
+policy allows neither inline scripts nor connections to other hosts, and all URLs in them are relative, so that they
+work under a path prefix.
 """
 
 import gzip
@@ -23,7 +23,7 @@ _TYPES: Final = {
 FILES: Final = {path.relative_to(_FOLDER).as_posix(): path for path in _FOLDER.rglob("*") if path.suffix in _TYPES} | {
     f"samples/{path.name}": path for path in (_SERVICE / "samples").glob("*.avro")
 }
-"""Every file that is served, by its address below ``/page``."""
+"""All served files, by path below ``/page``."""
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
@@ -32,7 +32,7 @@ POLICY: Final = (
 
 
 class PageFile(NamedTuple):
-    """Content of a file, and the same compressed with gzip."""
+    """A served file; ``compressed`` is its content compressed with gzip."""
 
     content: bytes
     compressed: bytes
@@ -42,7 +42,7 @@ class PageFile(NamedTuple):
 
 @cache
 def read_page_file(name: str) -> PageFile:
-    """Return a file by its name in :data:`FILES`. Raises KeyError."""
+    """Read a file by its name in :data:`FILES`. Raises KeyError."""
     path = FILES[name]
     content = path.read_bytes()
     compressed = gzip.compress(content, mtime=0)

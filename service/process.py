@@ -1,15 +1,15 @@
-"""Set-up of the process: version, log and memory.
+"""Process setup: version, log and memory.
 
 **Log.** One JSON object per line on standard error, with the request id and never with a body. Libraries that use the
 standard ``logging`` (uvicorn) are logged in the same format.
 
-**Memory.** Freed blocks are returned to the system (Linux with glibc; nothing is done elsewhere).
+**Memory.** Freed blocks are returned to the system (only on Linux with glibc).
 
-glibc maps large blocks one by one, so that each can be unmapped alone, but raises the size from which it does, up to 32
-MB, whenever such a block is freed. Networks that are loaded and unloaded then leave holes in the arenas of many
-threads, which ``malloc_trim`` cannot return: a service that loaded and unloaded a network once a minute grew by a
-megabyte each time. With the threshold fixed at glibc's initial value, the same service does not grow over dozens of
-changes, and is no slower.
+glibc maps large blocks individually, so that each can be unmapped, but raises the size threshold for this, up to 32 MB,
+whenever such a block is freed. Networks that are loaded and unloaded then leave holes in the arenas of many threads,
+which ``malloc_trim`` cannot return: a service that loaded and unloaded a network once a minute grew by a megabyte each
+time. With the threshold fixed at its initial value, the same service does not grow over dozens of changes, and is no
+slower.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ _JSON: list[Any] = [structlog.processors.format_exc_info, structlog.processors.J
 
 
 def configure_log(settings: CommonSettings) -> None:
-    """Send the log of this package and of its libraries through one formatter, at the level of the settings."""
+    """Configure one log format and level for this package and its libraries."""
     text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler()
     handler.setFormatter(
@@ -65,7 +65,7 @@ def configure_log(settings: CommonSettings) -> None:
 
 
 def warn_about_environment(settings: CommonSettings) -> None:
-    """Log a warning for each variable that looks like a setting and has no effect on this process."""
+    """Log a warning for each environment variable that looks like a setting but has no effect on this process."""
     for name, nearest in unknown_settings(os.environ).items():
         log.warning("unknown setting", name=name, perhaps=nearest)
     for name in unused_settings(os.environ, type(settings)):
@@ -77,7 +77,7 @@ _THRESHOLDS: Final = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3
 
 
 def pin_malloc_thresholds() -> None:
-    """Pin the size from which malloc maps blocks, unless the environment sets it; call it before threads start."""
+    """Fix the mmap and trim thresholds of malloc, unless the environment sets them; call it before threads start."""
     with suppress(AttributeError, OSError):  # another C library
         library = ctypes.CDLL(None)
         for name, parameter in _THRESHOLDS.items():
@@ -86,15 +86,15 @@ def pin_malloc_thresholds() -> None:
 
 
 def release_free_memory() -> None:
-    """Return free memory to the system: a model that was closed leaves tens of megabytes, which glibc would keep."""
+    """Return free memory to the system; glibc would keep tens of megabytes of a closed model."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 SWITCH_SECONDS: Final = 2e-4
-"""Seconds that a thread may hold the GIL when another thread waits for it (``sys.setswitchinterval``).
+"""Seconds after which a thread must release the GIL to a waiting thread (``sys.setswitchinterval``).
 
-With Python's default of 5 ms a core is often idle: a run of the network has ended, and its worker thread waits for the
-GIL. A request needs the GIL about fifteen times, and a batch of a stream a dozen times until it is committed. With 0.5
-ms a request takes the same processor time.
+With Python's default of 5 ms a core is often idle while its worker thread waits for the GIL after a run. A request
+needs the GIL about fifteen times, a batch of a stream a dozen times. A request takes the same processor time as with
+0.5 ms.
 """

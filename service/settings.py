@@ -1,8 +1,8 @@
-"""Every setting of the service, declared once.
+"""Settings of the service, the stream worker and ``nightjar classify``.
 
 A setting is read from the environment (prefix ``NIGHTJAR_``) or given to ``nightjar serve`` as an option of the same
 name (``NIGHTJAR_MAX_PACKETS=10`` or ``--max-packets 10``). ``nightjar settings`` prints them as a Markdown
-table; ``docs/settings.md`` holds the same rows (``python -m deploy.pages``).
+table; ``docs/settings.md`` is generated from the same rows (``python -m deploy.pages``).
 """
 
 import re
@@ -34,7 +34,7 @@ ENV_PREFIX = "NIGHTJAR_"
 DEVELOPER_VARIABLES = frozenset(
     ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "TEST_WORKER", "SOAK", "BUILD_MACHINE")
 )
-"""Variables that tests and benchmarks read and the service does not; they are not reported as typing mistakes."""
+"""Variables of tests and benchmarks, which are not reported as unknown settings."""
 DIGEST_NAME_LENGTH = 16
 MIB = 1024 * 1024
 
@@ -64,7 +64,7 @@ SinkFormat = Literal["nightjar", "nightjar-avro", "elasticc", "alerce-avro", "al
 
 
 class KeyLimits(BaseModel):
-    """Rate limits of one API key; an omitted limit is none."""
+    """Rate limits of one API key; an omitted limit is unlimited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -179,7 +179,7 @@ class CommonSettings(BaseSettings):
 
     @property
     def survey_bundles(self) -> dict[str, Path]:
-        """Folders of the bundles of surveys, by the survey's name, where that is not the model of `bundle`."""
+        """Directories of the bundles of surveys that have another bundle than ``bundle``, by survey."""
         chosen = dict(SURVEY_BUNDLES) if self.bundle == DEFAULT_BUNDLE else {}
         if self.ztf_bundle is not None:
             chosen["ztf"] = self.ztf_bundle
@@ -293,7 +293,7 @@ class Settings(CommonSettings):
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
-        """Digests of the accepted keys by name; a key without a name is called by the start of its digest."""
+        """Digests of the accepted keys by name; the name of an unnamed key is the start of its digest."""
         return {digest[:DIGEST_NAME_LENGTH]: (digest,) for digest in self.api_keys} | self.named_keys
 
     @model_validator(mode="after")
@@ -312,7 +312,7 @@ class Settings(CommonSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches an address; of names, only ``localhost`` counts as such."""
+    """Return True for a loopback address or ``localhost``."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -396,7 +396,7 @@ class StreamSettings(CommonSettings):
 
 
 class ClientSettings(BaseSettings):
-    """Settings of ``nightjar classify``, which reads them itself: it needs no pydantic-settings."""
+    """Settings of ``nightjar classify``, which reads them itself, without pydantic-settings."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", cli_kebab_case=True)
 
@@ -427,16 +427,16 @@ REMOVED_SETTINGS: Final[Mapping[str, str]] = {
     "measurements_folder": "removed; costs are measured at each start",
     "max_delay_ms": "removed; a free worker takes the next batch at once",
 }
-"""Former settings and what replaces each: a process that is given one ends with this text."""
+"""Removed settings and their replacements; a process that is started with one exits with this text."""
 
 
 def setting_names() -> list[str]:
-    """Names of all settings in the environment, without their prefix."""
+    """Return the environment names of all settings, without their prefix."""
     return [name.upper() for name in ALL_FIELDS]
 
 
 def removed_settings(environment: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
-    """List an error for each removed or renamed setting that the environment or the command line holds."""
+    """Return an error for each removed or renamed setting in the environment or on the command line."""
     variables = {variable.upper() for variable in environment}
     options = {argument.partition("=")[0] for argument in arguments}
     errors = []
@@ -448,9 +448,9 @@ def removed_settings(environment: Mapping[str, str], arguments: Sequence[str]) -
 
 
 def settings_from_files(environment: Mapping[str, str]) -> dict[str, str]:
-    """Read settings from the files that ``NIGHTJAR_<SETTING>_FILE`` names, as Docker and Kubernetes mount secrets.
+    """Read settings from the files named by ``NIGHTJAR_<SETTING>_FILE``, as used for Docker and Kubernetes secrets.
 
-    Returns the variables to add to the environment. Raises ValueError when a file cannot be read or a setting is given
+    Returns the variables to add to the environment. Raises ValueError if a file cannot be read or a setting is given
     both ways.
     """
     values = {}
@@ -469,14 +469,14 @@ def settings_from_files(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def unused_settings(environment: Mapping[str, str], used: type[BaseSettings]) -> list[str]:
-    """List the variables that only ``nightjar serve`` or only the stream worker reads, when ``used`` is the other."""
+    """Return the variables of ``nightjar serve`` or the stream worker that the command with ``used`` does not read."""
     other = StreamSettings.model_fields if issubclass(used, Settings) else Settings.model_fields
     unused = {f"{ENV_PREFIX}{name.upper()}" for name in other.keys() - used.model_fields.keys()}
     return sorted(variable for variable in environment if variable.upper() in unused)
 
 
 def unknown_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Map each variable that has the prefix but names no setting to the setting with the most similar name, or ""."""
+    """Return the variables with the prefix that are no setting, each with the most similar setting or ""."""
     names, developers = setting_names(), [name.removeprefix(ENV_PREFIX) for name in DEVELOPER_VARIABLES]
     known = {*names, *developers, *(f"{name}_FILE" for name in names)}
     nearest: dict[str, str] = {}
@@ -490,16 +490,16 @@ def unknown_settings(environment: Mapping[str, str]) -> dict[str, str]:
 _NO_JSON = re.compile(r'error parsing value for field "(\w+)"')
 
 
-def sentence_about(place: Sequence[str | int], message: str) -> str:
-    """Name the setting that is wrong, the position in its value, and the error.
+def setting_error(path: Sequence[str | int], message: str) -> str:
+    """Return an error text with the name of the setting, the position in its value, and the message.
 
     Parameters
     ----------
-    place : path to the value; its first step may be a subcommand.
+    path : path to the value; its first step may be a subcommand.
     """
-    if unread := _NO_JSON.search(message):
-        return f'{ENV_PREFIX}{unread[1].upper()}: not JSON, such as ["a", "b"] or {{"a": 1}}'
-    steps, names = [str(step) for step in place], setting_names()
+    if not_json := _NO_JSON.search(message):
+        return f'{ENV_PREFIX}{not_json[1].upper()}: not JSON, such as ["a", "b"] or {{"a": 1}}'
+    steps, names = [str(step) for step in path], setting_names()
     while steps and steps[0].upper() not in names:
         steps.pop(0)
     name, inner = [f"{ENV_PREFIX}{step.upper()}" for step in steps[:1]], [".".join(steps[1:])] if steps[1:] else []
@@ -507,7 +507,7 @@ def sentence_about(place: Sequence[str | int], message: str) -> str:
 
 
 def settings_table(fields: Mapping[str, FieldInfo] | None = None) -> str:
-    """Markdown table of settings, by default of all: environment name, default, meaning."""
+    """Return a Markdown table of settings, by default of all: environment name, default and meaning."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in (fields or ALL_FIELDS).items():
         meaning = (field.description or "").replace("|", "\\|")
@@ -516,7 +516,7 @@ def settings_table(fields: Mapping[str, FieldInfo] | None = None) -> str:
 
 
 def _shown_default(default: object) -> str:
-    """Return a default as Markdown: code, or words where the value alone says nothing."""
+    """Return a default as Markdown: code, or a description for paths and empty values."""
     if default == DEFAULT_BUNDLE:
         return "the bundled model"
     if isinstance(default, bool):

@@ -1,4 +1,4 @@
-"""Fluxes of a decoded light curve, from fluxes, magnitudes or both, and from total flux to difference flux."""
+"""Conversion of the fluxes and magnitudes of a decoded light curve to difference fluxes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,21 +16,21 @@ from nightjar_alerts.service.lightcurves.schemas import LightCurveIn
 Array = NDArray[Any]
 
 MAGNITUDES: Final = (-5.0, 40.0)
-"""What is beyond these is a mark of a missing value, such as 99."""
+"""Range of valid magnitudes; values outside mark missing measurements, such as 99."""
 AB_ZERO_POINT_JY: Final = 3631.0
 
 
 def to_fluxes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Array, Array]:
-    """Return flux and error of every point, in the flux unit of the light curve; NaN for an upper limit.
+    """Return the flux and its error of every point, in the flux unit of the light curve; NaN for an upper limit.
 
     Parameters
     ----------
-    columns : of the light curve by name: arrays, the names of bands as a list, None for a column that was not sent.
+    columns : columns of the light curve by name: arrays, a list of band names, or None for a missing column.
 
     Raises
     ------
     LightCurveError
-        When a point has not exactly one of flux and magnitude, or a value breaks a rule.
+        If a point does not have exactly one of flux and magnitude, or a value is invalid.
     """
     if columns["mag"] is None:
         flux, flux_err = columns["flux"], columns["flux_err"]
@@ -43,7 +43,7 @@ def to_fluxes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Array, Ar
     used, band = columns["upper_limit"], columns["band"]
     if used is None or not used.any():
         return without_reference(flux, band, _references(sent)), flux_err
-    rows = np.flatnonzero(~used)  # medians are those of measurements
+    rows = np.flatnonzero(~used)  # upper limits do not count for medians
     total = np.array(flux, np.float64)
     total[rows] = without_reference(total[rows], _take(band, rows), _references(sent))
     return total, flux_err
@@ -97,7 +97,7 @@ def _from_magnitudes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Fl
 
 
 def _vega_offsets(sent: LightCurveIn, band: Sequence[str] | Array, has_mag: NDArray[np.bool_]) -> Float64:
-    """Return what is added to each Vega magnitude to get AB; bands that are not known are rejected later."""
+    """Return the offset from Vega to AB magnitudes of each point; unknown bands are rejected later."""
     names: Sequence[str] = (
         [BANDS[index] if 0 <= index < len(BANDS) else "" for index in band.tolist()]
         if isinstance(band, np.ndarray)

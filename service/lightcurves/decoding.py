@@ -1,7 +1,7 @@
-"""Decoding of light curves: bytes (JSON, msgpack), or objects with arrays, to :class:`LightCurveIn`.
+"""Decoding of light curves from bytes (JSON, msgpack) or from objects with arrays to :class:`LightCurveIn`.
 
-The fast path decodes a whole value in one step. Only a value that this rejects is decoded field by field, which finds
-the error of every invalid field.
+The fast path decodes a whole value in one step. Only a value that it rejects is decoded field by field, to find the
+error of every invalid field.
 """
 
 import json
@@ -23,13 +23,13 @@ from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, FilterIn,
 MAX_ELEMENTS: Final = 2**20
 """Maximum length of a list that is decoded element by element, at some fifty bytes each."""
 MAX_NONFINITE_BYTES: Final = 512 * 1024
-"""Maximum length of JSON with NaN or infinity that is decoded, so that the error names the value. Python's own parser,
-which accepts them, holds the interpreter lock for up to 50 ms."""
+"""Maximum length of JSON with NaN or infinity that is decoded, so that the error points at the value. Python's parser,
+which accepts these, then holds the GIL for at most 50 ms."""
 NEVER_EMPTY: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "band")
 _NONFINITE = re.compile(r"NaN|Infinity")
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of a value that is invalid, or that is no value of its format."""
+"""Errors of a value that is invalid, or not encoded correctly."""
 
 
 class Reader(Protocol):
@@ -37,7 +37,7 @@ class Reader(Protocol):
 
     Attributes
     ----------
-    binary_columns : whether bytes are a column of values. In JSON they stand for base64 text, which is no column.
+    binary_columns : whether bytes are a column of values. False for JSON, where msgspec decodes base64 text as bytes.
     """
 
     binary_columns: bool
@@ -54,7 +54,7 @@ class Reader(Protocol):
 
 @cache
 def _raw_struct(struct: type[Struct]) -> Any:
-    """Return a struct with the same fields, which leaves their values undecoded."""
+    """Return a struct with the same fields whose values are not decoded."""
     fields = [(field.name, Raw | UnsetType, UNSET) for field in msgspec.structs.fields(struct)]
     return msgspec.defstruct(f"{struct.__name__}Fields", fields, forbid_unknown_fields=True, kw_only=True)
 
@@ -70,7 +70,7 @@ class BytesReader:
 
     def __init__(self, module: ModuleType, binary_columns: bool) -> None:
         self.binary_columns = binary_columns
-        self._decoder = cache(module.Decoder)  # one for each type
+        self._decoder = cache(module.Decoder)  # one per type
 
     def decode(self, value: Any, kind: Any) -> Any:
         """Decode a value."""
@@ -93,7 +93,7 @@ class ObjectReader:
     binary_columns = True
 
     def decode(self, value: Any, kind: Any) -> Any:
-        """Check a value; an array stays as it is, and text is never base64."""
+        """Check and convert a value; arrays are returned unchanged, and text is never decoded as base64."""
         return value if isinstance(value, np.ndarray) else msgspec.convert(value, kind, builtin_types=(bytes,))
 
     def fields(self, value: Any, struct: type[Struct]) -> Mapping[str, Any]:
@@ -117,9 +117,9 @@ OBJECT_READER = ObjectReader()
 
 
 def load_nonfinite_json(data: bytes) -> Any:
-    """Parse short JSON with NaN or infinity, which JSON does not have.
+    """Parse short JSON with NaN or infinity, which standard JSON does not allow.
 
-    Raises ValueError for any other text, also for one with half a surrogate pair, which no response can repeat.
+    Raises ValueError for any other text, and for unpaired surrogates, which cannot be encoded in a response.
     """
     text = data.decode()
     if len(data) > MAX_NONFINITE_BYTES or not _NONFINITE.search(text):
@@ -132,7 +132,7 @@ def load_nonfinite_json(data: bytes) -> Any:
 def decode_fields(
     fields: Mapping[str, Any], struct: type[Struct], reader: Reader, parent: str
 ) -> tuple[dict[str, Any], list[FieldError]]:
-    """Decode fields one by one; return the values, and the error of each field that is invalid or missing."""
+    """Decode fields one by one; return the values, and the error of each invalid or missing field."""
     values: dict[str, Any] = {}
     errors: list[FieldError] = []
     missing = missing_columns(fields) if issubclass(struct, LightCurveIn) else ()
@@ -158,9 +158,9 @@ def decode_fields(
 
 
 def find_column_error(name: str, column: Any, binary_columns: bool, parent: str) -> FieldError | None:
-    """Return the error of a column that its type accepts: bytes in JSON, or bytes or an array without values.
+    """Return the error of a column that its type accepts: bytes in JSON, or empty bytes or arrays.
 
-    These are errors of types in other formats, so that the same light curve has the same errors in each.
+    Lists have these errors by their type, so that the same light curve has the same errors in every format.
     """
     if isinstance(column, bytes) and not binary_columns:
         reason, detail = ("not_an_object", "an object") if name == "metadata" else ("not_a_list", "a list")
@@ -171,7 +171,7 @@ def find_column_error(name: str, column: Any, binary_columns: bool, parent: str)
 
 
 def _find_filter_error(value: Any, reader: Reader, parent: str) -> FieldError | None:
-    """Return the first error in ``filters``: msgspec does not say which member of a mapping is invalid."""
+    """Return the first error in ``filters``: msgspec does not report which member of a mapping is invalid."""
     with suppress(msgspec.ValidationError):
         filters = value if isinstance(value, dict) else reader.decode(value, dict[str, Raw])
         for name, described in filters.items():
@@ -207,7 +207,7 @@ def diagnose_light_curve(value: Any, reader: Reader, parent: str = "") -> LightC
 
 
 def build_light_curve(fields: Mapping[str, Any], reader: Reader, parent: str) -> LightCurveIn | InvalidLightCurve:
-    """Build a light curve of undecoded fields."""
+    """Build a light curve from undecoded fields."""
     values, errors = decode_fields(fields, LightCurveIn, reader, parent)
     if errors:
         return InvalidLightCurve(errors, short_id(values.get("object_id", "")))
@@ -225,14 +225,14 @@ class _ObjectId(Struct):
 
 
 def _find_object_id(value: Any, reader: Reader) -> str:
-    """Return the object id of a light curve that is invalid otherwise, so that its sender can tell which it was."""
+    """Return the object id of an invalid light curve, by which the client can identify it; empty without a valid id."""
     with suppress(*UNDECODABLE):
         return short_id(reader.decode(value, _ObjectId).object_id)
     return ""
 
 
 def decode_lines(lines: Sequence[bytes]) -> list[LightCurveIn | InvalidLightCurve]:
-    """Decode the lines of an NDJSON stream, each of which is one light curve as JSON."""
+    """Decode lines of an NDJSON stream; each line is one light curve as JSON."""
     return [_decode_line(line) for line in lines]
 
 

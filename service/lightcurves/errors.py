@@ -1,4 +1,4 @@
-"""Errors of a light curve, and msgspec's error messages as :class:`service.answers.replies.FieldError`."""
+"""Errors of a light curve, and conversion of msgspec errors to :class:`service.answers.replies.FieldError`."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError
 
 
 class InvalidLightCurve(LightCurveError):
-    """A light curve with one or more invalid fields. As a LightCurveError it has the first of them."""
+    """A light curve with one or more invalid fields; its attributes as a LightCurveError are those of the first one."""
 
     def __init__(self, errors: Iterable[FieldError], object_id: str = "") -> None:
         self.errors = tuple(errors)[:MAX_FIELD_ERRORS]
@@ -23,7 +23,7 @@ class InvalidLightCurve(LightCurveError):
 
 _PATH = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _MESSAGE = re.compile(r"^(?P<text>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
-# Beginning of a message of msgspec, reason, and detail (empty: the message itself). The first match counts.
+# Prefix of a msgspec message, reason, and detail (empty: the message). The first match counts.
 _REASONS: Final[Sequence[tuple[str, str, str]]] = (
     ("Expected `array` of length >=", "empty", "must not be empty"),
     ("Expected `str` of length <=", "too_long", ""),
@@ -37,7 +37,7 @@ _REASONS: Final[Sequence[tuple[str, str, str]]] = (
     ("Number out of range", "not_finite", "must be finite"),
     ("Invalid base64", "not_a_list", "must be a list"),
 )
-# Type that a message names as expected, reason and detail. The first match counts.
+# Expected type in a message, reason and detail. The first match counts.
 _TYPES: Final[Sequence[tuple[str, str, str]]] = (
     ("array", "not_a_list", "must be a list"),
     ("object", "not_an_object", "must be an object"),
@@ -54,26 +54,28 @@ _METADATA_NAMES: Final[Mapping[str, str]] = {
     "zphot": "hostgal_zphot, with hostgal_zphot_err",
     "ebv": "mwebv",
 }
-"""What common names of metadata are called here."""
+"""Fields for common names of metadata."""
 
 
 def _unknown_field(where: str, name: str) -> str:
-    """Return the detail about an unknown field, with the name that is probably meant."""
+    """Return the detail of an unknown field, with the most similar known name."""
     if not where.endswith("/metadata"):
         return "unknown field"
-    meant = _METADATA_NAMES.get(name.lower())
-    if meant is None:
-        meant = " or ".join(get_close_matches(name.lower(), KNOWN_COLUMNS, 2))
-    return f"unknown field; send {meant}" if meant else f"unknown field; known are {', '.join(KNOWN_COLUMNS[:6])}, ..."
+    similar = _METADATA_NAMES.get(name.lower())
+    if similar is None:
+        similar = " or ".join(get_close_matches(name.lower(), KNOWN_COLUMNS, 2))
+    return (
+        f"unknown field; send {similar}" if similar else f"unknown field; known are {', '.join(KNOWN_COLUMNS[:6])}, ..."
+    )
 
 
 def is_key_error(error: msgspec.ValidationError) -> bool:
-    """Return True if an error is about a key of an object, which is no string or no valid text."""
+    """Return True if the error is an object key that is not a valid string."""
     return "`key`" in str(error)
 
 
 def to_field_error(error: msgspec.ValidationError, parent: str = "") -> FieldError:
-    """Convert an error of msgspec; ``parent`` is the JSON pointer of the value that was decoded."""
+    """Convert a msgspec error; ``parent`` is the JSON pointer of the decoded value."""
     match = _MESSAGE.match(str(error))
     assert match is not None
     text = match["text"]

@@ -1,8 +1,8 @@
 """Request bodies of ``/v1/classify`` as msgspec structs.
 
-One declaration decodes JSON, msgpack, NDJSON and Arrow rows, and is the schema in the OpenAPI document. Values are not
-coerced, and an unknown field is an error. A column is a list or, in msgpack, the bytes of its values
-(:data:`DTYPES`); Arrow rows have arrays. If a JSON object repeats a name, its last value counts.
+The structs decode JSON, msgpack, NDJSON and Arrow rows, and define the schema in the OpenAPI document. Values are not
+coerced, and unknown fields are errors. A column is a list or, in msgpack, the bytes of its values (:data:`DTYPES`);
+Arrow rows have arrays. If a JSON object repeats a name, the last value is used.
 """
 
 from collections.abc import Container, Mapping
@@ -25,16 +25,16 @@ DTYPES: Final[Mapping[str, str]] = {
     "upper_limit": "u1",
     "metadata": "<f4",
 }
-"""Types of the values in a column of bytes: ``band`` an index into u, g, r, i, z, Y; ``detected`` and ``upper_limit`` 0
-or 1; ``metadata`` one value for each of METADATA_COLUMNS in order. NaN is a missing value of metadata, and of a flux or
-magnitude where the point has the other."""
+"""Data types of columns of bytes. ``band`` is an index into u, g, r, i, z, Y; ``detected`` and ``upper_limit`` are 0 or
+1; ``metadata`` has one value for each of METADATA_COLUMNS in order. NaN is a missing value in ``metadata``, and in a
+flux or magnitude column where the point has the other."""
 
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_ID_LENGTH = 200
 MAX_FILTERS, MAX_FILTER_NAME = 32, 32
 MAX_PRIOR_NAME, MAX_PRIOR_CLASSES = 64, 1000
 
-# Integers stay integers: as floats, eight million digits would take 250 MB.
+# Integers stay integers: decoding eight million digits as a float would take 250 MB.
 Number = int | float
 Numbers = Annotated[list[Number], Meta(min_length=1)]
 Measurements = Annotated[list[Number | None], Meta(min_length=1)]
@@ -111,7 +111,7 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
         list[bool] | bytes | None,
         Meta(description="true for points that are upper limits; they are ignored, and counted in dropped_points"),
     ] = None
-    # No enumeration in the schema: clients are generated with names such as C and c for the same constant.
+    # No enumeration in the schema: generated clients could not distinguish constants such as C and c.
     band: Annotated[BandNames | bytes, Meta(description=f"filter names: {', '.join(sorted(NAMES, key=str.lower))}")]
     detected: Annotated[
         list[bool] | bytes | None,
@@ -149,7 +149,7 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def missing_columns(present: Container[str]) -> list[str]:
-    """Return the columns of brightness that a light curve needs and does not have."""
+    """Return the flux or magnitude columns that a light curve needs but does not have."""
     uses_magnitudes = "mag" in present or "mag_err" in present
     needed = ["mag"] if uses_magnitudes else []
     if not uses_magnitudes or "flux" in present or "flux_err" in present:

@@ -1,7 +1,7 @@
 """Validation of decoded light curves: from :class:`LightCurveIn` to :class:`models.lightcurve.LightCurve`.
 
-Checks what the types of the schema cannot express (lengths, finite values, known bands, described filters) and converts
-columns to arrays. An invalid light curve becomes an :class:`InvalidLightCurve`; the others are not affected.
+It checks constraints that the schema cannot express (equal lengths, finite values, known bands, described filters) and
+converts columns to arrays. An invalid light curve becomes an :class:`InvalidLightCurve` and does not affect others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,36 +47,36 @@ def validate_light_curves(
     binary_columns: bool = True,
     parents: Sequence[str] | None = None,
 ) -> list[LightCurve | InvalidLightCurve]:
-    """Build the record of each light curve, or its errors, in order.
+    """Convert each light curve, or return its errors, in order.
 
     Parameters
     ----------
     max_points : maximum number of observations in a light curve.
-    binary_columns : whether a column may be bytes; those of decoded JSON may not.
+    binary_columns : whether a column may be bytes; False for decoded JSON.
     parents : JSON pointer of each light curve in its document; default: errors point into the light curve.
     """
     parents = [""] * len(decoded) if parents is None else parents
     columns = [
-        each if isinstance(each, InvalidLightCurve) else _to_columns(each, max_points, binary_columns, parent)
-        for each, parent in zip(decoded, parents, strict=True)
+        sent if isinstance(sent, InvalidLightCurve) else _to_columns(sent, max_points, binary_columns, parent)
+        for sent, parent in zip(decoded, parents, strict=True)
     ]
-    built = iter(_build([each for each in columns if isinstance(each, Columns)]))
+    built = iter(_build([valid for valid in columns if isinstance(valid, Columns)]))
     curves: list[LightCurve | InvalidLightCurve] = []
-    for sent, each, parent in zip(decoded, columns, parents, strict=True):
-        if isinstance(each, InvalidLightCurve):
-            curves.append(each)
+    for sent, converted, parent in zip(decoded, columns, parents, strict=True):
+        if isinstance(converted, InvalidLightCurve):
+            curves.append(converted)
             continue
         curve = next(built)
         if isinstance(curve, LightCurveError):
-            curves.append(InvalidLightCurve([_to_field_error(curve, parent)], each.object_id))
+            curves.append(InvalidLightCurve([_to_field_error(curve, parent)], converted.object_id))
         else:
-            curves.append(_with_notes(curve, sent) if isinstance(sent, LightCurveIn) else curve)
+            curves.append(_annotate(curve, sent) if isinstance(sent, LightCurveIn) else curve)
     return curves
 
 
-def _with_notes(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
-    """Add described filters, the count of upper limits and warnings to a record."""
-    notes: dict[str, Any] = {}
+def _annotate(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
+    """Add described filters, the number of upper limits and warnings to a light curve."""
+    changes: dict[str, Any] = {}
     if sent.filters is not UNSET:
         notes["described_filters"] = _choose_bands(sent.filters)
         named = sent.band if isinstance(sent.band, list) else ()
@@ -84,8 +84,8 @@ def _with_notes(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
             detail = f"no observation is in {', '.join(unused)}, which filters describes: check the names in band"
             notes["warnings"] = (PhotometryWarning("unused_filter", detail),)
     if sent.upper_limit is not None and (limits := _count_limits(sent.upper_limit)):
-        notes["dropped"] = {"upper_limit": limits}
-    return (replace(curve, **notes) if notes else curve).with_warnings(check_total=sent.flux_kind is UNSET)
+        changes["dropped"] = {"upper_limit": limits}
+    return (replace(curve, **changes) if changes else curve).with_warnings(check_total=sent.flux_kind is UNSET)
 
 
 def _count_limits(column: Any) -> int:
@@ -114,7 +114,7 @@ def _to_field_error(error: LightCurveError, parent: str = "") -> FieldError:
 
 
 def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, parent: str) -> Columns | InvalidLightCurve:
-    """Convert the columns of a light curve, or return every error that is found in doing so."""
+    """Convert the columns of a light curve, or return all errors found."""
     columns: dict[str, Any] = {name: None if (column := getattr(sent, name)) is UNSET else column for name in _COLUMNS}
     errors = _find_type_errors(sent, columns, binary_columns, parent) or [
         FieldError(
@@ -147,7 +147,7 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
         return InvalidLightCurve(errors, short_id(sent.object_id))
     try:
         used = None if columns["upper_limit"] is None else _measured_rows(columns)
-        # Medians are those of a filter, so they are subtracted before two filters become one band.
+        # Medians are per filter, so they are subtracted before filters are mapped to bands.
         flux, flux_err = to_fluxes(sent, columns)
     except LightCurveError as error:
         return InvalidLightCurve([_to_field_error(error, parent)], short_id(sent.object_id))
@@ -164,7 +164,7 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
 def _find_type_errors(
     sent: LightCurveIn, columns: Mapping[str, Any], binary_columns: bool, parent: str
 ) -> list[FieldError]:
-    """Return the errors that decoding finds in other formats: missing and empty columns, and text in place of one."""
+    """Return the errors that decoding finds in other formats: missing or empty columns, and text instead of values."""
     given = {name: column for name, column in columns.items() if column is not None}
     missing = missing_columns(given)
     has_text = not binary_columns and bytes in map(type, (*given.values(), sent.metadata))
@@ -180,7 +180,7 @@ def _find_type_errors(
 
 
 def _measured_rows(columns: Mapping[str, Any]) -> NDArray[np.intp] | None:
-    """Return the rows that are no upper limits, None for all of them. Raises LightCurveError."""
+    """Return the rows that are not upper limits; None for all rows. Raises LightCurveError."""
     limits = columns["upper_limit"]
     for name in ("upper_limit", *_COLUMNS):
         column = columns[name]
@@ -203,7 +203,7 @@ def _length(name: str, column: Any) -> int:
 
 
 def _to_column(name: str, column: Any) -> Any:
-    """Convert a column: numbers and flags to arrays, names of bands stay a list. Raises LightCurveError."""
+    """Convert numbers and flags to arrays; band names stay a list. Raises LightCurveError."""
     if isinstance(column, bytes):
         column = _to_array(name, column)
     if isinstance(column, np.ndarray):
@@ -214,7 +214,7 @@ def _to_column(name: str, column: Any) -> Any:
         return np.array(column, np.bool_)
     try:
         return np.array(column, np.float64)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer too large for a float
         index = next(index for index, value in enumerate(column) if value and abs(value) > 1e308)
         raise LightCurveError(f"/{name}/{index}", "not_finite", "must be finite") from None
 
@@ -235,7 +235,7 @@ def _to_flags(name: str, column: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _to_metadata(metadata: Any) -> dict[str, float]:
-    """Return the metadata that have a value, by name. Raises LightCurveError."""
+    """Return the metadata values by name, without missing ones. Raises LightCurveError."""
     if metadata is UNSET:
         return {}
     if isinstance(metadata, bytes | np.ndarray):
@@ -244,7 +244,7 @@ def _to_metadata(metadata: Any) -> dict[str, float]:
             message = f"must have {len(METADATA_COLUMNS)} float32 values, NaN where one is missing, not {len(row)}"
             raise LightCurveError("/metadata", "wrong_length", message)
         present = {name: value for name, value in zip(METADATA_COLUMNS, row.tolist(), strict=True) if value == value}
-    elif isinstance(metadata, dict):  # numbers by name, NaN where one is missing
+    elif isinstance(metadata, dict):  # values by name, NaN for missing ones
         present = {name: value for name, value in metadata.items() if value == value}
     else:
         named = zip(type(metadata).__struct_fields__, msgspec.structs.astuple(metadata), strict=True)
@@ -269,7 +269,7 @@ def _to_object_id(object_id: str | int) -> str:
 
 
 def _check_survey(survey: str) -> None:
-    if survey.endswith("\n"):  # which the schema's pattern accepts
+    if survey.endswith("\n"):  # accepted by the pattern of the schema
         detail = "may contain letters, digits and hyphens only"
         raise LightCurveError("/survey", "string_pattern_mismatch", detail)
 

@@ -1,1 +1,1 @@
-"""Watching the service: metrics, statistics of models, traces and logs."""
+"""Observability: metrics, traces, input statistics and the live view."""

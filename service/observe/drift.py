@@ -1,4 +1,4 @@
-"""Windows of the light curves of each survey, compared with the training data of the model (:mod:`models.drift`)."""
+"""Input drift: windows of light curves of each survey, compared with the training data (:mod:`models.drift`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ class _Window:
 
 
 class InputWindows:
-    """Successive windows of :data:`models.drift.WINDOW` light curves of each survey that the manifest describes.
+    """Successive windows of :data:`models.drift.WINDOW` light curves of each survey in the manifest.
 
-    Light curves of other surveys, or of none, are not compared. Use it from one thread.
+    Light curves of other surveys, or without one, are ignored. Not thread-safe.
 
     Parameters
     ----------
-    report : called with the survey, and with the distance of its window from the training data by kind, in units of
-        the limit; NaN where it was not measured.
+    report : called with the survey and, by kind, with the distance of its window from the training data in units of
+        the limit; NaN if it was not measured.
     """
 
     def __init__(self, manifest: Manifest, report: Callable[[str, Mapping[str, float]], None]) -> None:
@@ -41,7 +41,7 @@ class InputWindows:
         }
 
     def add(self, survey: str, curve: LightCurve, prediction: Prediction | None) -> None:
-        """Add a light curve and its prediction, None if it was not classified; compare the window if it is full."""
+        """Add a light curve and its prediction (None if not classified); compare the window once it is full."""
         window = self._windows.get(survey)
         if window is None:
             return

@@ -1,7 +1,7 @@
 """Recent results for the live view: counts by class, the most unusual objects of the last hour, the newest results.
 
-A :class:`LiveFeed` holds the results of all clients. Reading it therefore requires a separate key (the setting
-``live_key``). It is off without that key.
+A :class:`LiveFeed` has the results of all clients. Reading it therefore requires a separate key, the setting
+``live_key``, without which the live view is disabled.
 """
 
 import heapq
@@ -17,26 +17,26 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 MAX_RECENT: Final = 5000
-"""Results that are held; more than arrive within :data:`INTERVAL_SECONDS`, unless the rest is only counted."""
+"""Number of results that are kept. If more arrive within :data:`INTERVAL_SECONDS`, the rest is only counted."""
 MAX_SHOWN: Final = 50
 """Maximum number of results in one event."""
 MAX_UNUSUAL: Final = 20
 MINUTES: Final = 60
 INTERVAL_SECONDS: Final = 1.0
-"""Time between events."""
+"""Interval between events."""
 MAX_READERS: Final = 16
 LIVE_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""Headers of a response with events; nginx would hold them back."""
+"""Headers of a response with events; the second one disables buffering in nginx."""
 
 
 DETAILS: Final = ("probabilities", "prediction_set", "coverage", "warnings")
-"""Members of a classified result that an event has as the result has them."""
+"""Members of a classified result that events contain unchanged."""
 DIGITS: Final = 4
 """Decimals of probabilities in events."""
 
 
 class LiveResult(NamedTuple):
-    """One result, as an event has it. ``time`` is in seconds since 1970, ``details`` has the members in DETAILS."""
+    """One result in an event. ``time`` is in seconds since 1970; ``details`` has the members in :data:`DETAILS`."""
 
     time: float
     object_id: str
@@ -49,7 +49,7 @@ class LiveResult(NamedTuple):
 
 
 class LiveFilter(NamedTuple):
-    """Condition that the results of a reader meet; empty or 0 means any."""
+    """Filter of the results of a reader; empty or 0 matches any."""
 
     name: str = ""
     survey: str = ""
@@ -58,7 +58,7 @@ class LiveFilter(NamedTuple):
     unusual: bool = False
 
     def matches(self, result: LiveResult) -> bool:
-        """Return whether a result meets the condition."""
+        """Return whether a result matches the filter."""
         return (
             (not self.name or result.name == self.name)
             and (not self.survey or result.survey == self.survey)
@@ -70,7 +70,7 @@ class LiveFilter(NamedTuple):
 
 @dataclass(slots=True)
 class _Minute:
-    """Counts of one minute of the clock, and its most unusual results as a heap of (novelty, number, result)."""
+    """Counts of one minute, and its most unusual results as a heap of (novelty, number, result)."""
 
     number: int
     classes: Counter[str] = field(default_factory=Counter)
@@ -79,7 +79,7 @@ class _Minute:
 
 
 class LiveFeed:
-    """Results of the last hour: the newest, counts by class, and the most unusual. Any thread may use it.
+    """Results of the last hour: the newest, counts by class, and the most unusual. Safe to use from any thread.
 
     Parameters
     ----------
@@ -95,12 +95,12 @@ class LiveFeed:
         self.count = 0
 
     def publish(self, results: Sequence[Mapping[str, Any]], surveys: Sequence[str] | None = None) -> None:
-        """Add those of several results that were classified.
+        """Add results; those without a class are only counted by status.
 
         Parameters
         ----------
-        results : documents as :mod:`service.answers.replies` declares them.
-        surveys : survey of each, where the documents do not name it.
+        results : documents of :mod:`service.answers.replies`.
+        surveys : survey of each result, if the documents do not have it.
         """
         now = self._clock()
         with self._lock:
@@ -136,11 +136,12 @@ class LiveFeed:
         return self._minutes[-1]
 
     def since(self, number: int, wanted: LiveFilter, seconds: float) -> dict[str, Any]:
-        """Return the document of one event: the results after the first ``number``, newest last, and the rates.
+        """Return the document of one event: the results after the first ``number``, newest last, and their rate.
 
         Parameters
         ----------
-        seconds : time that the results cover.
+        wanted : filter of the results.
+        seconds : duration in which these results arrived.
         """
         with self._lock:
             new = self.count - number
@@ -148,7 +149,7 @@ class LiveFeed:
             recent = list(islice(self._recent, len(self._recent) - held, None))
         matching = [result for result in recent if wanted.matches(result)]
         step = max(1, -(-len(matching) // MAX_SHOWN))
-        shown = matching[::-1][::step][::-1]  # the newest is always shown
+        shown = matching[::-1][::step][::-1]  # always includes the newest
         return {
             "count": number + new,
             "per_second": new / seconds,
@@ -168,7 +169,9 @@ class LiveFeed:
                 per_minute[minute.number - first] = minute.classes.total()
             unusual = [entry for minute in minutes for entry in minute.unusual]
         best: dict[tuple[str, str], LiveResult] = {}
-        for _, _, result in sorted(unusual):  # an object with several alerts is listed once, with its last result
+        for _, _, result in sorted(
+            unusual
+        ):  # an object with several alerts is listed once, with its most unusual result
             best.pop((result.survey, result.object_id), None)
             best[result.survey, result.object_id] = result
         most_unusual = list(best.values())[::-1][:MAX_UNUSUAL]
@@ -180,11 +183,11 @@ class LiveFeed:
         }
 
     def add_reader(self) -> bool:
-        """Count a reader; False if there are :data:`MAX_READERS` already."""
+        """Register a reader; return False if there are :data:`MAX_READERS` already."""
         return self._readers.acquire(blocking=False)
 
     def remove_reader(self) -> None:
-        """Count a reader out."""
+        """Unregister a reader."""
         self._readers.release()
 
 
@@ -203,11 +206,11 @@ def _members(result: LiveResult) -> dict[str, Any]:
 
 
 class LiveEvents:
-    """Server-sent events of one reader: a summary every five events, and results in each.
+    """Server-sent events of one reader: results in each, and a summary with every fifth.
 
     Parameters
     ----------
-    wanted : condition of the results.
+    wanted : filter of the results.
     """
 
     SUMMARY_EVERY: Final = 5
@@ -218,7 +221,7 @@ class LiveEvents:
         self._at: float | None = None
 
     def next(self) -> bytes:
-        """Return what is to be sent now; the first time, the latest results, of which no rate is known."""
+        """Return the next events to send. The first call returns the latest results, with a rate of 0."""
         now = time.monotonic()
         seconds = math.inf if self._at is None else max(now - self._at, 1e-3)
         results = self._feed.since(self._number, self._wanted, seconds)
@@ -231,12 +234,12 @@ class LiveEvents:
 
 
 def read_filter(parameters: Sequence[tuple[str, str]]) -> LiveFilter:
-    """Return the filter of query parameters.
+    """Parse query parameters as a filter.
 
     Raises
     ------
     ValueError
-        For an unknown or repeated parameter or one that is not of its type; the message names it.
+        If a parameter is unknown, repeated or invalid; the message names it.
     """
     values: dict[str, Any] = {}
     for name, text in parameters:

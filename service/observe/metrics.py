@@ -1,8 +1,8 @@
-"""Every metric of the service, declared once: prefix ``nightjar_``, base units, few label values.
+"""Prometheus metrics of the service and the worker, with the prefix ``nightjar_`` and base units.
 
-All metrics live in the registry of a :class:`Metrics` object, one per process, so that a scrape sees one consistent set
-and a test can make as many as it likes. :class:`Metrics` and :class:`ModelMetrics` are what the services pass as
-:class:`service.observe.recorder.Recorder` to everything that classifies.
+Each :class:`Metrics` object has its own registry; a process has one, tests create as many as they need. Other modules
+report through the interfaces of :mod:`service.observe.recorder`, which :class:`Metrics` and :class:`ModelMetrics`
+implement.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.observe.tracing import Tracing
 
 TASK = "classification"
-"""The one value of the label `task`, which some metrics have: earlier versions had several tasks."""
+"""Value of the label `task`, kept for compatibility: earlier versions had several tasks."""
 
 STAGES = ("receive", "decode", "validate", "featurise", "queue", "assemble", "run", "encode")
 
@@ -50,11 +50,11 @@ CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
 class Metrics(Recorder):
-    """All metrics of one service process; the attributes are the metrics. Safe to use from any thread.
+    """All metrics of one process, as attributes. Safe to use from any thread.
 
     Parameters
     ----------
-    tracing : receiver of spans; without it nothing is traced.
+    tracing : records spans; without it nothing is traced.
     """
 
     def __init__(self, tracing: Tracing | None = None) -> None:
@@ -74,14 +74,16 @@ class Metrics(Recorder):
         self.inflight.set_function(lambda: self.in_progress)
         self._models: Tally[tuple[str, ...]] = Tally()
         self._engines: list[Engine] = []
-        for kind, outcome in product(ErrorKind, ERROR_OUTCOMES):  # at zero, so that the first one shows as an increase
+        for kind, outcome in product(
+            ErrorKind, ERROR_OUTCOMES
+        ):  # at zero, so that the first fault shows as an increase
             self.faults.labels(TASK, kind, outcome)
-        self.queue_depth.labels(TASK).set_function(lambda: sum(each.depth for each in self._engines))
+        self.queue_depth.labels(TASK).set_function(lambda: sum(engine.depth for engine in self._engines))
         self.queue_seconds.labels(TASK).set_function(
-            lambda: max((each.queued_seconds for each in self._engines), default=0)
+            lambda: max((engine.queued_seconds for engine in self._engines), default=0)
         )
         self.oldest_run_seconds.labels(TASK).set_function(
-            lambda: max((each.oldest_run_seconds for each in self._engines), default=0)
+            lambda: max((engine.oldest_run_seconds for engine in self._engines), default=0)
         )
 
     def _kinds(self) -> tuple[partial[Counter], partial[Gauge], partial[Histogram]]:
@@ -245,7 +247,7 @@ class Metrics(Recorder):
             "stream_dead_letters_shortened_total",
             "Dead letters that were too large and kept only the beginning of their message.",
         )
-        self.stream_retries = counter("stream_retries_total", "Failed tries that were repeated, by step.", ["step"])
+        self.stream_retries = counter("stream_retries_total", "Failed attempts that were retried, by step.", ["step"])
         self.stream_seconds = histogram(
             "stream_stage_duration_seconds", "Time of a batch of messages in one stage.", ["stage"], buckets=SECONDS
         )
@@ -260,7 +262,7 @@ class Metrics(Recorder):
         )
 
     def _start_at_zero(self) -> None:
-        """Expose counters with known labels before they count, so that their first increase is seen."""
+        """Create counters with known labels at zero, so that their first increase is visible."""
         for counter, values in (
             (self.substitutes, ("canary",)),
             (self.model_loads, ("loaded", "failed")),
@@ -284,12 +286,12 @@ class Metrics(Recorder):
         self.tracing.record_stage(stage, started, ended)
 
     def record_http_request(self, route: str, status: int, seconds: float) -> None:
-        """Record a request that was answered."""
+        """Record a finished request."""
         self.requests.labels(route, str(status)).inc()
         self.request_seconds.labels(route).observe(seconds)
 
     def model(self, bundle: Bundle) -> "ModelMetrics":
-        """Return the receiver of one model."""
+        """Return the recorder of one model."""
         return ModelMetrics(self, bundle)
 
     def record_drift(self, survey: str, drift: Mapping[str, float]) -> None:
@@ -312,7 +314,7 @@ class Metrics(Recorder):
         self.cache_answers.labels("none").inc(misses)
 
     def watch_cache(self, used_bytes: Callable[[], int]) -> None:
-        """Set the function that returns the bytes of the results held in memory."""
+        """Set the function that returns the size of the cache in bytes."""
         self.cache_bytes.set_function(used_bytes)
 
     def record_shadow(self, outcome: str, light_curves: int = 1) -> None:
@@ -328,11 +330,11 @@ class Metrics(Recorder):
         self.shadow_seconds.observe(seconds)
 
     def add_model(self, engine: Engine, labels: tuple[str, ...], load_seconds: float) -> None:
-        """Show a model as served, and read the gauges of engines from its engine, too.
+        """Show a model in ``model_info``, and include its engine in the gauges of engines.
 
         Parameters
         ----------
-        labels : of ``model_info``.
+        labels : labels of ``model_info`` after ``task``.
         """
         self._engines.append(engine)
         self._models[labels] += 1
@@ -340,18 +342,18 @@ class Metrics(Recorder):
         self.model_load_seconds.labels(TASK).set(load_seconds)
 
     def remove_model(self, engine: Engine, labels: tuple[str, ...]) -> None:
-        """Stop showing a model as served, unless another engine serves the same bundle."""
+        """Remove an engine, and its model from ``model_info`` unless another engine serves the same bundle."""
         self._engines.remove(engine)
         self._models[labels] -= 1
         if not self._models[labels]:
             self.model_info.remove(TASK, *labels)
 
     def render(self) -> bytes:
-        """Return the text exposition; takes milliseconds, so not for the event loop."""
+        """Return the text exposition. Takes milliseconds: do not call it on the event loop."""
         return generate_latest(self.registry)
 
     async def sample_loop_lag(self, interval: float = 0.5) -> None:
-        """Measure how late the event loop wakes a timer, until cancelled."""
+        """Measure the delay of timers on the event loop, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + interval
@@ -379,7 +381,7 @@ class ModelMetrics(ModelRecorder):
         self._labels: tuple[str, ...] = ()
 
     def serve(self, engine: Engine, provider: str, load_seconds: float) -> None:
-        """Record that the model is served from now on; gauges read the engine."""
+        """Record that the model is served; gauges read its engine."""
         manifest = self._bundle.manifest
         self._engine = engine
         self._labels = (manifest.name, manifest.version, self._bundle.sha256, provider)
@@ -413,33 +415,36 @@ class ModelMetrics(ModelRecorder):
     def _record_experts(self, report: RunReport) -> None:
         for output, load in report.expert_load.items():
             load_LE = np.atleast_2d(load)
-            if output not in self._experts:  # looked up once: labels() costs more than an increment
+            if output not in self._experts:  # looked up once, as labels() costs more than an increment
                 layers = ["input"] if output == "input_expert_load" else [str(layer) for layer in range(len(load_LE))]
                 labels = product(layers, range(load_LE.shape[1]))
-                self._experts[output] = [self._metrics.expert_load.labels(layer, str(each)) for layer, each in labels]
+                self._experts[output] = [
+                    self._metrics.expert_load.labels(layer, str(expert)) for layer, expert in labels
+                ]
             for counter, count in zip(self._experts[output], load_LE.ravel().tolist(), strict=True):
                 if count:
                     counter.inc(count)
 
     def _record_router_entropy(self, predictions: Sequence[Prediction]) -> None:
-        entropy_BS = [each.outputs["router_entropy"] for each in predictions if "router_entropy" in each.outputs]
+        outputs = [prediction.outputs for prediction in predictions]
+        entropy_BS = [values["router_entropy"] for values in outputs if "router_entropy" in values]
         if not entropy_BS:
             return
         entropy_S: list[float] = np.mean(entropy_BS, axis=0).tolist()
-        if not self._router_entropy:  # looked up once, as for the experts
+        if not self._router_entropy:  # looked up once, as above
             name, family = self._bundle.manifest.name, self._metrics.router_entropy
             self._router_entropy = [family.labels(name, str(layer)) for layer in range(len(entropy_S))]
         for summary, entropy in zip(self._router_entropy, entropy_S, strict=True):
             summary.observe(entropy)
 
     def _record_inputs(self, entries: Sequence[QueueEntry]) -> None:
-        tokens = [entry.input.tokens for entry in entries]
-        points_per_band = zip(*(each.points_per_band for each in tokens), strict=True)
+        inputs = [entry.input.tokens for entry in entries]
+        points_per_band = zip(*(tokens.points_per_band for tokens in inputs), strict=True)
         for counter, points in zip(self._by_band, points_per_band, strict=True):
             counter.inc(sum(points))
-        missing = np.count_nonzero(np.isnan([each.metadata for each in tokens]))
+        missing = np.count_nonzero(np.isnan([tokens.metadata for tokens in inputs]))
         self._metrics.missing_metadata.inc(int(missing))
-        self._metrics.truncated.inc(sum(each.truncated for each in tokens))
+        self._metrics.truncated.inc(sum(tokens.truncated for tokens in inputs))
 
     def _record_predictions(self, predictions: Sequence[Prediction]) -> None:
         stages = self._metrics.stages
@@ -477,7 +482,7 @@ class ModelMetrics(ModelRecorder):
         self._windows.add(survey, curve, prediction)
 
     def record_withdrawn(self, light_curves: int) -> None:
-        """Record light curves whose caller went away, or whose deadline passed, before their result."""
+        """Record light curves that were withdrawn because the caller disconnected or the deadline passed."""
         self._metrics.withdrawn.inc(light_curves)
 
     def record_error(self, kind: ErrorKind, recovered: bool) -> None:
@@ -493,5 +498,5 @@ class ModelMetrics(ModelRecorder):
         return self._tracing.record_batch(entries, started, began, ended)
 
     def trace_predictions(self, predictions: Sequence[Prediction]) -> None:
-        """Add spans ``queue``, ``assemble`` and ``run`` to the current request, one of each for every batch."""
+        """Add spans ``queue``, ``assemble`` and ``run`` to the current request for each batch."""
         self._tracing.record_predictions(predictions)

@@ -1,8 +1,7 @@
-"""What the engine, the data plane and the model registry report while they work.
+"""Interface by which the engine, the data plane and the model registry report metrics and traces.
 
-Both classes discard everything, which is what a program that classifies in process needs. The services pass
-:class:`service.observe.metrics.Metrics`, which counts with Prometheus and traces with OpenTelemetry; nothing that
-classifies imports either library.
+Both classes discard all reports, for use in process. The services pass :class:`service.observe.metrics.Metrics`, which
+uses Prometheus and OpenTelemetry; other modules of inference import neither library.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class ModelRecorder:
-    """Receiver of the work of one model. Safe to use from any thread."""
+    """Recorder of one model. Safe to use from any thread."""
 
     def serve(self, engine: "Engine", provider: str, load_seconds: float) -> None:
-        """Record that the model is served from now on; gauges read the engine."""
+        """Record that the model is served; gauges read its engine."""
 
     def close(self) -> None:
         """Record that the model is no longer served."""
 
     def record_request(self, role: str, light_curves: int) -> None:
-        """Record light curves sent to the model; ``role`` is empty, or ``canary``."""
+        """Record the light curves of a request to the model; ``role`` is empty or ``canary``."""
 
     def record_run(self, report: RunReport, predicted_seconds: float) -> None:
         """Record a run of the network."""
 
     def record_stage(self, stage: str, started: float, ended: float, light_curves: int = 1) -> None:
-        """Record one stage of the current request, shared evenly by its light curves (``time.monotonic()`` seconds)."""
+        """Record a stage of the current request, whose light curves share it evenly (``time.monotonic()`` seconds)."""
 
     def record_outcomes(self, counts: Mapping[tuple[str, str, str], int]) -> None:
         """Record numbers of light curves by (survey, status, reason)."""
@@ -42,10 +41,10 @@ class ModelRecorder:
         """Record a light curve of a survey, and its prediction if it was classified."""
 
     def record_withdrawn(self, light_curves: int) -> None:
-        """Record light curves whose caller went away, or whose deadline passed, before their result."""
+        """Record light curves that were withdrawn because the caller disconnected or the deadline passed."""
 
     def record_error(self, kind: ErrorKind, recovered: bool) -> None:
-        """Record an error of the engine, and whether the engine goes on."""
+        """Record an error of the engine, and whether it recovered."""
 
     def current_span(self) -> object:
         """Return the tracing span of the current request; None if it is not recorded."""
@@ -56,14 +55,14 @@ class ModelRecorder:
         return None
 
     def trace_predictions(self, predictions: Sequence[Prediction]) -> None:
-        """Add spans ``queue``, ``assemble`` and ``run`` to the current request, one of each for every batch."""
+        """Add spans ``queue``, ``assemble`` and ``run`` to the current request for each batch."""
 
 
 class Recorder:
-    """Receiver of the work of all models of a process. Safe to use from any thread."""
+    """Recorder of all models of a process. Safe to use from any thread."""
 
     def model(self, bundle: Bundle) -> ModelRecorder:
-        """Return the receiver of one model."""
+        """Return the recorder of one model."""
         return ModelRecorder()
 
     def record_load(self, succeeded: bool) -> None:
@@ -76,7 +75,7 @@ class Recorder:
         """Record light curves whose result was looked up in the cache."""
 
     def watch_cache(self, used_bytes: Callable[[], int]) -> None:
-        """Set the function that returns the bytes of the results held in memory."""
+        """Set the function that returns the size of the cache in bytes."""
 
     def record_shadow(self, outcome: str, light_curves: int = 1) -> None:
         """Record light curves offered to a shadow model: ``agreed``, ``disagreed``, ``failed`` or ``dropped``."""

@@ -1,8 +1,8 @@
-"""Spans to an OpenTelemetry collector by OTLP over HTTP. Importing this module needs the ``otel`` extra.
+"""Export of spans to an OpenTelemetry collector by OTLP over HTTP. Importing this module needs the ``otel`` extra.
 
-The SDK's batch processor sends spans from a thread of its own. It drops spans when its queue is full, and a collector
-that does not answer delays no request. No global provider is set. Headers for the collector, the name of the service,
-attributes of the resource and the size of batches come from the standard ``OTEL_`` variables.
+The batch processor of the SDK sends spans from its own thread and drops spans when its queue is full, so that an
+unresponsive collector does not delay requests. No global provider is set. Headers for the collector, service name,
+resource attributes and batch size are configured by the standard ``OTEL_`` variables.
 """
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -21,9 +21,9 @@ def exporting(endpoint: str, ratio: float, version: str) -> Tracing:
 
     Parameters
     ----------
-    endpoint : full address of the collector for traces.
-    ratio : share of the traces begun here that are sampled; a caller's decision stands for its trace.
-    version : of the service.
+    endpoint : full URL of the collector for traces.
+    ratio : fraction of traces started here that are sampled; a trace of a caller has the caller's decision.
+    version : version of the service.
     """
     named = Resource({"service.name": NAME, "service.version": version})
     provider = TracerProvider(

@@ -1,9 +1,9 @@
-"""Traces with the OpenTelemetry API: the span of a request, its stages, and the batches that it took part in.
+"""Tracing with OpenTelemetry: spans of requests, of their stages and of batches.
 
-W3C Trace Context is read by OpenTelemetry's propagator. A reply names its trace in ``traceresponse`` (draft of Trace
-Context Level 3), also where nothing is recorded. A batch serves light curves of several requests, so its span is the
-root of a trace of its own, with a link to the span of every request in it; each request has a ``run`` span with a link
-to the batch. Times are ``time.monotonic()`` seconds until a span is made.
+OpenTelemetry's propagator reads the W3C Trace Context. Every response has the header ``traceresponse`` (draft of Trace
+Context Level 3), even if nothing is recorded. A batch contains light curves of several requests, so its span is the
+root of a separate trace with a link to the span of each request; each request has a ``run`` span with a link to the
+batch. Times are ``time.monotonic()`` seconds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,15 +34,15 @@ RANDOM_TRACE_ID = 0x02  # flag of Trace Context Level 2: the trace id is random
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 Headers = Iterable[tuple[bytes, bytes]]
-"""Lower-case names, and values, as in ASGI."""
+"""Header names in lower case, and values, as in ASGI."""
 
 
 class TracingError(RuntimeError):
-    """Traces cannot be sent from this installation."""
+    """The package for sending traces is not installed."""
 
 
 class RequestTrace:
-    """Position of one request in a trace, and its span."""
+    """Trace context of one request, and its span."""
 
     __slots__ = ("_context", "span")
 
@@ -60,11 +60,11 @@ class RequestTrace:
         return f"00-{self.trace_id}-{self._context.span_id:016x}-{self._context.trace_flags:02x}".encode()
 
     def active(self) -> AbstractContextManager[object]:
-        """Make the span the current one inside a ``with`` block, if it is recorded."""
+        """Return a context manager that makes the span the current one, if it is recorded."""
         return use_span(self.span) if self.span.is_recording() else nullcontext()
 
     def end(self, method: str, path: str, route: str, status: int, ended: float, request_id: str) -> None:
-        """End the span of a request that was answered, with the attributes of OpenTelemetry's HTTP conventions."""
+        """End the span of a request, with the attributes of OpenTelemetry's HTTP conventions."""
         if not self.span.is_recording():
             return
         self.span.update_name(f"{method} {route}")
@@ -88,19 +88,19 @@ class Tracing:
 
     Parameters
     ----------
-    tracer : makes the spans; None records nothing.
-    close : sends what is left.
+    tracer : creates the spans; None records nothing.
+    close : sends the remaining spans.
     """
 
     def __init__(self, tracer: Tracer | None = None, close: Callable[[], None] = lambda: None) -> None:
         self._tracer, self._close = tracer, close
 
     def start_request(self, name: str, headers: Headers, started: float, record: bool = True) -> RequestTrace:
-        """Begin a request: a span in the trace of its caller, or in a new trace.
+        """Start the span of a request, in the trace of its caller or in a new trace.
 
         Parameters
         ----------
-        record : if False, the request is not recorded whatever its caller decided.
+        record : if False, the request is not recorded, whatever the caller's sampling decision.
         """
         carrier = {key.decode(): value.decode("latin-1") for key, value in headers if key in _TRACE_HEADERS}
         parent = _PROPAGATOR.extract(carrier, Context()) if carrier else Context()
@@ -126,7 +126,7 @@ class Tracing:
     def record_batch(
         self, entries: Sequence[QueueEntry], started: float, began: float, ended: float
     ) -> SpanContext | None:
-        """Add a span for a batch with links to the requests in it; return it.
+        """Add a span for a batch, with links to the requests in it, and return its context.
 
         Parameters
         ----------
@@ -147,9 +147,9 @@ class Tracing:
         return self._span(self._tracer, "batch", started, ended, attributes, links, Context())
 
     def record_predictions(self, predictions: Sequence[Prediction]) -> None:
-        """Add spans ``queue``, ``assemble`` and ``run`` to the current request, one of each for every batch.
+        """Add spans ``queue``, ``assemble`` and ``run`` to the current request for each batch.
 
-        A light curve waits for its batch, and the batch for its turn: both are ``queue``.
+        ``queue`` lasts from the arrival of the first light curve to the start of assembling the batch.
         """
         if self._tracer is None or not get_current_span().is_recording():
             return
@@ -168,7 +168,7 @@ class Tracing:
             self._span(self._tracer, "run", began, began + first.run_seconds, size, links)
 
     def close(self) -> None:
-        """Send what is left; may take seconds, so not for the event loop."""
+        """Send the remaining spans. May take seconds: do not call it on the event loop."""
         self._close()
 
     @staticmethod
@@ -189,16 +189,16 @@ class Tracing:
 _TRACE_HEADERS = (b"traceparent", b"tracestate")
 
 
-def _epoch_ns(moment: float) -> int:
-    """Convert ``time.monotonic()`` seconds to nanoseconds since 1970; read anew each time, as clocks may be set."""
-    return time_ns() - round((monotonic() - moment) * 1e9)
+def _epoch_ns(timestamp: float) -> int:
+    """Convert ``time.monotonic()`` seconds to nanoseconds since 1970; compares the clocks at each call."""
+    return time_ns() - round((monotonic() - timestamp) * 1e9)
 
 
 def tracing_to(endpoint: str, ratio: float) -> Tracing:
-    """Return the tracing that the settings ask for. Raises TracingError if the ``otel`` extra is missing."""
+    """Return tracing to an OTLP endpoint; an empty one disables it. Raises TracingError without the ``otel`` extra."""
     if not endpoint:
         return Tracing()
-    try:  # neither required nor worth 100 ms of start-up without an exporter
+    try:  # optional, and importing it takes 100 ms
         from nightjar_alerts.service.observe.trace_exporter import exporting
     except ImportError as error:
         raise TracingError("sending traces needs the otel extra: pip install 'nightjar-alerts[otel]'") from error

@@ -1,10 +1,10 @@
-"""Bundles on disk: where they are found, and how they are verified and loaded.
+"""Scan the model repository for bundles, and load them.
 
-A scan reads manifests only; loading a bundle verifies its hashes, reproduces its golden outputs and warms it up. What
-cannot be loaded is kept with the reason.
+A scan reads manifests only; loading a bundle verifies its hashes and golden outputs and warms it up. Bundles that
+cannot be loaded are recorded with the reason.
 
-At startup bundles are loaded at full speed. Later they are loaded one at a time in a thread of low priority, so that
-requests come first.
+At startup, bundles are loaded at full speed; later, one at a time in a low-priority thread, so that requests have
+priority.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 """Name, size and modification time of every file in a bundle's folder."""
 
 LOW_PRIORITY = 5
-"""Added to the niceness of a thread, which then gets about a third of the time of an equal, and all idle time. With a
-lower priority, loading a version on a busy machine would take minutes."""
+"""Increment of the niceness of a thread: it then gets about a third of the processor time of a normal thread, and all
+idle time. With a higher niceness, loading a version on a busy machine would take minutes."""
 
 log = structlog.get_logger(__name__)
 
 
 class ChangeRejected(Exception):
-    """A change of the served models that cannot be made; the text says why."""
+    """The served models cannot be changed as requested; the message gives the reason."""
 
 
 class LoadFailed(ChangeRejected):
-    """A bundle cannot be served."""
+    """A bundle cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleOnDisk:
-    """A bundle on disk, as its manifest describes it; ``sha256`` is that of the manifest, hence of everything."""
+    """A bundle on disk; ``sha256`` is that of its manifest, which contains the hashes of all files."""
 
     reference: Reference
     task: Task
@@ -59,7 +59,7 @@ class BundleOnDisk:
 
 @dataclass(slots=True)
 class DirectoryContents:
-    """Bundles that a scan found, and folders that it could not read, with the reason."""
+    """Result of a scan: bundles found, and the reasons for folders that could not be read."""
 
     bundles: dict[Reference, BundleOnDisk] = field(default_factory=dict)
     unreadable: dict[Path, str] = field(default_factory=dict)
@@ -78,12 +78,12 @@ class DirectoryContents:
 def scan(
     root: Path | None, extra_paths: Iterable[Path] = (), before: DirectoryContents | None = None
 ) -> DirectoryContents:
-    """Find bundles.
+    """Find all bundles.
 
     Parameters
     ----------
-    root : folder of bundles, in either layout that :mod:`service.registry` describes.
-    extra_paths : folders that are bundles themselves; a bundle that is also under ``root`` is taken from there.
+    root : folder of bundles, in the layouts described in :mod:`service.registry`.
+    extra_paths : folders of single bundles; the one in ``root`` is used if a bundle is in both.
     before : result of the previous scan; manifests of unchanged folders are not read again.
     """
     known = {bundle.path: bundle for bundle in before.bundles.values()} if before is not None else {}
@@ -97,7 +97,7 @@ def scan(
 
 
 def _candidates(root: Path | None) -> Iterator[tuple[Path, Reference | None]]:
-    """Yield folders with a manifest and, in the layout by version, the name and version that it must state."""
+    """Yield folders with a manifest and, in the layout by version, the expected name and version."""
     for folder in _folders(root):
         if (folder / MANIFEST).is_file():
             yield folder, None
@@ -121,7 +121,9 @@ def _add(
     optional: bool = False,
 ) -> None:
     if (escaped := str(path).encode(errors="backslashreplace").decode()) != str(path):
-        contents.unreadable[Path(escaped)] = "the folder's name is not UTF-8"  # JSON replies could not contain it
+        contents.unreadable[Path(escaped)] = (
+            "the folder's name is not UTF-8"  # it could not be encoded in JSON responses
+        )
         return
     try:
         bundle = _read(path, before)
@@ -148,7 +150,7 @@ def _read(path: Path, before: BundleOnDisk | None) -> BundleOnDisk:
 
 
 def _fingerprint(path: Path) -> Fingerprint:
-    """Fingerprint a folder; before its manifest is read, so that the next scan sees a change in between."""
+    """Return the fingerprint of a folder; computed before its manifest is read, so that no change is missed."""
     files = [(entry.name, entry.stat()) for entry in sorted(path.iterdir()) if entry.is_file()]
     return tuple((name, status.st_size, status.st_mtime_ns) for name, status in files)
 
@@ -161,11 +163,11 @@ def load_one(settings: CommonSettings, path: Path) -> LoadedModel:
 
 
 LoadOne = Callable[[CommonSettings, Path], LoadedModel]
-"""Loads the bundle in a folder, in a thread, as :func:`load_one` does."""
+"""Loads the bundle in a folder, as :func:`load_one`; called in a thread."""
 
 
 class BackgroundLoader:
-    """Loads bundles in a thread: at full speed until ``background`` is set, then one at a time at low priority."""
+    """Loads bundles in threads: at full speed until ``background`` is set, then one at a time at low priority."""
 
     def __init__(self, settings: CommonSettings, load: LoadOne = load_one) -> None:
         self._settings, self._load = settings, load
@@ -178,12 +180,12 @@ class BackgroundLoader:
         return await asyncio.get_running_loop().run_in_executor(thread, self._load, self._settings, path)
 
     def close(self) -> None:
-        """End the thread; a load in progress runs to its end, and its result is dropped."""
+        """Stop the thread; a load in progress finishes, but its result is discarded."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def lower_thread_priority() -> None:
-    """Lower the priority of the calling thread, on systems where threads have one (Linux)."""
+    """Lower the priority of the calling thread, on systems with priorities per thread (Linux)."""
     if hasattr(os, "setpriority"):
         thread = threading.get_native_id()
         with suppress(OSError):
@@ -192,7 +194,7 @@ def lower_thread_priority() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A bundle that could not be loaded: why, since when (seconds since 1970), and the state of its files."""
+    """A bundle that could not be loaded; ``since`` is in seconds since 1970, ``fingerprint`` that of its files."""
 
     path: Path
     reference: Reference | None
@@ -202,15 +204,15 @@ class Failure:
 
 
 class ModelDirectory:
-    """The bundles of ``repository`` and of the settings: the last scan, failures, and loading.
+    """Bundles of ``repository`` and of the settings: scanning, loading and failures.
 
     Parameters
     ----------
-    root : the model repository; None without one.
+    root : model repository; None without one.
 
     Attributes
     ----------
-    extra_paths : bundle folders that the settings name.
+    extra_paths : bundle folders in the settings.
     contents : result of the last scan.
     failures : bundles that cannot be served, by folder.
     """
@@ -229,12 +231,12 @@ class ModelDirectory:
         present = contents.unreadable.keys() | {bundle.path for bundle in contents.bundles.values()}
         self.failures = {path: failure for path, failure in self.failures.items() if path in present}
         for path, reason in contents.unreadable.items():
-            if path not in self.failures or self.failures[path].reason != reason:  # else every scan would log it anew
+            if path not in self.failures or self.failures[path].reason != reason:  # log it once, not at every scan
                 self._fail(Failure(path, None, reason, time.time()))
         return contents
 
     async def find(self, reference: Reference) -> BundleOnDisk:
-        """Find a bundle, the newest of its name if no version is given. Raises UnknownModel."""
+        """Find a bundle, by default the newest version of the name. Raises UnknownModel."""
         contents = await self.scan()
         if reference.version:
             found = [contents.bundles[reference]] if reference in contents.bundles else []
@@ -245,18 +247,18 @@ class ModelDirectory:
         return found[0]
 
     def failed_before(self, bundle: BundleOnDisk) -> bool:
-        """Return True if these very files could not be loaded."""
+        """Return True if loading a bundle failed and its files have not changed since."""
         failure = self.failures.get(bundle.path)
         return failure is not None and failure.fingerprint == bundle.fingerprint
 
     async def load(self, bundle: BundleOnDisk) -> LoadedModel:
-        """Load, verify and warm up a bundle, off the event loop. Raises LoadFailed."""
+        """Load, verify and warm up a bundle in a thread. Raises LoadFailed."""
         try:
             loaded = await self._loader.load(bundle.path)
             manifest = loaded.bundle.manifest
             if (manifest.name, manifest.version) != bundle.reference:
                 raise BundleError(f"{bundle.path}: changed while it was being read")
-        except Exception as error:  # of the runtime as well, whose exceptions share no base class
+        except Exception as error:  # the runtime's exceptions share no useful base class
             expected = isinstance(error, BundleError | ProviderError)
             reason = str(error) if expected else f"{type(error).__name__}: {error}"
             self._fail(Failure(bundle.path, bundle.reference, reason, time.time(), bundle.fingerprint))

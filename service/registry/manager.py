@@ -1,4 +1,4 @@
-"""The served models of a process, and every change to them.
+"""Model manager: loads, serves, replaces and unloads the models of a process.
 
     manager = ModelManager(settings, recorder, on_failure)
     await manager.start()
@@ -7,18 +7,17 @@
         outcomes = await handle.infer(curves, InferOptions(deadline))
     await manager.stop()
 
-One change is made at a time, and one that fails changes nothing. The rules, for the admin API and the directory scan
-alike:
+Changes are made one at a time, and a failed change has no effect. The rules for the admin API and for scans:
 
-- The newest version that loads answers for a name, with a warning for each newer one that does not load. A version
-  that was loaded explicitly, or that an alias names, is served under its exact name as well.
-- A pinned version answers for its name, whatever is newer, until it is unpinned or another version is loaded. A
-  rollback pins the next older version. Pins survive a restart: see :mod:`service.registry.pins`.
-- After an unload, a scan only loads a version newer than those that were there, or another bundle of the newest.
+- The current version of a model is the newest one that loads, with a warning for each newer one that does not. A
+  version that was loaded explicitly, or that an alias names, is also served under its exact name.
+- A pinned version is the current one, even if there are newer ones, until it is unpinned or another version is loaded.
+  A rollback pins the next older version. Pins survive a restart; see :mod:`service.registry.pins`.
+- After an unload, a scan only loads versions newer than those on disk then, or another bundle of the newest of them.
 - Canaries are never promoted automatically.
-- A bundle that failed to load is tried again when its files change, or on request.
+- A bundle that failed to load is retried when its files change, or on request.
 - A bundle that is deleted from disk stays in service.
-- Everything but pins lasts until the process ends.
+- All changes except pins are lost when the process ends.
 """
 
 import asyncio
@@ -57,20 +56,20 @@ log = structlog.get_logger(__name__)
 
 
 class ModelManager:
-    """Loads, serves, replaces and unloads models. Every method is called on one event loop.
+    """Loads, serves, replaces and unloads models. Call every method on one event loop.
 
     Attributes
     ----------
-    router : the models and the names that lead to them.
-    directory : bundles on disk, and those that could not be loaded.
-    pins : pinned version of each model that has one.
-    draining : models that new requests no longer reach, with requests still to answer.
+    router : served models and their names.
+    directory : bundles on disk, and failures to load them.
+    pins : pinned versions by model name.
+    draining : models without new requests that still process requests.
 
     Parameters
     ----------
-    on_failure : called on the event loop with the reason when the engine of a served model has failed: the process
-        must be replaced.
-    load : loads a bundle, in a thread.
+    on_failure : called on the event loop with the reason when the engine of a served model has failed; the process
+        must then be replaced.
+    load : loads a bundle; called in a thread.
     """
 
     def __init__(
@@ -88,8 +87,8 @@ class ModelManager:
         self.pins: Pins = {}
         self.draining: set[ServedModel] = set()
         self._lock = asyncio.Lock()
-        self._exact: set[Reference] = set()  # served although only their exact name leads to them
-        self._unloaded: dict[str, BundleOnDisk] = {}  # the newest bundle of each unloaded model at that time
+        self._exact: set[Reference] = set()  # served only under their exact name
+        self._unloaded: dict[str, BundleOnDisk] = {}  # newest bundle of each unloaded model at the unload
         self._tasks: set[asyncio.Task[object]] = set()
         self._watch: asyncio.Task[None] | None = None
 
@@ -99,8 +98,8 @@ class ModelManager:
         Raises
         ------
         BundleError, ProviderError
-            If a bundle of the settings cannot be served, an alias leads nowhere, or the pins cannot be read. A bundle
-            of the repository that cannot be served is logged, and the others are served.
+            If a bundle of the settings cannot be served, an alias has an unknown target, or the pins cannot be read.
+            Bundles of the repository that cannot be served are logged and skipped.
         """
         for alias, path in [(DEFAULT, self._settings.bundle), *self._settings.survey_bundles.items()]:
             loaded = await self._loader.load(path)
@@ -110,7 +109,7 @@ class ModelManager:
                 self._set_current(model.reference)
             self.router.aliases[alias] = Reference(model.reference.name)
         try:
-            await self.reload()  # before the aliases, which may name a bundle of the repository
+            await self.reload()  # before the aliases, whose targets may be in the repository
         except ChangeRejected as error:
             raise BundleError(str(error)) from error
         for alias, target in self._settings.aliases.items():
@@ -124,10 +123,10 @@ class ModelManager:
                 log.warning("pinned version not served", model=f"{name}@{version}")
         self.router.ready = self._loader.background = True
         if self._settings.repository_poll:
-            self._watch = asyncio.create_task(self._keep_watch(self._settings.repository_poll))
+            self._watch = asyncio.create_task(self._poll_repository(self._settings.repository_poll))
 
     def _check_prior(self) -> None:
-        """Raise BundleError if no model has the prior of the settings: most likely a typing error."""
+        """Raise BundleError if no model has the prior of the settings, most likely a typo."""
         name = self._settings.prior
         known = {prior for model in self.router.models.values() for prior in Posterior(model.bundle.manifest).names}
         if name and name not in known:
@@ -135,13 +134,13 @@ class ModelManager:
 
     async def stop(self) -> None:
         """Finish the queued work and stop every engine."""
-        # The watch and the loader end first: no model may be added while the others are closed.
+        # Polling and loading end first, so that no model is added while models are stopped.
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         self._loader.close()
         await asyncio.gather(*(shadow.stop() for shadow in self.router.shadows.values()))
-        for task in self._tasks:  # they wait for draining models, which are closed below
+        for task in self._tasks:  # they wait for draining models, which are stopped below
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         everything = [*self.router.models.values(), *self.draining]
@@ -149,17 +148,17 @@ class ModelManager:
 
     @property
     def started(self) -> bool:
-        """Return True once the models are loaded."""
+        """True once the models are loaded."""
         return self.router.ready
 
     @property
     def default(self) -> ServedModel:
-        """The model for requests that name none. Raises NotReady."""
+        """Model of requests that name none. Raises NotReady."""
         return self.router.select().model
 
     @property
     def served(self) -> list[ServedModel]:
-        """Every model that requests can reach, those of the settings first. Raises NotReady."""
+        """All served models, those of the settings first. Raises NotReady."""
         if not self.started:
             raise NotReady
         return list(self.router.models.values())
@@ -171,15 +170,15 @@ class ModelManager:
 
     @property
     def engines(self) -> Iterable[Engine]:
-        """Every engine with requests, those of draining models included."""
+        """Engines of all models, including draining ones."""
         return [model.engine for model in (*self.router.models.values(), *self.draining)]
 
     async def reload(self, *, retry: bool = False) -> list[Reference]:
-        """Scan the directory, serve what is new, and return it. A bundle that fails to load does not stop the others.
+        """Scan the directory, serve new versions and return them; bundles that fail to load are skipped.
 
         Parameters
         ----------
-        retry : if True, also try bundles that failed before and whose files have not changed since.
+        retry : if True, retry failed bundles even if their files have not changed.
 
         Raises
         ------
@@ -189,20 +188,20 @@ class ModelManager:
         async with self._change():
             contents = await self.directory.scan()
             self.pins = await self._read_pins()
-            loaded = [bundle.reference for bundle in list(self._replaced()) if await self._try_serve(bundle, retry)]
+            loaded = [bundle.reference for bundle in list(self._replacements()) if await self._try_serve(bundle, retry)]
             for name in sorted(contents.names):
                 for bundle in self._candidates(name):
                     if await self._try_serve(bundle, retry):
                         self._set_current(bundle.reference)
-                        await self._unload_unreachable()  # now, so that two replaced models never take memory at once
+                        await self._unload_unreachable()  # now, so that replaced models do not accumulate in memory
                         loaded.append(bundle.reference)
                         break
             return loaded
 
     async def load(self, reference: Reference) -> Reference:
-        """Serve a version, by default the newest, and return it; unless an older one, it answers for its name.
+        """Serve a version, by default the newest, and return it; it becomes the current version unless it is older.
 
-        If another version was pinned, it is unpinned. Raises UnknownModel, LoadFailed, ChangeRejected.
+        A pin of another version is then removed. Raises UnknownModel, LoadFailed, ChangeRejected.
         """
         async with self._change():
             bundle = await self.directory.find(reference)
@@ -218,7 +217,7 @@ class ModelManager:
             return bundle.reference
 
     async def unload(self, reference: Reference) -> None:
-        """Stop serving a version, or all versions of a model if none is given. Raises UnknownModel, ChangeRejected."""
+        """Stop serving a version or, without a version, the whole model. Raises UnknownModel, ChangeRejected."""
         async with self._change():
             name = reference.name
             current = self._current(name)
@@ -241,7 +240,7 @@ class ModelManager:
             del self.router.versions[name]
 
     async def rollback(self, name: str) -> Reference:
-        """Pin the newest version that is older than the current one and loads; return it.
+        """Pin the newest version older than the current one that loads, and return it.
 
         Raises
         ------
@@ -262,13 +261,13 @@ class ModelManager:
             raise error
 
     async def pin(self, reference: Reference) -> None:
-        """Let a version answer for its name until it is unpinned. Raises UnknownModel, ChangeRejected."""
+        """Make a version the current one until it is unpinned. Raises UnknownModel, ChangeRejected."""
         async with self._change():
             self._current(reference.name)
             await self._pin(await self.directory.find(reference))
 
     async def unpin(self, name: str) -> None:
-        """Delete a pin: the next scan may load a newer version. Raises UnknownModel, ChangeRejected."""
+        """Remove a pin; the next scan may load a newer version. Raises UnknownModel, ChangeRejected."""
         async with self._change():
             self.pins = await self._read_pins()
             if name not in self.pins:
@@ -276,7 +275,7 @@ class ModelManager:
             await self._write_pin(name, None)
 
     async def set_alias(self, alias: str, target: Reference) -> None:
-        """Let an alias lead to a model. Raises UnknownModel, ChangeRejected."""
+        """Set the target of an alias. Raises UnknownModel, ChangeRejected."""
         async with self._change():
             if alias in self.router.versions:
                 raise ChangeRejected(f"{alias} is the name of a model")
@@ -293,7 +292,7 @@ class ModelManager:
             del self.router.aliases[alias]
 
     async def set_canary(self, name: str, version: str, percent: float) -> None:
-        """Let a version answer a percentage of the requests for a name. Raises UnknownModel, ChangeRejected."""
+        """Serve a percentage of the requests for a name by another version. Raises UnknownModel, ChangeRejected."""
         async with self._change():
             current, reference = self._current(name), Reference(name, version)
             if reference == current.reference:
@@ -303,7 +302,7 @@ class ModelManager:
             self.router.canaries[name] = Canary(version, percent)
 
     async def delete_canary(self, name: str) -> None:
-        """Let the current version answer every request again. Raises UnknownModel if there is no canary."""
+        """Remove the canary of a name. Raises UnknownModel if there is none."""
         async with self._change():
             if self.router.canaries.pop(name, None) is None:
                 raise UnknownModel(f"canary of {name}")
@@ -312,7 +311,7 @@ class ModelManager:
         """Mirror a share of the requests for a name to another model. Raises UnknownModel, ChangeRejected."""
         async with self._change():
             current, served = self._current(name), self.router.models.get(reference)
-            # Loaded before the present shadow is dropped: if it cannot be loaded, that one stays.
+            # Loaded before the existing shadow is dropped, which stays if loading fails.
             loaded = served.loaded if served else await self.directory.load(await self.directory.find(reference))
             if set(loaded.bundle.manifest.classes.names) != set(current.classes):
                 raise ChangeRejected(f"{reference} has other classes than {current.reference}")
@@ -322,14 +321,14 @@ class ModelManager:
             self.router.shadows[name] = shadow
 
     async def delete_shadow(self, name: str) -> None:
-        """End a shadow. Raises UnknownModel if there is none."""
+        """Remove the shadow of a name. Raises UnknownModel if there is none."""
         async with self._change():
             if not await self._drop_shadow(name):
                 raise UnknownModel(f"shadow of {name}")
 
     @asynccontextmanager
     async def _change(self) -> AsyncIterator[None]:
-        """Make one change at a time; at its end, also if it fails, unload the models that it does not need."""
+        """Hold the lock for one change; afterwards, even if it fails, unload models that are not needed."""
         async with self._lock:
             try:
                 yield
@@ -349,34 +348,34 @@ class ModelManager:
         return current is None or version_key(reference.version) > version_key(current)
 
     def _set_current(self, reference: Reference) -> None:
-        """Let a served version answer for its name."""
-        if self.router.is_canary(reference):  # it answers every request now, not a percentage
+        """Make a served version the current one of its name."""
+        if self.router.is_canary(reference):  # it now serves all requests
             del self.router.canaries[reference.name]
         self.router.versions[reference.name] = reference.version
 
     def _candidates(self, name: str) -> list[BundleOnDisk]:
-        """Return the bundles that should become the current version of a name, the preferred one first."""
+        """Return the bundles that may become the current version of a name, the preferred one first."""
         current, pin = self.router.versions.get(name), self.pins.get(name)
         bundles = [
             bundle
             for bundle in self.directory.contents.versions(name)
             if not self.router.is_canary(bundle.reference) and not self._is_unloaded(bundle)
         ]
-        if current is None:  # if the pinned version does not load, rather an older than a newer one
-            return sorted(bundles, key=lambda bundle: _is_beyond(bundle, pin))
+        if current is None:  # if the pinned version does not load, prefer an older to a newer one
+            return sorted(bundles, key=lambda bundle: _is_newer_than_pin(bundle, pin))
         if pin is not None:
             return [bundle for bundle in bundles if bundle.reference.version == pin != current]
         return [bundle for bundle in bundles if self._is_newer(bundle.reference)]
 
     def _is_unloaded(self, bundle: BundleOnDisk) -> bool:
-        """Return True if a bundle was there when its model was unloaded, so that a scan does not load it."""
+        """Return True if a scan must not load a bundle, as it existed when its model was unloaded."""
         newest = self._unloaded.get(bundle.reference.name)
         if newest is None:
             return False
-        own, other = version_key(bundle.reference.version), version_key(newest.reference.version)
-        return own < other or (own == other and bundle.sha256 == newest.sha256)
+        version, newest_version = version_key(bundle.reference.version), version_key(newest.reference.version)
+        return version < newest_version or (version == newest_version and bundle.sha256 == newest.sha256)
 
-    def _replaced(self) -> Iterator[BundleOnDisk]:
+    def _replacements(self) -> Iterator[BundleOnDisk]:
         """Yield the bundles that replace a served version in place."""
         for reference, model in self.router.models.items():
             bundle = self.directory.contents.bundles.get(reference)
@@ -384,7 +383,7 @@ class ModelManager:
                 yield bundle
 
     async def _try_serve(self, bundle: BundleOnDisk, retry: bool) -> bool:
-        """Serve a bundle under its exact name; return False if it cannot be loaded, or could not before."""
+        """Serve a bundle under its exact name; return False if loading fails, or has failed and is not retried."""
         if not retry and self.directory.failed_before(bundle):
             return False
         try:
@@ -394,14 +393,14 @@ class ModelManager:
         return True
 
     async def _serve(self, bundle: BundleOnDisk) -> ServedModel:
-        """Serve a bundle under its exact name, unless it is served already. Raises LoadFailed."""
+        """Return the served model of a bundle, loaded if necessary. Raises LoadFailed."""
         model = self.router.models.get(bundle.reference)
         if model is not None and model.bundle.sha256 == bundle.sha256:
             return model
         return await self._add(await self.directory.load(bundle))
 
     async def _loaded(self, reference: Reference) -> ServedModel:
-        """Return the model of a reference, loaded if necessary. Raises UnknownModel, LoadFailed."""
+        """Return the served model of a reference, loaded if necessary. Raises UnknownModel, LoadFailed."""
         if not reference.version:
             return self._current(reference.name)
         model = self.router.models.get(reference)
@@ -412,7 +411,7 @@ class ModelManager:
         model = await ServedModel.start(loaded, settings, recorder, self._cache, self._on_failure)
         before = self.router.models.get(model.reference)
         self.router.models[model.reference] = model
-        if before is not None:  # only now: at no time does a request find no model
+        if before is not None:  # only now, so that requests always find a model
             self._drain(before)
         return model
 
@@ -428,7 +427,7 @@ class ModelManager:
             raise ChangeRejected(f"{FILE_NAME} of the model repository cannot be read: {error}") from error
 
     async def _write_pin(self, name: str, version: str | None) -> None:
-        """Write or remove a pin. Raises ChangeRejected."""
+        """Write a pin, or remove it without a version. Raises ChangeRejected."""
         pins = await self._read_pins()
         pins.pop(name, None)
         if version is not None:
@@ -440,7 +439,7 @@ class ModelManager:
         self.pins = pins
 
     async def _unload_unreachable(self) -> None:
-        """Unload models that no name leads to, and end shadows that have no model of their classes."""
+        """Unload models that no name refers to, and shadows whose model is gone or has other classes."""
         required = self.router.required() | self._exact
         for reference in [reference for reference in self.router.models if reference not in required]:
             self._drain(self.router.models.pop(reference))
@@ -450,7 +449,7 @@ class ModelManager:
                 await self._drop_shadow(name)
 
     async def _drop_shadow(self, name: str) -> bool:
-        shadow = self.router.shadows.pop(name, None)  # first: no new handle shall mirror to a shadow that stops
+        shadow = self.router.shadows.pop(name, None)  # first, so that no new handle mirrors to a stopped shadow
         if shadow is not None:
             await shadow.stop()
         return shadow is not None
@@ -471,24 +470,24 @@ class ModelManager:
         await model.stop(self._settings.drain_timeout)
         self.draining.discard(model)
         log.info("model unloaded", model=str(model.reference), sha256=model.bundle.sha256)
-        del model  # the last reference: the session goes with it, and only then is there memory to give back
+        del model  # the last reference: its session must be freed before memory can be released
         await asyncio.to_thread(release_free_memory)
 
     def _run(self, work: Coroutine[Any, Any, object]) -> None:
-        # Held until it ends: the event loop itself refers to tasks only weakly.
+        # The event loop has only weak references to tasks.
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _keep_watch(self, seconds: float) -> None:
-        """Reload every ``seconds``, until cancelled."""
+    async def _poll_repository(self, seconds: float) -> None:
+        """Reload every ``seconds`` seconds, until cancelled."""
         while True:
             await asyncio.sleep(seconds)
             try:
                 await self.reload()
-            except Exception as error:  # an unreadable disk today may be readable tomorrow
+            except Exception as error:  # the next scan may succeed
                 log.error("model repository scan failed", exc_info=error)
 
 
-def _is_beyond(bundle: BundleOnDisk, pin: str | None) -> bool:
+def _is_newer_than_pin(bundle: BundleOnDisk, pin: str | None) -> bool:
     return pin is not None and version_key(bundle.reference.version) > version_key(pin)

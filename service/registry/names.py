@@ -16,7 +16,7 @@ _REFERENCE = re.compile(rf"(?P<name>{_NAME})(?:@(?P<version>{_VERSION}))?")
 
 
 class Reference(NamedTuple):
-    """Name of a model; without a version, its current one."""
+    """Name and version of a model; an empty version means the current one."""
 
     name: str
     version: str = ""
@@ -30,7 +30,7 @@ class Reference(NamedTuple):
         return cls(match["name"], match["version"] or "")
 
     def __str__(self) -> str:
-        """Return the name as in requests and settings."""
+        """Return the form used in requests and settings."""
         return f"{self.name}@{self.version}" if self.version else self.name
 
 

@@ -1,4 +1,4 @@
-"""Pinned versions, in one file of the model repository, so that a rollback survives a restart.
+"""Pinned versions, stored in a file of the model repository so that a rollback survives a restart.
 
 The file is a JSON object of names and versions, such as ``{"astro-moe": "1.0.0"}``. Replicas that share the repository
 share the pins.
@@ -16,7 +16,7 @@ from nightjar_alerts.service.registry.names import NAME_PATTERN, VERSION_PATTERN
 FILE_NAME = "pins.json"
 
 Pins = dict[str, str]
-"""Pinned version of each model that has one."""
+"""Pinned versions by model name."""
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Version = Annotated[str, StringConstraints(pattern=VERSION_PATTERN)]
@@ -24,7 +24,7 @@ _PINS = TypeAdapter(dict[Name, Version])
 
 
 def read_pins(repository: Path | None) -> Pins:
-    """Read the pins; none without a repository or a file. Raises OSError, ValueError."""
+    """Read the pins; empty without a repository or a file. Raises OSError, ValueError."""
     if repository is None:
         return {}
     try:

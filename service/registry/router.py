@@ -1,11 +1,11 @@
-"""Which model answers a request: by name, version, alias, survey, domain and canary.
+"""Routing of requests to models by name, version, alias, survey, domain and canary.
 
-A request that names a model (``name``, ``name@1.2.3`` or an alias) gets that model. A request that names none gets, for
-each light curve, the model that :mod:`models.routing` chooses among the aliases. A light curve outside every domain is
-``abstained``, with the reason and the model to name.
+A request that names a model (``name``, ``name@1.2.3`` or an alias) uses that model. Otherwise :mod:`models.routing`
+chooses a model among the aliases for each light curve. A light curve outside every domain is ``abstained``, with a
+reason that names the model to request.
 
-A canary answers a percentage of the requests for a name. The routing key (the object, else the client) alone decides,
-so an object always gets the same version, and an object that the canary answered at 5 % still gets it at 20 %.
+A canary serves a percentage of the requests for a name. Only the routing key (the object, else the client) decides, so
+an object always gets the same version, and an object that gets the canary at 5 % still gets it at 20 %.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from nightjar_alerts.service.registry.shadow import Shadow
 
 
 class Canary(NamedTuple):
-    """A version on trial, and the percentage of requests that it answers."""
+    """Canary version, and the percentage of requests that it serves."""
 
     version: str
     percent: float
@@ -29,15 +29,15 @@ class Canary(NamedTuple):
 
 @dataclass(slots=True)
 class ModelRouter:
-    """Routing table of a process. Every method is called on the event loop.
+    """Routing table of a process. Call every method on the event loop.
 
     Attributes
     ----------
     ready : False until the models of the settings are loaded.
     models : served models, by name and version.
     versions : current version of each name.
-    aliases : other names; an alias without a version follows the current one.
-    canaries, shadows : at most one for each name.
+    aliases : targets of aliases; a target without a version means the current version.
+    canaries, shadows : canary and shadow by model name.
     """
 
     ready: bool = False
@@ -58,7 +58,7 @@ class ModelRouter:
         Raises
         ------
         UnknownModel, NotReady
-            If no model is served under the name, or none at all yet.
+            If no model is served under the name, or no models are loaded yet.
         """
         if not self.ready:
             raise NotReady
@@ -67,20 +67,20 @@ class ModelRouter:
         model = self.models.get(reference)
         if model is None:
             raise UnknownModel(name)
-        # Only the current version has a shadow: another one may have other classes.
+        # Only the current version has a shadow, as other versions may have other classes.
         is_current = self.versions.get(reference.name) == reference.version
         return ModelHandle(model, role, self.shadows.get(reference.name) if is_current else None)
 
     def route(
         self, item: Item, name: str = "", *, survey: str = "", routing_key: str = "", substitute: bool = True
     ) -> tuple[ModelHandle, Item]:
-        """Return the model for an item, and the item, or a :class:`Skipped` if it lies outside every domain.
+        """Return the model for an item, and the item, or a :class:`Skipped` if it is outside every domain.
 
         Parameters
         ----------
-        name : model that the request names, used whatever its domain; empty if it names none.
-        survey : survey of the item, unless the light curve itself states one.
-        substitute : if False, no other model answers a light curve outside the domain of the first, or adds types.
+        name : model named in the request, used whatever its domain; empty to choose one.
+        survey : survey of the item, unless the light curve has one.
+        substitute : if False, use no other model for light curves outside the domain of the first, or for subtypes.
         """
         curve = item if isinstance(item, LightCurve) else None
         if name:
@@ -94,10 +94,10 @@ class ModelRouter:
         return handle, Skipped("abstained", OUTSIDE_DOMAIN, chosen.outside, curve) if chosen.outside else item
 
     def resolve(self, name: str, routing_key: str = "") -> tuple[Reference, Role]:
-        """Return the version that answers for a name, and its role.
+        """Return the version to use for a name, and its role.
 
-        An exact version has no canary. Raises UnknownModel for an unknown name; that an exact version is served is not
-        checked.
+        An exact version has no canary, and it is not checked that it is served. Raises UnknownModel for an unknown
+        name.
         """
         reference = self.target(name)
         if reference.version:
@@ -119,17 +119,17 @@ class ModelRouter:
             raise UnknownModel(name) from None
 
     def current(self, name: str) -> ServedModel | None:
-        """Return the model of the current version of a name (not of an alias)."""
+        """Return the current version of a model; None if there is none. ``name`` is not resolved as an alias."""
         return self.models.get(Reference(name, self.versions.get(name, "")))
 
     def required(self) -> set[Reference]:
-        """Return the versions that requests can reach without naming a version."""
+        """Return the versions that are used by names, aliases or canaries."""
         references = {Reference(name, version) for name, version in self.versions.items()}
         references |= {reference for reference in self.aliases.values() if reference.version}
         return references | {Reference(name, canary.version) for name, canary in self.canaries.items()}
 
     def is_canary(self, reference: Reference) -> bool:
-        """Return True if a version is the canary of its name."""
+        """Return True if a version is a canary."""
         canary = self.canaries.get(reference.name)
         return canary is not None and canary.version == reference.version
 
@@ -143,7 +143,7 @@ class ModelRouter:
 
 
 def key_fraction(name: str, routing_key: str) -> float:
-    """Hash a routing key to a number in [0, 1), uniformly, and differently for every name."""
-    # Clients choose the keys: half a surrogate in one must not raise.
+    """Hash a routing key to a uniform number in [0, 1), independently for every name."""
+    # Clients choose the keys, and an unpaired surrogate must not raise.
     digest = blake2b(f"{name}\n{routing_key}".encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64

@@ -1,7 +1,7 @@
-"""Served models, and the handles by which requests refer to them.
+"""Served models, and the handles by which requests use them.
 
-A request acquires every model that it uses (:class:`acquired`) before it awaits anything, and releases it once its
-light curves are classified. A model that is no longer served is closed when no request holds it any more.
+A request acquires all its models (:class:`acquired`) before its first await, and releases them once its light curves
+are classified. A model that is no longer served is stopped when no request holds it.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class ServedModel:
     Attributes
     ----------
     count : called with the role and the number of light curves of each request.
-    requests : requests that hold the model; counted on the event loop alone, so without a lock.
+    requests : number of requests that hold the model; changed on the event loop only, hence no lock.
     reference : name and version of the model.
     """
 
@@ -49,7 +49,7 @@ class ServedModel:
     _unused: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        """Start without a request."""
+        """Set the reference, and mark the model as unused."""
         self._unused.set()
         self.reference = Reference(self.bundle.manifest.name, self.bundle.manifest.version)
 
@@ -66,7 +66,7 @@ class ServedModel:
 
         Parameters
         ----------
-        cache : results of all models; None without a cache.
+        cache : shared result cache; None without a cache.
         on_failure : called on the event loop with the reason when the engine has failed.
         """
         adapter, metrics = TaskAdapter(loaded.bundle.manifest), recorder.model(loaded.bundle)
@@ -94,14 +94,14 @@ class ServedModel:
         return cls(loaded, engine, DataPlane(engine, adapter, metrics, view), metrics.record_request)
 
     async def stop(self, timeout: float) -> None:
-        """Finish the queued work, for at most ``timeout`` seconds, and stop the engine."""
+        """Finish the queued work within ``timeout`` seconds, and stop the engine."""
         await self.engine.drain(timeout)
         await self.engine.stop()
         self.plane.recorder.close()
 
     @property
     def bundle(self) -> Bundle:
-        """Bundle that is served."""
+        """Served bundle."""
         return self.loaded.bundle
 
     @property
@@ -115,18 +115,18 @@ class ServedModel:
         return tuple(self.bundle.manifest.classes.names)
 
     def acquire(self) -> None:
-        """Hold the model for a request."""
+        """Count a request that uses the model."""
         self.requests += 1
         self._unused.clear()
 
     def release(self) -> None:
-        """End the hold of a request."""
+        """Count a request that has finished using the model."""
         self.requests -= 1
         if not self.requests:
             self._unused.set()
 
     async def wait_unused(self) -> None:
-        """Wait until no request holds the model."""
+        """Wait until no request uses the model."""
         await self._unused.wait()
 
 
@@ -144,15 +144,15 @@ def _died(metrics: ModelRecorder, on_failure: Callable[[str], None], error: Base
 
 @dataclass(frozen=True, slots=True)
 class ModelHandle:
-    """The model that the router chose for a request, its role, and its shadow; hold it with :class:`acquired`.
+    """The model chosen by the router for a request, with its role and shadow; acquire it with :class:`acquired`.
 
     Handles of the same model in the same role are equal, so light curves can be grouped by handle.
 
     Attributes
     ----------
-    role : ``canary`` if a version on trial answers in place of the current one; else empty.
-    shadow : receives a copy of each request and its outcomes.
-    subtypes : model of supernova types, which also classifies light curves that may be supernovae.
+    role : ``canary`` if the canary is used instead of the current version; else empty.
+    shadow : shadow model, which receives a copy of the request and its outcomes; None without one.
+    subtypes : supernova type model, which also classifies light curves that may be supernovae; None without one.
     """
 
     model: ServedModel
@@ -166,7 +166,7 @@ class ModelHandle:
         return self.model.bundle
 
     async def infer(self, items: Sequence[Item], options: InferOptions | None = None) -> list[Outcome]:
-        """Return one outcome per item, in order; raises as :meth:`service.inference.DataPlane.infer` does."""
+        """Return one outcome per item, in order; raises as :meth:`service.inference.DataPlane.infer`."""
         outcomes = await self.model.plane.infer(items, options)
         self.model.count(self.role, len(items))
         if self.shadow is not None:
@@ -178,7 +178,7 @@ class ModelHandle:
     async def _add_subtypes(
         self, subtypes: "ModelHandle", items: Sequence[Item], outcomes: Sequence[Outcome], options: InferOptions
     ) -> list[Outcome]:
-        """Classify the light curves that may be supernovae with the model of their types as well."""
+        """Return the outcomes, with subtypes for light curves that may be supernovae."""
         chosen = {
             index: item
             for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True))
@@ -194,8 +194,8 @@ class ModelHandle:
         return [replace(outcome, subtype=subtype.get(index)) for index, outcome in enumerate(outcomes)]
 
 
-class acquired:  # a class, as a generator or an ExitStack costs as much as the rest of a request's bookkeeping
-    """Context manager that holds the models of handles for a request."""
+class acquired:  # a class: a generator or an ExitStack would double the bookkeeping of a request
+    """Context manager that acquires the models of handles for a request."""
 
     def __init__(self, handles: Iterable[ModelHandle]) -> None:
         chosen = set(handles)
@@ -216,12 +216,12 @@ class acquired:  # a class, as a generator or an ExitStack costs as much as the 
 async def infer_many(handles: Sequence[ModelHandle], items: Sequence[Item], options: InferOptions) -> list[Outcome]:
     """Send each item to its model; return one outcome per item, in order.
 
-    If one model rejects its items, the others are cancelled and its error is raised: see
+    If one model raises, the requests to the other models are cancelled; see
     :meth:`service.inference.DataPlane.infer`.
 
     Parameters
     ----------
-    handles : the model of each item.
+    handles : handle of each item.
     """
     if len(set(handles)) == 1:
         return await handles[0].infer(items, options)
@@ -231,7 +231,7 @@ async def infer_many(handles: Sequence[ModelHandle], items: Sequence[Item], opti
     tasks = [asyncio.create_task(handle.infer(*_select(items, options, part))) for handle, part in indices.items()]
     try:
         results = await asyncio.gather(*tasks)
-    finally:  # after an error the remaining light curves leave their queues
+    finally:  # after an error, withdraw the remaining light curves
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""Shadow model: receives copies of requests; its results are compared with the served ones and reach no client.
+"""Shadow model: classifies copies of requests; its results are compared with the served ones, not returned.
 
-It receives a configured share of a model's requests, after they were answered, in one worker thread with a lower
-priority than the threads of the served models. Copies are taken only while the served model has almost nothing queued
-and few copies wait; the others are dropped and counted. If the shadow fails or dies, only the comparison ends.
+It receives a configured share of the requests to a model after they were classified, and runs them in one worker thread
+with a lower priority than the served models. Requests are copied only while the served model has a short queue and few
+copies are pending; otherwise they are dropped and counted. If the shadow fails or dies, only the comparison ends.
 
 Two results are compared by class name: whether both have the same most probable class, and the total-variation distance
 of their probabilities, which is half the sum of absolute differences (0: equal; 1: no class in common).
@@ -30,10 +30,10 @@ from nightjar_alerts.service.registry.loader import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference
 
 MAX_QUEUED = 256
-"""Maximum number of light curves that wait for the shadow."""
+"""Maximum number of pending light curves of a shadow."""
 
 LIVE_BACKLOG_SECONDS = 0.02
-"""Predicted work queued for the served model above which nothing is copied."""
+"""Predicted queue of the served model, in seconds, above which requests are not copied."""
 
 DEADLINE_SECONDS = 30.0
 
@@ -42,15 +42,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class ShadowStats:
-    """Comparison so far, in light curves.
+    """Results of the comparison, in light curves.
 
     Attributes
     ----------
+    compared : light curves with results of both models.
     agreed : compared light curves with the same most probable class.
     distance : sum of total-variation distances.
-    seconds : sum of times to a result.
+    seconds : sum of the times to a result.
     failed : light curves without a result of the shadow.
-    dropped : copies not taken, because too many waited or the served model was busy.
+    dropped : light curves not copied, because too many were pending or the served model was busy.
     """
 
     compared: int = 0
@@ -62,13 +63,13 @@ class ShadowStats:
 
 
 class Shadow:
-    """A classifier that receives copies of the requests to another.
+    """A model that classifies copies of the requests to a served model.
 
     Parameters
     ----------
-    classes : classes of the served model, in the order of its probabilities; the shadow has the same, in any order.
-    share : fraction of the requests that is copied.
-    on_death : called on the event loop if the shadow's engine dies.
+    classes : classes of the served model, in its order; the shadow must have the same classes, in any order.
+    share : fraction of the requests to copy, from 0 to 1.
+    on_death : called on the event loop if the engine of the shadow fails for good.
     """
 
     def __init__(
@@ -101,14 +102,14 @@ class Shadow:
         await self._engine.start()
 
     async def stop(self) -> None:
-        """Drop the waiting copies and stop the engine."""
+        """Drop the pending copies and stop the engine."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engine.stop()
 
     def mirror(self, items: Sequence[Item], outcomes: Sequence[Outcome], engine: Engine) -> None:
-        """Copy an answered request, or drop it; never waits or raises.
+        """Copy a classified request, or drop it; does not block or raise.
 
         Parameters
         ----------
@@ -116,27 +117,27 @@ class Shadow:
         """
         if self._random.random() >= self.share:
             return
-        answered = [
+        classified = [
             (item, outcome.prediction.outputs["probabilities"])
             for item, outcome in zip(items, outcomes, strict=True)
             if isinstance(item, LightCurve) and outcome.prediction is not None
         ]
-        # Both use the same cores: while requests are queued, a comparison would delay them further.
+        # Both models use the same cores, so a comparison would delay queued requests.
         busy = engine.queued_seconds > LIVE_BACKLOG_SECONDS
-        if busy or self._queued + len(answered) > MAX_QUEUED or not self._engine.accepting:
-            self._count("dropped", len(answered))
+        if busy or self._queued + len(classified) > MAX_QUEUED or not self._engine.accepting:
+            self._count("dropped", len(classified))
             return
-        self._queued += len(answered)  # now, not when the task starts: the next request must see them
-        task = asyncio.create_task(self._compare(answered))
-        self._tasks.add(task)  # held until it ends: the event loop itself refers to tasks only weakly
+        self._queued += len(classified)  # not in the task, since the next request must see them
+        task = asyncio.create_task(self._compare(classified))
+        self._tasks.add(task)  # the event loop has only weak references to tasks
         task.add_done_callback(self._tasks.discard)
 
-    async def _compare(self, answered: Sequence[tuple[LightCurve, Any]]) -> None:
+    async def _compare(self, classified: Sequence[tuple[LightCurve, Any]]) -> None:
         try:
-            for curve, expected in answered:  # one after the other: latency does not matter here
+            for curve, expected in classified:  # sequentially, as latency does not matter
                 await self._compare_one(curve, expected)
         finally:
-            self._queued -= len(answered)
+            self._queued -= len(classified)
 
     async def _compare_one(self, curve: LightCurve, expected: Any) -> None:
         started = monotonic()
@@ -145,7 +146,7 @@ class Shadow:
         except (EngineError, LightCurveError):
             self._count("failed", 1)
             return
-        except Exception as error:  # whatever a model on trial does, only the comparison fails
+        except Exception as error:  # any error must affect the comparison only
             log.warning("shadow failed", model=str(self.reference), exc_info=error)
             self._count("failed", 1)
             return
@@ -170,7 +171,7 @@ class Shadow:
 
 def _at_low_priority(graph: Graph) -> Graph:
     """Wrap a graph so that the threads that run it have a low priority."""
-    lowered = threading.local()  # the priority of a thread is lowered in its first run only
+    lowered = threading.local()  # whether the priority of a thread was lowered
 
     def run_at_low_priority(inputs: Arrays) -> Arrays:
         if not hasattr(lowered, "done"):

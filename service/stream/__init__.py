@@ -1,1 +1,1 @@
-"""The stream worker: alerts from Kafka, Redis or files through the data plane and out again, none of them lost."""
+"""Stream worker: consumes alerts from Kafka, Redis or files, classifies them and publishes the results."""

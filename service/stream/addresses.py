@@ -1,13 +1,13 @@
 """Addresses of sources, sinks and dead letters: ``kafka://``, ``redis://``, ``file:``.
 
 ===============================================================  ==================================================
-``kafka://HOST:PORT,HOST:PORT/TOPIC,TOPIC?group=nightjar``         several brokers and topics; ``^`` begins a pattern
+``kafka://HOST:PORT,HOST:PORT/TOPIC,TOPIC?group=nightjar``         several brokers and topics; ``^`` starts a pattern
 ``redis://USER:PASSWORD@HOST:PORT/STREAM,STREAM?group=nightjar``   ``rediss://`` for TLS
 ``file:PATH``, ``file:///PATH``                                    a folder ends with a slash
 ===============================================================  ==================================================
 
-A host is a name, an IPv4 address or an IPv6 address in brackets. Names are percent-encoded where they hold characters
-that have a meaning in an address: ``%2F`` for a slash, ``%2C`` for a comma.
+A host is a name, an IPv4 address or an IPv6 address in brackets. Reserved characters in names are percent-encoded:
+``%2F`` for a slash, ``%2C`` for a comma.
 """
 
 import math
@@ -38,12 +38,12 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?\
 
 
 class AddressError(ValueError):
-    """An address that cannot be used; says why, without credentials."""
+    """An address cannot be used; the message gives the reason without credentials."""
 
 
 @contextmanager
 def about_setting(setting: str, text: str) -> Iterator[None]:
-    """Add the setting, its value without credentials and the valid forms to an AddressError."""
+    """Add the name of the setting, its value without credentials and the valid forms to an AddressError."""
     try:
         yield
     except AddressError as error:
@@ -55,21 +55,21 @@ def about_setting(setting: str, text: str) -> Iterator[None]:
 
 
 def without_secrets(text: str) -> str:
-    """Return an address without user, password and other secrets, cut to a length that fits a message."""
-    text = re.sub(r"//.*@", "//***@", text)  # up to the last @: a password may hold characters that end a host
+    """Return an address without user, password and other secrets, truncated for messages."""
+    text = re.sub(r"//.*@", "//***@", text)  # up to the last @, since a password may contain / or @
     return re.sub(r"([?&][^=&]*(?:password|secret|token|pem|jaas|config)[^=&]*=)[^&]*", r"\1***", text)[:MAX_SHOWN]
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address in parts.
+    """A parsed address.
 
     Attributes
     ----------
     hosts : ``host:port``, several with commas between them.
     names : topics or streams; empty for a file.
-    path : of a file or folder.
-    user, password : where the broker wants them; never shown.
+    path : path of a file or folder.
+    user, password : credentials of Redis; None without.
     """
 
     scheme: Scheme
@@ -83,7 +83,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """Name of the one topic or stream of a sink. Raises AddressError where there are several, or a pattern."""
+        """Name of the only topic or stream of a sink. Raises AddressError for several names or a pattern."""
         if len(self.names) != 1:
             raise AddressError(f"{len(self.names)} topics or streams; a sink has exactly one topic or stream")
         if self.scheme == "kafka" and self.names[0].startswith("^"):
@@ -91,7 +91,7 @@ class Address:
         return self.names[0]
 
     def number(self, option: str, default: float) -> float:
-        """Return an option that is a number of 0 or more."""
+        """Return an option as a non-negative number. Raises AddressError."""
         text = self.options.get(option)
         if text is None:
             return default
@@ -104,37 +104,37 @@ class Address:
         return value
 
     def integer(self, option: str, default: int) -> int:
-        """Return an option that is a whole number of 0 or more."""
+        """Return an option as a non-negative integer. Raises AddressError."""
         value = self.number(option, default)
         if value != int(value):
             raise AddressError(f"{option} is a whole number, not {self.options[option][:20]!r}")
         return int(value)
 
     def flag(self, option: str) -> bool:
-        """Return an option that is ``yes`` or ``no``; False where it is not given."""
+        """Return an option that is ``yes`` or ``no``; False by default. Raises AddressError."""
         text = self.options.get(option, "no")
         if text not in ("yes", "no"):
             raise AddressError(f"{option} is yes or no, not {text[:20]!r}")
         return text == "yes"
 
-    def moment(self, option: str) -> int:
-        """Return an option that is an ISO time, as milliseconds since 1970; UTC unless it says otherwise."""
+    def timestamp_ms(self, option: str) -> int:
+        """Return an ISO 8601 time, UTC by default, as milliseconds since 1970. Raises AddressError."""
         text = self.options[option]
         for variant in (text, text.replace(" ", "+")):  # in a query, a plus sign stands for a space
             with suppress(ValueError):
-                moment = datetime.fromisoformat(variant)
+                time = datetime.fromisoformat(variant)
                 break
         else:
             raise AddressError(f"{option}: {text[:40]!r} is not an ISO time such as 2026-11-21T05:00:00")
-        return int(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+        return int(1000 * (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
 
     def host_ports(self, default_port: int) -> list[tuple[str, int]]:
-        """Return hosts, IPv6 addresses without brackets, with their ports."""
+        """Return the hosts and ports; IPv6 addresses are without brackets."""
         pairs = (_host_port(text) for text in self.hosts.split(","))
         return [(host, port or default_port) for host, port in pairs]
 
-    def only(self, *names: str) -> "Address":
-        """Return this address; raises AddressError for an option that is neither one of these nor a Kafka property."""
+    def check_options(self, *names: str) -> "Address":
+        """Return this address; raises AddressError for an option other than ``names`` and Kafka properties."""
         for option in self.options:
             if option not in names and not (self.scheme == "kafka" and "." in option):
                 raise AddressError(f"unknown option {option!r}; known: {', '.join(names) or 'none'}")
@@ -142,12 +142,12 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Split an address.
+    """Parse an address.
 
     Raises
     ------
     AddressError
-        For another scheme, parts that are missing, and hosts, ports, topics or patterns that are not valid.
+        If the scheme is unknown, a part is missing, or a host, port, topic or pattern is invalid.
     """
     try:
         parts = urlsplit(text)
@@ -161,9 +161,9 @@ def parse_address(text: str) -> Address:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise AddressError("a file's address is file:///path, or file:path relative to the working directory")
-        path = Path(os.fsdecode(unquote_to_bytes(os.fsencode(parts.path))))  # names of files need be no UTF-8
+        path = Path(os.fsdecode(unquote_to_bytes(os.fsencode(parts.path))))  # file names need not be UTF-8
         return Address("file", path=path, options=options)
-    tls = parts.scheme == "rediss"  # as clients of Redis write it; Kafka has options for this
+    tls = parts.scheme == "rediss"  # Redis convention; Kafka has options for this
     scheme = "redis" if tls else next((name for name in SCHEMES if name == parts.scheme), None)
     if scheme is None:
         raise AddressError("an address begins with kafka://, redis://, rediss:// or file:")
@@ -200,7 +200,7 @@ def _host_port(text: str) -> tuple[str, int | None]:
     """Split ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. Raises AddressError."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
-        host = unquote(host)  # %25 stands before a zone
+        host = unquote(host)  # %25 separates a zone id
         try:
             IPv6Address(host)
         except ValueError:
@@ -225,7 +225,7 @@ def _host_port(text: str) -> tuple[str, int | None]:
 
 
 def _names(scheme: Scheme, parts: SplitResult) -> tuple[str, ...]:
-    """Return topics, patterns of topics or streams. Raises AddressError for those that cannot exist."""
+    """Return topics, topic patterns or streams. Raises AddressError for invalid names."""
     path = parts.path.removeprefix("/").removesuffix("/")
     if scheme == "redis":
         if "/" in path:
@@ -259,7 +259,7 @@ def _split_outside_brackets(path: str) -> list[str]:
 def _check_pattern(pattern: str) -> None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of POSIX classes, which librdkafka knows and Python does not
+            warnings.simplefilter("ignore")  # of POSIX classes, which librdkafka supports and Python does not
             re.compile(pattern)
     except re.error as error:
         raise AddressError(

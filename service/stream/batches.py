@@ -1,4 +1,4 @@
-"""Batches: messages that were polled together, and the output of each stage."""
+"""Batches of messages that were polled together, and the output of each stage."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from nightjar_alerts.service.stream.messages import AlertResult, DeadLetterCause
 
 
 class Alert(NamedTuple):
-    """One alert of a message."""
+    """One alert of a message; ``number`` is its index in the message."""
 
     message: Message
     number: int
@@ -17,7 +17,7 @@ class Alert(NamedTuple):
 
 
 class FailedAlert(NamedTuple):
-    """One alert that becomes a dead letter, and the cause; ``number`` is None for a whole message."""
+    """One alert that becomes a dead letter, with the cause; ``number`` is None for a whole message."""
 
     message: Message
     number: int | None
@@ -26,19 +26,19 @@ class FailedAlert(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Messages that were polled together, with the output of each stage so far; immutable.
+    """Messages that were polled together, with the output of the stages so far; immutable.
 
     Each stage returns a new batch: decoding adds ``alerts``, inference replaces them by ``results``, encoding adds the
-    record of each result, and every stage adds the alerts that ``failed``.
+    record of each result, and every stage adds its failures to ``failed``.
 
     Attributes
     ----------
     messages : in the order of the source.
     received_ms : time of the poll, milliseconds since 1970.
-    alert_ids : ids of the alerts in each message that was read, by index in ``messages``; for the ledger.
-    alerts : decoded, to be classified.
-    results : classified or abstained, to be published.
-    failed : to be written as dead letters.
+    alert_ids : ids of the alerts in each decoded message, by index in ``messages``; for the ledger.
+    alerts : decoded alerts, to be classified.
+    results : classified or abstained alerts, to be published.
+    failed : alerts to be written as dead letters.
     tombstones : messages with a null value.
     """
 
@@ -51,7 +51,7 @@ class Batch:
     tombstones: tuple[Message, ...] = ()
 
     def part(self, messages: Sequence[Message]) -> "Batch":
-        """Return the part of the batch that belongs to some of its messages."""
+        """Return the batch restricted to some of its messages."""
         chosen = set(map(identity, messages))
         return replace(
             self,
@@ -67,14 +67,14 @@ class Batch:
         return [self.part(self.messages[first : first + size]) for first in range(0, len(self.messages), size)]
 
     def fail(self, failed: Iterable[FailedAlert]) -> "Batch":
-        """Return the batch with alerts that failed in place of their results."""
+        """Return the batch with failed alerts added and their results removed."""
         added = tuple(failed)
         numbers = {(identity(alert.message), alert.number) for alert in added}
-        results = tuple(one for one in self.results if (identity(one.message), one.number) not in numbers)
+        results = tuple(result for result in self.results if (identity(result.message), result.number) not in numbers)
         return replace(self, results=results, failed=(*self.failed, *added))
 
     def first_failures(self) -> list[FailedAlert]:
-        """Return the first failure of each message that has one: a message has one dead letter."""
+        """Return the first failure of each message: a message has at most one dead letter."""
         first: dict[int, FailedAlert] = {}
         for alert in self.failed:
             first.setdefault(identity(alert.message), alert)
@@ -82,7 +82,7 @@ class Batch:
 
 
 def merge(batch: Batch, parts: Collection[Batch]) -> Batch:
-    """Return a batch with what the stages made of its parts."""
+    """Return the batch with the outputs of its processed parts."""
     return replace(
         batch,
         alerts=tuple(alert for part in parts for alert in part.alerts),

@@ -1,9 +1,9 @@
-"""Errors of brokers: which of them are about one record, and which about the place that it goes to.
+"""Classification of broker errors: errors of one record and errors of the destination.
 
-A record that its broker will never accept becomes a dead letter, and only one that is too large is shortened. Every
-other error is about the destination, since other records would fail as well: a missing topic, a missing right, a server
-that is read-only, full, moved or down. The record is sent again, and meanwhile the worker is not ready. So is an error
-that is not listed here: sending again loses nothing.
+A record that the broker will never accept becomes a dead letter; a dead letter that is too large is shortened. All
+other errors concern the destination, where other records would fail as well: a missing topic, a missing permission, a
+server that is read-only, full, moved or down. The record is sent again, and meanwhile the worker is not ready. Errors
+that are not listed here are handled the same way, since sending again loses nothing.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ KAFKA_RECORD_ERRORS: Final[Mapping[str, type[PermanentError]]] = {
     "_KEY_SERIALIZATION": PermanentError,
     "_VALUE_SERIALIZATION": PermanentError,
 }
-"""Errors of librdkafka about one record, by ``KafkaError.name()``."""
+"""librdkafka errors of one record, by ``KafkaError.name()``."""
 REDIS_RECORD_ERRORS: Final[Mapping[str, type[PermanentError]]] = {
     "Elements are too large to be stored": RecordTooLargeError,
     "Protocol error: invalid bulk length": RecordTooLargeError,
     "Protocol error: too big bulk count string": RecordTooLargeError,
     "Invalid input of type": PermanentError,
 }
-"""Errors of Redis and its client about one record, by the beginning of their text without the code ``ERR``."""
+"""Errors of Redis and redis-py of one record, by the beginning of their text without the code ``ERR``."""
 
 
 def kafka_report(name: str, fatal: bool, text: str, topic: str) -> PermanentError | TransientError:
-    """Return the delivery report of a record of Kafka for an error; names the topic."""
+    """Return the delivery report for a Kafka error; its text names the topic."""
     kind = TransientError if fatal else KAFKA_RECORD_ERRORS.get(name, TransientError)
     return kind(f"topic {topic}: {text}")
 
@@ -47,11 +47,11 @@ REDIS_CODES: Final[Mapping[str, str]] = {
     "ReadOnlyError": "READONLY",
     "TryAgainError": "TRYAGAIN",
 }
-"""Error codes that the client of Redis removes from the text of an error, by its class."""
+"""Error codes that redis-py removes from the text of an error, by exception class."""
 
 
 def redis_report(error: Exception, stream: str) -> PermanentError | TransientError:
-    """Return the delivery report of a record of Redis for an error; names the stream."""
+    """Return the delivery report for a Redis error; its text names the stream."""
     text = redis_text(error)
     for beginning, kind in REDIS_RECORD_ERRORS.items():
         if text.startswith(beginning):
@@ -60,8 +60,8 @@ def redis_report(error: Exception, stream: str) -> PermanentError | TransientErr
 
 
 def redis_text(error: Exception) -> str:
-    """Return the text of an error of Redis with its code."""
+    """Return the text of a Redis error with its code."""
     code = REDIS_CODES.get(type(error).__name__, "")
-    message = str(error).partition(" : <")[0]  # without the client, which errors of Sentinel show
+    message = str(error).partition(" : <")[0]  # without the repr of the client that Sentinel errors contain
     text = f"{code} {message}".strip().removeprefix("ERR ") or type(error).__name__
     return f"{text} (a node of Redis Cluster: add cluster=yes to the address)" if code in ("MOVED", "ASK") else text

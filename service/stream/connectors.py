@@ -1,4 +1,4 @@
-"""Sources and sinks, opened by their addresses. Clients of Kafka and Redis are imported when an address needs one."""
+"""Open sources and sinks by address. The Kafka and Redis clients are imported only if an address needs them."""
 
 import json
 import re
@@ -37,11 +37,11 @@ def open_connectors(settings: StreamSettings, replay: bool = False, metrics: Met
     Raises
     ------
     AddressError
-        For addresses that cannot be used, alone or together, and, unless the settings say to retry, where a broker
-        refuses this client.
+        If an address or a combination of addresses cannot be used, or a broker rejects this client and
+        ``retry_auth_errors`` is false.
     """
     check_addresses(settings, replay)
-    if _wants_transactions(settings):
+    if _is_exactly_once(settings):
         connectors = _open_transactional(settings, replay, metrics)
     else:
         sink, dead_letters = open_sink(settings), open_dead_letters(settings)
@@ -52,7 +52,7 @@ def open_connectors(settings: StreamSettings, replay: bool = False, metrics: Met
 
 
 def check_addresses(settings: StreamSettings, replay: bool = False) -> None:
-    """Refuse addresses that cannot be used, as far as is known without a connection. Raises AddressError."""
+    """Check addresses without connecting. Raises AddressError."""
     source = _parse(settings, "source")
     with about_setting("source", settings.source):
         if source.scheme == "file" and not source.path.exists():
@@ -63,7 +63,7 @@ def check_addresses(settings: StreamSettings, replay: bool = False) -> None:
             if target.scheme != "file":
                 _ = target.name
             elif setting == "dead_letters":
-                FolderSink(target.path)  # raises where it cannot be written
+                FolderSink(target.path)  # raises if not writable
             if not replay and _reads_from(source, target):
                 raise AddressError(
                     "this is also the source, so what the worker writes would come back to it; "
@@ -73,50 +73,50 @@ def check_addresses(settings: StreamSettings, replay: bool = False) -> None:
 
 
 def _check_access(settings: StreamSettings, connectors: Connectors) -> None:
-    """Close everything and raise AddressError where a broker refuses this client."""
-    ends: dict[str, Source | Sink] = {
+    """Close all connectors and raise AddressError if a broker rejects this client."""
+    opened: dict[str, Source | Sink] = {
         "source": connectors.source,
         "sink": connectors.sink,
         "dead_letters": connectors.dead_letters,
     }
-    for setting, end in ends.items():
-        if reason := end.check_access():
-            for opened in ends.values():
-                opened.close()
+    for setting, connector in opened.items():
+        if reason := connector.check_access():
+            for other in opened.values():
+                other.close()
             with about_setting(setting, getattr(settings, setting)):
                 raise AddressError(reason)
 
 
 def _reads_from(source: Address, target: Address) -> bool:
-    """Return whether a source reads what is written to a target."""
+    """Return whether a source reads the records that are written to a target."""
     if source.scheme != target.scheme:
         return False
     if source.scheme == "file":
         return source.path.resolve() == target.path.resolve()
     if source.scheme == "redis" and source.integer("db", 0) != target.integer("db", 0):
         return False
-    return any(_matches(name, target.name) for name in source.names) and _one_cluster(source, target)
+    return any(_matches(name, target.name) for name in source.names) and _same_cluster(source, target)
 
 
 def _matches(name: str, topic: str) -> bool:
     return name == topic or (name.startswith("^") and re.match(name, topic) is not None)
 
 
-def _one_cluster(one: Address, other: Address) -> bool:
-    """Return whether two addresses share a broker, by name or by IP address: each broker knows all others."""
-    first, second = (set(address.host_ports(DEFAULT_PORTS[address.scheme])) for address in (one, other))
-    return bool(first & second) or bool(_resolved(first) & _resolved(second))
+def _same_cluster(first: Address, second: Address) -> bool:
+    """Return whether two addresses have a host in common, by name or by IP address."""
+    hosts, other_hosts = (set(address.host_ports(DEFAULT_PORTS[address.scheme])) for address in (first, second))
+    return bool(hosts & other_hosts) or bool(_resolved(hosts) & _resolved(other_hosts))
 
 
 def _resolved(hosts: set[tuple[str, int]]) -> set[tuple[object, int]]:
     found: set[tuple[object, int]] = set()
     for host, port in hosts:
-        with suppress(OSError):  # a name that is not known yet
+        with suppress(OSError):  # the name cannot be resolved yet
             found |= {(info[4][0], port) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     return found
 
 
-def _wants_transactions(settings: StreamSettings) -> bool:
+def _is_exactly_once(settings: StreamSettings) -> bool:
     with about_setting("sink", settings.sink):
         return parse_address(settings.sink).flag(EXACTLY_ONCE)
 
@@ -127,7 +127,7 @@ def _open_transactional(settings: StreamSettings, replay: bool, metrics: Metrics
     with about_setting("sink", settings.sink):
         if replay:
             raise AddressError(f"a replay commits nothing: {EXACTLY_ONCE} is for workers")
-        if (source.scheme, sink.scheme) != ("kafka", "kafka") or not _one_cluster(source, sink):
+        if (source.scheme, sink.scheme) != ("kafka", "kafka") or not _same_cluster(source, sink):
             raise AddressError(f"{EXACTLY_ONCE} needs a source and a sink of the same Kafka cluster, with equal hosts")
         try:
             from nightjar_alerts.service.stream.kafka.client import GROUP
@@ -136,10 +136,10 @@ def _open_transactional(settings: StreamSettings, replay: bool, metrics: Metrics
         except ImportError:
             raise _not_installed(sink) from None
         extra = kafka_properties(settings.kafka_config)
-        # Dead letters of the same cluster are part of the transaction; others are written before it is committed.
-        within = dead.only().name if dead.scheme == "kafka" and _one_cluster(dead, sink) else ""
+        # Dead letters in the same cluster are part of the transaction; others are written before the commit.
+        within = dead.check_options().name if dead.scheme == "kafka" and _same_cluster(dead, sink) else ""
         transactions = KafkaTransactions(
-            sink.only(EXACTLY_ONCE), extra, source.options.get("group", GROUP),
+            sink.check_options(EXACTLY_ONCE), extra, source.options.get("group", GROUP),
             worker_slot(settings.worker_port, source.options.get("group.instance.id")), within,
         )  # fmt: skip
     dead_letters = transactions if within else open_dead_letters(settings)
@@ -149,17 +149,17 @@ def _open_transactional(settings: StreamSettings, replay: bool, metrics: Metrics
 
 
 def open_source(settings: StreamSettings, replay: bool = False, metrics: Metrics | None = None) -> Source:
-    """Open the source of the settings; for a replay, one that ends and commits nothing.
+    """Open the source of the settings; for a replay, a finite source that commits nothing.
 
     Raises
     ------
     AddressError
-        When the address cannot be used, or its broker's client library is not installed.
+        If the address cannot be used, or the client library of its broker is not installed.
     """
     address = _parse(settings, "source")
     with about_setting("source", settings.source):
         if address.scheme == "file":
-            return FileSource(address.only().path)
+            return FileSource(address.check_options().path)
         try:
             return _broker_source(address, settings, replay, metrics)
         except ImportError:
@@ -182,7 +182,7 @@ def _broker_source(address: Address, settings: StreamSettings, replay: bool, met
 
 
 def open_sink(settings: StreamSettings) -> Sink:
-    """Open the sink of results. Raises AddressError as :func:`open_source`."""
+    """Open the sink of results. Raises AddressError as :func:`open_source` does."""
     address = _parse(settings, "sink")
     with about_setting("sink", settings.sink):
         if address.scheme == "file" and not settings.sink.endswith("/"):
@@ -190,7 +190,7 @@ def open_sink(settings: StreamSettings) -> Sink:
                 raise AddressError(
                     f"{settings.sink_format} is a binary format: end the path with / for a file for each record"
                 )
-            return LinesSink(address.only().path)
+            return LinesSink(address.check_options().path)
         return _open_sink(address, settings)
 
 
@@ -203,7 +203,7 @@ def open_dead_letters(settings: StreamSettings) -> Sink:
 
 def _open_sink(address: Address, settings: StreamSettings) -> Sink:
     if address.scheme == "file":
-        return FolderSink(address.only().path)
+        return FolderSink(address.check_options().path)
     try:
         if address.scheme == "kafka":
             from nightjar_alerts.service.stream.kafka.sink import KafkaSink
@@ -217,7 +217,7 @@ def _open_sink(address: Address, settings: StreamSettings) -> Sink:
 
 
 def kafka_properties(path: Path | None) -> dict[str, Any]:
-    """Read properties of librdkafka from a JSON file. Raises AddressError."""
+    """Read librdkafka properties from a JSON file. Raises AddressError."""
     if path is None:
         return {}
     try:

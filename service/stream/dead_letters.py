@@ -1,8 +1,8 @@
-"""Dead letters: messages that could not be processed, with everything needed to try again.
+"""Dead letters: messages that could not be processed, with everything needed to retry them.
 
-A dead letter is an ordinary record. Value, key and headers are those of the message; what happened is in further
-headers, whose names begin with ``nightjar-dead-``. So it survives any broker, and a worker that reads dead letters
-restores the messages that they were (:func:`restore`).
+A dead letter is an ordinary record, so that any broker can store it. It has the value, key and headers of the message,
+and headers ``nightjar-dead-*`` that describe the failure. A replay of dead letters restores the messages
+(:func:`restore`).
 """
 
 import hashlib
@@ -17,23 +17,23 @@ from nightjar_alerts.service.stream.messages import MAX_TOPIC_LENGTH, DeadLetter
 PREFIX: Final = "nightjar-dead-"
 NO_KEY: Final = "none"
 SHORT_BYTES: Final = 64 << 10
-"""Bytes kept of the value, and of the key, of a message whose dead letter is too large for its sink."""
+"""Bytes of the value and of the original key that a shortened dead letter keeps."""
 SHORT_KEY_BYTES: Final = 4 << 10
-"""Bytes of a record's key beyond which a shortened dead letter has the hash of the key instead."""
+"""Maximum bytes of the record key of a shortened dead letter; a longer key is replaced by its hash."""
 _LONGEST_FACTS: Final[Mapping[str, int]] = {
     "topic": MAX_TOPIC_LENGTH,
-    "place": 1024,  # an archive's name and a path in it; of brokers, no more than 40
-    "timestamp": 20,  # any number of 64 bits
-    "key": 2 << 20,  # in hexadecimal; brokers take records of a megabyte unless configured otherwise
+    "place": 1024,  # name of an archive and path in it; at most 40 for brokers
+    "timestamp": 20,  # any 64-bit integer
+    "key": 2 << 20,  # in hexadecimal; by default brokers accept records of a megabyte
 }
-"""Facts about the message in headers of a dead letter, and the most bytes of each that Nightjar writes."""
+"""Headers that identify the message of a dead letter, with their maximum length in bytes."""
 
 
 def dead_letter(message: Message, cause: DeadLetterCause, model: str) -> Record:
     """Return the dead letter of a message.
 
-    Its record key names the message, so that a second dead letter of it replaces the first in a folder or a compacted
-    topic.
+    Its key identifies the message, so that a second dead letter of the message replaces the first in a folder or a
+    compacted topic.
     """
     facts = {
         "stage": cause.stage,
@@ -48,12 +48,12 @@ def dead_letter(message: Message, cause: DeadLetterCause, model: str) -> Record:
         "key": NO_KEY if message.key is None else message.key.hex(),
     }
     headers = tuple((PREFIX + name, _bytes(value)) for name, value in facts.items())
-    own = tuple(header for header in message.headers if not header[0].startswith(PREFIX))  # only Nightjar writes those
+    own = tuple(header for header in message.headers if not header[0].startswith(PREFIX))  # reserved for Nightjar
     return Record(_bytes(f"{message.topic}/{message.message_id}"), message.value, (*own, *headers))
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode(errors="backslashreplace")  # names of files need be no UTF-8
+    return text.encode(errors="backslashreplace")  # file names need not be UTF-8
 
 
 def is_dead_letter(record: Record) -> bool:
@@ -67,10 +67,10 @@ def is_shortened(record: Record) -> bool:
 
 
 def shorten(record: Record) -> Record:
-    """Return the dead letter with only the beginning of the value, and the length and SHA-256 of the whole value.
+    """Return the dead letter with the beginning of its value, and the length and SHA-256 of the whole value.
 
-    The message's own headers are left out, and a long key is replaced by its hash: whatever the message is, the result
-    is small. A shortened dead letter is returned unchanged.
+    The headers of the message are dropped and a long key is replaced by its hash, so that the result is small for any
+    message. A shortened dead letter is returned unchanged.
     """
     if is_shortened(record):
         return record
@@ -83,9 +83,9 @@ def shorten(record: Record) -> Record:
 
 
 def restore(message: Message) -> Message:
-    """Return the message that a dead letter was made from; any other message unchanged.
+    """Return the original message of a dead letter; return any other message unchanged.
 
-    The token of the dead letter is kept, so that its source can acknowledge it.
+    The token stays that of the dead letter, so that its source can acknowledge it.
     """
     facts = _facts(message.headers)
     if facts is None:
@@ -109,14 +109,14 @@ def _facts(headers: Headers) -> Mapping[str, str] | None:
     if any(len(facts[name]) > longest for name, longest in _LONGEST_FACTS.items()):
         return None
     texts = {name: value.decode(errors="replace") for name, value in facts.items()}
-    sound = all(c in "0123456789abcdef" for c in texts["key"]) or texts["key"] == NO_KEY
-    return texts if sound and len(texts["key"]) % 2 == 0 else None
+    valid_key = all(c in "0123456789abcdef" for c in texts["key"]) or texts["key"] == NO_KEY
+    return texts if valid_key and len(texts["key"]) % 2 == 0 else None
 
 
 def describe(message: Message) -> str:
-    """Return a dead letter as text: stage, reason and the message that it was; without its bytes.
+    """Return a summary of a dead letter as text: its message, stage and reason, without the bytes.
 
-    Control characters are escaped, since headers may hold anything.
+    Control characters are escaped, since headers may contain any bytes.
     """
     headers = {name: value.decode(errors="backslashreplace") for name, value in message.headers}
     facts = {name.removeprefix(PREFIX): value for name, value in headers.items() if name.startswith(PREFIX)}
@@ -134,4 +134,4 @@ def describe(message: Message) -> str:
 
 def printable(text: str) -> str:
     """Return a text with its control characters escaped."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -10,16 +10,16 @@
 | infer | out of memory, deadline exceeded | retried, then dead letter |
 | infer | any other failure | dead letter, ``classify/REASON`` |
 | infer | the queue is full | retried |
-| publish | the format needs what the alert does not have | dead letter, ``encode/not_expressible`` |
-| publish | the sink refuses this record | dead letter, ``publish/refused`` |
-| publish | the sink fails, or refuses every record | retried, and the worker is not ready |
-| dead letter | too large for where it goes | shortened |
+| publish | the alert lacks a value that the format requires | dead letter, ``encode/not_expressible`` |
+| publish | the sink rejects this record | dead letter, ``publish/refused`` |
+| publish | the sink fails, or rejects every record | retried, and the worker is not ready |
+| dead letter | too large for its destination | shortened |
 | dead letter | any other failure | retried, and the worker is not ready |
-| any | an unexpected error | that message alone: dead letter, ``internal_error`` |
-| any | the engine, a client of Kafka or the ledger fails | given back: the process ends |
+| any | an unexpected error | dead letter for this message only, ``internal_error`` |
+| any | the engine, a Kafka client or the ledger fails | given back: the process ends |
 | any | the partition has another owner, or the worker stops | given back |
 
-:mod:`~nightjar_alerts.service.stream.broker_errors` lists the errors of brokers that concern a single record.
+:mod:`~nightjar_alerts.service.stream.broker_errors` lists the broker errors that concern a single record.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -40,12 +40,12 @@ from nightjar_alerts.service.stream.messages import (
 )
 
 UnknownSchemaPolicy = Literal["wait", "dead_letter"]
-PASSING_REASONS: Final = ("out_of_memory", "deadline_exceeded")
-"""Reasons of failed inference that may not recur."""
+TRANSIENT_REASONS: Final = ("out_of_memory", "deadline_exceeded")
+"""Reasons of failed inference that a retry may resolve."""
 MAX_TRIES: Final = 4
 """Maximum number of attempts at inference."""
 PROCESS_ERRORS: Final = (EngineError, UnbalancedError, FatalError)
-"""Errors that end the process and that no message caused."""
+"""Errors that are not caused by a message and end the process."""
 
 
 class Retry(NamedTuple):
@@ -56,7 +56,7 @@ class Retry(NamedTuple):
 
 
 def before_reading(message: Message, max_deliveries: int) -> DeadLetterCause | None:
-    """Return the cause if a message must not be read."""
+    """Return the cause of a dead letter if a message must not be read, else None."""
     if message.deliveries <= max_deliveries:
         return None
     ending = "read: its body is where it was" if message.unread else "done"
@@ -80,7 +80,7 @@ def after_inference(outcome: Outcome, last_try: bool) -> Literal["publish", "ret
     """Decide on the outcome of an alert."""
     if outcome.status in ("classified", "abstained"):
         return "publish"
-    if outcome.reason in PASSING_REASONS and not last_try:
+    if outcome.reason in TRANSIENT_REASONS and not last_try:
         return "retry"
     return DeadLetterCause("classify", outcome.reason, outcome.detail)
 
@@ -111,7 +111,7 @@ def after_dead_letter(report: DeliveryReport, shortened: bool) -> Literal["publi
 
 
 def after_unexpected(stage: Stage, error: Exception) -> DeadLetterCause:
-    """Decide on a message, alone in a batch, on which a stage raised; raises errors of the process again."""
+    """Decide on a message for which a stage raised. Raises ``error`` again if it is one of :data:`PROCESS_ERRORS`."""
     if isinstance(error, PROCESS_ERRORS):
         raise error
     return DeadLetterCause(stage, "internal_error", f"{type(error).__name__}: {error}"[:500])

@@ -1,8 +1,8 @@
-"""Exactly-once delivery from Kafka to Kafka: batches end in transactions, one by one, in the order of consumption.
+"""Exactly-once delivery from Kafka to Kafka: batches are committed in transactions, in the order of consumption.
 
-A transaction holds the results of a batch, its dead letters if they go to the same cluster, and the offsets after it.
-An aborted transaction is retried from memory as long as the partitions are assigned. Messages of revoked partitions are
-not published but given back, and the next owner starts at the committed offset. Several batches are decoded and
+A transaction contains the results of a batch, its dead letters if they go to the same cluster, and the offsets after
+it. An aborted transaction is retried from memory as long as the partitions are assigned. Messages of revoked partitions
+are not published but given back, and the next owner starts at the committed offset. Several batches are decoded and
 classified concurrently; only their transactions are serialized.
 """
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:  # confluent_kafka is installed only where a worker needs it
 log = structlog.get_logger(__name__)
 
 MAX_TRANSACTIONAL_BATCHES: Final = 4
-"""Maximum number of batches in flight; at the limit nothing is polled, so slower transactions get larger batches."""
+"""Maximum number of batches in flight. At the limit nothing is polled, so slow transactions get larger batches."""
 CANCEL_SECONDS: Final = 5.0
 """Seconds that a cancelled worker waits for the outcome of the running transaction."""
 
 
 class TransactionTurn(NamedTuple):
-    """Turn of a batch to commit, after the previous batch. After a batch that failed, no later batch gets its turn.
+    """Turn of a batch to commit, after the previous batch. No later batch gets its turn after a failed batch.
 
-    Offsets must be committed in the order in which messages were consumed.
+    Offsets must be committed in the order of consumption.
     """
 
     previous_ended: asyncio.Event
@@ -53,7 +53,7 @@ class TransactionTurn(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """Record of a transaction, with the message it belongs to, and its result; None for a dead letter."""
+    """Record of a transaction with its message, and with its result, or None for a dead letter."""
 
     message: Message
     result: AlertResult | None
@@ -78,7 +78,7 @@ class _Attempt:
         self.messages: list[Message] = []
 
     def prepare(self) -> "Transaction | None":
-        """Return the transaction; None where no partition of the batch is assigned any more."""
+        """Return the transaction; None if no partition of the batch is assigned any more."""
         from nightjar_alerts.service.stream.kafka.transactions import Transaction
 
         owned, positions, membership = self._source.prepare(self._batch.messages)
@@ -89,7 +89,7 @@ class _Attempt:
         topics = self._transactions.dead_letters, self._transactions.topic
         records = [(topics[content.result is not None], content.record) for content in self.contents]
         return Transaction(
-            records, positions, membership, lambda: self._source.note_committed(self.messages, positions)
+            records, positions, membership, lambda: self._source.record_committed(self.messages, positions)
         )
 
 
@@ -110,23 +110,23 @@ class ExactlyOnce:
         self._last.set()
 
     def next_turn(self) -> TransactionTurn:
-        """Return the next turn; call it in the order in which batches are polled."""
+        """Return the turn of the next batch, in the order in which batches are polled."""
         previous, self._last = self._last, asyncio.Event()
         return TransactionTurn(previous, self._last)
 
     async def commit(
         self, batch: Batch, turn: TransactionTurn, ledger: DeliveryLedger, model: str
     ) -> Sequence[AlertResult]:
-        """Publish, write dead letters and commit, repeated until it succeeds; return the published results.
+        """Publish, write dead letters and commit; retry until this succeeds, and return the published results.
 
         Parameters
         ----------
-        batch : with the records of its results.
+        batch : batch with encoded results.
 
         Raises
         ------
         FatalError
-            When the client of Kafka can do nothing more. What was not committed is read again by the next process.
+            If the Kafka client cannot recover. The next process reads uncommitted messages again.
         """
         await turn.previous_ended.wait()
         shortened: set[int] = set()  # identities of messages whose dead letters are too large for their topic
@@ -139,19 +139,19 @@ class ExactlyOnce:
             if committed:
                 break
         self._errors.clear("transaction")
-        # Not in a `finally`: behind a batch that failed, a later one must not commit offsets beyond it.
+        # Not in a `finally`: a later batch must not commit offsets beyond those of a failed batch.
         turn.ended.set()
         return batch.results
 
     async def _try(self, batch: Batch, shortened: set[int], ledger: DeliveryLedger, model: str) -> tuple[Batch, bool]:
-        """Try one transaction; return the batch as committed, or for the next try where records were refused."""
-        contents = [_Content(one.message, one, one.record) for one in batch.results if one.record is not None]
-        written: list[Message] = []  # dead letters that go elsewhere, hence at least once
+        """Try one transaction; return the committed batch and True, or the batch to retry and False."""
+        contents = [_Content(result.message, result, result.record) for result in batch.results if result.record]
+        written: list[Message] = []  # messages whose dead letters are written, at least once if to another cluster
         if self._transactions.dead_letters:
             contents += self._dead_letters(batch, shortened, model)
         elif batch.failed:
             written = await self._publishing.write_dead_letters(batch.first_failures(), model)
-        # Before the commit: offsets must not be moved past an alert that a stage has lost.
+        # Before the commit: offsets must not advance past a lost alert.
         written += [content.message for content in contents if content.result is None]
         written_ids = set(map(identity, written))
         failed = [alert for alert in batch.failed if identity(alert.message) in written_ids]
@@ -162,7 +162,7 @@ class ExactlyOnce:
         try:
             reports = await asyncio.shield(done)
         except asyncio.CancelledError:
-            # What is being committed must not be counted as given back.
+            # Messages that are being committed must not count as given back.
             running.cancel()
             await asyncio.wait([done], timeout=0 if self._transactions.failed else CANCEL_SECONDS)
             if done.done() and not done.cancelled() and done.exception() is None and not any(done.result()):
@@ -187,9 +187,9 @@ class ExactlyOnce:
         return contents
 
     def _replace(self, content: _Content, error: PermanentError, shortened: set[int]) -> list[FailedAlert]:
-        """Return the failed alert for a refused result; note a dead letter that has to be shortened.
+        """Return the failed alert of a rejected result, or mark a rejected dead letter to be shortened.
 
-        Raises TransientError where the dead letter is refused for another reason, or was shortened before.
+        Raises TransientError if the dead letter was rejected for another reason, or was shortened before.
         """
         message, result, record = content
         if result is not None:
@@ -211,6 +211,6 @@ class ExactlyOnce:
         ledger.resolve_tombstones(committed.tombstones)
         ledger.resolve_failed(committed.failed, committed.messages)
         ledger.check_resolved(batch.messages)
-        letters = [one for one in attempt.contents if one.result is None and is_shortened(one.record)]
-        self._metrics.stream_shortened.inc(len(letters))
+        shortened = [content for content in attempt.contents if not content.result and is_shortened(content.record)]
+        self._metrics.stream_shortened.inc(len(shortened))
         return committed

@@ -1,12 +1,12 @@
-"""Files as source and sink of a worker.
+"""Files as source and sinks of a worker.
 
-- A source is a packet, an archive or a folder, in every form that :mod:`models.alerts.files` reads, or a folder of dead
+- A source is a packet, an archive or a folder, in any format that :mod:`models.alerts.files` reads, or a folder of dead
   letters.
 - A sink is a file with one JSON document per line (``file:///results.jsonl``), or, where the path ends with a slash, a
   folder with one file per key. Dead letters go to folders.
 
-A file of a folder is the record as JSON, its value in base64. It is written under another name, flushed to the disk and
-renamed, so that it is there whole or not at all.
+A file in a folder sink is the record as JSON, with its value in base64. It is written under a temporary name, flushed
+to disk and renamed, so that it never exists in part.
 """
 
 import base64
@@ -31,17 +31,17 @@ log = structlog.get_logger(__name__)
 
 RECORD_SUFFIX = ".record.json"
 LONGEST_NAME = 1000
-"""Bytes of the name of an item, with all archives around it, in the account."""
+"""Maximum length of the name of an item, including enclosing archives, in bytes."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a full disk, which is waited for."""
+"""Errors of a full disk, after which writing is retried."""
 
 
 class FileSource(FiniteSource):
-    """Packets and dead letters from disk, once: a file, an archive or a folder.
+    """Finite source of packets and dead letters on disk: a file, an archive or a folder.
 
     Attributes
     ----------
-    unreadable : reasons for which files could not be read, by name.
+    unreadable : why files could not be read, by name.
     skipped : names of files without alerts.
     """
 
@@ -51,7 +51,7 @@ class FileSource(FiniteSource):
         self._messages = self._read(path)
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return the next messages, none at the end. A file that cannot be read is recorded and skipped."""
+        """Return the next messages; none at the end. Files that cannot be read are recorded and skipped."""
         return list(islice(self._messages, limit))
 
     def _read(self, path: Path) -> Iterator[Message]:
@@ -60,28 +60,28 @@ class FileSource(FiniteSource):
                 try:
                     yield read_record(file)
                 except RecordError as error:
-                    self._note_unreadable(file.name, str(error))
+                    self._record_unreadable(file.name, str(error))
         for number, item in enumerate(read_path(path)):
             if item.name.endswith(RECORD_SUFFIX):
                 continue
             if item.kind == "packet":
                 yield Message(_valid_name(path.name), f"{_valid_name(item.name)}#{number}", item.data)
             elif item.kind == "unreadable":
-                self._note_unreadable(item.name, item.detail)
+                self._record_unreadable(item.name, item.detail)
             else:
                 self.skipped.append(item.name)
 
-    def _note_unreadable(self, name: str, detail: str) -> None:
+    def _record_unreadable(self, name: str, detail: str) -> None:
         log.warning("file cannot be read", file=name, reason=detail)
         self.unreadable[name] = detail
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Remove dead letters that were processed. Packets stay, and so does a dead letter that was written again."""
+        """Remove processed dead letters, except those that were written again. Packets are not removed."""
         for message in messages:
             if isinstance(message.token, tuple):
                 path, inode = message.token
                 try:
-                    # A dead letter that was written since then has the same name, but another inode.
+                    # A dead letter that was written again has the same name but another inode.
                     if path.exists() and path.stat().st_ino == inode:
                         path.unlink()
                 except OSError as error:
@@ -89,13 +89,13 @@ class FileSource(FiniteSource):
 
 
 def _valid_name(name: str) -> str:
-    """Return a name as UTF-8 of limited length, as a header of a dead letter and a result need it."""
-    text = name.encode(errors="backslashreplace").decode()  # names of files need be no UTF-8
+    """Return a name as UTF-8 of limited length, for headers of dead letters and results."""
+    text = name.encode(errors="backslashreplace").decode()  # file names need not be UTF-8
     return text if len(text.encode()) <= LONGEST_NAME else f"...{text[-LONGEST_NAME // 8 :]}"
 
 
 class RecordError(ValueError):
-    """A file that is not a dead letter."""
+    """The file is not a valid dead letter."""
 
 
 def read_record(path: Path) -> Message:
@@ -111,12 +111,12 @@ def read_record(path: Path) -> Message:
 
 
 class _FileSink:
-    """Common part of the sinks to disk, which need no connection."""
+    """Base of the sinks on disk, which need no connection."""
 
     error = ""
 
     def check_access(self) -> str:
-        """Return nothing: a place that cannot be written raises AddressError when the sink is opened."""
+        """Return an empty string: a path that is not writable raises AddressError when the sink is opened."""
         return ""
 
     def close(self) -> None:
@@ -124,10 +124,10 @@ class _FileSink:
 
 
 class FolderSink(_FileSink):
-    """Folder with one file per key, which holds the last record of its key. Raises AddressError if not writable.
+    """Folder with one file per key, which has the last record of that key. Raises AddressError if not writable.
 
-    Dead letters of different messages have a file each, whatever their keys: files of two nights may have the same
-    name, and the offsets of a topic that was recreated begin anew.
+    The file name of a dead letter also depends on its value, since different messages can have the same key: files of
+    two nights may have the same name, and the offsets of a recreated topic start again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -141,7 +141,7 @@ class FolderSink(_FileSink):
                 raise AddressError(f"the folder {folder} cannot be written: {error.strerror}") from None
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
-        """Write each record; it is on the disk when this returns."""
+        """Write all records; they are flushed to disk when this returns."""
         return [self._write(record) for record in records]
 
     def _write(self, record: Record) -> TransientError | None:
@@ -173,13 +173,13 @@ class LinesSink(_FileSink):
             raise AddressError(f"the file {path} cannot be written: {error.strerror}") from None
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
-        """Append all records; they are on the disk when this returns."""
+        """Append all records; they are flushed to disk when this returns."""
         lines = b"".join(record.value + b"\n" for record in records)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock, self._path.open("ab+") as file:
-                # The rest of a line that a crash cut short would spoil the next line.
-                end = _whole_lines(self._path)
+                # Remove an incomplete line left by a crash, which would corrupt the next line.
+                end = _complete_length(self._path)
                 file.truncate(end)
                 file.write(lines)
                 file.flush()
@@ -189,8 +189,8 @@ class LinesSink(_FileSink):
         return [None for _ in records]
 
 
-def _whole_lines(path: Path) -> int:
-    """Return the length of the file without a last line that a crash or a full disk cut short."""
+def _complete_length(path: Path) -> int:
+    """Return the length of a file without an incomplete last line, left by a crash or a full disk."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end:

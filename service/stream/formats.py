@@ -1,12 +1,12 @@
 """Formats of published results.
 
-- ``nightjar``: JSON with the members of an HTTP result, embedding included (``stream-result-1.schema.json``);
-- ``nightjar-avro``: the same as a bare Avro record (``stream-result-1.avsc``);
-- ``elasticc``: the ELAsTiCC ``brokerClassification`` 0.9.1, a bare Avro record;
-- ``alerce-avro``, ``alerce-json``: ALeRCE's ``lc_classification`` step, the former as an Avro container of one record;
-- ``lasair``: the payload of a Lasair annotation, whose REST client takes these names as arguments.
+- ``nightjar``: JSON with the members of an HTTP result, with the embedding (``stream-result-1.schema.json``);
+- ``nightjar-avro``: the same as a schemaless Avro record (``stream-result-1.avsc``);
+- ``elasticc``: the ELAsTiCC ``brokerClassification`` 0.9.1, a schemaless Avro record;
+- ``alerce-avro``, ``alerce-json``: ALeRCE's ``lc_classification`` step, as an Avro file of one record or as JSON;
+- ``lasair``: the payload of a Lasair annotation, with the argument names of its REST client.
 
-ALeRCE's and Lasair's formats cannot express an abstention, so nothing is published for one. Class ids and names are
+The formats of ALeRCE and Lasair cannot express an abstention, so nothing is published for it. Class ids and names are
 those of the model that classified the alert.
 """
 
@@ -26,11 +26,11 @@ from nightjar_alerts.service.settings import SinkFormat
 from nightjar_alerts.service.stream.messages import AlertResult, Headers, PermanentError, Record
 
 BROKER: Final = "Nightjar"
-RESIDUAL, NOT_CLASSIFIED = 200, 300  # of the ELAsTiCC taxonomy; no bundle has classes of these ids
+RESIDUAL, NOT_CLASSIFIED = 200, 300  # ids in the ELAsTiCC taxonomy; no bundle has classes with these ids
 
 _MILLIS: Final = {"type": "long", "logicalType": "timestamp-millis"}
 ELASTICC_REPLY: Final = fastavro.parse_schema({
-    "type": "record", "namespace": "elasticc.v0_9_1", "name": "brokerClassfication",  # spelt so by the survey
+    "type": "record", "namespace": "elasticc.v0_9_1", "name": "brokerClassfication",  # spelled so by the survey
     "fields": [
         {"name": "alertId", "type": "long"},
         {"name": "diaSourceId", "type": "long"},
@@ -49,7 +49,7 @@ ELASTICC_REPLY: Final = fastavro.parse_schema({
 SCHEMAS: Final = Path(__file__).resolve().parents[1] / "answers" / "schemas"
 STREAM_RESULT_NAME: Final = "stream-result-1"
 STREAM_RESULT: Final = fastavro.parse_schema(orjson.loads((SCHEMAS / f"{STREAM_RESULT_NAME}.avsc").read_bytes()))
-"""Published Avro schema of ``nightjar-avro``. A version is never changed: a new member makes ``stream-result-2``."""
+"""Published Avro schema of ``nightjar-avro``. A version never changes: a new member needs ``stream-result-2``."""
 _FLOATS: Final = {"type": "map", "values": "float"}
 ALERCE_OUTPUT: Final = fastavro.parse_schema({
     "type": "record", "name": "probabilities_and_features",
@@ -70,12 +70,12 @@ def encode_record(result: AlertResult, form: SinkFormat, embedding: bool = True)
 
     Parameters
     ----------
-    embedding : include the embedding in Nightjar's own formats.
+    embedding : whether to include the embedding in Nightjar's own formats.
 
     Raises
     ------
     PermanentError
-        When the format needs an id that the alert does not have.
+        If the format needs an id that the alert does not have.
     """
     if form == "nightjar":
         value: bytes | None = encode_json(_stream_result(result, embedding))
@@ -94,7 +94,7 @@ def encode_record(result: AlertResult, form: SinkFormat, embedding: bool = True)
 def encode_and_show(
     result: AlertResult, encode: Callable[[AlertResult], Record | None], feed: LiveFeed
 ) -> Record | None:
-    """Return the record of a result, and add the result to the live view."""
+    """Encode a result, and add it to the live view."""
     record = encode(result)
     document = default_serializer(result.handle, result.prior).result(result.outcome, packet_identity(result.packet))
     feed.publish([document])
@@ -134,7 +134,7 @@ def _elasticc(result: AlertResult) -> bytes:
 
 
 def _classifications(result: AlertResult) -> list[dict[str, float]]:
-    """Return class ids and probabilities that sum to 1 as the single-precision numbers that they are sent as."""
+    """Return class ids and probabilities that sum to 1 in single precision, in which they are sent."""
     probabilities = _probabilities(result)
     if probabilities is None:
         return [{"classId": NOT_CLASSIFIED, "probability": 1.0}]
@@ -164,7 +164,7 @@ def _alerce(result: AlertResult) -> dict[str, Any] | None:
 def _families(
     result: AlertResult, probabilities: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Return probabilities of the groups right above the classes, and of the classes within their group."""
+    """Return the probabilities of the parent groups of the classes, and of the classes within their group."""
     top: dict[str, float] = {}
     children: dict[str, dict[str, float]] = {}
     for leaf in result.bundle.manifest.classes.classes:
@@ -211,7 +211,7 @@ def _lasair(result: AlertResult) -> bytes | None:
 
 
 def _probabilities(result: AlertResult) -> dict[str, float] | None:
-    """Return probabilities by class name, summing to 1 in double precision; None where nothing was classified."""
+    """Return probabilities by class name, which sum to 1 in double precision; None without a prediction."""
     values = default_serializer(result.handle, result.prior).probabilities(result.outcome)
     return None if values is None else dict(zip(result.bundle.manifest.classes.names, values.tolist(), strict=True))
 

@@ -1,4 +1,4 @@
-"""The command ``nightjar dead-letters``: print dead letters without answering or removing them."""
+"""The command ``nightjar dead-letters``: print dead letters without acknowledging or removing them."""
 
 import sys
 from collections import Counter
@@ -20,7 +20,7 @@ def print_dead_letters(address: str) -> int:
     Raises
     ------
     AddressError
-        When the address cannot be read, or its broker does not answer.
+        If the address cannot be read, or its broker does not respond.
     """
     settings = StreamSettings()
     settings = settings.model_copy(update={"source": address or settings.dead_letters})

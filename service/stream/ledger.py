@@ -1,4 +1,4 @@
-"""The delivery ledger: the disposition of every alert, from its message to the acknowledgement."""
+"""Delivery ledger: tracks every alert from its message to its acknowledgement."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,24 +27,27 @@ class LostAlertError(UnbalancedError):
 class DeliveryLedger:
     """Ledger of all alerts: in = classified + abstained + dead + tombstones + returned, for each topic.
 
-    It balances at every shutdown. An alert is *in* once it was consumed, and is resolved in exactly one
-    way: the sink acknowledged its classification, its abstention or its dead letter; it was a *tombstone*, a null
-    value; or it was *returned*: given back before any of that, because the worker stopped or failed or its partition
-    was given to others, and the broker delivers it again. An alert that is not resolved when its batch is done is
-    *lost*: an error, after which the worker stops and the broker delivers the alert again.
+    This must hold at every shutdown. An alert is *in* once it was consumed, and is resolved in exactly one way:
+
+    - *classified*, *abstained* or *dead*: the sink has acknowledged its result or dead letter;
+    - *tombstone*: a message with a null value;
+    - *returned*: given back before that, because the worker stopped or failed or its partition was reassigned. The
+      broker delivers the alert again.
+
+    An alert that is unresolved when its batch is done is *lost*. That is an error: the worker stops, and the broker
+    delivers the alert again.
 
     A message counts as one alert until it is decoded (:meth:`expand`). Messages in flight are distinguished by
-    identity (:func:`~nightjar_alerts.service.stream.messages.identity`): every stage passes
-    on the ones that were consumed.
+    :func:`~nightjar_alerts.service.stream.messages.identity`, so stages must not copy them.
 
-    Used on one thread.
+    Not thread-safe.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._in: Counter[str] = Counter()
         self._out: dict[str, Counter[tuple[Disposition, str]]] = {}
-        self._open: dict[int, dict[int, str]] = {}  # by message: numbers of open alerts, with their ids where known
+        self._open: dict[int, dict[int, str]] = {}  # by message: ids of open alerts, if known, by number
 
     def open(self, messages: Iterable[Message]) -> None:
         """Record messages that were consumed, each as one unresolved alert."""
@@ -53,7 +56,7 @@ class DeliveryLedger:
             self._count_in(message.topic, 1)
 
     def expand(self, message: Message, alert_ids: Sequence[str]) -> None:
-        """Record the alerts that a message holds; a second reading of the message replaces the first."""
+        """Record the alerts in a message; if it is decoded twice, the second call replaces the first."""
         self._count_in(message.topic, len(alert_ids) - len(self._open[identity(message)]))
         self._open[identity(message)] = dict(enumerate(alert_ids))
 
@@ -75,7 +78,7 @@ class DeliveryLedger:
             self._metrics.stream_out.labels(topic, disposition, reason).inc(count)
 
     def resolve_results(self, results: Iterable[AlertResult]) -> None:
-        """Resolve alerts whose results the sink acknowledged, or cannot express."""
+        """Resolve alerts whose results the sink acknowledged, or whose results the format cannot express."""
         for result in results:
             outcome = result.outcome
             disposition: Disposition = "classified" if outcome.status == "classified" else "abstained"
@@ -95,14 +98,14 @@ class DeliveryLedger:
             self.resolve(message, 0, "tombstone")
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """Resolve whatever is open of messages as returned: the source delivers them again, here or elsewhere."""
+        """Resolve the open alerts of messages as returned; the broker delivers these messages again."""
         for message in messages:
             open_alerts = self._open[identity(message)]
             self._count_out(message.topic, "returned", "", len(open_alerts))
             open_alerts.clear()
 
     def close(self, messages: Iterable[Message]) -> None:
-        """Give back what is open of messages and forget them."""
+        """Give back the open alerts of messages and forget the messages."""
         for message in messages:
             self.give_back([message])
             del self._open[identity(message)]
@@ -114,11 +117,11 @@ class DeliveryLedger:
         failed: Iterable[FailedAlert] = (),
         tombstones: Iterable[Message] = (),
     ) -> None:
-        """Raise LostAlertError, with names, if alerts of these messages are open although their batch is done.
+        """Raise LostAlertError, which names the alerts, if alerts of these messages are open after their batch is done.
 
         Parameters
         ----------
-        results, failed, tombstones : about to be resolved.
+        results, failed, tombstones : alerts that are about to be resolved.
         """
         covered = {(identity(result.message), result.number) for result in results}
         covered |= {(identity(message), 0) for message in tombstones}
@@ -130,7 +133,7 @@ class DeliveryLedger:
             for number, alert_id in self._open[identity(message)].items()
             if (identity(message), number) not in covered
         ]
-        for message, number, _ in lost:  # so that the account names them, and does not merely fail to balance
+        for message, number, _ in lost:  # so that the final account shows them as lost
             self.resolve(message, number, "lost")
         if lost:
             names = [_name(message, number, alert_id) for message, number, alert_id in lost[:MAX_NAMED]]
@@ -138,11 +141,11 @@ class DeliveryLedger:
             raise LostAlertError(f"no stage resolved {', '.join(names)}{more}")
 
     def _numbers(self, alert: FailedAlert) -> list[int]:
-        """Return the numbers of the alerts that failed; of a whole message, those that are still open."""
+        """Return the numbers of the failed alerts; for a whole message, those of its open alerts."""
         return list(self._open[identity(alert.message)]) if alert.number is None else [alert.number]
 
     def _label(self, topic: str) -> str:
-        # A pattern, or dead letters, may bring any number of topics, and a label of a metric is never freed.
+        # The number of topics of a pattern or of dead letters is unbounded, and metric labels are never freed.
         if len(topic) > MAX_TOPIC_LENGTH:
             return OTHER
         return topic if topic in self._in or len(self._in) < MAX_TOPICS else OTHER
@@ -153,7 +156,7 @@ class DeliveryLedger:
         return sum(number for items in counts for (disposition, _), number in items if disposition in dispositions)
 
     def summary(self) -> dict[str, Mapping[str, int]]:
-        """Return the account of each topic: dispositions with their reasons."""
+        """Return the number of alerts per topic, by disposition and reason."""
         summary: dict[str, Mapping[str, int]] = {}
         for topic, count in self._in.items():
             counts = self._out.get(topic, Counter())

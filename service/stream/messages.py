@@ -1,10 +1,10 @@
 """Messages and results of a worker, and the protocols :class:`Source` and :class:`Sink`.
 
-Both block and are called from threads. ``poll``, ``heartbeat`` and ``close`` of a source are called from one thread,
-which owns it; its other methods, and all methods of a sink, from several threads at once.
+Methods of sources and sinks block, so they are called in threads. ``poll``, ``heartbeat`` and ``close`` of a source are
+called from the one thread that owns it; its other methods, and all methods of a sink, from several threads at once.
 
-Operations that fail temporarily are retried after a pause that doubles up to ten seconds, with jitter
-(:func:`backoff`). :class:`ActiveErrors` holds the current errors.
+Operations that fail temporarily are retried with exponential backoff and jitter, up to ten seconds (:func:`backoff`).
+:class:`ActiveErrors` holds the current errors.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ Headers = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Bytes as a broker delivered them.
+    """A message as a broker delivered it.
 
     Attributes
     ----------
     topic : topic, stream or folder.
     message_id : id in the topic (``partition:offset``, a stream id, a file name); unique there.
-    timestamp_ms : timestamp of the broker, milliseconds since 1970; None when it has none.
+    timestamp_ms : timestamp of the broker, milliseconds since 1970; None if it has none.
     deliveries : number of deliveries, as far as the broker counts them.
-    token : private to the source, for :meth:`Source.acknowledge`.
-    unread : True if the bytes were not fetched, because fetching them may kill the process; the dead letter has none.
-    tombstone : True for a null value, which holds no alert.
+    token : used by the source only, for :meth:`Source.acknowledge`.
+    unread : True if the bytes were not fetched, because fetching them may kill the process.
+    tombstone : True for a null value, which contains no alert.
     """
 
     topic: str
@@ -58,19 +58,19 @@ class Message:
 def identity(message: Message) -> int:
     """Return a key that is unique among the messages in flight, unlike their ids.
 
-    A replay may hold two dead letters of one message, which are restored to the same id: a worker was killed after it
-    had written the dead letter and before it acknowledged the message.
+    A replay may contain two dead letters of one message, which are restored to the same id, if a worker was killed
+    after it had written the dead letter and before it acknowledged the message.
     """
     return id(message)
 
 
 Stage = Literal["deliver", "decode", "classify", "encode", "publish", "worker"]
-"""Stage at which a message failed; headers of dead letters and metrics have these names."""
+"""Stage at which a message failed, as named in headers of dead letters and in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCause:
-    """Cause of a dead letter: the stage, a machine-readable reason, and a text for people."""
+    """Cause of a dead letter: the stage, a machine-readable reason, and a description."""
 
     stage: Stage
     reason: str
@@ -79,7 +79,7 @@ class DeadLetterCause:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Bytes to publish. Records with the same key have the same content, so a reader may keep any of them."""
+    """A record to publish. Records with the same key have the same content, so consumers may keep any of them."""
 
     key: bytes
     value: bytes
@@ -88,12 +88,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """Status of a source with its broker.
+    """Status of a source.
 
     Attributes
     ----------
     error : reason why nothing can be consumed; empty if no error is known.
-    assigned : number of partitions assigned to this worker; None where the broker has none.
+    assigned : number of partitions assigned to this worker; None if the broker has no partitions.
     lag : messages that wait at the broker or are not yet acknowledged, by topic and partition ("" without partitions).
     waiting : messages at the broker that could be consumed now, as far as known.
     member : False while this worker is not a member of its consumer group.
@@ -111,11 +111,11 @@ class TransientError(Exception):
 
 
 class FatalError(Exception):
-    """The client of a broker cannot recover: the process must end, and its supervisor starts another one."""
+    """The client of a broker cannot recover: the process must end, and its supervisor restarts it."""
 
 
 class PermanentError(Exception):
-    """The broker will never accept this record, although it accepts others."""
+    """The broker will never accept this record, although it accepts other records."""
 
 
 class RecordTooLargeError(PermanentError):
@@ -123,16 +123,16 @@ class RecordTooLargeError(PermanentError):
 
 
 DeliveryReport = PermanentError | TransientError | None
-"""Report of one record: None once it is acknowledged, or the error."""
+"""Delivery report of one record: None if it was acknowledged, else the error."""
 MAX_TOPIC_LENGTH: Final = 255
-"""Maximum length of the name of a topic: Kafka allows 249 characters, file systems 255 bytes."""
+"""Maximum length of a topic name: Kafka allows 249 characters, file systems 255 bytes."""
 
 PART_MESSAGES: Final = 24
 """Maximum number of messages that are published together if the source has a commit window."""
 
 
 class Source(Protocol):
-    """Where a worker gets its messages: poll, acknowledge, give back (``close``)."""
+    """Source of messages: a worker polls, acknowledges and gives back messages (``close``)."""
 
     finite: bool
     """True if the source ends: an empty result of ``poll`` then means that there are no more messages."""
@@ -150,33 +150,33 @@ class Source(Protocol):
         """Return how many more messages may be published before offsets are committed; None for any number."""
 
     def check_access(self) -> str:
-        """Return why the broker rejects this client, or a command that it needs; empty if it does not.
+        """Return why the broker rejects this client, or a command that it needs; empty if it accepts them.
 
-        Called once, at the start. A broker that does not respond rejects nobody.
+        Called once, at the start. A broker that does not respond counts as accepting.
         """
 
     def owns(self, message: Message) -> bool:
         """Return whether a message still belongs to this worker; False once its partition has another owner."""
 
     def status(self) -> SourceStatus:
-        """Return the status with the broker; called every few seconds."""
+        """Return the status; called every few seconds."""
 
     def close(self, clean: bool = True) -> None:
         """Give back messages that were not acknowledged, and disconnect.
 
         Parameters
         ----------
-        clean : True for an orderly stop, which does not count as a delivery of those messages. False if one of them may
-            have ended the worker.
+        clean : True for a graceful stop: this delivery of the messages does not count. False if one of them may have
+            caused the stop.
         """
 
 
 class FiniteSource:
-    """Base of the sources that end: files, and ranges of a topic or stream. They have no group and commit nothing.
+    """Base of finite sources: files, and ranges of a topic or stream. They have no group and commit nothing.
 
     Attributes
     ----------
-    ranges : what is read of each partition or stream, for the final account.
+    ranges : range to read of each partition or stream, for the final account.
     unmatched : topics, partitions and ranges of the address that match nothing.
     """
 
@@ -185,17 +185,17 @@ class FiniteSource:
     unmatched: Sequence[str] = ()
 
     def heartbeat(self, seconds: float) -> None:
-        """Sleep: there is no group to leave."""
+        """Sleep: there is no group to stay in."""
         time.sleep(seconds)
 
     def commit_window(self) -> None:
-        """Return no bound: there is nothing to commit."""
+        """Return None: there is nothing to commit."""
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
         """Do nothing: positions are not kept."""
 
     def check_access(self) -> str:
-        """Return nothing: a source that cannot be read raises when it is opened."""
+        """Return an empty string: a source that cannot be read raises when it is opened."""
         return ""
 
     def owns(self, message: Message) -> bool:
@@ -203,28 +203,28 @@ class FiniteSource:
         return True
 
     def status(self) -> SourceStatus:
-        """Return no backlog: a replay is behind on purpose."""
+        """Return an empty status: the backlog of a replay is not reported."""
         return SourceStatus()
 
     def close(self, clean: bool = True) -> None:
-        """Do nothing: nothing is open, and deliveries are not counted."""
+        """Do nothing: there is no connection, and deliveries are not counted."""
 
 
 class Sink(Protocol):
-    """Where a worker writes its records."""
+    """Destination of records."""
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
         """Send records and wait for the delivery report of each."""
 
     def check_access(self) -> str:
-        """Return why the broker rejects this client, as a source does."""
+        """Return why the broker rejects this client; see :meth:`Source.check_access`."""
 
     @property
     def error(self) -> str:
-        """Return why nothing can be published, as far as known before a record is sent; empty without an error."""
+        """Reason why nothing can be published, as far as known before a record is sent; empty without an error."""
 
     def close(self) -> None:
-        """Close the connection; all published records have been acknowledged before."""
+        """Close the connection."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,9 +235,9 @@ class AlertResult:
     ----------
     number : index of the alert in its message; a container may hold several.
     received_ms : time of the poll, milliseconds since 1970.
-    prior : name of the prior of the result, if the model has it; empty for the model's own.
-    evolution : light curve after each of its detections and the outcome of each; None if it is not requested.
-    record : encoded result; None before it is encoded, and if the format cannot express it.
+    prior : name of the prior, used if the model has it; empty for the default prior of the model.
+    evolution : light curve after each detection, and the outcome of each; None unless requested.
+    record : encoded result; None before encoding, or if the format cannot express it.
     """
 
     message: Message
@@ -257,21 +257,21 @@ class AlertResult:
 
     @property
     def key(self) -> str:
-        """Topic, alert and model: the same for every delivery, another for every model version.
+        """Key from topic, alert and model: the same for every delivery, different for every model version.
 
-        The topic is part of it because ELAsTiCC sends one alert id with two lengths of history, on two topics.
+        It includes the topic because ELAsTiCC sends the same alert id with two lengths of history on two topics.
         """
         manifest = self.bundle.manifest
         alert = self.packet.alert_id or f"{self.message.message_id}+{self.number}"
         return f"{self.message.topic}/{alert}/{manifest.name}-{manifest.version}"
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds; short, so that work resumes soon after a broker is back
-JITTER: Final = 0.5  # many workers lose a broker at the same time, and must not retry at the same time
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds; short, so that work resumes soon after a broker recovers
+JITTER: Final = 0.5  # workers that lose a broker at the same time must not retry at the same time
 
 
 def backoff() -> Iterator[float]:
-    """Yield the seconds to wait after each failed attempt: doubled each time, up to ten, with jitter."""
+    """Yield the seconds to wait after each failed attempt: doubled each time up to ten seconds, with jitter."""
     pause = FIRST_PAUSE
     while True:
         yield pause * random.uniform(1 - JITTER, 1 + JITTER)
@@ -279,7 +279,7 @@ def backoff() -> Iterator[float]:
 
 
 class ActiveErrors:
-    """Current errors by step of the worker, for probes and logs."""
+    """Current errors of the worker by step, for probes and logs."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -293,12 +293,12 @@ class ActiveErrors:
         self._now[step] = reason
 
     def clear(self, step: str) -> None:
-        """Record that a step works again."""
+        """Record that a step succeeded."""
         if self._now.pop(step, None) is not None:
             log.info("operation recovered", step=step)
 
     def __contains__(self, step: object) -> bool:
-        """Return whether a step fails."""
+        """Return whether a step is failing."""
         return step in self._now
 
     def __str__(self) -> str:

@@ -1,13 +1,13 @@
-"""The pipeline of a worker: decode, infer, publish, acknowledge.
+"""Pipeline of a worker: decode, infer, publish, acknowledge.
 
 Each stage takes a :class:`~nightjar_alerts.service.stream.batches.Batch` and returns a new one;
-:mod:`~nightjar_alerts.service.stream.decisions` decides what becomes of a message, and the
-:class:`~nightjar_alerts.service.stream.ledger.DeliveryLedger` records it. Each alert is classified from the history in
-its own packet, also when a batch holds several alerts of one object.
+:mod:`~nightjar_alerts.service.stream.decisions` decides between result, dead letter and retry, and the
+:class:`~nightjar_alerts.service.stream.ledger.DeliveryLedger` records the decision. Each alert is classified from the
+history in its own packet, even if a batch contains several alerts of one object.
 
-A message that makes a stage fail unexpectedly costs nothing but itself: its batch goes through decode and infer again
-message by message. A batch is acknowledged once every alert of it is resolved, and not before: an alert that no stage
-resolved is an error (:class:`~nightjar_alerts.service.stream.ledger.LostAlertError`), after which the worker stops.
+If a stage fails unexpectedly, its batch is decoded and classified again message by message, so that only the message
+that causes the failure is affected. A batch is acknowledged only when all its alerts are resolved. An unresolved alert
+is an error (:class:`~nightjar_alerts.service.stream.ledger.LostAlertError`) that stops the worker.
 """
 
 import asyncio
@@ -63,16 +63,16 @@ from nightjar_alerts.service.stream.publishing import PublishingQueue, PublishSt
 log = structlog.get_logger(__name__)
 
 YieldTurn = Callable[[], None]
-"""Called by a stage before it waits for something outside the process: later batches may publish first."""
+"""Called by a stage before it waits for an external service, so that later batches may be published first."""
 
 
 class DecodeStage:
-    """First stage: messages to alerts.
+    """First stage: decodes messages to alerts.
 
     Parameters
     ----------
-    policy : for messages whose schema cannot be fetched.
-    max_deliveries : a message that was delivered more often is assumed to kill workers.
+    policy : what to do with messages whose schema cannot be fetched.
+    max_deliveries : maximum number of deliveries; a message delivered more often is assumed to kill workers.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class DecodeStage:
         self._max_deliveries, self._executor, self._errors = max_deliveries, executor, errors
 
     async def decode(self, batch: Batch, yield_turn: YieldTurn) -> Batch:
-        """Return the batch with alerts, failed alerts and tombstones, each in the order of the messages."""
+        """Return the batch with its alerts, failed alerts and tombstones, each in the order of the messages."""
         alerts: list[Alert] = []
         failed: list[FailedAlert] = []
         alert_ids: dict[int, list[str]] = {}
@@ -113,8 +113,8 @@ class DecodeStage:
     async def _read_all(
         self, messages: Sequence[Message], yield_turn: YieldTurn
     ) -> list[list[PacketOutcome] | DeadLetterCause]:
-        """Read all messages, repeated until their schemas are there."""
-        read: dict[int, list[PacketOutcome] | DeadLetterCause] = {}  # by index: the order stays
+        """Read all messages; retry those whose schemas are not available."""
+        read: dict[int, list[PacketOutcome] | DeadLetterCause] = {}  # by index, to keep the order
         while remaining := [index for index in range(len(messages)) if index not in read]:
             retries = []
             for index, decision in zip(remaining, await self._read([messages[i] for i in remaining]), strict=True):
@@ -124,7 +124,7 @@ class DecodeStage:
                     read[index] = decision
             if retries:
                 yield_turn()
-                await self._errors.wait("schema registry", retries[0].reason, min(one.seconds for one in retries))
+                await self._errors.wait("schema registry", retries[0].reason, min(retry.seconds for retry in retries))
         self._errors.clear("schema registry")
         return [read[index] for index in range(len(messages))]
 
@@ -142,34 +142,34 @@ class DecodeStage:
             )
         except SchemaUnavailableError as error:
             read = error
-        except Exception as error:  # a bug must cost this message alone, and its dead letter keeps the bytes
+        except Exception as error:  # a bug must affect this message only; its dead letter keeps the bytes
             log.exception("failed to read a message", topic=message.topic, message_id=message.message_id)
             read = error
         return after_reading(read, self._policy)
 
 
 EVOLUTION_STEPS: Final = 20
-"""Maximum number of classifications over time of one alert."""
+"""Maximum number of steps in the evolution of one alert."""
 
 
 class InferStage:
-    """Second stage: alerts to results.
+    """Second stage: classifies alerts.
 
     Parameters
     ----------
-    evolution : whether results get the classification over time.
+    evolution : whether to add the classification after each detection to the results.
     """
 
     def __init__(self, models: ModelManager, errors: ActiveErrors, prior: str = "", evolution: bool = False) -> None:
         self._models, self._errors, self._prior, self._evolution = models, errors, prior, evolution
 
     async def infer(self, batch: Batch, yield_turn: YieldTurn) -> Batch:
-        """Return the batch with results, and with failed alerts for those that have none.
+        """Return the batch with its alerts replaced by results or failed alerts.
 
         Raises
         ------
         EngineClosed, EngineDead
-            When the process can classify no more.
+            If the process cannot classify any more.
         """
         results: list[AlertResult] = []
         failed: list[FailedAlert] = []
@@ -198,9 +198,9 @@ class InferStage:
         return replace(batch, alerts=(), results=tuple(results), failed=(*batch.failed, *failed))
 
     async def _add_evolution(self, results: Sequence[AlertResult], yield_turn: YieldTurn) -> list[AlertResult]:
-        """Return results with the classification over time of those that were classified.
+        """Return the results, with the evolution of those that were classified.
 
-        It is less than a result: after an unexpected error it is left out, and the error logged.
+        Unexpected errors are logged, and the results are then returned without evolution.
         """
         histories = [
             history(result.packet.curve, EVOLUTION_STEPS)
@@ -220,7 +220,7 @@ class InferStage:
         options = InferOptions(surveys=surveys, is_history=True)
         try:
             with acquired(handles):
-                outcomes = iter(await self._infer_when_there_is_room(handles, curves, options, yield_turn))
+                outcomes = iter(await self._infer_with_retry(handles, curves, options, yield_turn))
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise
         except Exception:
@@ -234,16 +234,16 @@ class InferStage:
     async def _infer(
         self, alerts: Sequence[Alert], yield_turn: YieldTurn
     ) -> list[tuple[Alert, tuple[ModelHandle, Outcome] | DeadLetterCause]]:
-        """Classify alerts together; where that raises, in halves, until one alert alone is to blame."""
+        """Classify alerts together; if that raises, bisect until the alert that causes the error fails alone."""
         if not alerts:
             return []
         try:
             handles, items = self._choose_models(alerts)
             with acquired(handles):
                 options = InferOptions(surveys=[alert.packet.survey for alert in alerts])
-                outcomes = await self._infer_when_there_is_room(handles, items, options, yield_turn)
+                outcomes = await self._infer_with_retry(handles, items, options, yield_turn)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
-            raise  # halves would fail as well, and no alert is to blame
+            raise  # bisecting does not help: no alert caused this
         except Exception as error:
             if len(alerts) == 1:
                 log.exception("failed to classify an alert", alert=alerts[0].packet.alert_id)
@@ -253,10 +253,10 @@ class InferStage:
             return first + await self._infer(alerts[middle:], yield_turn)
         return list(zip(alerts, zip(handles, outcomes, strict=True), strict=True))
 
-    async def _infer_when_there_is_room(
+    async def _infer_with_retry(
         self, handles: Sequence[ModelHandle], items: Sequence[Item], options: InferOptions, yield_turn: YieldTurn
     ) -> list[Outcome]:
-        """Classify, and retry while the engine's queue is full."""
+        """Classify; retry while the queue of the engine is full or runs are aborted."""
         for pause in backoff():
             try:
                 return await infer_many(handles, items, options)
@@ -268,7 +268,7 @@ class InferStage:
         raise AssertionError("backoff() never ends")
 
     def _choose_models(self, alerts: Sequence[Alert]) -> tuple[list[ModelHandle], list[Item]]:
-        """Return the model of each alert, by survey and, where a canary has a share, by object; and the model input."""
+        """Route each alert by survey and, for a canary, by object; return the models and the items to classify."""
         route = self._models.router.route
         choices = [
             route(_item(alert), survey=alert.packet.survey, routing_key=alert.packet.object_id) for alert in alerts
@@ -290,7 +290,7 @@ MJD_OF_1970: Final = 40587.0
 
 
 class Pipeline:
-    """Stages that batches from one source pass, several batches at a time.
+    """Stages of one source; several batches may run at the same time.
 
     Attributes
     ----------
@@ -318,8 +318,8 @@ class Pipeline:
         self._metrics, self.model = metrics, model
 
     async def run(self, messages: Sequence[Message]) -> None:
-        """Process a batch to its end; alerts that are unresolved when this fails or is cancelled are given back."""
-        # Before the first await, so that turns are in the order of consumption.
+        """Process a batch; if this fails or is cancelled, unresolved alerts are given back."""
+        # Before the first await, so that turns follow the order of consumption.
         turn = self._queue.enqueue()
         transaction_turn = self._exactly_once.next_turn() if self._exactly_once else None
         self._ledger.open(messages)
@@ -335,11 +335,11 @@ class Pipeline:
             else:
                 await self._queue.publish_in_turn(turn, batch, self._publish_and_acknowledge)
         finally:
-            self._queue.leave(turn)  # else the batches behind one that failed would wait for ever
+            self._queue.leave(turn)  # else batches behind a failed one would wait forever
             self._ledger.close(messages)
 
     async def _decode_and_infer(self, batch: Batch, yield_turn: YieldTurn) -> Batch:
-        """Decode and classify; after an unexpected error message by message."""
+        """Decode and classify; after an unexpected error, message by message."""
         try:
             return await self._decode_and_infer_once(batch, yield_turn)
         except PROCESS_ERRORS:
@@ -364,8 +364,8 @@ class Pipeline:
             return await self._inference.infer(decoded, yield_turn)
 
     async def _publish_and_acknowledge(self, batch: Batch) -> None:
-        """Publish results, write dead letters and acknowledge: at least once."""
-        batch = self._without_reassigned(batch)  # their new owners publish them: fewer results are published twice
+        """Publish results, write dead letters and acknowledge, for at-least-once delivery."""
+        batch = self._without_reassigned(batch)  # fewer duplicates, since the new owners publish them too
         with self._timed("publish"):
             batch = await self._publisher.publish(batch)
         self._ledger.resolve_results(batch.results)
@@ -375,12 +375,12 @@ class Pipeline:
             with self._timed("dead_letters"):
                 written = await self._publisher.write_dead_letters(batch.first_failures(), self.model)
             self._ledger.resolve_failed(batch.failed, written)
-        self._without_reassigned(batch)  # partitions may have gone while the sink was waited for
+        self._without_reassigned(batch)  # partitions may have been reassigned meanwhile
         self._ledger.check_resolved(batch.messages)
         await self._acknowledge(batch.messages)
 
     def _without_reassigned(self, batch: Batch) -> Batch:
-        """Give back messages whose partitions others have by now; return the batch without them."""
+        """Give back messages whose partitions were reassigned; return the batch without them."""
         owned = [message for message in batch.messages if self._source.owns(message)]
         if len(owned) == len(batch.messages):
             return batch
@@ -408,7 +408,7 @@ class Pipeline:
                 self._metrics.stream_broker_age.observe(max(0.0, (batch.received_ms - timestamp_ms) / 1000))
 
     def _observe_alert_ages(self, results: Sequence[AlertResult]) -> None:
-        """Record the age of each published alert; a replay says nothing about the speed of the service."""
+        """Record the age of each published alert, except in a replay."""
         if self._source.finite:
             return
         dated = [(result.packet.survey, result.packet.mjd) for result in results if result.packet.mjd is not None]
@@ -420,6 +420,6 @@ class Pipeline:
 
 
 def unix_seconds(mjd_tai: Float64) -> Float64:
-    """Return seconds since 1970, UTC, of MJDs in TAI, shape (n,)."""
+    """Convert MJDs in TAI, shape (n,), to Unix time in seconds."""
     seconds: Float64 = (mjd_tai - MJD_OF_1970) * SECONDS_PER_DAY - tai_minus_utc(mjd_tai)
     return seconds

@@ -1,6 +1,6 @@
-"""Probes and metrics of a worker: ``/metrics``, ``/healthz`` and ``/readyz`` on a port of their own; the live view.
+"""HTTP server of a worker: ``/metrics``, ``/healthz``, ``/readyz`` and the live view.
 
-They are served from threads, so that they respond while the worker loads its model, and report a hanging event loop.
+It runs on threads, so that it responds while the worker loads its model and can report a hung event loop.
 """
 
 import hashlib
@@ -29,18 +29,18 @@ from nightjar_alerts.service.stream.messages import SourceStatus
 
 
 class ProgressMonitor:
-    """Monitor of progress: when messages were last consumed and finished, and the status of the source.
+    """Progress monitor: times of the last consumed and finished messages, and the status of the source.
 
-    A worker is not ready while it cannot consume, for whatever reason, or consumes nothing although messages wait.
-    It is unhealthy, so that a supervisor restarts it, when nothing moves for minutes although messages wait and no
-    external error explains it: a restart does not repair a broker, sink, registry or disk. It is also unhealthy when it
-    is not a member of its group although the brokers answer: it has no partitions then, so no messages wait for it.
+    A worker is not ready while it cannot consume, or consumes nothing although messages are pending. It is unhealthy,
+    so that a supervisor restarts it, if there is no progress for minutes although messages are pending, without an
+    external error: a restart does not repair a broker, sink, registry or disk. It is also unhealthy if it is not a
+    member of its group although the brokers respond; no messages are pending then, since it has no partitions.
 
     Parameters
     ----------
-    unready_after : seconds without a consumed message, while more wait, after which the worker is not ready.
-    unhealthy_after : seconds without any progress after which it is unhealthy.
-    outside : returns the external errors; empty when there is none.
+    unready_after : seconds without a consumed message, while messages are pending, after which it is not ready.
+    unhealthy_after : seconds without progress after which it is unhealthy.
+    external_error : returns the current external errors; empty if there are none.
     """
 
     def __init__(
@@ -48,24 +48,24 @@ class ProgressMonitor:
         metrics: Metrics,
         unready_after: float,
         unhealthy_after: float,
-        outside: Callable[[], str],
+        external_error: Callable[[], str],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._metrics = metrics
         self._unready_after = unready_after
         self._unhealthy_after = unhealthy_after
-        self._outside = outside
+        self._external_error = external_error
         self._clock = clock
         self._consumed_at = self._moved_at = self._error_at = self._member_at = clock()
         self._lagging: set[tuple[str, str]] = set()  # labels of the metric of lag
         self.status = SourceStatus()
 
-    def note_consumed(self) -> None:
-        """Note that messages were consumed."""
+    def record_consumed(self) -> None:
+        """Record that messages were consumed."""
         self._consumed_at = self._moved_at = self._clock()
 
-    def note_finished(self) -> None:
-        """Note that a batch has ended."""
+    def record_finished(self) -> None:
+        """Record that a batch has ended."""
         self._moved_at = self._clock()
 
     def observe(self, status: SourceStatus, in_flight: int) -> None:
@@ -73,16 +73,16 @@ class ProgressMonitor:
 
         Parameters
         ----------
-        in_flight : messages consumed and not yet finished.
+        in_flight : number of messages consumed but not finished.
         """
         self.status, now = status, self._clock()
         if status.waiting <= 0:
             self._consumed_at = now
             if not in_flight:
                 self._moved_at = now
-        if self._outside() or status.error or status.assigned == 0:
+        if self._external_error() or status.error or status.assigned == 0:
             self._error_at = now
-        if self._outside() or status.error or status.member:
+        if self._external_error() or status.error or status.member:
             self._member_at = now
         metrics = self._metrics
         for labels, lag in status.lag.items():
@@ -92,10 +92,10 @@ class ProgressMonitor:
         self._lagging = set(status.lag)
         metrics.stream_assigned.set(status.assigned or 0)
         metrics.stream_untaken.set(now - self._consumed_at)
-        metrics.stream_not_ready.set(bool(self._outside() or self.unready()))
+        metrics.stream_not_ready.set(bool(self._external_error() or self.unready()))
 
     def unready(self) -> str:
-        """Return why nothing is consumed; empty while messages are consumed, or none wait."""
+        """Return why nothing is consumed; empty while messages are consumed or none are pending."""
         if self.status.error:
             return f"source: {self.status.error}"
         since = self._clock() - self._consumed_at
@@ -104,9 +104,9 @@ class ProgressMonitor:
         return self._membership_error(self._unready_after)
 
     def unhealthy(self) -> str:
-        """Return what only a new process can repair; empty when nothing is known to be wrong."""
+        """Return an error that requires a restart; empty if there is none."""
         now = self._clock()
-        if self._outside() or self.status.error:
+        if self._external_error() or self.status.error:
             return ""
         since = now - max(self._moved_at, self._error_at)
         if since > self._unhealthy_after:
@@ -143,7 +143,7 @@ class Probes:
         unready: Callable[[], str],
         live: "LiveView | None" = None,
     ) -> None:
-        def answer(path: str) -> tuple[int, str, bytes]:
+        def respond(path: str) -> tuple[int, str, bytes]:
             if path == "/metrics":
                 return 200, METRICS_TYPE, metrics.render()
             if live is not None and (file := _live_page(path)) is not None:
@@ -153,13 +153,13 @@ class Probes:
             error = unhealthy() if path == "/healthz" else unready()
             return 503 if error else 200, "text/plain; charset=utf-8", f"{error or 'ok'}\n".encode()
 
-        self._server = _Server((host, port), _handler(answer, live))
+        self._server = _Server((host, port), _handler(respond, live))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="probes", daemon=True)
         self._thread.start()
 
     @property
     def port(self) -> int:
-        """Port on which it listens."""
+        """TCP port of the server."""
         return self._server.server_port
 
     def close(self) -> None:
@@ -172,17 +172,19 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """The live view of a worker: its results, and the digest of the key that shows them."""
+    """Live view of a worker: its feed of results, and the SHA-256 of the key that grants access."""
 
     feed: LiveFeed
     key: str
 
     def open(self, authorization: str, query: str) -> tuple[int, str, LiveEvents | None]:
-        """Return the status of a request for events, the reason if it is refused, and the events, whose reader it is.
+        """Return the status of a request for events, the reason if it is rejected, and the events.
+
+        The caller must remove its reader from the feed after it has used the events.
 
         Parameters
         ----------
-        authorization : header of the request.
+        authorization : value of the Authorization header.
         query : query string.
         """
         digest = hashlib.sha256(authorization.removeprefix("Bearer ").encode()).hexdigest()
@@ -198,27 +200,27 @@ class LiveView:
 
 
 def _live_page(path: str) -> PageFile | None:
-    """Return a file of the live view by its address; None if it is none."""
+    """Return the file of the live view at a path; None if there is none."""
     name = "live.html" if path in ("/", "/live") else path.removeprefix("/page/")
     return read_page_file(name) if name in FILES else None
 
 
 class _Server(ThreadingHTTPServer):
-    """Server with one thread per connection; there are few: probes and scrapes come every few seconds."""
+    """Server with one thread per connection, for few requests: probes and scrapes every few seconds."""
 
     daemon_threads = True
-    request_queue_size = 4 * MAX_CONNECTIONS  # with five, a burst would wait whole seconds to be connected at all
+    request_queue_size = 4 * MAX_CONNECTIONS  # with the default of 5, connections of a burst wait for seconds
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._late: dict[Any, threading.Timer] = {}
+        self._timers: dict[Any, threading.Timer] = {}
         self.closing = threading.Event()
 
-    def lift_time_limit(self, request: Any) -> None:
-        """Let a request take as long as it likes; each write is still limited."""
-        self._late[request].cancel()
+    def remove_time_limit(self, request: Any) -> None:
+        """Remove the time limit of a request; each write still has a timeout."""
+        self._timers[request].cancel()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread, or close the connection if there are too many."""
@@ -228,28 +230,28 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer within :data:`TIMEOUT_SECONDS`, or close the connection."""
-        # The handler's own timeout begins anew with each byte that comes.
-        late = self._late[request] = threading.Timer(TIMEOUT_SECONDS, _hang_up, [request])
-        late.start()
+        """Respond within :data:`TIMEOUT_SECONDS`, or close the connection."""
+        # The timeout of the handler restarts with each byte received.
+        timer = self._timers[request] = threading.Timer(TIMEOUT_SECONDS, _disconnect, [request])
+        timer.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
-            late.cancel()
-            del self._late[request]
+            timer.cancel()
+            del self._timers[request]
             self._slots.release()
 
 
-def _hang_up(request: socket.socket) -> None:
-    with suppress(OSError):  # it is over already
+def _disconnect(request: socket.socket) -> None:
+    with suppress(OSError):  # already closed
         request.shutdown(socket.SHUT_RDWR)
 
 
-def _handler(answer: Callable[[str], tuple[int, str, bytes]], live: LiveView | None) -> type[BaseHTTPRequestHandler]:
+def _handler(respond: Callable[[str], tuple[int, str, bytes]], live: LiveView | None) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server: _Server
         timeout = TIMEOUT_SECONDS
-        server_version, sys_version = "nightjar", ""  # not which Python answers
+        server_version, sys_version = "nightjar", ""  # hides the Python version
 
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
@@ -267,9 +269,9 @@ def _handler(answer: Callable[[str], tuple[int, str, bytes]], live: LiveView | N
                 self.wfile.write(body)
                 return
             try:
-                self.server.lift_time_limit(self.connection)
+                self.server.remove_time_limit(self.connection)
                 self._send_headers(200, "text/event-stream; charset=utf-8", LIVE_HEADERS)
-                with suppress(OSError):  # the reader has left, or does not read
+                with suppress(OSError):  # the client disconnected, or does not read
                     while not self.server.closing.is_set():
                         self.wfile.write(events.next())
                         self.server.closing.wait(INTERVAL_SECONDS)
@@ -293,7 +295,7 @@ def _handler(answer: Callable[[str], tuple[int, str, bytes]], live: LiveView | N
 
         def _send_head(self) -> bytes:
             """Send status and headers; return the body."""
-            status, kind, body = answer(self.path.partition("?")[0])
+            status, kind, body = respond(self.path.partition("?")[0])
             policy = {"Content-Security-Policy": POLICY} if kind.startswith("text/html") else {}
             self._send_headers(status, kind, {"Content-Length": str(len(body)), **policy})
             return body

@@ -1,7 +1,7 @@
-"""Publishing of results and dead letters, repeated until each is acknowledged.
+"""Publish results and dead letters, and retry until each record is acknowledged.
 
-:mod:`~nightjar_alerts.service.stream.decisions` decides on each delivery report. A dead letter is sent until it is
-accepted, and its batch waits for it, so that a full disk stops the worker and loses no alert.
+:mod:`~nightjar_alerts.service.stream.decisions` decides on each delivery report. A batch waits until its dead letters
+are accepted, so that a full disk stops the worker but loses no alert.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from nightjar_alerts.service.stream.messages import (
 log = structlog.get_logger(__name__)
 
 RecordEncoder = Callable[[AlertResult], Record | None]
-"""Returns the record of a result; None if the format cannot express it. Raises PermanentError."""
+"""Encodes a result; returns None if the format cannot express it. Raises PermanentError."""
 SINK: Final = "sink"
 DEAD_LETTERS: Final = "dead letters"
 
 
 class PublishStage:
-    """Third stage: results to the sink, failed alerts to the dead letters."""
+    """Third stage: publishes results to the sink, and failed alerts as dead letters."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class PublishStage:
         self._executor, self._errors, self._metrics = executor, errors, metrics
 
     async def encode(self, batch: Batch) -> Batch:
-        """Return the batch with the records of its results; results that cannot be encoded are failed alerts."""
+        """Return the batch with encoded results; results that cannot be encoded become failed alerts."""
         loop = asyncio.get_running_loop()
         encoded = await loop.run_in_executor(self._executor, lambda: [self._encode(result) for result in batch.results])
         results, failed = [], []
@@ -73,12 +73,12 @@ class PublishStage:
         try:
             return self._encode_result(result)
         except Exception as error:
-            if not isinstance(error, PermanentError):  # a bug must cost this alert alone
+            if not isinstance(error, PermanentError):  # a bug must affect this alert only
                 log.exception("failed to encode a result", alert=result.packet.alert_id)
             return after_encoding(error)
 
     async def publish(self, batch: Batch) -> Batch:
-        """Send the records of the results; return the batch with those refused as failed alerts."""
+        """Send the records of the results; return the batch with rejected results as failed alerts."""
         failed: list[FailedAlert] = []
         pending = [result for result in batch.results if result.record is not None]
         for pause in backoff():
@@ -100,7 +100,7 @@ class PublishStage:
         return batch.fail(failed)
 
     async def write_dead_letters(self, failed: Sequence[FailedAlert], model: str) -> list[Message]:
-        """Write a dead letter for each failed alert; returns their messages once all are acknowledged."""
+        """Write a dead letter for each failed alert; return the messages once all are acknowledged."""
         pending = [(alert.message, dead_letter(alert.message, alert.cause, model)) for alert in failed]
         for pause in backoff():
             if not pending:
@@ -129,7 +129,7 @@ class PublishStage:
 
     async def _send(self, sink: Sink, records: Sequence[Record]) -> list[DeliveryReport]:
         reports = await asyncio.to_thread(_publish, sink, records)
-        if len(records) > 1:  # a broker may apply its limit to the records of one request together
+        if len(records) > 1:  # a broker may apply its size limit to all records of a request together
             for index, report in enumerate(reports):
                 if isinstance(report, RecordTooLargeError):
                     (reports[index],) = await asyncio.to_thread(_publish, sink, [records[index]])
@@ -141,12 +141,12 @@ def _records(results: Sequence[AlertResult]) -> list[Record]:
 
 
 def _publish(sink: Sink, records: Sequence[Record]) -> list[DeliveryReport]:
-    """Publish; a record that breaks the sink's client is refused, and the others are not."""
+    """Publish records; a record for which the client of the sink raises is rejected without affecting the others."""
     try:
         return sink.publish(records)
     except (TransientError, PermanentError, FatalError):
         raise
-    except Exception as error:  # whatever the client makes of strange bytes must cost this record alone
+    except Exception as error:  # any error of the client on unusual bytes must affect this record only
         if len(records) == 1:
             log.exception("failed to hand a record to the sink")
             return [PermanentError(f"{type(error).__name__}: {error}"[:500])]
@@ -166,14 +166,13 @@ class PublishTurn:
 
 
 class PublishingQueue:
-    """Queue of batches for publishing, where a source bounds the published messages that are not committed.
+    """Queue of batches for publishing, for sources that bound the number of published but uncommitted messages.
 
     An offset is committed only when every message before it is resolved. So batches are published in the order of
-    consumption, in parts, each once it fits into the source's commit window; a killed worker has published no more than
-    that window without a commit. A batch that waits for something outside the process leaves the queue
-    (:meth:`leave`) and is published when it is ready. Where a part has not fitted for :data:`WINDOW_TIMEOUT_SECONDS`,
-    as no broker acknowledges commits, alerts are published all the same; not so while dead letters cannot be written,
-    which keeps offsets from being committed for as long as it lasts.
+    consumption, in parts, each once it fits into the commit window of the source. A killed worker has published at most
+    that window without a commit. A batch that waits for an external service leaves the queue (:meth:`leave`) and is
+    published when it is ready. If a part has not fitted for :data:`WINDOW_TIMEOUT_SECONDS`, because no broker
+    acknowledges commits, it is published nevertheless, except while dead letters cannot be written.
 
     Parameters
     ----------
@@ -183,13 +182,13 @@ class PublishingQueue:
     def __init__(self, source: Source, errors: ActiveErrors) -> None:
         self._source, self._errors = source, errors
         self._bounded = source.commit_window() is not None
-        self._waiting: dict[PublishTurn, None] = {}  # in the order of consumption; the first one may publish
+        self._waiting: dict[PublishTurn, None] = {}  # in the order of consumption; the first may publish
         self._in_flight = 0
-        # Zero once a part has not fitted for so long, until one fits: an outage costs one timeout, not one a part.
+        # Zero after a timeout until a part fits: an outage costs one timeout, not one per part.
         self._window_timeout = WINDOW_TIMEOUT_SECONDS
 
     def enqueue(self) -> PublishTurn:
-        """Return the turn of a batch; call it in the order in which batches are polled."""
+        """Add a batch, in the order in which batches are polled, and return its turn."""
         turn = PublishTurn()
         if self._bounded:
             self._waiting[turn] = None
@@ -197,7 +196,7 @@ class PublishingQueue:
         return turn
 
     def leave(self, turn: PublishTurn) -> None:
-        """Take a batch out of the queue, if it is still in it: those behind it need not wait for it."""
+        """Remove a batch from the queue, if it is still there, so that later batches do not wait for it."""
         if turn in self._waiting:
             del self._waiting[turn]
             turn.reached.set()
@@ -211,14 +210,14 @@ class PublishingQueue:
     async def publish_in_turn(
         self, turn: PublishTurn, batch: Batch, publish: Callable[[Batch], Awaitable[None]]
     ) -> None:
-        """Have a batch published in its turn: in parts, concurrently, where there is a bound, and whole elsewhere.
+        """Publish a batch in its turn: in concurrent parts if the source has a commit window, else as a whole.
 
         Parameters
         ----------
-        publish : publishes and acknowledges a part, which counts in the window until then. If it fails for one part,
-            the other parts are cancelled.
+        publish : publishes and acknowledges a part; the part counts in the window until it returns. If it fails for one
+            part, the other parts are cancelled.
         """
-        if turn in self._waiting:  # one that left the queue waits for the window alone
+        if turn in self._waiting:  # a batch that left the queue waits only for the window
             await turn.reached.wait()
         parts = batch.split(PART_MESSAGES) if self._bounded else [batch]
         try:
@@ -227,8 +226,8 @@ class PublishingQueue:
                     await self._wait_for_window(len(part.messages))
                     self._in_flight += len(part.messages)
                     parts_in_flight.create_task(self._publish(part, publish))
-                self.leave(turn)  # the next batch begins while the last parts of this one are published
-        except BaseExceptionGroup as errors:  # callers tell failures apart by their type
+                self.leave(turn)  # the next batch starts while the last parts of this one are published
+        except BaseExceptionGroup as errors:  # callers distinguish failures by type
             raise errors.exceptions[0] from None
 
     async def _publish(self, part: Batch, publish: Callable[[Batch], Awaitable[None]]) -> None:

@@ -1,13 +1,13 @@
-"""Alerts from Redis streams by a consumer group, and records to a stream.
+"""Redis streams as source, by a consumer group, and as sink.
 
 An entry has the fields ``value`` and, optionally, ``key``, ``timestamp`` and headers as ``h:<name>``. Entries that a
 dead worker had read are claimed by another one after ``idle`` seconds. An entry that was in flight when two workers
 died is isolated: delivered with nothing else in flight. If workers that fetch it keep dying, it becomes a dead letter
-without its bytes. Entries that an orderly stop gives back are claimed at once, and this delivery does not count.
+without its bytes. Entries that a graceful stop gives back are claimed at once, and this delivery does not count.
 Finished entries are acknowledged and, with ``delete=yes``, deleted; use this only if no other group reads the stream.
 
-Redis does not limit the size of a reply in bytes: the number of entries that are requested follows the size of the
-previous ones (:class:`FetchSize`).
+Redis cannot limit the size of a reply in bytes, so the number of requested entries is adapted to the size of previous
+replies (:class:`FetchSize`).
 """
 
 import os
@@ -50,35 +50,35 @@ from nightjar_alerts.service.stream.messages import (
 
 GROUP: Final = "nightjar"
 RETURNED: Final = "returned"
-"""Consumer to which an orderly stop assigns unfinished entries, until another consumer claims them."""
+"""Consumer to which a graceful stop assigns unfinished entries, until another consumer claims them."""
 LAST_ID: Final = f"{2**64 - 1}-{2**64 - 2}"
-"""Nothing is pending after this id, so reading from it delivers nothing. The next id means ``>``, new entries."""
+"""Id after which no entry is pending, so reading from it delivers nothing. The next id means ``>``, new entries."""
 IDLE_SECONDS: Final = 60.0
 TIMEOUT_SECONDS: Final = 10.0
 ISOLATE_AFTER_DELIVERIES: Final = 2
-"""Unfinished deliveries after which an entry is isolated."""
+"""Number of unfinished deliveries after which an entry is isolated."""
 READ_FOR_DEAD_LETTER: Final = 2
-"""Deliveries beyond the maximum up to which an entry is still fetched, so that its dead letter has the bytes."""
+"""Number of deliveries beyond the maximum in which an entry is still fetched, so that its dead letter has the bytes."""
 FIRST_ENTRIES: Final = 4
 REPLY_BYTES: Final = 16 << 20
-"""Size of a reply beyond which half as many entries are requested."""
+"""Size of a reply in bytes beyond which half as many entries are requested next."""
 WAIT_SECONDS: Final = 0.01
 HEADER: Final = b"h:"
 DEFAULT_PORT: Final = 6379
 CUT_CONNECTION: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 CONNECTION_OPTIONS: Final = ("db", "cluster", "sentinel", "sentinel_auth", *TLS_FILES)
-"""Options of every Redis address, with the names of redis-py."""
+"""Options of every Redis address, named as in redis-py."""
 ERRORS: Final = (RedisError, RedisClusterException)
 Entries = Sequence[tuple[bytes, dict[bytes, bytes] | None]]
 
 
 def connect(address: Address) -> Callable[[], Any]:
-    """Check the options of a connection; return a function that makes its client.
+    """Check the options of a connection; return a function that creates the client.
 
-    A client of a single server or of Sentinel connects when first used, one of Redis Cluster when it is made. It does
-    not retry: its callers do, and report meanwhile that no server responds, which retries of the client would hide for
-    most of a minute. Nor does it send PING, for which a user may have no permission.
+    The client of a single server or of Sentinel connects when first used, that of Redis Cluster when created. It does
+    not retry: its callers do, and report that no server responds, which retries of the client would delay by most of a
+    minute. It does not send PING, for which a user may have no permission.
     """
     files = {name: address.options[name] for name in TLS_FILES if name in address.options}
     for name, path in files.items():
@@ -113,11 +113,11 @@ def connect(address: Address) -> Callable[[], Any]:
 
 
 def access_error(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]]) -> str:
-    """Return the reason for which a server refuses what a worker needs to do; empty if it does not, or is silent.
+    """Return why a server rejects this client or a command that it needs; empty if it accepts them or does not respond.
 
     Parameters
     ----------
-    commands : methods of the client with their arguments, which change nothing.
+    commands : methods of the client with their arguments; they must not change anything.
     """
     cut = 0
     for method, *arguments in commands:
@@ -126,7 +126,7 @@ def access_error(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]])
         except (AuthenticationError, AuthorizationError) as error:
             return f"authentication failed: {error}"
         except NoPermissionError as error:
-            if method != "xgroup_create":  # not needed where the group exists, which the next command shows
+            if method != "xgroup_create":  # not needed if the group exists, which the next command checks
                 return f"not authorised: {error}"
         except ERRORS as error:
             tls_error = _tls_error(error)
@@ -134,13 +134,13 @@ def access_error(client: Callable[[], Any], commands: Sequence[tuple[Any, ...]])
                 cut += 1
             elif tls_error is not None:
                 return f"no TLS connection: {tls_error}"
-    if cut == len(commands) > 0:  # TLS 1.3 refuses a client after the handshake, and its alert can be lost
+    if cut == len(commands) > 0:  # TLS 1.3 rejects a client after the handshake, and its alert can be lost
         return "no TLS connection: the server cuts it, perhaps for want of a client certificate"
     return ""
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the error of TLS behind an error of the client."""
+    """Return the TLS error among the causes of an error; None if there is none."""
     while error is not None:
         if isinstance(error, ssl.SSLError):
             return error
@@ -149,28 +149,30 @@ def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
 
 
 class FetchSize:
-    """Number of entries to request at once: few at first, more while replies are full and small.
+    """Number of entries per request: few at first, more while replies are full and small.
 
-    A reply is read whole before its size is known, and an entry may have half a gigabyte.
+    A reply is read as a whole before its size is known, and an entry may have half a gigabyte.
     """
 
     def __init__(self) -> None:
         self._count = FIRST_ENTRIES
 
     def at_most(self, limit: int) -> int:
-        """Return how many to request, at most ``limit``."""
+        """Return the number of entries to request, at most ``limit``."""
         return min(limit, self._count)
 
-    def learn(self, requested: int, entries: Entries) -> None:
-        """Learn from a reply."""
+    def update(self, requested: int, entries: Entries) -> None:
+        """Adapt the number to the size of a reply."""
         size = sum(len(name) + len(value) for _, fields in entries if fields for name, value in fields.items())
         if size > REPLY_BYTES:
             self._count = max(1, requested // 2)
-        elif len(entries) >= requested and 2 * size <= REPLY_BYTES:  # fewer entries say nothing about larger replies
+        elif (
+            len(entries) >= requested and 2 * size <= REPLY_BYTES
+        ):  # a partial reply does not show how large a full one is
             self._count = max(self._count, 2 * requested)
 
     def reset(self) -> None:
-        """Start again with few entries: a reply did not arrive, perhaps because it was too large."""
+        """Restart with few entries after a reply did not arrive, perhaps because it was too large."""
         self._count = min(self._count, FIRST_ENTRIES)
 
 
@@ -179,15 +181,15 @@ class RedisSource:
 
     Parameters
     ----------
-    max_deliveries : deliveries of an entry beyond which it is a dead letter.
+    max_deliveries : number of deliveries beyond which an entry becomes a dead letter.
     """
 
     finite = False
 
     def __init__(self, address: Address, max_deliveries: int = 5) -> None:
-        options = address.only("group", "idle", "delete", "consumer", *CONNECTION_OPTIONS).options
+        options = address.check_options("group", "idle", "delete", "consumer", *CONNECTION_OPTIONS).options
         self._connect, self._streams = connect(address), [name.encode() for name in address.names]
-        # Streams of a cluster may be in different hash slots.
+        # In a cluster, streams may be in different hash slots.
         self._one_call = len(self._streams) == 1 or not address.flag("cluster")
         self._group = options.get("group", GROUP)
         self._consumer = options.get("consumer", f"{socket.gethostname()}-{os.getpid()}")
@@ -207,20 +209,20 @@ class RedisSource:
     # Poll.
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Claim entries of consumers that died or stopped, else read new ones."""
+        """Claim entries of consumers that died or stopped; if there are none, read new entries."""
         try:
             self._create_groups()
-            # While a possible poison message is isolated, nothing else is in flight: if the process dies, that message
+            # Nothing else is in flight while a possible poison message is isolated: if the process dies, that message
             # is the cause.
             if self._isolating and self._in_flight:
                 sleep(WAIT_SECONDS)
                 return []
             self._isolating = False
             if messages := self._claim(self._fetch_size.at_most(limit)):
-                return self._note_in_flight(messages)
+                return self._record_in_flight(messages)
             if self._isolating:  # delivered once nothing else is in flight
                 return []
-            return self._note_in_flight(self._read(self._fetch_size.at_most(limit), timeout))
+            return self._record_in_flight(self._read(self._fetch_size.at_most(limit), timeout))
         except ResponseError as error:
             self._ready = False  # NOGROUP: the stream was deleted, or the server lost it
             raise self._transient(error) from error
@@ -235,23 +237,25 @@ class RedisSource:
         if self._ready:
             return
         for stream in self._streams:
-            with suppress(ResponseError):  # BUSYGROUP: it exists; NOPERM: reading shows whether it does
+            with suppress(ResponseError):  # BUSYGROUP: it exists; NOPERM: reading fails if it does not
                 self._client.xgroup_create(stream, self._group, "0", mkstream=True)
         self._ready = True
 
     def _read(self, count: int, timeout: float) -> list[Message]:
-        """Read new entries, so many of each stream."""
+        """Read up to ``count`` new entries of each stream."""
         milliseconds_each = max(1, int(1000 * timeout))
         if self._one_call:
             return self._read_streams(self._streams, count, milliseconds_each)
         milliseconds_each = max(1, milliseconds_each // len(self._streams))
-        return [message for one in self._streams for message in self._read_streams([one], count, milliseconds_each)]
+        return [
+            message for stream in self._streams for message in self._read_streams([stream], count, milliseconds_each)
+        ]
 
     def _read_streams(self, streams: Sequence[bytes], count: int, block_ms: int) -> list[Message]:
         new = cast(Any, dict.fromkeys(streams, ">"))
         reply = self._client.xreadgroup(self._group, self._consumer, new, count, block_ms)
         entries_by_stream = cast("list[tuple[bytes, Entries]]", reply or [])
-        self._fetch_size.learn(count, [one for _, entries in entries_by_stream for one in entries])
+        self._fetch_size.update(count, [entry for _, entries in entries_by_stream for entry in entries])
         return [
             to_message(stream, entry, fields)
             for stream, entries in entries_by_stream
@@ -259,15 +263,17 @@ class RedisSource:
             if fields
         ]
 
-    def _note_in_flight(self, messages: list[Message]) -> list[Message]:
-        """Record delivered messages, so that this source does not claim them from itself."""
-        # An unread entry was claimed without counting a delivery, so that there is none to subtract.
-        self._in_flight |= {cast("tuple[bytes, bytes]", one.token): one.deliveries + one.unread for one in messages}
+    def _record_in_flight(self, messages: list[Message]) -> list[Message]:
+        """Record delivered messages, so that this source does not claim its own entries."""
+        # Claiming an unread entry did not count as a delivery, so none is to be subtracted later.
+        self._in_flight |= {
+            cast("tuple[bytes, bytes]", message.token): message.deliveries + message.unread for message in messages
+        }
         return messages
 
     def _claim(self, limit: int) -> list[Message]:
-        """Claim entries that their owner has not finished for ``idle`` seconds, with the number of their deliveries."""
-        if monotonic() - self._claimed_at < self._idle_ms / 2000:  # two scans in each idle time
+        """Claim entries that their consumer has not finished for ``idle`` seconds, with their number of deliveries."""
+        if monotonic() - self._claimed_at < self._idle_ms / 2000:  # two scans per idle time
             return []
         messages: list[Message] = []
         for stream in self._streams:
@@ -276,7 +282,7 @@ class RedisSource:
             unread = {entry: pending.pop(entry) for entry in list(pending) if pending[entry] >= self._unread_from}
             messages += self._claim_unread(stream, unread)
             candidates = [entry for entry, deliveries in pending.items() if deliveries >= ISOLATE_AFTER_DELIVERIES]
-            if candidates:  # the next scan finds the others
+            if candidates:  # the next scan finds the remaining ones
                 self._scan_starts[stream] = start
             if candidates and not messages:
                 self._isolating = True
@@ -287,32 +293,32 @@ class RedisSource:
         return messages
 
     def _idle_entries(self, stream: bytes, limit: int) -> dict[bytes, int]:
-        """Return idle entries with their numbers of deliveries, up to ``limit`` of them at each call."""
+        """Return up to ``limit`` idle entries with their number of deliveries; the next call continues after them."""
         start = self._scan_starts.pop(stream, "-")
         pending = cast(
             "list[dict[str, Any]]",
             self._client.xpending_range(stream, self._group, start, "+", limit, idle=self._idle_ms),
         )
         if len(pending) == limit:
-            # There may be more: the next scan begins after the last one ("(" excludes it).
+            # There may be more: the next scan starts after the last entry ("(" excludes it).
             self._scan_starts[stream] = f"({pending[-1]['message_id'].decode()}"
         return {
-            one["message_id"]: int(one["times_delivered"])
-            for one in pending
-            if (stream, one["message_id"]) not in self._in_flight
+            entry["message_id"]: int(entry["times_delivered"])
+            for entry in pending
+            if (stream, entry["message_id"]) not in self._in_flight
         }
 
     def _claim_entries(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
-        """Claim the entries that no other consumer has claimed meanwhile."""
+        """Claim entries, except those that another consumer has claimed meanwhile."""
         if not pending:
             return []
-        # With the idle time again, so that the first of several consumers that have seen an entry gets it.
+        # With the idle time, so that only the first of several consumers that have seen an entry claims it.
         entries = cast(Entries, self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending)))
-        self._fetch_size.learn(len(pending), entries)
+        self._fetch_size.update(len(pending), entries)
         return [to_message(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
     def _claim_unread(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
-        """Claim entries without their bytes: fetching them for a dead letter has failed before."""
+        """Claim entries without their bytes, as fetching them has failed before."""
         if not pending:
             return []
         ids = cast(
@@ -325,7 +331,7 @@ class RedisSource:
     # Acknowledge.
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Acknowledge, stream by stream. ``delete=yes`` keeps entries without bytes: their dead letters have none."""
+        """Acknowledge messages. ``delete=yes`` keeps unread entries, whose dead letters do not have the bytes."""
         by_stream = _by_stream(messages)
         read_by_stream = _by_stream([message for message in messages if message.value])
         try:
@@ -335,7 +341,7 @@ class RedisSource:
                     self._client.xdel(stream, *read_by_stream[stream])
         except ERRORS as error:
             raise self._transient(error) from error
-        # Last, so that this source does not claim an entry again whose acknowledgement failed.
+        # Last, so that this source does not claim an entry whose acknowledgement failed.
         for stream, entries in by_stream.items():
             for entry in entries:
                 self._in_flight.pop((stream, entry), None)
@@ -345,8 +351,8 @@ class RedisSource:
     def close(self, clean: bool = True) -> None:
         """Give back unfinished entries, and disconnect.
 
-        After an orderly stop they can be claimed at once, and this delivery does not count. Otherwise they stay
-        pending, are claimed after ``idle`` seconds, and the delivery counts.
+        After a graceful stop they can be claimed at once, and this delivery does not count. Otherwise they stay
+        pending, can be claimed after ``idle`` seconds, and the delivery counts.
         """
         with suppress(*ERRORS):
             if clean:
@@ -365,7 +371,7 @@ class RedisSource:
             )
 
     def _remove_consumer(self) -> None:
-        """Remove this consumer from groups without pending entries of it; Redis would drop pending ones."""
+        """Remove this consumer from groups in which it has no pending entries, which Redis would drop."""
         for stream in self._streams:
             if not self._client.xpending_range(stream, self._group, "-", "+", 1, consumername=self._consumer):
                 self._client.xgroup_delconsumer(stream, self._group, self._consumer)
@@ -377,10 +383,10 @@ class RedisSource:
         sleep(seconds)
 
     def commit_window(self) -> None:
-        """Return no bound: finished messages are acknowledged at once."""
+        """Return None: finished messages are acknowledged at once."""
 
     def check_access(self) -> str:
-        """Return a command that this source needs and may not send, or why it cannot connect."""
+        """Return why the server rejects this client or a command that it needs; empty if it accepts them."""
         commands: list[tuple[Any, ...]] = []
         for stream in self._streams:
             commands += [
@@ -395,11 +401,11 @@ class RedisSource:
         return access_error(lambda: self._client, commands)
 
     def owns(self, message: Message) -> bool:
-        """Return True: a consumer is not informed when others claim its entries."""
+        """Return True: Redis does not notify a consumer when another claims its entries."""
         return True
 
     def status(self) -> SourceStatus:
-        """Count entries not yet delivered to the group, where the server (7.0 and later) counts them."""
+        """Return the lag of the group, if the server reports it (Redis 7.0 and later)."""
         lags: dict[tuple[str, str], int] = {}
         with suppress(*ERRORS):
             for stream in self._streams:
@@ -418,7 +424,7 @@ def _by_stream(messages: Sequence[Message]) -> dict[bytes, list[bytes]]:
 
 
 def to_message(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliveries: int = 1) -> Message:
-    """Return the message in an entry."""
+    """Convert an entry to a message."""
     timestamp_ms = milliseconds(fields.get(b"timestamp", b""))
     headers: Headers = tuple(
         (name.removeprefix(HEADER).decode(errors="replace"), value)
@@ -439,12 +445,12 @@ def to_message(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliv
 
 
 class RedisSink:
-    """One stream, with ``maxlen`` trimmed to about that many entries."""
+    """Sink that writes to one stream; with ``maxlen`` trimmed to about that many entries."""
 
     error = ""
 
     def __init__(self, address: Address) -> None:
-        self._stream = address.only("maxlen", *CONNECTION_OPTIONS).name
+        self._stream = address.check_options("maxlen", *CONNECTION_OPTIONS).name
         self._connect = connect(address)
         self._maxlen = address.integer("maxlen", 0) or None
 
@@ -453,8 +459,8 @@ class RedisSink:
         return self._connect()
 
     def check_access(self) -> str:
-        """Return a command that this sink needs and may not send, or the reason for which it cannot connect."""
-        # The id is not valid, so that nothing is added; permissions are checked before.
+        """Return why the server rejects this client or a command that it needs; empty if it accepts them."""
+        # The invalid id prevents that an entry is added; permissions are checked first.
         return access_error(lambda: self._client, [("execute_command", "XADD", self._stream, "none", "key", "")])
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
@@ -464,12 +470,12 @@ class RedisSink:
             for record in records:
                 headers = {HEADER + name.encode(): value for name, value in record.headers}
                 fields: dict[Any, Any] = {b"key": record.key, b"value": record.value, **headers}
-                # Trimmed by whole blocks of entries: exactly would cost Redis more at each.
+                # Approximate trimming removes whole blocks of entries, which is cheaper for Redis.
                 pipeline.xadd(self._stream, fields, maxlen=self._maxlen, approximate=True)
             replies = pipeline.execute(raise_on_error=False)
-        except ERRORS as error:  # what was written before the connection broke is written again, with the same key
+        except ERRORS as error:  # records written before the error are written again with the same key
             return [redis_report(error, self._stream) for _ in records]
-        return [redis_report(one, self._stream) if isinstance(one, Exception) else None for one in replies]
+        return [redis_report(reply, self._stream) if isinstance(reply, Exception) else None for reply in replies]
 
     def close(self) -> None:
         """Close the connection."""
@@ -478,27 +484,27 @@ class RedisSink:
 
 
 class RedisRange(FiniteSource):
-    """Entries of streams at or after ``since`` and before ``until`` (ISO times).
+    """Finite source: entries of streams at or after ``since`` and before ``until`` (ISO 8601 times).
 
-    A dead letter that was processed is deleted.
+    Processed dead letters are deleted.
     """
 
     def __init__(self, address: Address) -> None:
-        options = address.only("since", "until", *CONNECTION_OPTIONS).options
-        self._since = str(address.moment("since")) if "since" in options else "-"
-        self._until = f"({address.moment('until')}-0" if "until" in options else "+"
+        options = address.check_options("since", "until", *CONNECTION_OPTIONS).options
+        self._since = str(address.timestamp_ms("since")) if "since" in options else "-"
+        self._until = f"({address.timestamp_ms('until')}-0" if "until" in options else "+"
         self.ranges: dict[str, str] = {}
         self.unmatched: list[str] = []
         try:
             self._client, self._fetch_size = connect(address)(), FetchSize()
-            self._ranges = [one for name in address.names if (one := self._range(name)) is not None]
+            self._ranges = [found for name in address.names if (found := self._range(name)) is not None]
         except ERRORS as error:
             raise AddressError(redis_text(error)) from None
         if self.ranges and not self._ranges and (self._since, self._until) != ("-", "+"):
             self.unmatched.append(f"no entry of {', '.join(self.ranges)} is in the range")
 
     def _range(self, stream: str) -> tuple[bytes, str, str] | None:
-        """Return the first and last id that the range has now; what comes later is not read."""
+        """Return the stream with the first and last id in the range now; later entries are not read."""
         first = self._client.xrange(stream, self._since, self._until, 1)
         if not first:
             self.ranges[stream] = "no entries"
@@ -511,7 +517,7 @@ class RedisRange(FiniteSource):
         return stream.encode(), start, end
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return the next entries, stream after stream."""
+        """Return the next entries, one stream after another."""
         while self._ranges:
             stream, start, end = self._ranges[0]
             count = self._fetch_size.at_most(limit)
@@ -520,7 +526,7 @@ class RedisRange(FiniteSource):
             except ERRORS as error:
                 self._fetch_size.reset()
                 raise TransientError(f"stream {stream.decode()}: {redis_text(error)}") from error
-            self._fetch_size.learn(count, entries)
+            self._fetch_size.update(count, entries)
             if entries:
                 self._ranges[0] = (stream, f"({entries[-1][0].decode()}", end)
                 return [to_message(stream, entry, fields) for entry, fields in entries]
@@ -528,11 +534,11 @@ class RedisRange(FiniteSource):
         return []
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Delete dead letters; alerts stay."""
+        """Delete dead letters; alerts are kept."""
         try:
             for message in messages:
                 stream, entry = cast("tuple[bytes, bytes]", message.token)
-                if message.topic != stream.decode(errors="replace"):  # that of its message has been restored
+                if message.topic != stream.decode(errors="replace"):  # restored from a dead letter
                     self._client.xdel(stream, entry)
         except ERRORS as error:
             raise TransientError(redis_text(error)) from error

@@ -1,25 +1,26 @@
-"""The stream worker: from messages to published results, with an account of every alert.
+"""Stream worker: consumes messages, publishes results, and accounts for every alert.
 
 The path of a message, from poll to commit:
 
 1. **Poll.** ``Worker._consume`` polls the source while there is capacity, on the thread that owns the source, and
-   starts a task for each batch. ``Pipeline.run`` takes the batch to its end; each stage returns a new ``Batch``.
+   starts a task for each batch. ``Pipeline.run`` processes the batch; each stage returns a new ``Batch``.
 2. **Open.** The ``DeliveryLedger`` records every message as unresolved, and the batch gets its turn to publish.
 3. **Decode.** ``DecodeStage`` reads the alerts of each message, on the decoding thread.
 4. **Infer.** ``InferStage`` routes each alert to a model and classifies the batch.
 5. **Encode and publish.** ``PublishStage`` encodes the results, sends them to the sink, and writes a dead letter for
    each message with an alert that failed. It retries until all are acknowledged.
-6. **Resolve.** The ledger resolves each alert as classified, abstained, dead or tombstone, and raises if one is left.
-7. **Acknowledge and commit.** The source learns that the messages are finished. Redis acknowledges them at once. For
-   Kafka, the offset up to which all messages are finished is committed on the source's thread.
+6. **Resolve.** The ledger resolves each alert as classified, abstained, dead or tombstone, and raises if one remains.
+7. **Acknowledge and commit.** The source acknowledges the messages: Redis at once; Kafka by committing the offset up to
+   which all messages are finished, on the source's thread.
 
-With ``exactly_once=yes``, ``ExactlyOnce.commit`` runs steps 5 to 7 as one transaction, after encoding. The functions of
-the module ``decisions``, and nothing else, decide what becomes of a message: result, dead letter or retry.
+With ``exactly_once=yes``, ``ExactlyOnce.commit`` runs steps 5 to 7 as one transaction, after encoding. The
+functions of ``decisions`` make all decisions between result, dead letter and retry.
 
-SIGTERM or SIGINT: nothing more is polled, batches in flight are finished within ``drain_timeout``, and the rest is
-given back to the broker. The process exits with 0 if the ledger balances. A dead engine, a lost alert or a ledger that
-does not balance ends it with 1, a fatal error of a broker's client with 75 (:data:`RESTART_STATUS`); the messages in
-flight then count as delivered once more. Workers of one group share the partitions: to scale out, start more of them.
+On SIGTERM or SIGINT the worker stops polling, finishes the batches in flight within ``drain_timeout``, and gives the
+rest back to the broker. It exits with status 0 if the ledger balances. It exits with 1 after a failure of the engine, a
+lost alert or a ledger that does not balance, and with 75 (:data:`RESTART_STATUS`) after a fatal error of a broker's
+client; this delivery of the messages in flight then counts. Workers of one group share the partitions: to scale out,
+start more of them.
 """
 
 import asyncio
@@ -79,7 +80,7 @@ BATCH_WAIT_SECONDS: Final = 0.2
 OBSERVE_SECONDS: Final = 2.0
 STUCK_SECONDS: Final = 60.0
 RESTART_STATUS: Final = os.EX_TEMPFAIL
-"""Exit status (75) after a fatal error of a broker's client: another process may work at once."""
+"""Exit status (75, EX_TEMPFAIL) after a fatal error of a broker's client: a restart may succeed at once."""
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
@@ -90,14 +91,14 @@ class Worker:
 
     Parameters
     ----------
-    replay : process what the source holds now, commit nothing, and end.
-    load : loads a bundle, in a thread.
+    replay : if true, process the messages that the source holds now, commit nothing, and exit.
+    load : loads a bundle; called in a thread.
 
     Attributes
     ----------
-    ledger : account of every alert.
-    live : the live view; None without a key for it.
-    probes : server of ``/healthz``, ``/readyz`` and ``/metrics`` while the worker runs.
+    ledger : delivery ledger.
+    live : live view; None if ``live_key`` is not set.
+    probes : server of ``/healthz``, ``/readyz`` and ``/metrics``; None before :meth:`run`.
     """
 
     def __init__(self, settings: StreamSettings, replay: bool = False, load: LoadOne = load_one) -> None:
@@ -116,8 +117,8 @@ class Worker:
         self.probes: Probes | None = None
         self._last_beat, self._backoff = monotonic(), backoff()
         after = settings.unready_after, settings.unhealthy_after
-        self._progress = ProgressMonitor(self.metrics, *after, outside=self._external_error)
-        # One thread owns the source. One decodes, since more threads would only compete for the GIL.
+        self._progress = ProgressMonitor(self.metrics, *after, external_error=self._external_error)
+        # One thread owns the source. One thread decodes, since more would only compete for the GIL.
         self._threads = ThreadPoolExecutor(1, "source"), ThreadPoolExecutor(1, "decode")
 
     async def run(self) -> int:
@@ -140,8 +141,8 @@ class Worker:
         try:
             return Probes(host, port, self.metrics, self._unhealthy, self._unready, self.live)
         except OSError as error:
-            place = f"{host}:{port} (NIGHTJAR_HOST, NIGHTJAR_WORKER_PORT)"
-            raise AddressError(f"metrics and probes cannot be served at {place}: {error.strerror}") from None
+            address = f"{host}:{port} (NIGHTJAR_HOST, NIGHTJAR_WORKER_PORT)"
+            raise AddressError(f"metrics and probes cannot be served at {address}: {error.strerror}") from None
 
     async def _work(self) -> None:
         # On the source's thread, which owns the consumer from the start. Connecting may take seconds.
@@ -157,14 +158,14 @@ class Worker:
             await self._consume(source, pipeline)
         except FatalError as error:
             self._fail(str(error), RESTART_STATUS)
-        except Exception as error:  # whatever it is, batches in flight must be finished
+        except Exception as error:  # after any error, batches in flight must be finished
             log.critical("the source failed", exc_info=error)
             self._fail("the source failed")
         finally:
             await self._drain(source)
             for task in reports:
                 task.cancel()
-            # Not clean after a failure: a message in flight may have caused it, and its delivery must count.
+            # Not clean after a failure: a message in flight may have caused it, so this delivery must count.
             await self._call_source(lambda: source.close(clean=not self._failure))
             for sink in (connectors.sink, connectors.dead_letters):
                 await asyncio.to_thread(sink.close)
@@ -198,10 +199,10 @@ class Worker:
         return Pipeline(connectors.source, stages, self.ledger, self._errors, self.metrics, model, once)
 
     async def _consume(self, source: Source, pipeline: Pipeline) -> None:
-        """Poll messages and start batches while there is capacity; else send heartbeats, until the worker stops.
+        """Until the worker stops, poll messages and start batches while there is capacity, else send heartbeats.
 
-        Capacity is limited by messages, bytes and, in transactions, batches in flight. While dead letters cannot be
-        written, nothing more is polled.
+        Capacity is limited by messages, bytes and, in transactions, batches in flight. Nothing is polled while dead
+        letters cannot be written.
         """
         while not self._stop.is_set():
             self._last_beat = monotonic()
@@ -215,14 +216,14 @@ class Worker:
             if messages:
                 self._start_batch(pipeline, messages)
             elif messages is not None and source.finite:
-                await self._all_done()
+                await self._wait_for_batches()
                 return
 
     def _at_batch_limit(self) -> bool:
         return self._max_batches is not None and len(self._tasks) >= self._max_batches
 
     async def _wait_for_batch_end(self) -> None:
-        """Wait a moment for a batch to end where no more may be in flight."""
+        """If the maximum number of batches is in flight, wait a short time for one to end."""
         if self._at_batch_limit():
             await asyncio.wait(self._tasks, timeout=BATCH_WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
@@ -238,8 +239,8 @@ class Worker:
         return [restore(message) for message in messages] if self._replay else messages
 
     def _start_batch(self, pipeline: Pipeline, messages: list[Message]) -> None:
-        self._count(messages, 1)  # before the task starts, since the next poll depends on it
-        self._progress.note_consumed()
+        self._count(messages, 1)  # not in the task, since the next poll depends on it
+        self._progress.record_consumed()
         task = asyncio.create_task(self._run_batch(pipeline, messages))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -256,30 +257,30 @@ class Worker:
             self._fail(str(error))
         except FatalError as error:
             self._fail(str(error), RESTART_STATUS)
-        except Exception as error:  # whatever it is, these messages are unresolved: the process ends, another one tries
+        except Exception as error:  # these messages are unresolved: end the process, another one retries
             log.critical("a batch failed", exc_info=error)
             self._fail("a batch failed")
         finally:
             self._count(messages, -1)
-            self._progress.note_finished()
+            self._progress.record_finished()
 
-    async def _all_done(self) -> None:
+    async def _wait_for_batches(self) -> None:
         """Wait until every batch in flight has ended, or the worker stops."""
         stop = asyncio.create_task(self._stop.wait())
         while self._tasks and not self._stop.is_set():
             await asyncio.wait([stop, *self._tasks], timeout=1, return_when=asyncio.FIRST_COMPLETED)
-            self._last_beat = monotonic()  # the last batches may take minutes, which is not being stuck
+            self._last_beat = monotonic()  # the last batches may take minutes; the worker is not stuck
         stop.cancel()
 
     async def _drain(self, source: Source) -> None:
-        """Finish batches in flight within ``drain_timeout``, while the source goes on committing; cancel the rest."""
-        # A broker's client that failed for good publishes and commits nothing more.
+        """Finish batches in flight within ``drain_timeout``, while the source keeps committing; cancel the rest."""
+        # After a fatal error, a broker's client publishes and commits nothing.
         seconds = 0.0 if self._failure_status == RESTART_STATUS else self._settings.drain_timeout
         self._state, end = "draining", monotonic() + seconds
         while self._tasks and (remaining := end - monotonic()) > 0:
             try:
                 await self._call_source(lambda: source.heartbeat(HEARTBEAT_SECONDS))
-            except Exception as error:  # whatever it is, batches in flight must be finished
+            except Exception as error:  # after any error, batches in flight must be finished
                 log.warning("the source failed while the worker drains", exc_info=error)
                 await asyncio.wait(self._tasks, timeout=remaining)
         for task in list(self._tasks):
@@ -287,11 +288,11 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _call_source(self, work: Callable[[], T]) -> T:
-        """Run a call to the source on the thread that owns it; return its result."""
+        """Call the source on the thread that owns it; return the result."""
         return await asyncio.get_running_loop().run_in_executor(self._threads[0], work)
 
     async def _report(self) -> None:
-        """Log the account every ``account_interval`` seconds."""
+        """Log the ledger's account every ``account_interval`` seconds."""
         while True:
             await asyncio.sleep(self._settings.account_interval)
             log.info("account", topics=self.ledger.summary(), in_flight=self._in_flight_messages)
@@ -304,7 +305,7 @@ class Worker:
             await asyncio.sleep(OBSERVE_SECONDS)
 
     def _external_error(self) -> str:
-        """Return errors outside this process: of brokers, sinks, the registry or the disk."""
+        """Return errors of brokers, sinks, the schema registry or the disk, outside this process."""
         reasons = [str(self._errors)]
         if self._connectors is not None:
             sinks = {"sink": self._connectors.sink, "dead letters": self._connectors.dead_letters}
@@ -378,12 +379,12 @@ def work(settings: StreamSettings, replay: bool = False) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     warn_about_environment(settings)
     try:
-        check_addresses(settings, replay)  # before models are loaded, which takes seconds
+        check_addresses(settings, replay)  # before models are loaded, as that takes seconds
         status = asyncio.run(supervise(Worker(settings, replay)))
     except (AddressError, BundleError, ProviderError) as error:
         log.critical("the worker cannot start", reason=str(error))
         return 1
-    if status == RESTART_STATUS:  # a client whose call does not return would keep the interpreter from ending
+    if status == RESTART_STATUS:  # a hung call of a client would keep the interpreter from exiting
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

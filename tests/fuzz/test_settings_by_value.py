@@ -62,7 +62,7 @@ def refusals(text: str) -> list[str]:
     except AddressError as error:
         return [str(error)]
     uses: list[Callable[[], object]] = [
-        lambda: address.name, lambda: address.number("idle", 1.0), lambda: address.only("group")
+        lambda: address.name, lambda: address.number("idle", 1.0), lambda: address.check_options("group")
     ]  # fmt: skip
     for use in uses:
         try:

@@ -68,13 +68,13 @@ def test_so_does_everything_else_that_an_answer_depends_on() -> None:
 def test_the_least_recently_used_goes_first() -> None:
     size = OVERHEAD_BYTES + 80
     kept = cache(3 * size)
-    kept.keep([(bytes([i]), row(i)) for i in range(3)])
+    kept.add([(bytes([i]), row(i)) for i in range(3)])
     kept.find([b"\0"])
-    kept.keep([(b"\3", row(3))])
+    kept.add([(b"\3", row(3))])
     found = kept.find([b"\0", b"\1", b"\2", b"\3"])
     assert [None if each is None else each["probabilities"][0] for each in found] == [0, None, 2, 3]
     assert kept.size_bytes == 3 * size
-    kept.keep([(b"\4", row(4, width=100_000))])
+    kept.add([(b"\4", row(4, width=100_000))])
     assert (len(kept), kept.size_bytes) == (3, 3 * size)
 
 
@@ -82,7 +82,7 @@ def test_the_least_recently_used_goes_first() -> None:
 def test_the_cache_never_holds_more_than_it_may(stored: list[tuple[int, int]]) -> None:
     kept = cache(5_000)
     for key, width in stored:
-        kept.keep([(bytes([key]), row(key, width))])
+        kept.add([(bytes([key]), row(key, width))])
         assert kept.size_bytes <= 5_000
     rows = list(kept._rows.values())
     assert kept.size_bytes == sum(OVERHEAD_BYTES + each["probabilities"].nbytes for each in rows)
@@ -90,7 +90,7 @@ def test_the_cache_never_holds_more_than_it_may(stored: list[tuple[int, int]]) -
 
 def test_an_answer_cannot_be_changed_by_who_got_it() -> None:
     kept, mine = cache(), row(1)
-    kept.keep([(b"k", mine)])
+    kept.add([(b"k", mine)])
     [found] = kept.find([b"k"])
     assert found is not None
     for values in (mine["probabilities"], found["probabilities"]):

@@ -1,1 +1,1 @@
-"""Kafka as source and sink of the stream worker, transactions included."""
+"""Kafka as source and sink of the stream worker, with transactions."""

@@ -1,12 +1,11 @@
-"""Partitions that the group has assigned to this member.
+"""Partitions that are assigned to this member of the group.
 
-An :class:`AssignedPartition` holds the state of a partition from its assignment until it is revoked: which messages
-were delivered and which of them are done (:class:`Progress`), the crash marker
-(:mod:`service.stream.kafka.crash_marker`), and what the broker has acknowledged. :meth:`AssignedPartition.position`
-derives what to commit next.
+An :class:`AssignedPartition` holds the state of a partition from its assignment until it is revoked: the messages that
+were delivered and are done (:class:`Progress`), the crash marker (:mod:`service.stream.kafka.crash_marker`), and the
+last acknowledged commit. :meth:`AssignedPartition.position` derives what to commit next.
 
-A partition that was revoked and assigned again gets a new object, and messages that were delivered before no longer
-count. The same holds for a topic that was deleted and created again, whose offsets start again.
+A partition that is assigned again gets a new object, and messages that were delivered before no longer count. The same
+holds for a topic that was deleted and created again, whose offsets start again.
 """
 
 import threading
@@ -20,22 +19,22 @@ from confluent_kafka import TopicPartition
 from nightjar_alerts.service.stream.kafka.crash_marker import CrashGuard, CrashMarker
 
 Partition = tuple[str, int]
-"""Topic and number of a partition."""
+"""Topic and partition number."""
 
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """Messages of one partition that were delivered, and the offset before which all are done.
+    """Delivered messages of one partition, and the offset before which all of them are done.
 
-    Messages are finished in any order.
+    Messages may finish in any order.
 
     Attributes
     ----------
-    committable : the offset before which everything is done.
-    last_delivered : the greatest offset delivered.
+    committable : offset before which all messages are done.
+    last_delivered : greatest delivered offset.
     done_by_offset : whether each message from ``committable`` on is done, in the order of delivery.
-    done_ahead : the number of messages that are done although one before them is not.
-    uncommitted : offsets of messages before ``committable`` whose commit the broker has not acknowledged, in order.
+    done_ahead : number of messages that are done although an earlier one is not.
+    uncommitted : offsets of messages before ``committable`` whose commit is not acknowledged, in order.
     """
 
     committable: int
@@ -45,21 +44,21 @@ class Progress:
     uncommitted: deque[int] = field(default_factory=deque)
 
     def deliver(self, offset: int) -> None:
-        """Note that a message is delivered."""
+        """Record that a message was delivered."""
         self.done_by_offset[offset] = False
         self.last_delivered = offset
 
     def finish(self, offset: int) -> None:
-        """Note that a message is done, and advance ``committable``."""
-        if self.done_by_offset.get(offset, True):  # before `committable`, or noted already
+        """Record that a message is done, and advance ``committable``."""
+        if self.done_by_offset.get(offset, True):  # before `committable`, or recorded already
             return
         self.done_by_offset[offset] = True
         self.done_ahead += 1
         self._advance()
 
     def _advance(self) -> None:
-        # A dictionary keeps the order in which messages were delivered, which is that of their offsets. Compaction and
-        # the markers of transactions leave gaps between offsets: counting up from one to the next would stop at them.
+        # The dict is ordered by delivery and thus by offset. Offsets are not consecutive, because of compaction and
+        # transaction markers.
         while self.done_by_offset and self.done_by_offset[first := next(iter(self.done_by_offset))]:
             del self.done_by_offset[first]
             self.committable = first + 1
@@ -67,20 +66,20 @@ class Progress:
             self.uncommitted.append(first)
 
     def committable_after(self, offsets: Iterable[int]) -> int:
-        """Return what would be committable once these messages are done."""
+        """Return the committable offset once these messages are done."""
         # On a copy, since the transaction may fail.
-        then = Progress(self.committable, self.last_delivered, self.done_by_offset | dict.fromkeys(offsets, True))
-        then._advance()
-        return then.committable
+        copy = Progress(self.committable, self.last_delivered, self.done_by_offset | dict.fromkeys(offsets, True))
+        copy._advance()
+        return copy.committable
 
-    def note_committed(self, offset: int) -> None:
-        """Note that the broker has acknowledged a commit."""
+    def record_committed(self, offset: int) -> None:
+        """Record that the broker has acknowledged a commit."""
         while self.uncommitted and self.uncommitted[0] < offset:
             self.uncommitted.popleft()
 
     @property
     def unfinished(self) -> int:
-        """Number of messages that were delivered and are not done."""
+        """Number of messages that were delivered but are not done."""
         return sum(not is_done for is_done in self.done_by_offset.values())
 
 
@@ -99,11 +98,11 @@ class AssignedPartition:
 
     Attributes
     ----------
-    guard : decides what may be delivered; None until the committed offset was read.
-    committed_start : the committed offset at which consumption started; None where the group had none.
-    first_offset : the offset of the first message, None before it came.
+    guard : decides which messages may be delivered; None until the committed offset was read.
+    committed_start : committed offset at which consumption started; None if the group had none.
+    first_offset : offset of the first message; None before it was received.
     progress : None before the first delivery.
-    acknowledged : offset and metadata that the broker has acknowledged, None before the first commit.
+    acknowledged : offset and metadata of the last acknowledged commit; None before the first.
     error : reason why the partition was stopped; empty while it is consumed.
     """
 
@@ -116,39 +115,39 @@ class AssignedPartition:
     error: str = ""
 
     def deliver(self, offset: int) -> Token:
-        """Note that a message is delivered."""
-        # An offset that is not larger than the last one: the topic was created again.
+        """Record that a message was delivered."""
+        # An offset that is not greater than the last one means that the topic was created again.
         if self.progress is None or offset <= self.progress.last_delivered:
             self.progress = Progress(offset, offset)
         self.progress.deliver(offset)
         return Token(self.partition, offset, self.progress)
 
     def position(self, offset: int | None = None) -> "Position | None":
-        """Return what to commit; None before the first message.
+        """Return the position to commit; None before the first message.
 
         Parameters
         ----------
-        offset : the offset to commit; None for the one before which everything is done.
+        offset : offset to commit; by default the one before which all messages are done.
         """
         if self.guard is None or self.first_offset is None:
             return None
         if offset is None:
-            # Never an offset below the committed one, although the first message may have a later offset.
+            # Never below the committed offset; the first message may have a greater one.
             start = self.first_offset if self.committed_start is None else self.committed_start
             offset = start if self.progress is None else self.progress.committable
         return Position(self, offset, self.guard.marker)
 
-    def note_acknowledged(self, position: "Position") -> None:
-        """Note that the broker has acknowledged a commit."""
+    def record_acknowledged(self, position: "Position") -> None:
+        """Record that the broker has acknowledged a commit."""
         self.acknowledged = position.offset, position.metadata
         if self.guard is not None and position.marker is not None:
             self.guard.acknowledged = position.marker
         if self.progress is not None:
-            self.progress.note_committed(position.offset)
+            self.progress.record_committed(position.offset)
 
 
 class Position(NamedTuple):
-    """Offset and crash marker to commit for a partition; None as the marker means that its owner stopped in order."""
+    """Offset and crash marker to commit for a partition; the marker is None after a graceful stop."""
 
     assigned: AssignedPartition
     offset: int
@@ -165,17 +164,17 @@ class Position(NamedTuple):
         return "" if self.marker is None else str(self.marker)
 
     def to_kafka(self) -> TopicPartition:
-        """Return the position as the client expects it."""
+        """Return the position in the form that the client expects."""
         return TopicPartition(*self.partition, self.offset, self.metadata)
 
 
 class Assignment:
-    """The assigned partitions. The consumer's thread adds, removes and delivers; any thread may call the rest.
+    """Assigned partitions. Only the consumer's thread may add, remove and deliver; any thread may call the rest.
 
     Parameters
     ----------
-    max_deliveries : deliveries that a message may have had.
-    transactional : whether offsets are committed with the results, in a transaction, and not after them.
+    max_deliveries : maximum number of deliveries of a message.
+    transactional : whether offsets are committed in a transaction together with the results.
     """
 
     def __init__(self, max_deliveries: int, transactional: bool = False) -> None:
@@ -183,7 +182,7 @@ class Assignment:
         self._lock = threading.Lock()
         self._assigned: dict[Partition, AssignedPartition] = {}
 
-    # Which partitions.
+    # Partitions.
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -193,19 +192,19 @@ class Assignment:
     @property
     def not_started(self) -> tuple[Partition, ...]:
         """Assigned partitions whose committed offsets have not been read."""
-        return tuple(one.partition for one in self._assigned.values() if one.guard is None)
+        return tuple(assigned.partition for assigned in self._assigned.values() if assigned.guard is None)
 
     @property
     def errors(self) -> tuple[str, ...]:
         """Errors of the partitions that were stopped."""
-        return tuple(one.error for one in list(self._assigned.values()) if one.error)
+        return tuple(assigned.error for assigned in list(self._assigned.values()) if assigned.error)
 
     def get(self, partition: Partition) -> AssignedPartition | None:
-        """Return an assigned partition, None where it is not assigned."""
+        """Return the state of a partition; None if it is not assigned."""
         return self._assigned.get(partition)
 
     def guard(self, partition: Partition) -> CrashGuard | None:
-        """Return the crash guard of a partition, None where it is not assigned or not started."""
+        """Return the crash guard of a partition; None if it is not assigned or not started."""
         return assigned.guard if (assigned := self._assigned.get(partition)) is not None else None
 
     def add(self, partitions: Iterable[Partition]) -> None:
@@ -225,15 +224,15 @@ class Assignment:
             for partition in partitions:
                 self._assigned.pop(partition, None)
 
-    # Which messages.
+    # Messages.
 
     def deliver(self, partition: Partition, offset: int) -> Token:
-        """Note that a message of an assigned partition is delivered."""
+        """Record that a message of an assigned partition was delivered."""
         with self._lock:
             return self._assigned[partition].deliver(offset)
 
     def finish(self, tokens: Iterable[Token]) -> None:
-        """Note that messages are done; those of partitions that are no longer assigned do not count."""
+        """Record that messages are done; those of partitions that are no longer assigned are ignored."""
         with self._lock:
             for token in tokens:
                 if self._owns(token):
@@ -242,7 +241,7 @@ class Assignment:
                         token.progress.uncommitted.clear()  # committed together with their results
 
     def owns(self, token: Token) -> bool:
-        """Return whether the partition of a message has been assigned ever since the message was delivered."""
+        """Return whether the partition of a message has stayed assigned since its delivery."""
         with self._lock:
             return self._owns(token)
 
@@ -251,7 +250,7 @@ class Assignment:
         return assigned is not None and assigned.progress is token.progress
 
     def unfinished(self, partitions: Iterable[Partition] | None = None) -> int:
-        """Return the number of messages delivered and not done, of these partitions or of all."""
+        """Return the number of messages delivered but not done, in these partitions or in all."""
         chosen = None if partitions is None else set(partitions)
         with self._lock:
             return sum(
@@ -261,22 +260,22 @@ class Assignment:
             )
 
     def uncommitted(self) -> int:
-        """Return the number of messages that are done and would be delivered again after a crash now."""
+        """Return the number of messages that are done but would be delivered again after a crash."""
         with self._lock:
-            return sum(one.done_ahead + len(one.uncommitted) for one in self._progress())
+            return sum(progress.done_ahead + len(progress.uncommitted) for progress in self._progress())
 
     def unacknowledged(self) -> int:
-        """Return the number of messages that may be committed and whose commit the broker has not acknowledged."""
+        """Return the number of committable messages whose commit the broker has not acknowledged."""
         with self._lock:
-            return sum(len(one.uncommitted) for one in self._progress())
+            return sum(len(progress.uncommitted) for progress in self._progress())
 
     def _progress(self) -> list[Progress]:
-        return [one.progress for one in self._assigned.values() if one.progress is not None]
+        return [assigned.progress for assigned in self._assigned.values() if assigned.progress is not None]
 
-    # What to commit.
+    # Commits.
 
     def positions_after(self, tokens: Iterable[Token]) -> tuple[frozenset[Token], list[Position]]:
-        """Return the messages whose partitions are still assigned, and what to commit once they are done."""
+        """Return the messages whose partitions are still assigned, and the positions to commit once they are done."""
         with self._lock:
             owned = frozenset(token for token in tokens if self._owns(token))
             positions = []
@@ -292,31 +291,35 @@ class Assignment:
         return owned, positions
 
     def positions(self, partitions: Iterable[Partition]) -> list[Position]:
-        """Return what to commit for those of these partitions that have had a message."""
+        """Return the positions to commit, of those of these partitions that have had a message."""
         with self._lock:
-            assigned = [one for partition in partitions if (one := self._assigned.get(partition)) is not None]
-            return [position for one in assigned if (position := one.position()) is not None]
+            states = [state for partition in partitions if (state := self._assigned.get(partition)) is not None]
+            return [position for state in states if (position := state.position()) is not None]
 
-    def moved(self, partitions: Iterable[Partition]) -> list[Position]:
-        """Return the positions that differ from what the broker has acknowledged."""
-        return [one for one in self.positions(partitions) if one.assigned.acknowledged != (one.offset, one.metadata)]
+    def changed_positions(self, partitions: Iterable[Partition]) -> list[Position]:
+        """Return the positions that differ from the last acknowledged commit."""
+        return [
+            position
+            for position in self.positions(partitions)
+            if position.assigned.acknowledged != (position.offset, position.metadata)
+        ]
 
-    def note_acknowledged(self, positions: Iterable[Position]) -> None:
-        """Note that the broker has acknowledged a commit."""
-        # A position holds its partition as it was: it may have gone and come back since, with another crash marker.
+    def record_acknowledged(self, positions: Iterable[Position]) -> None:
+        """Record that the broker has acknowledged a commit."""
+        # A position refers to the partition's assignment at that time; it may have been revoked and assigned again.
         with self._lock:
             for position in positions:
-                position.assigned.note_acknowledged(position)
+                position.assigned.record_acknowledged(position)
 
     def forget_crashes(self, caught_up: bool) -> None:
-        """Forget crashes whose candidates are all done.
+        """Reset the crash counts of partitions whose candidates are all done.
 
         Parameters
         ----------
-        caught_up : whether no message waits at the broker or in the buffer.
+        caught_up : True if no message is pending at the broker or in the buffer.
         """
         with self._lock:
-            for one in self._assigned.values():
-                if one.guard is not None and one.guard.crashes and one.progress is not None:
-                    quiet = caught_up and not one.progress.unfinished
-                    one.guard.note_done_before(one.progress.committable, quiet)
+            for assigned in self._assigned.values():
+                guard, progress = assigned.guard, assigned.progress
+                if guard is not None and guard.crashes and progress is not None:
+                    guard.record_done_before(progress.committable, caught_up and not progress.unfinished)

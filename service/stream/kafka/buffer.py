@@ -1,7 +1,7 @@
-"""Buffer between the client's queue and the worker; delivers the messages that the acknowledged crash markers allow.
+"""Buffer between the client and the worker; delivers messages as allowed by the acknowledged crash markers.
 
-The client calls the callbacks of the group only while it is polled. So it is also polled while the worker has no
-capacity, and the messages that it returns wait in the buffer. A message that must be isolated
+The client calls the callbacks of the group only while it is polled. So it is polled even while the worker has no
+capacity, and the messages that it returns are buffered. A message that must be isolated
 (:mod:`service.stream.kafka.crash_marker`) holds back all others.
 """
 
@@ -16,18 +16,18 @@ from nightjar_alerts.service.stream.kafka.assignment import Assignment, Partitio
 from nightjar_alerts.service.stream.messages import Headers, Message
 
 MAX_MESSAGES, MAX_BYTES = 64, 8 << 20
-"""Most messages, and most bytes together, that the buffer holds."""
+"""Number of messages, and total bytes, at which the buffer is full."""
 log = structlog.get_logger(__name__)
 
 
 class DeliveryBuffer:
-    """Messages received from the client and not yet delivered to the worker. Used on the consumer's thread only."""
+    """Messages received from the client but not delivered to the worker. Used on the consumer's thread only."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._messages: list[KafkaMessage] = []
         self._bytes = 0
-        self._isolated: Token | None = None  # the message in flight, with nothing else
+        self._isolated: Token | None = None  # the isolated message in flight
 
     def __len__(self) -> int:
         """Return the number of messages in the buffer."""
@@ -44,15 +44,15 @@ class DeliveryBuffer:
         self._bytes += _size(message)
 
     def discard(self, partitions: Collection[Partition]) -> None:
-        """Drop messages of revoked partitions: their next owner reads them."""
-        self._replace([one for one in self._messages if partition_of(one) not in partitions])
+        """Drop messages of revoked partitions, which their next owner reads."""
+        self._replace([message for message in self._messages if partition_of(message) not in partitions])
 
     def _replace(self, messages: list[KafkaMessage]) -> None:
         self._messages, self._bytes = messages, sum(map(_size, messages))
 
     def deliver(self, limit: int) -> list[Message]:
         """Remove and return up to ``limit`` messages that may be delivered now, in order."""
-        # While a message is isolated nothing else is in flight: if the process dies, this message is the cause.
+        # Nothing else is in flight while a message is isolated: if the process dies, this message is the cause.
         if self._isolated is not None and self._assignment.owns(self._isolated) and self._assignment.unfinished():
             return []
         self._isolated = None
@@ -60,46 +60,48 @@ class DeliveryBuffer:
             return self._deliver_isolated(candidate)
         first = self._messages[:limit]
         # All markers are extended first, so that one commit releases all messages.
-        for one in first:
-            if (guard := self._assignment.guard(partition_of(one))) is not None:
-                guard.extend_in_flight(offset_of(one) + 1)
+        for message in first:
+            if (guard := self._assignment.guard(partition_of(message))) is not None:
+                guard.extend_in_flight(offset_of(message) + 1)
         deliverable: list[KafkaMessage] = []
         remaining: list[KafkaMessage] = []
-        blocked: set[Partition] = set()  # partitions with a message that stays: later ones stay as well
-        for one in first:
-            partition = partition_of(one)
+        blocked: set[Partition] = (
+            set()
+        )  # partitions with a message that is not delivered: later messages must wait as well
+        for message in first:
+            partition = partition_of(message)
             guard = self._assignment.guard(partition)
-            if partition not in blocked and guard is not None and guard.may_deliver(offset_of(one)):
-                deliverable.append(one)
+            if partition not in blocked and guard is not None and guard.may_deliver(offset_of(message)):
+                deliverable.append(message)
             else:
                 blocked.add(partition)
-                remaining.append(one)
+                remaining.append(message)
         self._replace(remaining + self._messages[limit:])
-        return [self._message(one) for one in deliverable]
+        return [self._deliver(message) for message in deliverable]
 
     @property
     def awaiting_commit(self) -> frozenset[Partition]:
-        """Partitions with messages that wait until the broker has acknowledged their crash marker."""
+        """Partitions whose next message waits until the broker has acknowledged its crash marker."""
         partitions = set()
-        for partition, one in self._firsts():
+        for partition, message in self._first_messages():
             guard = self._assignment.guard(partition)
-            if guard is None or not guard.may_deliver(offset_of(one)):
+            if guard is None or not guard.may_deliver(offset_of(message)):
                 partitions.add(partition)
         return frozenset(partitions)
 
     def _first_candidate(self) -> KafkaMessage | None:
-        """Return the next message to isolate, None when there is none."""
-        for partition, one in self._firsts():
+        """Return the next message to isolate; None if there is none."""
+        for partition, message in self._first_messages():
             guard = self._assignment.guard(partition)
-            if guard is not None and guard.must_isolate(offset_of(one)):
-                return one
+            if guard is not None and guard.must_isolate(offset_of(message)):
+                return message
         return None
 
-    def _firsts(self) -> list[tuple[Partition, KafkaMessage]]:
+    def _first_messages(self) -> list[tuple[Partition, KafkaMessage]]:
         """Return the first message of each partition, with its partition."""
         first_by_partition: dict[Partition, KafkaMessage] = {}
-        for one in self._messages:
-            first_by_partition.setdefault(partition_of(one), one)
+        for message in self._messages:
+            first_by_partition.setdefault(partition_of(message), message)
         return list(first_by_partition.items())
 
     def _deliver_isolated(self, candidate: KafkaMessage) -> list[Message]:
@@ -108,30 +110,30 @@ class DeliveryBuffer:
         guard = self._assignment.guard(partition)
         if guard is None or self._assignment.unfinished():
             return []
-        guard.begin_try(offset)
+        guard.begin_isolation(offset)
         guard.extend_in_flight(offset + 1)
         if not guard.may_deliver(offset):
             return []
-        self._replace([one for one in self._messages if one is not candidate])
-        message = self._message(candidate)
-        self._isolated = cast(Token, message.token)
+        self._replace([message for message in self._messages if message is not candidate])
+        delivered = self._deliver(candidate)
+        self._isolated = cast(Token, delivered.token)
         log.warning(
             "processing suspected poison message in isolation",
             topic=partition[0],
-            message_id=message.message_id,
-            deliveries=message.deliveries,
+            message_id=delivered.message_id,
+            deliveries=delivered.deliveries,
         )
-        return [message]
+        return [delivered]
 
-    def _message(self, one: KafkaMessage) -> Message:
-        partition, offset = partition_of(one), offset_of(one)
+    def _deliver(self, message: KafkaMessage) -> Message:
+        partition, offset = partition_of(message), offset_of(message)
         guard = self._assignment.guard(partition)
         deliveries = 1 if guard is None else guard.deliveries(offset)
-        return message_of(one, self._assignment.deliver(partition, offset), deliveries)
+        return message_of(message, self._assignment.deliver(partition, offset), deliveries)
 
 
 def partition_of(message: KafkaMessage) -> Partition:
-    """Return topic and number of a message's partition."""
+    """Return the topic and number of the partition of a message."""
     return str(message.topic()), int(message.partition() or 0)
 
 
@@ -144,25 +146,25 @@ def _size(message: KafkaMessage) -> int:
     return len(message.value() or b"")
 
 
-def message_of(one: KafkaMessage, token: object = None, deliveries: int = 1) -> Message:
+def message_of(message: KafkaMessage, token: object = None, deliveries: int = 1) -> Message:
     """Convert a message of the client; headers that cannot be read are left out."""
-    topic, partition = partition_of(one)
-    kind, timestamp = one.timestamp()
+    topic, partition = partition_of(message)
+    kind, timestamp = message.timestamp()
     return Message(
         topic=topic,
-        message_id=f"{partition}:{offset_of(one)}",
-        value=_bytes(one.value()) or b"",
-        key=_bytes(one.key()),
-        headers=headers_of(one),
+        message_id=f"{partition}:{offset_of(message)}",
+        value=_bytes(message.value()) or b"",
+        key=_bytes(message.key()),
+        headers=headers_of(message),
         timestamp_ms=milliseconds(timestamp) if kind else None,
         deliveries=deliveries,
         token=token,
-        tombstone=one.value() is None,
+        tombstone=message.value() is None,
     )
 
 
 def headers_of(message: KafkaMessage) -> Headers:
-    """Return headers as bytes, empty without a value. Names that are no UTF-8 break the client: then none."""
+    """Return the headers as bytes, or none if a name is not UTF-8, for which the client raises."""
     try:
         headers = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
     except (SystemError, UnicodeDecodeError):

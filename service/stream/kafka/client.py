@@ -1,15 +1,15 @@
-"""Clients of Kafka: their properties and their errors.
+"""Kafka clients: their properties and their errors.
 
-``kafka://host:9092,host:9092/topic,topic?group=nightjar``: every further parameter with a dot in its name is a property
-of librdkafka (``security.protocol=SASL_SSL``); credentials belong in the file of the setting ``kafka_config``.
+In an address ``kafka://host:9092,host:9092/topic,topic?group=nightjar``, every further parameter with a dot in its name
+is a librdkafka property (``security.protocol=SASL_SSL``); credentials belong in the file of the setting
+``kafka_config``.
 
-A client retries by itself and reports an error at each failure, but does not report that it works again: code that gets
-a response from a broker records it (:meth:`ClientErrors.note_answer`). Each error is logged at most once a minute, and
-the probes show it.
+A client retries by itself and reports each failure, but not its recovery: code that gets a response from a broker
+records it (:meth:`ClientErrors.record_response`). Each error is logged at most once a minute and shown by the probes.
 
-Clients are not repaired. A fatal error, a call that does not return or a client that lost its brokers raises
-:class:`~nightjar_alerts.service.stream.messages.FatalError`, which ends the process; its supervisor starts another one,
-which begins at the committed offsets.
+Clients are not recreated after a fatal error, a call that does not return or the loss of all brokers. These raise
+:class:`~nightjar_alerts.service.stream.messages.FatalError`, which ends the process; its supervisor starts a new one,
+which continues at the committed offsets.
 """
 
 import threading
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 LOG_SECONDS: Final = 60.0
 REFUSED_SECONDS: Final = 15.0
-"""Seconds for which a refusal is reported after it last occurred; the client retries every ten seconds."""
+"""Seconds for which a rejection is reported after it last occurred; the client retries every ten seconds."""
 REFUSALS: Final = {
     KafkaError._AUTHENTICATION: "authentication failed",
     KafkaError._SSL: "no TLS connection",
@@ -40,8 +40,8 @@ REFUSALS: Final = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "not authorised",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised",
 }
-"""Errors that retrying does not repair: a wrong password, certificate or permission."""
-AWAY: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
+"""Errors that retrying does not resolve: a wrong password, certificate or permission."""
+UNREACHABLE_ERRORS: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class ClientErrors:
 
     Attributes
     ----------
-    outages : how often a client reported that all its brokers are unreachable.
+    outages : number of reports of a client that all its brokers are unreachable.
     """
 
     def __init__(self, end: str) -> None:
@@ -70,15 +70,15 @@ class ClientErrors:
         self._unreachable = self._fatal = ""
         self.outages = 0
 
-    def note(self, error: KafkaError) -> None:
-        """Record an error of a client; log it unless the same was logged within a minute."""
+    def record(self, error: KafkaError) -> None:
+        """Record an error of a client; log it unless the same error was logged within a minute."""
         code, name, reason, now = error.code(), error.name(), error.str(), monotonic()
         with self._lock:
             if error.fatal() or code == KafkaError._FATAL:
                 self._fatal = self._fatal or f"{name}: {reason}"
             elif code in REFUSALS:
                 self._refusal, self._refused_at = f"{REFUSALS[code]}: {reason}", now
-            elif code in AWAY:
+            elif code in UNREACHABLE_ERRORS:
                 self._unreachable = f"no broker answers: {reason}"
                 self.outages += 1
             logged = self._logged_by_name.get(name)
@@ -89,7 +89,7 @@ class ClientErrors:
             self._logged_by_name[name] = _LoggedError(now)
         log.warning("Kafka", end=self._end, code=name, reason=reason, times=times)
 
-    def note_answer(self) -> None:
+    def record_response(self) -> None:
         """Record that a broker responded."""
         with self._lock:
             self._unreachable = ""
@@ -97,7 +97,7 @@ class ClientErrors:
 
     @property
     def fatal(self) -> str:
-        """Fatal error of a client; empty before there is one."""
+        """Fatal error of a client; empty if there is none."""
         return f"Kafka {self._end}: {self._fatal}" if self._fatal else ""
 
     def check(self) -> None:
@@ -109,8 +109,8 @@ class ClientErrors:
     def refusal(self) -> str:
         """Reason why the brokers reject this client; empty if they accept it, or none responds.
 
-        Connections that are already open keep working while new ones are rejected. So a rejection only ends when it has
-        not recurred for a while and a broker has responded since.
+        Open connections keep working while new ones are rejected. So a rejection ends only when it has not recurred for
+        :data:`REFUSED_SECONDS` and a broker has responded since.
         """
         with self._lock:
             quiet = monotonic() - self._refused_at > REFUSED_SECONDS
@@ -122,7 +122,7 @@ class ClientErrors:
         return bool(self._unreachable)
 
     def __str__(self) -> str:
-        """Return what is wrong now; empty when nothing is."""
+        """Return the current error; empty if there is none."""
         return self.refusal or self._unreachable
 
 
@@ -131,27 +131,27 @@ ClientT = TypeVar("ClientT")
 GROUP: Final = "nightjar"
 COMMON_PROPERTIES: Final[Mapping[str, Any]] = {
     "client.id": "nightjar",
-    "log_level": 0,  # errors come by a callback
-    "reconnect.backoff.max.ms": 2000,  # longest time after a broker's return until it is noticed
+    "log_level": 0,  # errors are reported by a callback
+    "reconnect.backoff.max.ms": 2000,  # maximum delay until the recovery of a broker is noticed
 }
 MEMBER_PROPERTIES: Final = ("group.instance.id", "partition.assignment.strategy", "transactional.id")
-"""Properties of members of a group, and of transactional producers; other clients of the same address have none."""
+"""Properties of group members and transactional producers, which other clients of the address must not have."""
 
 
 def properties(address: Address, extra: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties for librdkafka. The file overrides the defaults, and the address overrides both."""
+    """Return librdkafka properties. The file overrides the defaults, and the address overrides both."""
     from_address = {name: value for name, value in address.options.items() if "." in name}
     return {**COMMON_PROPERTIES, **own, **extra, **from_address, "bootstrap.servers": address.hosts}
 
 
 def query_properties(config: Mapping[str, Any], client_errors: ClientErrors) -> dict[str, Any]:
-    """Return properties of a further client that only queries the brokers of another client."""
+    """Return the properties of a client that only queries the brokers, from those of another client."""
     common = {name: value for name, value in config.items() if name not in MEMBER_PROPERTIES}
-    return common | {"error_cb": client_errors.note, "log_level": 0}
+    return common | {"error_cb": client_errors.record, "log_level": 0}
 
 
 def make_client(factory: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) -> ClientT:
-    """Make a client of librdkafka. Raises AddressError where a property is wrong."""
+    """Create a librdkafka client. Raises AddressError if a property is invalid."""
     try:
         return factory(config)
     except KafkaException as error:
@@ -162,7 +162,7 @@ REACHABLE_SECONDS: Final = 3.0
 
 
 def is_reachable(config: Mapping[str, Any], topic: str, client_errors: ClientErrors) -> bool:
-    """Return whether a broker responds to a new client, which knows only the brokers of the address."""
+    """Return whether a broker responds to a new client."""
     try:
         client = make_client(AdminClient, query_properties(config, client_errors))
         client.list_topics(topic, REACHABLE_SECONDS)

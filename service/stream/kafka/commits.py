@@ -1,7 +1,7 @@
-"""Commits of offsets and crash markers, in one of two ways: by the consumer, or in transactions alone.
+"""Commits of offsets and crash markers, either by the consumer or in transactions.
 
-Both send one commit at a time and wait for none. The broker's response arrives while the consumer is polled, or on the
-transactions' thread. A commit holds the latest positions, so that after an outage one commit is enough.
+Both send one commit at a time without waiting for it. The response arrives while the consumer is polled, or on the
+transactions' thread. A commit contains the latest positions, so that one commit is enough after an outage.
 
 In this module, a message is *processed* once its results or dead letter have been published.
 """
@@ -24,17 +24,18 @@ from nightjar_alerts.service.stream.messages import PART_MESSAGES, FatalError, T
 log = structlog.get_logger(__name__)
 
 COMMIT_SECONDS: Final = 0.05
-"""Seconds between two commits, unless one is waited for. What is processed in between is repeated after a kill."""
+"""Interval between two commits in seconds, unless a message waits for one."""
 MAX_UNCOMMITTED: Final = 256
-"""Maximum number of messages that are processed and not committed: as many may be published twice after a kill.
+"""Maximum number of processed but uncommitted messages, which may be published twice after a kill.
 
-Once half of the window is used a commit is sent at once, so that work goes on in the other half until it is confirmed.
+Once half of the window is used, a commit is sent at once, so that work continues in the other half until it is
+acknowledged.
 """
 LATE_SECONDS: Final = 0.25
-"""Duration from which a commit counts as late.
+"""Seconds after which a commit counts as late.
 
-A broker serves one request of a connection at a time. It confirms no commit of a member that has rejoined its group
-until the group is complete, which takes a session timeout if a member was killed.
+A broker serves one request of a connection at a time. It does not respond to a commit of a member that has rejoined its
+group until the group is complete, which takes a session timeout if a member was killed.
 """
 UNANSWERED_SECONDS: Final = 75.0
 """Seconds without a response to a commit, while brokers respond to other clients, after which the process ends."""
@@ -42,18 +43,18 @@ RETRY_SECONDS: Final = 0.25
 
 
 class Commits(Protocol):
-    """Commits of a consumer. For its thread alone."""
+    """Commits of a consumer; used on its thread only, except ``window``."""
 
     @property
     def in_flight(self) -> bool:
-        """True while a commit has been sent and not been confirmed."""
+        """True while a commit was sent but not acknowledged."""
 
     @property
     def window(self) -> int | None:
-        """Number of messages that may be processed before anything is committed; None without a bound."""
+        """Number of messages that may be processed before the next commit; None for any number."""
 
     def send(self, awaited: Collection[Partition]) -> None:
-        """Send a commit where one is due and none is in flight.
+        """Send a commit if one is due and none is in flight.
 
         Parameters
         ----------
@@ -65,17 +66,17 @@ class Commits(Protocol):
 
         Parameters
         ----------
-        clean : True for an orderly stop: no crash marker remains. False if an unfinished message may have ended the
-            worker.
+        clean : True for a graceful stop: no crash marker remains. False if an unfinished message may have caused the
+            stop.
         timeout : seconds to wait for the running transaction.
         """
 
-    def check(self, answering_seconds: float) -> None:
-        """Raise FatalError where only a new process helps.
+    def check(self, responding_seconds: float) -> None:
+        """Raise FatalError if commits cannot recover in this process.
 
         Parameters
         ----------
-        answering_seconds : time for which the brokers have responded to other clients.
+        responding_seconds : time for which the brokers have responded to other clients.
         """
 
 
@@ -85,15 +86,15 @@ def _final(assignment: Assignment, partitions: Iterable[Partition], clean: bool)
 
 
 class ConsumerCommits:
-    """Commits of the consumer itself, many times a second.
+    """Commits by the consumer, many times a second.
 
     The window starts at :data:`PART_MESSAGES`. It doubles with each commit that was sent when half of it was used and
-    was confirmed in time, and is reset by any other: messages processed while no commit succeeds are repeated after a
+    was acknowledged in time; any other commit resets it, since messages processed without commits are repeated after a
     kill.
 
     Attributes
     ----------
-    consumer : sends them; set once it is made, with :meth:`on_commit` as its callback.
+    consumer : consumer that sends the commits; must be created with :meth:`on_commit` as its callback.
     """
 
     def __init__(self, assignment: Assignment, client_errors: ClientErrors) -> None:
@@ -102,19 +103,19 @@ class ConsumerCommits:
         self._sent: dict[Partition, Position] = {}
         self._sent_at = self._next_at = 0.0
         self._window = PART_MESSAGES
-        self._half_full = False  # whether the window was when the last commit was sent
+        self._half_full = False  # whether half of the window was used when the last commit was sent
 
     @property
     def in_flight(self) -> bool:
-        """True while a commit has been sent and not been confirmed."""
+        """True while a commit was sent but not acknowledged."""
         return bool(self._sent)
 
     @property
     def window(self) -> int:
-        """Number of messages that may be processed before anything is committed. For any thread."""
+        """Number of messages that may be processed before the next commit. May be read on any thread."""
         late = bool(self._sent) and self._waited >= LATE_SECONDS
         window = PART_MESSAGES if late else self._window
-        # Messages that are done before an earlier one, which waits for something outside, cannot be committed.
+        # The second term: messages that are done before an earlier one cannot be committed yet.
         return min(window - self._assignment.unacknowledged(), MAX_UNCOMMITTED - self._assignment.uncommitted())
 
     @property
@@ -123,14 +124,14 @@ class ConsumerCommits:
         return monotonic() - self._sent_at
 
     def send(self, awaited: Collection[Partition]) -> None:
-        """Send a commit of all partitions where one is due and none is in flight."""
+        """Send a commit of all partitions if one is due and none is in flight."""
         now = monotonic()
         if self._sent:
             return
         self._half_full = self._assignment.unacknowledged() >= self._window // 2
         if awaited or now >= self._next_at or self._half_full:
             self._next_at = now + COMMIT_SECONDS
-            self._send(self._assignment.moved(self._assignment.partitions))
+            self._send(self._assignment.changed_positions(self._assignment.partitions))
 
     def _send(self, positions: Sequence[Position]) -> None:
         if not positions or self.consumer is None:
@@ -146,30 +147,32 @@ class ConsumerCommits:
         in_time = self._half_full and self._waited < LATE_SECONDS
         self._window = min(2 * self._window, MAX_UNCOMMITTED) if in_time else PART_MESSAGES
         if error is None:
-            self._client_errors.note_answer()
-            acknowledged = [(str(one.topic), one.partition) for one in positions if one.error is None]
-            self._assignment.note_acknowledged(self._sent[one] for one in acknowledged if one in self._sent)
+            self._client_errors.record_response()
+            partitions = [(str(position.topic), position.partition) for position in positions if position.error is None]
+            self._assignment.record_acknowledged(
+                self._sent[partition] for partition in partitions if partition in self._sent
+            )
         self._sent = {}
 
     def send_final(self, partitions: Sequence[Partition], clean: bool, timeout: float) -> None:
         """Commit partitions that this member gives up; does not wait."""
         self._send(_final(self._assignment, partitions, clean))
 
-    def check(self, answering_seconds: float) -> None:
+    def check(self, responding_seconds: float) -> None:
         """Raise FatalError if the broker does not respond to a commit."""
-        if self._sent and min(answering_seconds, self._waited) > UNANSWERED_SECONDS:
+        if self._sent and min(responding_seconds, self._waited) > UNANSWERED_SECONDS:
             raise FatalError(f"Kafka source: no answer to a commit for {self._waited:.0f} s")
 
 
 class TransactionCommits:
-    """Commits in transactions without records, in addition to those of the batches, which commit their own offsets.
+    """Commits in transactions without records, in addition to the transactions of batches.
 
     They are needed only for messages that wait for their crash marker, and for messages that were skipped.
 
     Parameters
     ----------
-    membership : returns the membership of the group; raises TransientError while there is none.
-    jobs : queue of the consumer's thread.
+    membership : returns the group metadata; raises TransientError if the consumer is not a member.
+    jobs : job queue of the consumer's thread.
     """
 
     def __init__(
@@ -182,24 +185,24 @@ class TransactionCommits:
         self._assignment, self._transactions = assignment, transactions
         self._membership, self._jobs = membership, jobs
         self.window = None
-        self._unanswered = False
+        self._pending = False
         self._next_at = 0.0
 
     @property
     def in_flight(self) -> bool:
-        """True while a commit has been sent whose response may still arrive."""
-        return self._unanswered and not self._transactions.failed
+        """True while the response to a commit may still arrive."""
+        return self._pending and not self._transactions.failed
 
     def send(self, awaited: Collection[Partition]) -> None:
-        """Send a commit of these partitions where they have moved and none is in flight."""
-        if self._unanswered or monotonic() < self._next_at or not self._assignment.moved(awaited):
+        """Send a commit of these partitions if their positions have changed and none is in flight."""
+        if self._pending or monotonic() < self._next_at or not self._assignment.changed_positions(awaited):
             return
-        self._unanswered = True
-        done = self._run(lambda: self._assignment.moved(awaited))
+        self._pending = True
+        done = self._run(lambda: self._assignment.changed_positions(awaited))
         done.add_done_callback(lambda done: self._jobs.put(partial(self._on_done, done)))
 
     def _on_done(self, done: "Future[Any]") -> None:
-        self._unanswered = False
+        self._pending = False
         if done.exception() is not None:  # aborted; a fatal error is raised by `check`
             self._next_at = monotonic() + RETRY_SECONDS
 
@@ -207,7 +210,7 @@ class TransactionCommits:
         def prepare() -> Transaction | None:
             membership = self._membership()
             chosen = positions()
-            acknowledge = partial(self._jobs.put, partial(self._assignment.note_acknowledged, chosen))
+            acknowledge = partial(self._jobs.put, partial(self._assignment.record_acknowledged, chosen))
             return Transaction((), chosen, membership, acknowledge) if chosen else None
 
         return self._transactions.run(prepare)
@@ -218,10 +221,10 @@ class TransactionCommits:
         try:
             done.result(timeout)
         except (TransientError, FatalError, TimeoutError) as error:
-            # One that has not begun must not run later. One that has begun is refused once the generation is over.
+            # A scheduled transaction must not run later; a running one is rejected after the generation ends.
             done.cancel()
             log.warning("final commit failed", reason=str(error) or "no answer in time")
 
-    def check(self, answering_seconds: float) -> None:
-        """Raise FatalError where the transactions can do nothing more."""
-        self._transactions.check(answering_seconds)
+    def check(self, responding_seconds: float) -> None:
+        """Raise FatalError if the transactions cannot continue."""
+        self._transactions.check(responding_seconds)

@@ -1,9 +1,9 @@
-"""Committed offsets of a group: where partitions start.
+"""Committed offsets of a group, at which its partitions start.
 
-The client does not choose where a partition starts. When the assignment changes while an offset is pending in a
-transaction, librdkafka 2.16 puts the partition back into its queue without an offset and starts it by
-``auto.offset.reset`` (``rd_kafka_assignment_handle_OffsetFetch``). So the offsets are queried here, stable ones only,
-and that property is applied to partitions for which the group has none.
+The client is not relied on for this. When the assignment changes while an offset is pending in a transaction,
+librdkafka 2.16 puts the partition back into its queue without an offset and starts it by ``auto.offset.reset``
+(``rd_kafka_assignment_handle_OffsetFetch``). So this module queries the stable offsets, and applies that property to
+partitions without one.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from nightjar_alerts.service.stream.kafka.assignment import AssignedPartition, A
 from nightjar_alerts.service.stream.kafka.client import ClientErrors, make_client
 
 RETRY_SECONDS: Final = 0.25
-"""Seconds between two queries while offsets are pending."""
+"""Interval between two queries while offsets are pending, in seconds."""
 QUERY_SECONDS: Final = 5.0
 RESETS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("earliest", "smallest", "beginning"), OFFSET_BEGINNING),
@@ -35,12 +35,12 @@ RESETS: Final[Mapping[str, int]] = {
 
 
 class CommittedOffsets:
-    """Query for the stable committed offsets of assigned partitions. Never waits; used on the consumer's thread only.
+    """Queries the stable committed offsets of assigned partitions. Non-blocking; used on the consumer's thread only.
 
     Parameters
     ----------
-    config : properties of a client of the group that is not a member.
-    reset : value of ``auto.offset.reset``; raises AddressError where it names no position.
+    config : librdkafka properties of a client of the group that is not a member.
+    reset : value of ``auto.offset.reset``; raises AddressError if it is invalid.
     """
 
     def __init__(self, config: Mapping[str, Any], group: str, reset: str, client_errors: ClientErrors) -> None:
@@ -53,12 +53,12 @@ class CommittedOffsets:
         self._query: tuple[Future[Any], Mapping[Partition, AssignedPartition]] | None = None
         self._next_query = 0.0
 
-    def hurry(self) -> None:
+    def query_now(self) -> None:
         """Send the next query at once."""
         self._next_query = 0.0
 
     def poll(self, assignment: Assignment) -> list[TopicPartition]:
-        """Record received offsets, query the missing ones, and return the partitions to start, each with its offset.
+        """Record received offsets, query missing ones, and return the partitions to start with their offsets.
 
         Partitions whose offsets are pending in a transaction are queried again until they are stable.
         """
@@ -68,7 +68,7 @@ class CommittedOffsets:
             try:
                 answers: list[TopicPartition] = query.result().topic_partitions
             except KafkaException as error:
-                self._client_errors.note(error.args[0])
+                self._client_errors.record(error.args[0])
             else:
                 starts = [
                     start for answer in answers if (start := self._start(assignment, queried, answer)) is not None
@@ -81,12 +81,12 @@ class CommittedOffsets:
     def _send(self, assignment: Assignment, partitions: tuple[Partition, ...]) -> None:
         self._next_query = monotonic() + RETRY_SECONDS
         request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*partition) for partition in partitions])
-        # A new client for each query knows the brokers of the address; an old one may have forgotten its brokers.
+        # A new client for each query, as an old one may have lost its brokers.
         self._client = make_client(AdminClient, dict(self._config))
         queries = self._client.list_consumer_group_offsets(
             [request], require_stable=True, request_timeout=QUERY_SECONDS
         )
-        queried = {partition: one for partition in partitions if (one := assignment.get(partition)) is not None}
+        queried = {partition: state for partition in partitions if (state := assignment.get(partition)) is not None}
         self._query = queries[self._group], queried
 
     def _start(
@@ -98,7 +98,7 @@ class CommittedOffsets:
             return None
         if answer.error is not None:
             if answer.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
-                self._client_errors.note(answer.error)
+                self._client_errors.record(answer.error)
             return None
         committed = answer.offset if answer.offset >= 0 else None
         assignment.start(partition, committed, answer.metadata)

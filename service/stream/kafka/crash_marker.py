@@ -1,16 +1,18 @@
-"""Crash markers: metadata of committed offsets that tell the next owner of a partition whether its predecessor crashed.
+"""Crash markers: metadata of committed offsets that show the next owner of a partition that the previous one crashed.
 
-Kafka does not count deliveries. So the metadata of each commit records how far messages have been in flight
-(:attr:`CrashMarker.in_flight_end`), and the final commit of an owner that gives up a partition has no marker. An owner
-that finds a marker knows that its predecessor crashed, and that any of the messages between the offset and
-``in_flight_end`` may be a poison message, which kills its worker. The marker also counts crashes in a row:
+Kafka does not count deliveries. So the metadata of each commit records the offset up to which messages have been in
+flight (:attr:`CrashMarker.in_flight_end`), and the final commit of an owner that gives up a partition has no marker. An
+owner that finds a marker knows that the previous owner crashed, and that any message between the committed offset and
+``in_flight_end`` may be a poison message, which kills its worker. The marker also counts consecutive crashes:
 
-- after a first crash these candidates are delivered as usual, none before a marker that covers it has been
+- after the first crash, each of these candidates is delivered as usual, but only once a marker that covers it is
   acknowledged;
-- after :data:`ISOLATE_AFTER_CRASHES` crashes each is isolated: delivered in order, with nothing else in flight in the
-  process, after a marker that names it and counts the try. One that was isolated too often is a dead letter.
+- after :data:`ISOLATE_AFTER_CRASHES` crashes each candidate is isolated: delivered in order, with nothing else in
+  flight in the process, after a marker that names it and counts the attempt. A candidate that was isolated too often
+  becomes a dead letter.
 
-Crashes are forgotten once all candidates are done, and a batch more that may have been delivered without a record.
+The count of crashes is reset once all candidates are done, and the messages that may have been delivered without a
+marker.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +21,9 @@ from typing import Final
 from nightjar_alerts.models.limits import whole_number
 
 ISOLATE_AFTER_CRASHES: Final = 2
-"""Crashes after which candidates are isolated; machines that lose power twice in a row are rare."""
+"""Consecutive crashes after which candidates are isolated; a single one may be a power failure."""
 UNRECORDED_MESSAGES: Final = 256
-"""Messages beyond ``in_flight_end`` that may have been delivered before it was acknowledged."""
+"""Number of messages after ``in_flight_end`` that may have been delivered before the marker was acknowledged."""
 _FORMAT: Final = "nightjar/1"
 
 
@@ -31,10 +33,10 @@ class CrashMarker:
 
     Attributes
     ----------
-    crashes : owners that crashed in a row before this one.
-    in_flight_end : the offset before which messages have been delivered to the worker.
-    isolated : the offset of the isolated message, None when there is none.
-    tries : how often that one has been isolated, this time included.
+    crashes : number of consecutive owners before this one that crashed.
+    in_flight_end : offset before which messages have been delivered to the worker.
+    isolated : offset of the isolated message; None if there is none.
+    tries : number of times that this message was isolated, including the current one.
     """
 
     crashes: int
@@ -49,7 +51,7 @@ class CrashMarker:
 
     @classmethod
     def parse(cls, metadata: str | None) -> "CrashMarker | None":
-        """Return the marker in the metadata of a commit; None after a final commit, or for foreign metadata."""
+        """Return the marker in the metadata of a commit; None for a final commit or other metadata."""
         sign, *words = (metadata or "").split(" ")
         if sign != _FORMAT or len(words) != 4:
             return None
@@ -65,18 +67,18 @@ class CrashGuard:
 
     Parameters
     ----------
-    predecessor : the marker in the metadata of the committed offset, None after a final commit.
-    max_deliveries : deliveries that a message may have had.
+    predecessor : marker in the metadata of the committed offset; None after a final commit.
+    max_deliveries : maximum number of deliveries of a message.
 
     Attributes
     ----------
-    acknowledged : the last marker of this owner that the broker has acknowledged, None before the first.
+    acknowledged : last marker of this owner that the broker has acknowledged; None before the first.
     """
 
     def __init__(self, predecessor: CrashMarker | None, max_deliveries: int) -> None:
         self._predecessor = predecessor
         self._max_deliveries = max_deliveries
-        # A marker that is still there was followed by no final commit: its owner crashed, perhaps by a poison message.
+        # A marker means that no final commit followed: its owner crashed, perhaps on a poison message.
         self._marker = CrashMarker(
             0 if predecessor is None else predecessor.crashes + 1,
             0 if predecessor is None else predecessor.in_flight_end,
@@ -91,37 +93,37 @@ class CrashGuard:
 
     @property
     def crashes(self) -> int:
-        """Owners that crashed in a row before this one."""
+        """Number of consecutive owners before this one that crashed."""
         return self._marker.crashes
 
     def extend_in_flight(self, end: int) -> None:
-        """Note that messages before an offset are about to be delivered."""
+        """Record that messages before an offset are about to be delivered."""
         if end > self._marker.in_flight_end:
             self._marker = replace(self._marker, in_flight_end=end)
 
     def may_deliver(self, offset: int) -> bool:
-        """Return whether the acknowledged marker allows that a message is delivered, among others or isolated."""
+        """Return whether the acknowledged marker allows the delivery of a message, isolated or not."""
         acknowledged = self.acknowledged
         if acknowledged is None:
-            return False  # after a crash now, the next owner would not learn of it
+            return False  # without a marker, the next owner could not detect a crash
         if self.must_isolate(offset):
             return acknowledged.isolated == offset
-        # Without a crash the marker may lag behind: waiting for it would cost every message a round trip to the broker.
+        # Without a crash the marker may lag behind, since waiting for it adds a round trip to the broker.
         return self.crashes == 0 or acknowledged.in_flight_end > offset
 
     def must_isolate(self, offset: int) -> bool:
         """Return whether a message may be delivered only while nothing else is in flight."""
         return self.crashes >= ISOLATE_AFTER_CRASHES and offset < self._candidates_end
 
-    def begin_try(self, offset: int) -> None:
-        """Note which message is isolated next."""
+    def begin_isolation(self, offset: int) -> None:
+        """Record which message is isolated next."""
         if self._marker.isolated != offset:
             self._marker = replace(self._marker, isolated=offset, tries=self._tries(offset) + 1)
 
     def deliveries(self, offset: int) -> int:
-        """Return how often a message was delivered, this time included.
+        """Return the number of deliveries of a message, including the current one.
 
-        Deliveries together with others count at most ``max_deliveries`` times: the message need not be the cause.
+        Without isolation it is at most ``max_deliveries``, since another message may have caused the crashes.
         """
         if offset >= self._candidates_end or not self.crashes:
             return 1
@@ -131,16 +133,16 @@ class CrashGuard:
         return min(1 + min(self.crashes, ISOLATE_AFTER_CRASHES), self._max_deliveries)
 
     def _tries(self, offset: int) -> int:
-        """Return how often a message was isolated before."""
-        before = self._predecessor
-        return before.tries if before is not None and before.isolated == offset else 0
+        """Return the number of times that a message was isolated before."""
+        marker = self._predecessor
+        return marker.tries if marker is not None and marker.isolated == offset else 0
 
-    def note_done_before(self, offset: int, caught_up: bool) -> None:
-        """Note that everything before an offset is done; forget crashes behind which all candidates lie.
+    def record_done_before(self, offset: int, caught_up: bool) -> None:
+        """Record that all messages before an offset are done; reset the crashes once all candidates are.
 
         Parameters
         ----------
-        caught_up : whether no message waits at the broker or in the buffer.
+        caught_up : True if no message is pending at the broker or in the buffer.
         """
         if self._marker.isolated is not None and offset > self._marker.isolated:
             self._marker = replace(self._marker, isolated=None, tries=0)

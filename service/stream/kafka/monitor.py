@@ -1,6 +1,6 @@
-"""Monitor of the cluster: queries the brokers for topics, lag and ends of partitions on a separate thread.
+"""Cluster monitor: queries the brokers for topics, lag and end offsets on a separate thread.
 
-A query may take seconds if a broker does not respond. The consumer therefore sends none: it reads the responses of the
+A query may take seconds if a broker does not respond. The consumer therefore sends none and reads the responses of the
 last round (:attr:`ClusterMonitor.view`), so that alerts never wait for a query.
 """
 
@@ -27,26 +27,26 @@ from nightjar_alerts.service.stream.kafka.client import ClientErrors, make_clien
 log = structlog.get_logger(__name__)
 
 QUERY_SECONDS: Final = 5.0
-"""Timeout of a query, and the interval between two rounds of queries."""
+"""Timeout of a query, and interval between two rounds of queries, in seconds."""
 FAILING_SECONDS: Final = 1.0
-"""Seconds between two rounds while no broker responds, and timeout for the end offsets of a leader's partitions."""
+"""Interval between two rounds while no broker responds, and timeout of a query for offsets, in seconds."""
 NEW_CLIENTS_AFTER: Final = 2
-"""Failed rounds in a row after which new clients are made: the old ones may have lost their brokers."""
+"""Consecutive failed rounds after which new clients are created, as the old ones may have lost their brokers."""
 EARLIEST: Final = OffsetSpec.earliest()
 LATEST: Final = OffsetSpec.latest()
 
-OffsetAnswers = Mapping[TopicPartition, Future[Any]]
+OffsetFutures = Mapping[TopicPartition, Future[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Responses of the brokers in the last successful round.
+    """State of the cluster after the last successful round.
 
     Attributes
     ----------
     error : error of brokers or topics; empty if there is none.
-    lag : messages between the committed offset and the end, by partition.
-    end_offsets : the offset after the last message of those partitions.
+    lag : number of messages between the committed offset and the end, by partition.
+    end_offsets : offset after the last message of those partitions.
     """
 
     error: str = ""
@@ -55,17 +55,17 @@ class ClusterView:
 
 
 class ClusterMonitor:
-    """Thread with its own clients that queries the brokers every few seconds.
+    """Thread that queries the brokers every few seconds with its own clients.
 
     Parameters
     ----------
-    config : properties of a client of the consumer's group that is not a member.
-    topics : names that the consumer subscribes to; those that begin with ``^`` are patterns.
+    config : librdkafka properties of a client of the consumer group that is not a member.
+    topics : topics that the consumer subscribes to; names that start with ``^`` are patterns.
     on_topic_recreated : called on the monitor's thread with each topic that was deleted and created again.
 
     Attributes
     ----------
-    view : the latest responses of the brokers.
+    view : state of the cluster as of the latest responses.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ClusterMonitor:
     ) -> None:
         self._on_topic_recreated = on_topic_recreated
         self._config = dict(config)
-        # Ids of assigned topics since their assignment, the newest first: a recreated topic has another id.
+        # Ids of each topic since its assignment, the newest first: a recreated topic has another id.
         self._ids: dict[str, list[str]] = {}
         self._epochs: Counter[str] = Counter()
         names = list(topics)
@@ -87,24 +87,24 @@ class ClusterMonitor:
         self._make_clients()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._assigned: tuple[Partition, ...] = ()
-        self._lows: dict[Partition, int] = {}
+        self._low_offsets: dict[Partition, int] = {}
         self._failures, self._due = 0, 0.0
-        self._answering_since: float | None = None
+        self._responding_since: float | None = None
         self._closing, self._first_round_done = threading.Event(), threading.Event()
-        # Read by other threads without a lock: a view is replaced as a whole and never changed.
+        # Read by other threads without a lock: the view is immutable and replaced as a whole.
         self.view = ClusterView()
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
         self._thread.start()
 
     def _make_clients(self) -> None:
         self._admin = make_client(AdminClient, dict(self._config))
-        # Offsets as Kafka's own tools report them: without those that an open transaction is about to commit.
+        # As Kafka's own tools: offsets that an open transaction is about to commit are not counted.
         self._client = make_client(Consumer, {**self._config, "isolation.level": "read_uncommitted"})
 
     @property
-    def answering_seconds(self) -> float:
-        """Seconds for which the brokers have responded in every round; 0 while they do not."""
-        since = self._answering_since
+    def responding_seconds(self) -> float:
+        """Seconds for which the brokers have responded in every round; 0 if they did not respond in the last one."""
+        since = self._responding_since
         return 0.0 if since is None else monotonic() - since
 
     def wait_for_first_round(self, timeout: float) -> None:
@@ -115,17 +115,17 @@ class ClusterMonitor:
         """Set the partitions to query."""
         self._assigned = tuple(partitions)
 
-    def note_assigned(self, partitions: Iterable[Partition]) -> None:
-        """Record that partitions were assigned: the ids of their topics are those that exist now."""
+    def record_assigned(self, partitions: Iterable[Partition]) -> None:
+        """Record that partitions were assigned, and query the current ids of their topics."""
         topics = {topic for topic, _ in partitions}
 
-        def note() -> None:
+        def update_ids() -> None:
             for topic in topics:
                 self._ids.pop(topic, None)
                 self._epochs[topic] += 1
             self._query_ids(topics)
 
-        self._jobs.put(note)
+        self._jobs.put(update_ids)
 
     def _query_ids(self, topics: set[str]) -> None:
         """Query the ids of topics without waiting for the responses."""
@@ -134,13 +134,13 @@ class ClusterMonitor:
             answer.add_done_callback(partial(self._on_topic_id, topic, self._epochs[topic]))
 
     def _on_topic_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
-        # Called on a thread of librdkafka; the ids belong to the monitor's.
-        self._jobs.put(lambda: self._note_id(topic, epoch, answer))
+        # Called on a thread of librdkafka, while the ids are used on the monitor's thread only.
+        self._jobs.put(lambda: self._record_id(topic, epoch, answer))
 
-    def _note_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
-        """Record the id of a topic; a recreated topic has another. Brokers that lag behind report the former id."""
+    def _record_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
+        """Record the id of a topic; a new id means that it was recreated. Brokers that lag behind report an old id."""
         if answer.exception() is not None or epoch != self._epochs[topic]:
-            return  # queried before the partitions were assigned again: the id may be the former topic's
+            return  # queried before the current assignment: the id may be that of the former topic
         topic_id, ids = str(answer.result().topic_id), self._ids.setdefault(topic, [])
         if topic_id not in ids:
             ids.insert(0, topic_id)
@@ -150,12 +150,12 @@ class ClusterMonitor:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                self._do_next()
-            except Exception:  # without this thread no error would be reported
+                self._run_next()
+            except Exception:  # this thread must not end: it reports the errors of the cluster
                 log.exception("broker query failed")
         self._client.close()
 
-    def _do_next(self) -> None:
+    def _run_next(self) -> None:
         """Run the next job, or a round of queries if one is due."""
         try:
             job = self._jobs.get(timeout=max(0.0, self._due - monotonic()))
@@ -169,16 +169,16 @@ class ClusterMonitor:
                 job()
 
     def _query_round(self) -> None:
-        """Run one round of queries; values whose query fails stay as they were."""
+        """Run one round of queries; the value of a failed query does not change."""
         try:
             missing = self._missing_topics()
         except KafkaException as error:
             self._on_failed_round(error.args[0])
             return
-        self._client_errors.note_answer()
+        self._client_errors.record_response()
         self._failures = 0
-        self._answering_since = self._answering_since or monotonic()
-        self._client.poll(0)  # a client calls its error callback only when it is polled
+        self._responding_since = self._responding_since or monotonic()
+        self._client.poll(0)  # a client calls its error callback only while polled
         end_offsets = self._end_offsets()
         self.view = ClusterView(missing, self._lag(end_offsets), end_offsets)
         self._query_ids({topic for topic, _ in self._assigned})
@@ -186,17 +186,17 @@ class ClusterMonitor:
 
     def _on_failed_round(self, error: KafkaError) -> None:
         self._failures += 1
-        self._answering_since = None
+        self._responding_since = None
         self._client.poll(0)
         view, reason = self.view, str(self._client_errors)
         if self._client_errors.refusal:
             self._first_round_done.set()
-        if reason or self._failures > 1:  # one failure may be one broker's
+        if reason or self._failures > 1:  # a single failure may concern one broker only
             view = ClusterView(reason or f"no broker answers: {error.str()}", view.lag, view.end_offsets)
         self.view = view
         if self._failures % NEW_CLIENTS_AFTER == 0:
             former = self._client
-            with suppress(AddressError):  # a certificate file may be missing for a moment: the old clients go on
+            with suppress(AddressError):  # keep the old clients, e.g. while a certificate file is replaced
                 self._make_clients()
                 former.close()
 
@@ -209,31 +209,31 @@ class ClusterMonitor:
             if metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 missing.append(topic)
             else:
-                self._client_errors.note(metadata.error)
+                self._client_errors.record(metadata.error)
         if self._patterns:
             topics = self._client.list_topics(timeout=QUERY_SECONDS).topics
-            missing += [one for one in self._patterns if not any(re.match(one, topic) for topic in topics)]
+            missing += [pattern for pattern in self._patterns if not any(re.match(pattern, topic) for topic in topics)]
         return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
 
     def _end_offsets(self) -> dict[Partition, int]:
-        """Return the end of each partition, from all leaders at once; those of unresponsive leaders are left out."""
+        """Return the end offset of each partition, except those whose leader does not respond."""
         rounds = [self._offsets(spec) for spec in (EARLIEST, LATEST)]
-        lows, highs = (dict(_answered_offsets(answers)) for answers in rounds)
-        self._lows |= lows
-        return {partition: end for partition, end in highs.items() if partition in self._lows}
+        lows, highs = (dict(_received_offsets(answers)) for answers in rounds)
+        self._low_offsets |= lows
+        return {partition: end for partition, end in highs.items() if partition in self._low_offsets}
 
-    def _offsets(self, spec: Any) -> OffsetAnswers:
+    def _offsets(self, spec: Any) -> OffsetFutures:
         specs = {TopicPartition(*partition): spec for partition in self._assigned}
         if not specs:
             return {}
-        # As Kafka's own tools report them: with what open transactions wrote.
-        answers: OffsetAnswers = self._admin.list_offsets(
+        # As Kafka's own tools: records of open transactions are counted.
+        answers: OffsetFutures = self._admin.list_offsets(
             specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=FAILING_SECONDS
         )
         return answers
 
     def _lag(self, end_offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Count messages behind the committed offset; of a partition without one, all that it holds."""
+        """Return the number of messages after the committed offset, or all messages of a partition without one."""
         if not end_offsets:
             return {}
         try:
@@ -243,7 +243,7 @@ class ClusterMonitor:
         lag = {}
         for position in positions:
             partition = (str(position.topic), position.partition)
-            start = position.offset if position.offset >= 0 else self._lows[partition]
+            start = position.offset if position.offset >= 0 else self._low_offsets[partition]
             lag[partition] = max(0, end_offsets[partition] - start)
         return lag
 
@@ -254,8 +254,8 @@ class ClusterMonitor:
         self._thread.join(2 * QUERY_SECONDS)
 
 
-def _answered_offsets(answers: OffsetAnswers) -> Iterator[tuple[Partition, int]]:
-    """Yield the offset of each partition whose leader has responded."""
+def _received_offsets(answers: OffsetFutures) -> Iterator[tuple[Partition, int]]:
+    """Wait for the responses; yield the offset of each partition whose leader has responded."""
     wait(answers.values(), QUERY_SECONDS)
     for partition, answer in answers.items():
         if answer.done() and answer.exception() is None and answer.result().offset >= 0:

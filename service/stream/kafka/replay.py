@@ -1,7 +1,7 @@
-"""Messages of topics between two offsets or two times, for a replay.
+"""Finite source for a replay: messages of topics between two offsets or two times.
 
-No group is joined and nothing is committed, so a replay does not disturb other consumers. It ends where the topic ended
-when it began.
+It joins no group and commits nothing, so that a replay does not affect other consumers. It stops at the end offsets of
+the time at which it was opened.
 """
 
 import re
@@ -20,14 +20,14 @@ RANGE_OPTIONS: Final = ("since", "until", "from", "to", "partition")
 
 
 class KafkaRange(FiniteSource):
-    """Messages of topics in a range of time or, of one partition, of offsets.
+    """Messages of topics in a range of time or, for a single partition, of offsets.
 
-    The range begins at the first record at or after ``since`` (ISO time) or at the offset ``from``, and ends before the
-    first record at or after ``until`` or before the offset ``to``.
+    The range starts at the first record at or after ``since`` (ISO 8601 time) or at the offset ``from``, and ends
+    before the first record at or after ``until`` or before the offset ``to``.
     """
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
-        self._address = address.only("group", *RANGE_OPTIONS)
+        self._address = address.check_options("group", *RANGE_OPTIONS)
         own = {"group.id": "nightjar-replay", "enable.auto.commit": False, "queued.max.messages.kbytes": 32768}
         self._consumer = make_client(Consumer, properties(address, extra, own))
         self._end_offsets: dict[tuple[str, int], int] = {}
@@ -65,50 +65,49 @@ class KafkaRange(FiniteSource):
             if not found:
                 self.unmatched.append(f"no topic matches {name}" if name.startswith("^") else f"no topic {name}")
             for topic in found:
-                chosen = [one for one in topics[topic].partitions if number in (-1, one)]
-                partitions += [(topic, one) for one in sorted(chosen)]
+                chosen = [partition for partition in topics[topic].partitions if number in (-1, partition)]
+                partitions += [(topic, partition) for partition in sorted(chosen)]
                 if not chosen:
                     self.unmatched.append(f"no partition {number} of topic {topic}")
         return partitions
 
     def _bound(self, offset: str, time: str, topic: str, partition: int, default: int, high: int) -> int:
-        """Return the offset of one end of the range; ``high`` where no record is at or after a time."""
+        """Return the offset of one end of the range; ``high`` if no record is at or after the time."""
         if offset in self._address.options:
             return self._address.integer(offset, default)
         if time not in self._address.options:
             return default
-        query = TopicPartition(topic, partition, self._address.moment(time))
+        query = TopicPartition(topic, partition, self._address.timestamp_ms(time))
         answer = self._consumer.offsets_for_times([query], TIMEOUT_SECONDS)[0].offset
         return high if answer == OFFSET_END else answer
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return the next messages; none when every partition has been read to its end."""
+        """Return the next messages; none once every partition was read to its end."""
         while self._end_offsets:
             try:
                 batch = self._consumer.consume(limit, timeout)
             except KafkaException as error:
                 raise TransientError(str(error)) from error
-            messages = [message for one in batch if (message := self._message(one)) is not None]
+            messages = [message for received in batch if (message := self._message(received)) is not None]
             if messages:
                 return messages
-            self._forget_read()
+            self._remove_finished()
         return []
 
-    def _message(self, one: Any) -> Message | None:
-        place = (one.topic(), one.partition())
-        if one.error() is not None or one.offset() >= self._end_offsets.get(place, 0):
+    def _message(self, received: Any) -> Message | None:
+        partition = (received.topic(), received.partition())
+        if received.error() is not None or received.offset() >= self._end_offsets.get(partition, 0):
             return None
-        message = message_of(one)
-        if one.offset() + 1 >= self._end_offsets[place]:
-            del self._end_offsets[place]
-        return message
+        if received.offset() + 1 >= self._end_offsets[partition]:
+            del self._end_offsets[partition]
+        return message_of(received)
 
-    def _forget_read(self) -> None:
-        """Find the end by the position: the last offset may be no message (transactions, compaction)."""
+    def _remove_finished(self) -> None:
+        """Remove partitions read to their end; the last offset may have no message (transactions, compaction)."""
         for position in self._consumer.position(self._consumer.assignment()):
-            place = (str(position.topic), position.partition)
-            if place in self._end_offsets and position.offset >= self._end_offsets[place]:
-                del self._end_offsets[place]
+            partition = (str(position.topic), position.partition)
+            if partition in self._end_offsets and position.offset >= self._end_offsets[partition]:
+                del self._end_offsets[partition]
 
     def close(self, clean: bool = True) -> None:
         """Close the connection."""

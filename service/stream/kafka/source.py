@@ -1,18 +1,18 @@
-"""Alerts from Kafka, as a member of a consumer group.
+"""Kafka source that is a member of a consumer group.
 
-One thread owns the consumer: it alone calls ``poll``, ``heartbeat`` and ``close``, consumes, pauses and commits, and
-runs the callbacks of the group. Other threads give it jobs (:meth:`KafkaSource.acknowledge`). The transactions' thread
-calls :meth:`KafkaSource.prepare` to learn what it may commit.
+One thread owns the consumer: only it calls ``poll``, ``heartbeat`` and ``close``, consumes, pauses and commits, and
+runs the callbacks of the group. Other threads queue jobs for it (:meth:`KafkaSource.acknowledge`). The transactions'
+thread calls :meth:`KafkaSource.prepare` for the positions to commit.
 
 A partition is consumed from the stable committed offset that this member has read itself
-(:mod:`service.stream.kafka.committed`), never from an offset that the client chooses. If the first message has an
-offset below the committed one, the partition is stopped.
+(:mod:`service.stream.kafka.committed`), never from an offset that the client chooses. If the offset of the first
+message is below the committed one, the partition is stopped.
 
 Offsets are committed by the consumer or, for exactly-once delivery, in transactions only
 (:mod:`service.stream.kafka.commits`). When a partition is revoked, messages in flight have :data:`REVOKE_SECONDS` to
-finish. The next owner processes the others, and this member publishes nothing more of them (:meth:`KafkaSource.owns`).
+finish. The next owner processes the remaining ones, and this member does not publish them (:meth:`KafkaSource.owns`).
 
-Partitions are paused while the buffer between the client's queue and the worker is full.
+Partitions are paused while the buffer between the client and the worker is full.
 """
 
 import struct
@@ -49,16 +49,16 @@ log = structlog.get_logger(__name__)
 REVOKE_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 5.0
 REFUSAL_SECONDS: Final = 5.0
-CONSUME_SECONDS: Final = 0.05  # between two runs of the other work of this thread, such as commits
-SHORT_CONSUME_SECONDS: Final = 0.005  # while messages in the buffer wait for a response of the broker
-PAUSE_AFTER_SECONDS: Final = 0.5  # of a full buffer; until then it grows by a message for each call
+CONSUME_SECONDS: Final = 0.05  # interval of the other work of this thread, such as commits
+SHORT_CONSUME_SECONDS: Final = 0.005  # the same while buffered messages wait for a response of the broker
+PAUSE_AFTER_SECONDS: Final = 0.5  # seconds of a full buffer; until then each call may add a message
 LOST_SECONDS: Final = 30.0
 """Seconds without a response to the consumer, while brokers respond to other clients, after which the process ends."""
 QUERY_SECONDS: Final = 5.0
-CHECK_SECONDS: Final = 5.0  # between two checks whether a broker answers the consumer of a member without partitions
+CHECK_SECONDS: Final = 5.0  # between two checks of the consumer of a member without partitions
 CHECK_TIMEOUT_SECONDS: Final = 2.0
 MAX_DELIVERIES: Final = 5
-# No alert is lost only if these have these values.
+# Alerts could be lost with other values.
 FIXED_PROPERTIES: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",
     "enable.auto.commit": False,
@@ -67,24 +67,24 @@ FIXED_PROPERTIES: Final[Mapping[str, Any]] = {
 }
 DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
-    "queued.max.messages.kbytes": 32768,  # all partitions together: what waits in memory, whatever the lag
+    "queued.max.messages.kbytes": 32768,  # prefetched messages of all partitions
     "fetch.message.max.bytes": 4 << 20,
     "max.poll.interval.ms": 300_000,
     "enable.partition.eof": False,
-    "topic.metadata.refresh.interval.ms": 30_000,  # a nightly topic begins to exist while the worker waits for it
+    "topic.metadata.refresh.interval.ms": 30_000,  # finds nightly topics that are created while the worker waits
     "allow.auto.create.topics": False,
 }
 _NO_GENERATION: Final = -1
 
 
 class PreparedBatch(NamedTuple):
-    """Part of a batch that a transaction may hold.
+    """Part of a batch that a transaction may commit.
 
     Attributes
     ----------
-    owned : messages whose partitions are still assigned; the others are delivered again.
-    positions : offsets of those partitions after these messages.
-    membership : the member and its generation; the broker refuses a commit in the name of a former one.
+    owned : messages whose partitions are still assigned; other messages are delivered again.
+    positions : positions of those partitions after these messages.
+    membership : group metadata: member and generation; the broker rejects a commit of an earlier generation.
     """
 
     owned: frozenset[Token]
@@ -97,9 +97,9 @@ class KafkaSource:
 
     Parameters
     ----------
-    extra : properties of librdkafka from the file of the setting ``kafka_config``.
-    transactions : commit the offsets, where results are exactly once.
-    max_deliveries : deliveries that a message may have had; crash markers count them.
+    extra : librdkafka properties from the file of the setting ``kafka_config``.
+    transactions : commits the offsets for exactly-once delivery; None for at-least-once delivery.
+    max_deliveries : maximum number of deliveries of a message, which crash markers count.
     """
 
     finite = False
@@ -112,11 +112,11 @@ class KafkaSource:
         max_deliveries: int = MAX_DELIVERIES,
         metrics: Metrics | None = None,
     ) -> None:
-        group = address.only("group").options.get("group", GROUP)
+        group = address.check_options("group").options.get("group", GROUP)
         config = properties(address, extra, {**DEFAULT_PROPERTIES, "group.id": group})
         reset = str(config["auto.offset.reset"])
         config |= FIXED_PROPERTIES
-        if transactions is not None:  # committed offsets are read only after the transaction that is about to move them
+        if transactions is not None:  # reading a committed offset waits for the transaction that changes it
             config |= {"isolation.level": "read_committed"}
         self._metrics, self._names = metrics or Metrics(), address.names
         self._exactly_once = transactions is not None
@@ -124,19 +124,19 @@ class KafkaSource:
         self._assignment = Assignment(max_deliveries, self._exactly_once)
         self._buffer = DeliveryBuffer(self._assignment)
         self._processed = ProcessedMessages() if self._exactly_once else None
-        self._skipped: set[Partition] = set()  # partitions with messages that were skipped: processed before
-        self._consumed: set[Partition] = set()  # partitions that the client fetches
-        self._client_is_empty = False  # whether the client's queue was when it was polled last
+        self._skipped: set[Partition] = set()  # partitions with skipped messages, whose offsets are to be committed
+        self._consumed: set[Partition] = set()  # partitions that the client consumes
+        self._client_is_empty = False  # whether the last poll returned no message
         self._paused: set[Partition] = set()
         self._full_since: float | None = None
-        self._membership: object = None  # for transactions
-        # Whether the group has assigned partitions, or none, since this member joined. A pattern may match nothing.
+        self._membership: object = None  # group metadata, for transactions
+        # Whether partitions, possibly none, were assigned since this member joined. A pattern may match no topic.
         self._joined = all(name.startswith("^") for name in self._names)
         self._unanswered_since: float | None = None
         self._next_check = monotonic() + CHECK_SECONDS
         self._closing = False
         self.client_errors = ClientErrors("source")
-        config |= {"error_cb": self.client_errors.note}
+        config |= {"error_cb": self.client_errors.record}
         if transactions is None:
             commits = ConsumerCommits(self._assignment, self.client_errors)
             self._consumer = make_client(Consumer, {**config, "on_commit": commits.on_commit})
@@ -155,7 +155,7 @@ class KafkaSource:
     # On the owner's thread.
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return up to ``limit`` messages, waiting only for the first. Raises TransientError and FatalError."""
+        """Return up to ``limit`` messages; waits only for the first. Raises TransientError and FatalError."""
         end = monotonic() + timeout
         while True:
             self._serve()
@@ -169,18 +169,18 @@ class KafkaSource:
             )
 
     def heartbeat(self, seconds: float) -> None:
-        """Deliver nothing, but stay a member of the group, which expels a consumer that does not poll for minutes.
+        """Deliver nothing, but stay a member of the group, which removes a consumer that does not poll for minutes.
 
-        Returns early once messages are acknowledged, which are committed at once: there may be capacity for more.
+        Returns early after messages were acknowledged and committed, since there may be capacity again.
         """
         end = monotonic() + seconds
         self._serve_and_poll()
         while (remaining := end - monotonic()) > 0:
             # The response to a commit arrives only while the client is polled, and each poll may add a message to the
             # buffer.
-            hurry = self._commits.in_flight and not self._buffer.full
+            poll_often = self._commits.in_flight and not self._buffer.full
             try:
-                job = self._jobs.get(timeout=min(remaining, SHORT_CONSUME_SECONDS) if hurry else remaining)
+                job = self._jobs.get(timeout=min(remaining, SHORT_CONSUME_SECONDS) if poll_often else remaining)
             except Empty:
                 self._serve_and_poll()
             else:
@@ -191,16 +191,16 @@ class KafkaSource:
     def _serve_and_poll(self) -> None:
         self._serve()
         with suppress(TransientError):
-            self._fetch(1, 0)  # the client calls its callbacks only when it is polled
+            self._fetch(1, 0)  # the client calls its callbacks only while polled
 
     def _serve(self) -> None:
         """Check the clients, run jobs, start partitions, commit, and pause or resume."""
         self._check_clients()
-        self._note_membership()
+        self._record_membership()
         self._run_jobs()
         self._consume(self._committed.poll(self._assignment))
         self._assignment.forget_crashes(caught_up=self._client_is_empty and not len(self._buffer))
-        self._skipped = {partition for partition in self._skipped if self._assignment.moved([partition])}
+        self._skipped = {partition for partition in self._skipped if self._assignment.changed_positions([partition])}
         self._commits.send(self._buffer.awaiting_commit | self._skipped)
         self._pause_or_resume()
 
@@ -210,9 +210,9 @@ class KafkaSource:
                 self._jobs.get_nowait()()
 
     def _check_clients(self) -> None:
-        """Raise FatalError where only a new process helps."""
+        """Raise FatalError if a client cannot recover in this process."""
         self.client_errors.check()
-        answering, now = self._monitor.answering_seconds, monotonic()
+        answering, now = self._monitor.responding_seconds, monotonic()
         self._commits.check(answering)
         if self._assignment.partitions or self._closing:
             self._unanswered_since = None
@@ -221,11 +221,11 @@ class KafkaSource:
             self._next_check = monotonic() + CHECK_SECONDS
 
     def _check_consumer(self, answering: float) -> None:
-        """Raise FatalError where brokers answer other clients, but not the consumer of a member without partitions.
+        """Raise FatalError if brokers respond to other clients, but not to the consumer of a member without partitions.
 
-        librdkafka forgets every broker that a metadata response does not name. A broker that has just restarted may
-        name none, and the client then never connects again (its issue 5301). A client that only waits for its group is
-        answered.
+        librdkafka forgets brokers that a metadata response does not list. A broker that has just restarted may list
+        none, and the client then never connects again (librdkafka issue 5301). Brokers do respond to a client that only
+        waits for its group.
         """
         topic = next((name for name in self._names if not name.startswith("^")), None)
         try:
@@ -238,14 +238,14 @@ class KafkaSource:
         else:
             self._unanswered_since = None
 
-    def _note_membership(self) -> None:
-        """Record the membership for transactions; a client that is closing has none."""
+    def _record_membership(self) -> None:
+        """Record the group metadata for transactions, unless the client is closing."""
         if self._exactly_once and not self._closing:
             self._membership = self._consumer.consumer_group_metadata()
 
     def _fetch(self, limit: int, timeout: float) -> None:
-        """Take messages from the client into the buffer; the client runs its callbacks meanwhile."""
-        # The first is waited for, the others are not: asked for many with a timeout, the client would wait for all.
+        """Move messages from the client to the buffer; the client runs its callbacks meanwhile."""
+        # Wait for the first message only: with a timeout, consume(limit) would wait for all of them.
         try:
             messages = self._consumer.consume(1, timeout)
             if messages and limit > 1:
@@ -260,13 +260,13 @@ class KafkaSource:
             elif message_error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._skip_gap(partition_of(message))
             else:
-                self.client_errors.note(message_error)
+                self.client_errors.record(message_error)
 
     def _buffer_message(self, message: Any) -> None:
-        """Put a message into the buffer, unless its partition was revoked, stopped or begins at a wrong offset."""
+        """Add a message to the buffer, unless its partition was revoked, stopped or starts at a wrong offset."""
         partition, offset = partition_of(message), offset_of(message)
         assigned = self._assignment.get(partition)
-        # A rebalance may have run inside the very call that returned it.
+        # A rebalance may have run during the call that returned the message.
         if assigned is None or assigned.guard is None or assigned.error:
             return
         if assigned.first_offset is None:
@@ -274,49 +274,49 @@ class KafkaSource:
                 self._stop(assigned, f"offset {offset} came first, below the committed {assigned.committed_start}")
                 return
             assigned.first_offset = offset
-        recent = self._processed
-        if recent is not None and (partition, offset) in recent and recent.has(partition, offset, message_of(message)):
+        done = self._processed
+        if done is not None and (partition, offset) in done and done.has(partition, offset, message_of(message)):
             self._assignment.finish([self._assignment.deliver(partition, offset)])
-            self._skipped.add(partition)  # no batch commits the offset behind it
+            self._skipped.add(partition)  # no batch commits its offset
         else:
             self._buffer.add(message)
 
     def _stop(self, assigned: AssignedPartition, reason: str) -> None:
-        """Consume nothing more of a partition: its messages may have been processed before."""
+        """Stop consuming a partition, whose messages may have been processed before."""
         topic, number = assigned.partition
         assigned.error = f"{topic}/{number} was stopped: {reason}"
         self._metrics.stream_stopped.inc()
         log.error("partition stopped", topic=topic, partition=number, reason=reason)
-        self._consume_no_more([assigned.partition])
+        self._stop_consuming([assigned.partition])
 
-    # Where a partition starts.
+    # Start and stop of partitions.
 
     def _consume(self, starts: list[TopicPartition]) -> None:
         if not starts:
             return
         self._consumer.incremental_assign(starts)
-        partitions = {(str(one.topic), one.partition) for one in starts}
+        partitions = {(str(start.topic), start.partition) for start in starts}
         self._consumed |= partitions
-        # The client remembers pauses of a partition's former assignment.
-        self._order(self._consumer.resume, partitions)
+        # The client remembers a pause from an earlier assignment.
+        self._apply(self._consumer.resume, partitions)
         self._paused -= partitions
-        log.info("consuming", starts={f"{one.topic}/{one.partition}": one.offset for one in starts})
+        log.info("consuming", starts={f"{start.topic}/{start.partition}": start.offset for start in starts})
 
-    def _consume_no_more(self, partitions: Iterable[Partition]) -> None:
+    def _stop_consuming(self, partitions: Iterable[Partition]) -> None:
         if consumed := self._consumed & set(partitions):
             self._consumed -= consumed
             with suppress(KafkaException):
                 self._consumer.incremental_unassign([TopicPartition(*partition) for partition in consumed])
 
     def _skip_gap(self, partition: Partition) -> None:
-        """Go on at the earliest message where the log does not hold the next offset of a partition."""
+        """Continue at the earliest message of a partition whose log no longer contains the next offset."""
         assigned = self._assignment.get(partition)
         if assigned is None or assigned.guard is None:
             return
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), QUERY_SECONDS)
         except KafkaException as error:
-            self.client_errors.note(error.args[0])
+            self.client_errors.record(error.args[0])
             low, high = OFFSET_BEGINNING, -1
         expected = assigned.committed_start if assigned.progress is None else assigned.progress.last_delivered + 1
         lost = low - expected if expected is not None and expected < low else 0
@@ -332,28 +332,28 @@ class KafkaSource:
         self._jobs.put(partial(self._restart_topic, topic))
 
     def _restart_topic(self, topic: str) -> None:
-        """Read a topic that was created again from its start.
+        """Read a recreated topic from its start.
 
-        The client goes on at its former offset where the new topic already reaches that far, and skips what is before.
+        Otherwise the client would continue at its former offset, if the new topic has reached it, and skip messages.
         """
         self._restart([partition for partition in self._assignment.partitions if partition[0] == topic])
         log.warning("topic was created again and is read from its start", topic=topic)
 
     def _restart(self, partitions: Sequence[Partition]) -> None:
-        """Consume partitions from their earliest message; the crash marker of a former log is not theirs."""
+        """Consume partitions from their earliest message, without their previous crash marker."""
         self._drop(partitions)
-        self._consume_no_more(partitions)
+        self._stop_consuming(partitions)
         self._assignment.add(partitions)
         for partition in partitions:
             self._assignment.start(partition, None, None)
         self._consume([TopicPartition(*partition, OFFSET_BEGINNING) for partition in partitions])
 
     def _current_membership(self) -> object:
-        """Return the membership. Raises TransientError while this is no member.
+        """Return the group metadata. Raises TransientError if this is not a member.
 
-        It is read before the assignment is: partitions that are lost after that are lost to a later generation, and the
-        broker refuses offsets in the name of one that is over. An expelled member has no generation, and the broker
-        would take its offsets without a check.
+        Call it before the assignment is read: partitions that are lost later belong to a later generation, and the
+        broker rejects offsets of an earlier one. A removed member has no generation, and the broker would accept its
+        offsets without a check.
         """
         membership = self._membership
         if membership is None or _generation_of(membership) == _NO_GENERATION:
@@ -361,11 +361,11 @@ class KafkaSource:
         return membership
 
     def close(self, clean: bool = True) -> None:
-        """Commit what is done and leave the group; a static member keeps its partitions until its session is over.
+        """Commit finished messages and leave the group; a static member keeps its partitions until its session ends.
 
         Parameters
         ----------
-        clean : False when what is not done may be what made the worker end: the marker stays for the next owner.
+        clean : False if an unfinished message may have caused the stop: the crash marker remains for the next owner.
         """
         end = monotonic() + CLOSE_SECONDS
         self._run_jobs()
@@ -379,7 +379,7 @@ class KafkaSource:
                 self._run_jobs()
         self._closing = True
         self._monitor.close()
-        # Closing waits for the group coordinator, which may be unreachable; the process does not wait for it.
+        # Closing waits for the group coordinator, which may be unreachable, hence a thread.
         closing = Thread(target=self._consumer.close, name="close", daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
@@ -387,22 +387,21 @@ class KafkaSource:
     # The buffer.
 
     def _pause_or_resume(self) -> None:
-        """Pause everything once the buffer has been full for a while, nothing otherwise.
+        """Pause all partitions once the buffer has been full for :data:`PAUSE_AFTER_SECONDS`, else resume them.
 
-        A pause makes the client discard the messages that it has fetched ahead, and fetch them again later. So a buffer
-        that is full for a moment only, as after each full batch, must not pause anything: a backlog would be fetched
-        many times over.
+        A pause makes the client discard prefetched messages and fetch them again later. So a buffer that is full for a
+        short time, as after each full batch, must not pause partitions: a backlog would be fetched many times.
         """
         if not self._buffer.full:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = monotonic()
         full = self._full_since is not None and monotonic() - self._full_since >= PAUSE_AFTER_SECONDS
-        self._order(self._consumer.pause, self._consumed - self._paused if full else set())
-        self._order(self._consumer.resume, set() if full else self._consumed & self._paused)
+        self._apply(self._consumer.pause, self._consumed - self._paused if full else set())
+        self._apply(self._consumer.resume, set() if full else self._consumed & self._paused)
         self._paused = set(self._consumed) if full else set()
 
-    def _order(self, order: Callable[[list[TopicPartition]], None], partitions: set[Partition]) -> None:
+    def _apply(self, order: Callable[[list[TopicPartition]], None], partitions: set[Partition]) -> None:
         if partitions:
             with suppress(KafkaException):
                 order([TopicPartition(*partition) for partition in partitions])
@@ -412,39 +411,39 @@ class KafkaSource:
     def _on_assign(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         began = monotonic()
         partitions = [(str(p.topic), p.partition) for p in topic_partitions]
-        consumer.incremental_assign([])  # each is added once its committed offset is known and stable
+        consumer.incremental_assign([])  # each partition is added once its committed offset is known and stable
         self._joined = True
-        self._committed.hurry()
-        self._monitor.note_assigned(partitions)
-        self._note_membership()
+        self._committed.query_now()
+        self._monitor.record_assigned(partitions)
+        self._record_membership()
         self._assignment.add(partitions)
         self._report_rebalance("partitions assigned", partitions, began)
 
     def _on_revoke(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         began = monotonic()
         partitions = [(str(p.topic), p.partition) for p in topic_partitions]
-        self._buffer.discard(partitions)  # deliver nothing more of these
-        # The group has a new generation by now: transactions of the former one would be refused during the wait below.
-        self._note_membership()
+        self._buffer.discard(partitions)  # deliver no more of their messages
+        # The group has a new generation: transactions of the previous one would be rejected during the wait below.
+        self._record_membership()
         self._finish_in_flight(partitions, began + REVOKE_SECONDS)
         unfinished = self._assignment.unfinished(partitions)
-        # While they are still assigned: the broker refuses later commits.
+        # While they are still assigned, since the broker rejects later commits.
         self._commits.send_final(partitions, clean=True, timeout=REVOKE_SECONDS)
         self._drop(partitions)
         self._unassign(consumer, partitions)
         self._report_rebalance("partitions revoked", partitions, began, given_back=unfinished)
 
     def _unassign(self, consumer: Consumer, partitions: Sequence[Partition]) -> None:
-        """Confirm to the group that partitions are given back; the client only knows those that it has consumed."""
+        """Confirm the revocation to the group; the client knows only the partitions that it has consumed."""
         consumed = self._consumed & set(partitions)
         self._consumed -= consumed
         with suppress(KafkaException):
             consumer.incremental_unassign([TopicPartition(*partition) for partition in consumed])
 
     def _finish_in_flight(self, partitions: Sequence[Partition], end: float) -> None:
-        """Run jobs until nothing of these partitions is unfinished, or the time is over or the commit window full.
+        """Run jobs until all messages of these partitions are finished, the time is over or the commit window is full.
 
-        The client is inside a callback and reports no commit meanwhile, so that the window does not open again.
+        The client is in a callback and does not report commits, so the window does not open again.
         """
         while (
             self._assignment.unfinished(partitions)
@@ -460,11 +459,11 @@ class KafkaSource:
         return window is None or window >= PART_MESSAGES
 
     def _on_lost(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
-        """Forget partitions that other members may have read already."""
+        """Drop partitions that other members may already have read."""
         began = monotonic()
         partitions = [(str(p.topic), p.partition) for p in topic_partitions]
         self._membership, self._joined = None, False
-        # No final commit: it would come after those of the new owner and, if accepted, set the group back.
+        # No final commit: it could overwrite a later commit of the new owner.
         self._drop(partitions)
         self._unassign(consumer, partitions)
         self._report_rebalance("partitions lost", partitions, began)
@@ -481,36 +480,36 @@ class KafkaSource:
         names = [f"{topic}/{number}" for topic, number in partitions]
         log.info(what, partitions=names, seconds=round(seconds, 3), **facts)
 
-    # For all other threads.
+    # Called from other threads.
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Record that messages need not be delivered again, and wake the owner, which commits."""
+        """Record that messages are done, and wake the owner, which commits."""
         self._assignment.finish(_tokens(messages))
-        self._jobs.put(_wake)
+        self._jobs.put(_wake_owner)
 
     def commit_window(self) -> int | None:
-        """Return how many messages may be processed before anything is committed; None in transactions."""
+        """Return how many messages may be processed before the next commit; None with transactions."""
         return self._commits.window
 
     def owns(self, message: Message) -> bool:
-        """Return whether the partition of a message has been assigned ever since the message was delivered."""
+        """Return whether the partition of a message has stayed assigned since its delivery."""
         return not isinstance(message.token, Token) or self._assignment.owns(message.token)
 
     def prepare(self, messages: Sequence[Message]) -> PreparedBatch:
-        """Return what a transaction may commit of a batch; on the transactions' thread. Raises TransientError."""
+        """Return the part of a batch to commit; called on the transactions' thread. Raises TransientError."""
         membership = self._current_membership()
         owned, positions = self._assignment.positions_after(_tokens(messages))
         return PreparedBatch(owned, positions, membership)
 
-    def note_committed(self, messages: Sequence[Message], positions: Sequence[Position]) -> None:
-        """Record what a transaction has committed; on the transactions' thread, before the next one is prepared.
+    def record_committed(self, messages: Sequence[Message], positions: Sequence[Position]) -> None:
+        """Record a committed transaction; called on the transactions' thread, before the next one is prepared.
 
-        The offsets of the next transaction begin where this one has ended.
+        The offsets of the next transaction start where this one ended.
         """
         self._assignment.finish(_tokens(messages))
         if self._processed is not None:
             self._processed.add(messages)
-        self._jobs.put(partial(self._assignment.note_acknowledged, positions))
+        self._jobs.put(partial(self._assignment.record_acknowledged, positions))
 
     def check_access(self) -> str:
         """Return why the cluster rejects this client; empty if it accepts it, or does not respond."""
@@ -518,7 +517,7 @@ class KafkaSource:
         return self.client_errors.refusal
 
     def status(self) -> SourceStatus:
-        """Return the status with the brokers, as of their last responses."""
+        """Return the status, as of the last responses of the brokers."""
         view, partitions = self._monitor.view, self._assignment.partitions
         lag = {partition: count for partition, count in view.lag.items() if partition in partitions}
         stopped = "; ".join(self._assignment.errors)
@@ -535,13 +534,13 @@ def _tokens(messages: Iterable[Message]) -> Iterator[Token]:
     return (message.token for message in messages if isinstance(message.token, Token))
 
 
-def _wake() -> None:
-    """Do nothing: the job only wakes the owner."""
+def _wake_owner() -> None:
+    """Do nothing: an empty job that wakes the owner."""
 
 
 def _generation_of(membership: object) -> int:
-    """Return the generation in the client's group metadata: a sign, then a number of 32 bits."""
-    sign, _, rest = bytes(cast(bytes, membership)).partition(b":")
-    if not sign.startswith(b"CGMD") or len(rest) < 4:
-        return 0  # an unknown format, of a later client: the broker decides
+    """Return the generation in the client's group metadata: the magic ``CGMD``, then a 32-bit integer."""
+    magic, _, rest = bytes(cast(bytes, membership)).partition(b":")
+    if not magic.startswith(b"CGMD") or len(rest) < 4:
+        return 0  # unknown format of a later client: rely on the broker's check
     return int(struct.unpack_from("=i", rest)[0])

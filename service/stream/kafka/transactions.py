@@ -4,17 +4,17 @@ Consumers see only committed records if they use ``isolation.level=read_committe
 
 One thread owns the transactional producer and runs one transaction at a time (:meth:`KafkaTransactions.run`). All
 offsets of the group are committed this way, including those that record a crash marker, so no commit can overtake
-another and set a partition back.
+another and move a partition back.
 
 The transactional id identifies the slot of the worker (:func:`worker_slot`), not its process. A restarted worker uses
-the same id, which immediately aborts the open transaction of its killed predecessor. The timeout of a transaction can
-therefore be longer than an outage of a minute; it only matters if no worker uses the id again.
+the same id, which aborts the open transaction of the killed process at once. The transaction timeout can therefore be
+longer than an outage of a minute; it only matters if no worker uses the id again.
 
 Either the outcome of a transaction is known, or the process ends: a commit that timed out is repeated by the same
-producer, and after a fatal error the next process starts from the stable committed offsets.
+producer, and after a fatal error the next process starts at the stable committed offsets.
 
-After all brokers were unreachable, a new producer is made before offsets are sent: the old one may wait forever for a
-group coordinator that it has forgotten. The start of the new one aborts the open transaction.
+After an outage of all brokers, a new producer is created before offsets are sent: the old one may wait forever for a
+group coordinator that it has lost. Initialising the new one aborts the open transaction.
 """
 
 import os
@@ -50,28 +50,28 @@ TRANSACTIONAL_PROPERTIES: Final[Mapping[str, Any]] = {
     # Longer than an outage of a minute: a transaction that times out fences its own producer.
     "transaction.timeout.ms": 90_000,
 }
-# At most as long as a transaction; a request to a silent broker is sent to its successor after the second.
+# At most the transaction timeout. After the second one, a request to an unresponsive broker goes to its successor.
 SHORTER_TIMEOUTS: Final[Mapping[str, int]] = {"message.timeout.ms": 75_000, "socket.timeout.ms": 15_000}
 CALL_SECONDS: Final = 10.0
-"""Timeout of one call of the client; a call that reports a timeout is repeated."""
+"""Timeout of one call of the client, in seconds; a call that times out is repeated."""
 HUNG_SECONDS: Final = 20.0
 """Seconds after which the process ends if a call does not return although brokers respond.
 
-``send_offsets_to_transaction`` ignores its timeout, and waits forever for a group coordinator that the client has
-forgotten (librdkafka issues 5456 and 5511).
+``send_offsets_to_transaction`` ignores its timeout, and waits forever for a group coordinator that the client has lost
+(librdkafka issues 5456 and 5511).
 """
 LOST_SECONDS: Final = 75.0
-"""Seconds of repeated timeouts of a call after which the process ends although brokers respond."""
+"""Seconds of repeated timeouts of a call, although brokers respond, after which the process ends."""
 CLOSE_SECONDS: Final = 5.0
 
 
 def worker_slot(port: int, instance: str | None = None) -> str:
-    """Return the name of a worker's slot, the same for every process that is started with the same host and port.
+    """Return the name of a worker's slot, which is the same for every process with the same host and port.
 
     Parameters
     ----------
-    port : TCP port of the worker's probes; 0 for any free port: each process then gets a new name.
-    instance : ``group.instance.id`` of a static member.
+    port : TCP port of the worker's probes; with 0 (any free port) each process gets a new name.
+    instance : ``group.instance.id`` of a static member, used as the name.
     """
     return instance or f"{socket.gethostname()}-{port or f'{os.getpid()}-{os.urandom(4).hex()}'}"
 
@@ -81,10 +81,10 @@ class Transaction(NamedTuple):
 
     Attributes
     ----------
-    records : each with its topic.
-    positions : offsets of the group.
-    membership : the member and its generation; the coordinator refuses offsets of a former generation.
-    on_committed : called on the transactions' thread right after the commit, before the next transaction is prepared.
+    records : records with their topics.
+    positions : positions of the group to commit.
+    membership : group metadata: member and generation; the coordinator rejects offsets of an earlier generation.
+    on_committed : called on the transactions' thread after the commit, before the next transaction is prepared.
     """
 
     records: Sequence[tuple[str, Record]]
@@ -97,12 +97,13 @@ _Job = tuple[Callable[[], Transaction | None], Future[list[DeliveryReport]]]
 
 
 class KafkaTransactions:
-    """Transactional producer with the thread that owns it. A sink, whose dead letters may be in the same transactions.
+    """Transactional producer with the thread that owns it; a sink of results and, optionally, of dead letters.
 
     Parameters
     ----------
     group : consumer group whose offsets are committed.
     slot : name of the worker's slot, unique in the group.
+    dead_letters : topic of dead letters; empty if they are not part of the transactions.
     """
 
     def __init__(
@@ -112,15 +113,15 @@ class KafkaTransactions:
         longest = int(properties(address, extra, own)["transaction.timeout.ms"])
         own |= {name: min(timeout, longest) for name, timeout in SHORTER_TIMEOUTS.items()}
         self.client_errors = ClientErrors("sink")
-        self._config = {**properties(address, extra, own), "error_cb": self.client_errors.note}
+        self._config = {**properties(address, extra, own), "error_cb": self.client_errors.record}
         self.topic, self.dead_letters = address.name, dead_letters
         self._producer = make_client(Producer, self._config)
         self._poll_lock = threading.Lock()
         topics = [topic for topic in (self.topic, dead_letters) if topic]
         self._topic_probe = TopicProbe(self._config, topics, self.client_errors)
         self._initialised, self._outages = False, 0
-        # Written by the owner, read by `check` on another thread: the name of the running call, the time of its first
-        # attempt, and that of its latest.
+        # Name of the running call, and times of its first and latest attempt. Written by the owner, read by `check` on
+        # another thread.
         self._call: tuple[str, float, float] | None = None
         self._call_error, self._failure = "", ""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -128,9 +129,9 @@ class KafkaTransactions:
         self._thread.start()
 
     def run(self, prepare: Callable[[], Transaction | None]) -> "Future[list[DeliveryReport]]":
-        """Schedule a transaction; its future returns the report on each record.
+        """Schedule a transaction; its future returns the delivery report of each record.
 
-        If a record is refused, nothing was committed. The future raises TransientError if the transaction was aborted
+        If a record is rejected, nothing was committed. The future raises TransientError if the transaction was aborted
         and may be retried, and FatalError if the process must end.
 
         Parameters
@@ -146,7 +147,7 @@ class KafkaTransactions:
 
     @property
     def failed(self) -> bool:
-        """True if the process must end: no further transaction starts, and the running one may never end."""
+        """True after a fatal error: no further transaction starts, and the running one may never end."""
         return bool(self._failure)
 
     def publish(self, records: Sequence[Record]) -> list[DeliveryReport]:
@@ -154,27 +155,27 @@ class KafkaTransactions:
         numbered = [(self.topic, record) for record in records]
         return self.run(lambda: Transaction(numbered, (), None, lambda: None)).result()
 
-    def check(self, answering_seconds: float) -> None:
-        """Raise FatalError after a fatal error, or where a call does not return.
+    def check(self, responding_seconds: float) -> None:
+        """Raise FatalError after a fatal error, or if a call does not return.
 
         Parameters
         ----------
-        answering_seconds : time for which the brokers have responded to other clients; an outage is not an error.
+        responding_seconds : time for which the brokers have responded to other clients; 0 during an outage.
         """
         if not self._failure:
-            self._failure = self.client_errors.fatal or self._stuck_call(answering_seconds)
+            self._failure = self.client_errors.fatal or self._stuck_call(responding_seconds)
         if self._failure:
             raise FatalError(self._failure)
 
-    def _stuck_call(self, answering_seconds: float) -> str:
-        """Describe the running call if it takes too long although brokers respond; empty otherwise."""
+    def _stuck_call(self, responding_seconds: float) -> str:
+        """Return an error if the running call takes too long although brokers respond; empty otherwise."""
         if (call := self._call) is None:
             return ""
         name, since, repeated_at = call
         now = monotonic()
-        if min(answering_seconds, now - repeated_at) > HUNG_SECONDS:
+        if min(responding_seconds, now - repeated_at) > HUNG_SECONDS:
             return f"Kafka transactions: {name} has not returned for {now - repeated_at:.0f} s"
-        if min(answering_seconds, now - since) > LOST_SECONDS and not self.client_errors.refusal:
+        if min(responding_seconds, now - since) > LOST_SECONDS and not self.client_errors.refusal:
             return f"Kafka transactions: {name} has failed for {now - since:.0f} s: {self._call_error}"
         return ""
 
@@ -182,7 +183,7 @@ class KafkaTransactions:
 
     def _work(self) -> None:
         try:
-            self._initialise()  # at once: it aborts the open transaction of a killed predecessor
+            self._initialise()  # at once, to abort the open transaction of a killed process
         except FatalError as error:
             self._failure = str(error)
         while (job := self._jobs.get()) is not None:
@@ -208,7 +209,7 @@ class KafkaTransactions:
 
     def _had_outage(self) -> bool:
         """Return whether all brokers were unreachable since the producer was initialised."""
-        self._producer.poll(0)  # a client calls its error callback only when it is polled
+        self._producer.poll(0)  # a client calls its error callback only while polled
         return self._initialised and self.client_errors.outages > self._outages
 
     def _execute(self, prepare: Callable[[], Transaction | None]) -> list[DeliveryReport]:
@@ -233,25 +234,25 @@ class KafkaTransactions:
             self._repeat("send_offsets_to_transaction", offsets, transaction.membership, CALL_SECONDS)
         self._repeat("commit_transaction", CALL_SECONDS)
         transaction.on_committed()
-        self.client_errors.note_answer()
+        self.client_errors.record_response()
         return reports
 
     def _abort(self, reason: str) -> None:
-        """Abort the running transaction. Raises FatalError if it cannot be aborted: the next producer aborts it."""
+        """Abort the running transaction. Raises FatalError if this fails; the next producer then aborts it."""
         try:
             self._repeat("abort_transaction", CALL_SECONDS)
         except FatalError as error:
             raise FatalError(f"{error} (aborting after: {reason})") from None
 
     def _repeat(self, name: str, *arguments: Any) -> None:
-        """Call the producer until it reports success or another error than a timeout.
+        """Call the producer until it succeeds or raises an error other than a timeout.
 
         Raises
         ------
         TransientError
-            The transaction was aborted.
+            If the transaction was aborted.
         FatalError
-            The producer cannot recover, or the outcome of the transaction is unknown.
+            If the producer cannot recover, or the outcome of the transaction is unknown.
         """
         since, self._call_error = monotonic(), ""
         try:
@@ -277,12 +278,12 @@ class KafkaTransactions:
     # As a sink.
 
     def check_access(self) -> str:
-        """Return the reason for which the cluster refuses this client."""
+        """Return why the cluster rejects this client; empty if it accepts it, or does not respond."""
         return access_error(self._producer, self.topic, self.client_errors)
 
     @property
     def error(self) -> str:
-        """Errors of the client since the last response of a broker."""
+        """Errors of the client since the last response of a broker, or missing topics; empty without."""
         self._topic_probe.start()
         call, now = self._call, monotonic()
         repeated = call is not None and now - call[1] > CALL_SECONDS
@@ -290,7 +291,7 @@ class KafkaTransactions:
         return str(self.client_errors) or self._topic_probe.missing or stuck
 
     def close(self) -> None:
-        """End the thread after the scheduled transactions, and wait a few seconds for it."""
+        """Stop the thread after the scheduled transactions; wait up to :data:`CLOSE_SECONDS` for it."""
         self._jobs.put(None)
         if not self.failed:
             self._thread.join(CLOSE_SECONDS)

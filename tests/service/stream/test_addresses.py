@@ -135,7 +135,7 @@ def test_pattern_is_no_topic_of_a_sink() -> None:
     ],
 )
 def test_time_of_a_range(time: str, milliseconds: int) -> None:
-    assert parse_address(f"kafka://b/a?since={time}").moment("since") == milliseconds
+    assert parse_address(f"kafka://b/a?since={time}").timestamp_ms("since") == milliseconds
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_options_are_known_or_librdkafkas() -> None:
     kafka, redis = parse_address("kafka://h/t?client.id=x&grup=g"), parse_address("redis://h/t?client.id=x")
     for address in (kafka, redis):
         with pytest.raises(AddressError, match="unknown option"):
-            address.only("group")
-    assert parse_address("kafka://h/t?client.id=x").only().options == {"client.id": "x"}
+            address.check_options("group")
+    assert parse_address("kafka://h/t?client.id=x").check_options().options == {"client.id": "x"}
     for wrong in ("soon", "-1", "nan", "1e999"):
         with pytest.raises(AddressError, match="idle is a number"):
             parse_address(f"redis://h/t?idle={wrong}").number("idle", 1)

@@ -60,8 +60,8 @@ def test_positions_have_nothing_unfinished_before_them(count: int, seed: int) ->
         assert assignment.unfinished() == assignment.unfinished([HERE]) == len(waiting)
         if draw.random() < 0.5:
             committed = front
-            assignment.note_acknowledged(assignment.positions([HERE]))
-            assert assignment.moved([HERE]) == []
+            assignment.record_acknowledged(assignment.positions([HERE]))
+            assert assignment.changed_positions([HERE]) == []
         assert assignment.uncommitted() == sum(offset >= committed for offset in offsets if offset not in waiting)
     assert front == offsets[-1] + 1
 
@@ -88,9 +88,9 @@ def test_note_acknowledged_for_a_former_assignment_changes_nothing() -> None:
     assignment.remove([HERE])
     assign(assignment, HERE)
     assignment.finish([assignment.deliver(HERE, 0)])
-    assignment.note_acknowledged([position._replace(offset=100) for position in former])
+    assignment.record_acknowledged([position._replace(offset=100) for position in former])
     assert assignment.uncommitted() == 1
-    assert [position.offset for position in assignment.moved([HERE])] == [1]
+    assert [position.offset for position in assignment.changed_positions([HERE])] == [1]
 
 
 def test_deliver_of_an_offset_that_goes_back_begins_anew() -> None:

@@ -29,9 +29,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_a_refusal_that_is_heard_no_more_ends_with_the_answer_that_came_meanwhile(clock: Clock) -> None:
     errors = ClientErrors("sink")
-    errors.note(REFUSED)
+    errors.record(REFUSED)
     clock.now += 1
-    errors.note_answer()  # by a connection that stood before, perhaps: the refusal stays for a while
+    errors.record_response()  # by a connection that stood before, perhaps: the refusal stays for a while
     assert "authentication failed" in str(errors)
     clock.now += REFUSED_SECONDS
     assert (errors.refusal, str(errors)) == ("", "")
@@ -40,20 +40,20 @@ def test_a_refusal_that_is_heard_no_more_ends_with_the_answer_that_came_meanwhil
 def test_a_refusal_stays_while_it_is_heard_and_while_nobody_answers(clock: Clock) -> None:
     errors = ClientErrors("sink")
     for _ in range(5):
-        errors.note(REFUSED)
+        errors.record(REFUSED)
         clock.now += REFUSED_SECONDS - 5
-        errors.note_answer()
+        errors.record_response()
         assert errors.refusal
-    errors.note(REFUSED)
+    errors.record(REFUSED)
     clock.now += 10 * REFUSED_SECONDS
     assert errors.refusal
 
 
 def test_an_answer_ends_what_was_said_of_brokers_that_are_away(clock: Clock) -> None:
     errors = ClientErrors("source")
-    errors.note(AWAY)
+    errors.record(AWAY)
     assert str(errors) == "no broker answers: none"
-    errors.note_answer()
+    errors.record_response()
     assert str(errors) == ""
 
 
@@ -61,8 +61,8 @@ def test_a_repeated_complaint_is_one_line_a_minute_with_the_number_of_times(cloc
     errors = ClientErrors("source")
     with structlog.testing.capture_logs() as lines:
         for _ in range(150):  # two and a half minutes of them
-            errors.note(AWAY)
+            errors.record(AWAY)
             clock.now += 1
-        errors.note(REFUSED)  # another trouble is told at once
+        errors.record(REFUSED)  # another trouble is told at once
     assert [line["times"] for line in lines] == [1, 60, 60, 1]
     assert all(line["event"] == "Kafka" and line["end"] == "source" for line in lines)

@@ -54,7 +54,7 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
         config = {"bootstrap.servers": cluster.hosts, "group.id": "g", "log_level": 0}
         monitor = ClusterMonitor(config, ["alerts"], ClientErrors("source"), lambda topic: None)
         try:
-            monitor.note_assigned(partitions)  # asks for ids, before the first round that asks for ends
+            monitor.record_assigned(partitions)  # asks for ids, before the first round that asks for ends
             monitor.set_partitions(partitions)
             eventually(lambda: monitor.view == ClusterView(lag=expected, end_offsets=expected))
         finally:

@@ -61,7 +61,7 @@ def test_note_done_before_behind_all_candidates_forgets_crashes() -> None:
         (10 + UNRECORDED_MESSAGES, False, 0),
     ):
         guard = CrashGuard(CrashMarker(0, 10), MAX)
-        guard.note_done_before(offset, caught_up)
+        guard.record_done_before(offset, caught_up)
         assert guard.crashes == crashes, (offset, caught_up)
 
 
@@ -78,7 +78,7 @@ def test_poison_message_is_a_dead_letter_and_its_neighbours_are_not() -> None:
             continue
         while front < 10:
             if guard.must_isolate(front):
-                guard.begin_try(front)
+                guard.begin_isolation(front)
                 assert not guard.may_deliver(front)
                 guard.acknowledged = guard.marker
                 assert guard.may_deliver(front)
@@ -88,7 +88,7 @@ def test_poison_message_is_a_dead_letter_and_its_neighbours_are_not() -> None:
                 left_behind, crashes = guard.acknowledged, crashes + 1
                 break
             front += 1
-            guard.note_done_before(front, caught_up=False)
+            guard.record_done_before(front, caught_up=False)
     assert crashes == MAX
     assert ISOLATE_AFTER_CRASHES < MAX
 

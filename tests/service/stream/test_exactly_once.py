@@ -111,7 +111,7 @@ def test_prepare_after_a_commit_begins_where_the_last_transaction_ended(cluster:
         batch = member.prepare(messages[end - 2 : end])
         (position,) = batch.positions
         assert position.offset == end
-        member.note_committed(messages[end - 2 : end], batch.positions)
+        member.record_committed(messages[end - 2 : end], batch.positions)
     member.close()
     once.close()
 
@@ -223,9 +223,9 @@ def test_check_where_a_call_does_not_return_ends_the_process_unless_no_broker_an
     once.run(lambda: Transaction((), [position], None, lambda: None))
     wait_until(lambda: once._call is not None)
     sleep(0.1)
-    once.check(answering_seconds=0.0)  # an outage is waited for
+    once.check(responding_seconds=0.0)  # an outage is waited for
     with pytest.raises(FatalError, match="send_offsets_to_transaction has not returned"):
-        once.check(answering_seconds=60.0)
+        once.check(responding_seconds=60.0)
     with pytest.raises(FatalError, match="has not returned"):  # nothing waits behind that call
         once.run(lambda: None).result(0)
     cast(Any, once._producer).released.set()
@@ -241,7 +241,7 @@ def test_a_transactional_id_is_that_of_the_place_and_new_where_there_is_none() -
 def test_a_worker_that_commits_nothing_learns_that_brokers_are_back(cluster: KafkaCluster) -> None:
     """A worker that began while they were away, and has nothing to do since, is ready again."""
     once = KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
-    once.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    once.client_errors.record(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     assert "no broker answers" in once.error
     eventually(lambda: once.error == "")
     once.close()
@@ -289,7 +289,7 @@ class Broker:
         tokens = (m.token for m in messages if isinstance(m.token, Token))
         return PreparedBatch(*self.assignment.positions_after(tokens), None)
 
-    def note_committed(self, messages: Sequence[Message], positions: Sequence[Position]) -> None:
+    def record_committed(self, messages: Sequence[Message], positions: Sequence[Position]) -> None:
         self.assignment.finish(m.token for m in messages if isinstance(m.token, Token))
 
     def run(self, prepare: Callable[[], Transaction | None]) -> Future[Any]:

@@ -417,7 +417,7 @@ def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaClust
 
 def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
-    sink.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    sink.client_errors.record(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     assert "no broker answers" in str(sink.client_errors)
     eventually(lambda: sink.error == "")
     sink.close()

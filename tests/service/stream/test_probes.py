@@ -208,7 +208,7 @@ def test_a_worker_that_takes_nothing_is_not_ready_after_a_minute_and_unhealthy_a
     assert still.progress.unhealthy() == ""
     still.lasts(10)
     assert "nothing has moved for 310 s" in still.progress.unhealthy()
-    still.progress.note_consumed()
+    still.progress.record_consumed()
     assert (still.progress.unready(), still.progress.unhealthy()) == ("", "")
 
 
@@ -220,7 +220,7 @@ def test_a_worker_with_nothing_to_take_is_ready_for_ever() -> None:
 
 def test_work_that_never_ends_is_unhealthy_although_nothing_waits() -> None:
     still = Standstill()
-    still.progress.note_consumed()
+    still.progress.record_consumed()
     still.lasts(310, SourceStatus(assigned=2, waiting=0), in_flight=3)
     assert still.progress.unhealthy()
 

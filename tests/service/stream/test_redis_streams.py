@@ -186,12 +186,12 @@ def test_fewer_entries_are_asked_for_when_they_are_large(end: Any, server: Redis
 
 def test_a_reply_that_did_not_arrive_makes_the_next_one_small() -> None:
     fetch_size, full = FetchSize(), [(b"1-0", {b"value": b"small"})] * 64
-    fetch_size.learn(64, full)
+    fetch_size.update(64, full)
     assert fetch_size.at_most(256) == 128
     fetch_size.reset()
     assert fetch_size.at_most(256) == FIRST_ENTRIES
     huge = [(b"1-0", {b"junk": bytes(REPLY_BYTES)})]  # what is no field of ours is read all the same
-    fetch_size.learn(1, huge)
+    fetch_size.update(1, huge)
     assert fetch_size.at_most(256) == 1
 
 
