@@ -1,1 +1,1 @@
-"""The HTTP edge: connections, bodies, requests, replies, problems, routes."""
+"""HTTP service: connections, request bodies, formats, responses, problem documents and routes."""

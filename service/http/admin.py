@@ -1,9 +1,9 @@
-"""Admin API: lists and changes the served models. It has its own port or Unix socket and is off by default.
+"""Admin API: lists and changes the served models, on its own port or Unix socket. Disabled by default.
 
-It listens on ``admin_port`` or ``admin_socket``, on the event loop of the service, and accepts the keys of
-``admin_keys`` only, which are required on an address other than loopback. The response to a change is sent when it has
-been made, and has the new listing. Every change and every rejected one is logged. Triton's model repository calls are
-at ``/v2/repository``, where Triton's clients expect them.
+It listens on ``admin_port`` or ``admin_socket``, on the event loop of the service, and accepts only the keys in
+``admin_keys``, which are required on an address other than loopback. The response to a change is sent after the change
+and has the new listing. All changes and rejected changes are logged. Triton's model repository API is under
+``/v2/repository``, where Triton's clients expect it.
 """
 
 import asyncio
@@ -202,7 +202,7 @@ class IndexEntry(Reply):
 
 
 def listing(manager: ModelManager) -> Listing:
-    """List everything that is served, can be served or failed to load."""
+    """Return the loaded models, other bundles on disk, failures, aliases, pins, canaries and shadows."""
     router, directory = manager.router, manager.directory
     return Listing(
         models=[
@@ -263,11 +263,11 @@ def _listed_shadow(shadow: Shadow) -> ShadowState:
 
 
 class AdminAuthMiddleware(AuthMiddleware):
-    """Admits requests with a known key; if no keys are set, all but those of web pages.
+    """Admits requests with a valid key; without configured keys, all requests except those of web pages.
 
-    Without keys only users of this machine reach the API, but a page in their browser could send requests to it. The
-    browser then names the page in the header ``Origin`` or, if the page's own name resolves to this machine (DNS
-    rebinding), in ``Host``.
+    Without keys the API is reachable from this machine only, but a web page in its browser could send requests to it.
+    The browser then sends the page's origin in the header ``Origin`` or, if the page's host name resolves to this
+    machine (DNS rebinding), its host name in ``Host``.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -282,14 +282,14 @@ class AdminAuthMiddleware(AuthMiddleware):
 
 
 def _is_this_machine(host: bytes) -> bool:
-    """Return True if a Host header names loopback, with any port."""
+    """Return True if a Host header is a loopback address or ``localhost``, with any port."""
     name = host.decode("latin-1").lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
     return is_loopback(name)
 
 
 class BodyMiddleware:
-    """Reads each body as a whole, bounded in size and time, and declares it as JSON, whatever its Content-Type.
+    """Reads each body as a whole, with limits of size and time, and sets its Content-Type to JSON.
 
     curl sends ``-d`` as a form, and Triton's clients send no Content-Type.
     """
@@ -315,7 +315,7 @@ class BodyMiddleware:
             async with asyncio.timeout(self.timeout):
                 while more:
                     message = await receive()
-                    if message["type"] == "http.disconnect":  # a body that is cut off must not pass for an empty one
+                    if message["type"] == "http.disconnect":  # a truncated body must not be taken for an empty one
                         raise ClientDisconnected
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
@@ -328,7 +328,7 @@ class BodyMiddleware:
 
 
 async def on_invalid_request(request: Request, error: Exception) -> NoReturn:
-    """Turn FastAPI's validation errors into a problem: pointers start at the body."""
+    """Convert FastAPI's validation errors to a problem with pointers into the body."""
     assert isinstance(error, RequestValidationError)
     details = error.errors()
     if any(detail["type"] == "json_invalid" for detail in details):
@@ -367,7 +367,7 @@ async def change(request: Request, action: str, work: Awaitable[T], **fields: ob
 
 
 def model_name(text: str) -> str:
-    """Parse a name in the path. Raises ProblemError (404) for an invalid one."""
+    """Return the model name in a path parameter. Raises ProblemError (404) if it is invalid."""
     try:
         return Reference.parse(text).name
     except ValueError:
@@ -387,7 +387,7 @@ async def models(request: Request) -> Listing:
 
 @router.post("/reload")
 async def reload(request: Request, body: EmptyBody | None = None) -> Listing:
-    """Scan the directory, serve what is new, and try again what failed."""
+    """Scan the directory, serve new versions, and retry failed bundles."""
     return await change(request, "reload", get_manager(request).reload(retry=True))
 
 
@@ -414,7 +414,7 @@ async def rollback(request: Request, name: str, body: EmptyBody | None = None) -
 
 @router.put("/models/{name}/pin")
 async def pin(request: Request, name: str, body: PinBody) -> Listing:
-    """Serve one version under the name, also after a restart and if there is a newer one."""
+    """Pin a version: it stays the current one, even after a restart or if there is a newer one."""
     reference = Reference(model_name(name), body.version)
     return await change(request, "pin", get_manager(request).pin(reference), model=str(reference))
 
@@ -458,7 +458,7 @@ async def delete_canary(request: Request, name: str) -> Listing:
 
 @router.put("/models/{name}/shadow")
 async def set_shadow(request: Request, name: str, body: ShadowBody) -> Listing:
-    """Compare a model with another one."""
+    """Compare a model with a shadow model."""
     model, reference = model_name(name), Reference.parse(body.model)
     if not reference.version:
         error = FieldError(pointer="/model", reason="missing_version", detail="must name a version: name@1.2.3")
@@ -513,7 +513,7 @@ async def triton_unload(request: Request, name: str, body: UnloadBody | None = N
 
 
 def create_admin_app(service: Service) -> FastAPI:
-    """Build the admin application of a service, which is started and stopped elsewhere."""
+    """Build the admin application of a service; it does not start or stop the service."""
     app = FastAPI(
         title="Nightjar admin API",
         version=VERSION,
@@ -531,7 +531,7 @@ def create_admin_app(service: Service) -> FastAPI:
 
 
 class AdminServer(uvicorn.Server):
-    """uvicorn server of the admin API; does nothing if the settings have no address for it."""
+    """uvicorn server of the admin API; does nothing without an address in the settings."""
 
     def __init__(self, service: Service) -> None:
         config = ServerConfig(create_admin_app(service), service.settings)
@@ -542,18 +542,18 @@ class AdminServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the server of the service."""
+        """Do not capture signals, which the server of the service handles."""
         yield
 
     async def open(self) -> None:
-        """Start to listen. Raises OSError if the address cannot be used."""
+        """Start listening. Raises OSError if the address cannot be used."""
         sockets = _sockets(self._settings.admin_host, self._settings.admin_port, self._settings.admin_socket)
         if sockets:
             self._serving = asyncio.create_task(self.serve(sockets))
             while not self.started and not self._serving.done():
                 await asyncio.sleep(0.005)
 
-    async def shut(self) -> None:
+    async def close(self) -> None:
         """Finish the requests in progress and stop."""
         if self._serving is not None:
             self.should_exit = True
@@ -572,7 +572,7 @@ def _sockets(host: str, port: int | None, path: Path | None) -> list[socket.sock
 
 
 def _bind_path(path: Path) -> socket.socket:
-    """Bind a Unix socket that only this user can open; one left by a killed process is replaced."""
+    """Bind a Unix socket that only this user can open; replaces a stale socket of a killed process."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()

@@ -1,13 +1,13 @@
 """Arrow IPC streams as requests and responses.
 
-A body has one row for each light curve, list columns, and any number of record batches. The columns are those of the
-JSON interface: ``mjd`` (lists of float64), ``flux`` and ``flux_err`` (lists of float32 or float64), ``band`` (lists of
+A request has one row per light curve, list columns, and any number of record batches. The columns are those of the JSON
+format: ``mjd`` (lists of float64), ``flux`` and ``flux_err`` (lists of float32 or float64), ``band`` (lists of
 text, dictionary-encoded text or indices into u, g, r, i, z, Y), ``detected`` (lists of booleans), ``object_id`` (text
 or integers, exact to 64 bits), ``flux_unit``, ``flux_kind`` and ``survey`` (text), ``metadata`` (a struct of named
 floats, or lists with one float for each of the 64 columns in order; null and NaN are missing) and ``filters`` (a map of
-names to structs of ``wavelength_nm``, ``width_nm`` and ``vega_zero_point_jy``). Instead of fluxes, ``mag`` and
+names to structs of ``wavelength_nm``, ``width_nm`` and ``vega_zero_point_jy``). Instead of or with fluxes, ``mag`` and
 ``mag_err`` (lists of floats), with ``mag_system`` (text), ``upper_limit`` (lists of booleans) and ``reference_flux`` (a
-map of text to floats); where both are sent, null or NaN stands for the one that a point does not have.
+map of text to floats) can be sent. If both are sent, null or NaN marks the value that a point does not have.
 
 - Batches are validated in full, including offsets and UTF-8, before a value is used.
 - pyarrow is fifty times larger than its alternatives, but rejected 180,000 corrupted streams without a crash; nanoarrow
@@ -16,15 +16,15 @@ map of text to floats); where both are sent, null or NaN stands for the one that
   reads a batch, so the metadata of each message is checked first. They are flatbuffers: each table starts with the
   distance to a list of the offsets of its fields. The fields are Message.header, DictionaryBatch.data and
   RecordBatch.compression of Arrow's Message.fbs and Schema.fbs.
-- A text in a dictionary, or that several views share, is created once and must be short. Otherwise a thousand rows
-  could turn a megabyte into a gigabyte.
-- Work that pyarrow repeats for each batch is bounded beforehand: the number of batches, including empty ones, and the
-  bytes of dictionaries, which are validated again with each batch that refers to them.
+- Texts in dictionaries and texts shared by views are created once and must be short. Otherwise a thousand rows could
+  expand a megabyte to a gigabyte.
+- Work that pyarrow repeats for each batch is bounded: the number of batches, including empty ones, and the bytes of
+  dictionaries, which are validated again with each batch that refers to them.
 
-A response is one record batch with a row for each light curve, in the order of the request. The columns are the fields
-of the JSON response, null where a result has none. Probabilities and hierarchy are structs with a float64 for each
-class and group; an embedding is a fixed-size list of the requested type. ``filters`` is present if a light curve
-described some. The metadata of the schema have the model, under ``model``.
+A response is one record batch with a row per light curve, in the order of the request. The columns are the fields of
+the JSON response; null means that a result does not have the field. Probabilities and hierarchy are structs with a
+float64 per class and group; an embedding is a fixed-size list of the requested type. ``filters`` is present if a light
+curve described filters. The schema metadata contain the model, under ``model``.
 """
 
 import struct
@@ -50,7 +50,7 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 def is_compressed(metadata: bytes) -> bool:
-    """Return whether the buffers of a message are compressed, by its metadata. Raises struct.error for invalid ones."""
+    """Return whether the buffers of a message are compressed, from its metadata. Raises struct.error if invalid."""
     message = _follow(metadata, 0)
     kind, header = _table_field(metadata, message, _HEADER_TYPE), _table_field(metadata, message, _HEADER)
     if not kind or not header:
@@ -76,7 +76,7 @@ def _follow(buffer: bytes, position: int) -> int:
 
 
 def _table_field(buffer: bytes, table: int, number: int) -> int:
-    """Return the position of a field of a table, 0 if it is absent."""
+    """Return the position of a field of a table; 0 if it is absent."""
     (back,) = unpack_from("<i", buffer, table)
     fields = table - int(back)
     (size,) = unpack_from("<H", buffer, fields)
@@ -89,20 +89,20 @@ def _table_field(buffer: bytes, table: int, number: int) -> int:
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, struct.error)
 _UNKNOWN = 255
 MAX_SHARED_BYTES = 1024
-"""Maximum size of a text that several rows share; identifiers and bands are much shorter."""
+"""Maximum length of a text that rows may share; identifiers and bands are much shorter."""
 MAX_REREAD_BYTES = 256 * 1024 * 1024
-"""Maximum size of dictionaries, counted once for each batch that follows them: half a second of validation. A thousand
-batches of one row, each after a dictionary of all names, have a tenth of it."""
+"""Maximum bytes of dictionaries, counted once for each batch that follows them; validating these takes half a second. A
+thousand batches of one row, each after a dictionary of all names, have a tenth of it."""
 
 
 def read_arrow(body: bytes, max_curves: int) -> list[dict[str, Any]]:
-    """Return a row for each light curve: arrays, or plain objects where an array cannot hold a column.
+    """Return a row per light curve: arrays, or plain objects if an array cannot contain a column.
 
     Raises
     ------
     ProblemError
-        400 for an invalid stream, 413 beyond ``max_curves`` rows or batches and for large dictionaries that many
-        batches refer to, 422 for columns with other names or types.
+        400 for an invalid stream, 413 beyond ``max_curves`` rows or batches and for large dictionaries used by many
+        batches, 422 for columns with unknown names or types.
     """
     try:
         _check_messages(body, max_curves)
@@ -114,24 +114,24 @@ def read_arrow(body: bytes, max_curves: int) -> list[dict[str, Any]]:
 
 
 def _check_messages(body: bytes, max_batches: int) -> None:
-    """Reject compressed buffers and too much repeated validation, before any of it is done."""
-    reread = _Reread(max_batches)
+    """Reject compressed buffers and too much repeated validation, before validating."""
+    validation = _RepeatedValidation(max_batches)
     for message in pa.ipc.MessageReader.open_stream(body):
         if message.type != "schema":
             metadata = message.metadata.to_pybytes()
             if is_compressed(metadata):
                 detail = "send record batches without buffer compression"
                 raise ProblemError(INVALID, errors=[FieldError(pointer="", reason="compressed", detail=detail)])
-            reread.count(message, metadata)
+            validation.count(message, metadata)
 
 
-class _Reread:
-    """Counts the batches of a stream, and the bytes of dictionaries that are validated again for each."""
+class _RepeatedValidation:
+    """Counts the batches of a stream, and the bytes of dictionaries that are validated again for each batch."""
 
     def __init__(self, max_batches: int) -> None:
         self._max_batches = max_batches
         self._batches = self._bytes = 0
-        self._dictionaries: dict[int, int] = {}  # bytes by id; a new dictionary of the same id replaces the old one
+        self._dictionaries: dict[int, int] = {}  # bytes by id; a new dictionary replaces one with the same id
 
     def count(self, message: Any, metadata: bytes) -> None:
         """Count one message. Raises ProblemError (413) beyond a limit."""
@@ -232,7 +232,7 @@ def _find_column_errors(member: Any) -> list[FieldError]:
 
 
 def _shared(values: Any) -> list[Any]:
-    """Return the texts of a column, None for null. Raises ProblemError (422) for a long text that rows may share."""
+    """Return the texts of a column; None for null. Raises ProblemError (422) for a long text in a dictionary."""
     if not pa.types.is_dictionary(values.type):
         texts: list[Any] = values.to_pylist()
         return texts
@@ -244,11 +244,11 @@ def _shared(values: Any) -> list[Any]:
 
 
 def _reject_long_views(column: Any) -> None:
-    """Reject a long text that many views share, which a full validation would read again for each."""
+    """Reject a long text shared by views, which a full validation would read again for each of them."""
     values = column.values if _is_list(column.type, lambda _: True) else column
     values = values.dictionary if pa.types.is_dictionary(values.type) else values
     if pa.types.is_string_view(values.type) and len(values):
-        starts = np.frombuffer(values.buffers()[1], "<i4")[::4]  # a view of 16 bytes begins with the text's length
+        starts = np.frombuffer(values.buffers()[1], "<i4")[::4]  # a view has 16 bytes and starts with the length
         lengths = starts[values.offset : values.offset + len(values)]
         if lengths[values.is_valid().to_numpy(zero_copy_only=False)].max(initial=0) > MAX_SHARED_BYTES:
             raise _too_long()
@@ -260,16 +260,16 @@ def _too_long() -> ProblemError:
 
 
 def _lists(column: Any, to_array: Callable[[Any], Any], to_list: Callable[[Any], Any]) -> list[object]:
-    """Return one array per row, a list if ``to_array`` returns none, None for a null row."""
+    """Return one array per row, a list if ``to_array`` returns None, or None for a null row."""
     offsets, values = column.offsets.to_numpy().tolist(), column.values
     spans = pairwise(offsets)
     if not column.null_count and (flat := to_array(values)) is not None:
         return [flat[start:end] for start, end in spans]
     rows: list[object] = []
-    for there, (start, end) in zip(column.is_valid().to_pylist(), spans, strict=True):
+    for valid, (start, end) in zip(column.is_valid().to_pylist(), spans, strict=True):
         part = values.slice(start, end - start)
-        row = to_array(part) if there else None
-        rows.append(to_list(part) if there and row is None else row)
+        row = to_array(part) if valid else None
+        rows.append(to_list(part) if valid and row is None else row)
     return rows
 
 
@@ -282,7 +282,7 @@ def _measurements(column: Any) -> list[object]:
 
 
 def _band_indices(values: Any) -> Any:
-    """Return the indices of names if all are known, or the integers that were sent."""
+    """Return the integers sent, or the indices of names; None if a value is null or a name is unknown."""
     if values.null_count or pa.types.is_integer(values.type):
         return _numbers(values)
     names, positions = _used(values) if pa.types.is_dictionary(values.type) else _parts(values.dictionary_encode())
@@ -302,12 +302,12 @@ def _parts(coded: Any) -> tuple[Any, Any]:
 
 
 def _index_of(name: str | None) -> int:
-    """Return the index among the bands that have integers; other filters are looked up by name."""
+    """Return the index of a band, or _UNKNOWN for other filters, which are looked up by name later."""
     return BANDS.index("Y" if name == "y" else name) if name in (*BANDS, "y") else _UNKNOWN
 
 
 def _band_names(values: Any) -> list[object]:
-    """Return names that include an unknown one or null; integers next to a null become names."""
+    """Return band names, with None for null, if :func:`_band_indices` cannot return integers."""
     if not pa.types.is_integer(values.type):
         return _shared(values)
     indices: list[Any] = values.to_pylist()
@@ -332,7 +332,7 @@ def _metadata(column: Any) -> list[object]:
 
 
 def _filters(column: Any) -> list[object]:
-    """Return described filters by name without null members. Raises ProblemError (422) for too many in a row."""
+    """Return the described filters by name, without null members. Raises ProblemError (422) for too many in a row."""
     _check_map_sizes(column, "/filters")
     return [
         None if row is None else {name: _present(description) for name, description in row}
@@ -357,7 +357,7 @@ def _references(column: Any) -> list[object]:
 
 
 class _Column(NamedTuple):
-    """A column of a request: the types that it may have, their description, and how its rows are read."""
+    """A column of a request: the check of its type, a description of valid types, and the reader of its rows."""
 
     fits: Callable[[Any], bool]
     types: str

@@ -53,11 +53,11 @@ class RequestBody:
 
     Attributes
     ----------
-    light_curves : one entry for each light curve, in order: its fields, or its errors.
-    options : the options in the body, or the defaults.
+    light_curves : fields or errors of each light curve, in order.
+    options : options in the body, or the defaults.
     given_options : names of the options in the body, which take precedence over query parameters.
-    binary_columns : whether a column may be bytes; in JSON they stand for base64 text, which is no column.
-    single : whether the body is a light curve without ``light_curves`` around it, whose errors are the request's.
+    binary_columns : whether a column may be bytes. False for JSON, where msgspec decodes base64 text as bytes.
+    single : whether the body is a single light curve without ``light_curves``, whose errors are those of the request.
     """
 
     light_curves: Sequence[LightCurveIn | InvalidLightCurve]
@@ -68,7 +68,7 @@ class RequestBody:
 
 
 def decode_rows(rows: Sequence[dict[str, Any]], settings: Settings) -> RequestBody:
-    """Decode light curves whose columns are arrays, or lists where an array cannot hold them.
+    """Decode light curves whose columns are arrays, or lists if an array cannot contain them.
 
     Raises
     ------
@@ -96,13 +96,14 @@ def decode_valid(data: bytes, settings: Settings, reader: BytesReader) -> Reques
     Raises
     ------
     ProblemError
-        413 for too many light curves, 422 for too long a deadline, 400 for JSON with too many objects and names.
+        413 for too many light curves, 422 for a deadline that is too long, 400 for JSON with too many objects and
+        names.
     """
     document: BatchClassifyRequest | ClassifyRequest
     if reader is JSON_READER:
         data = _check_json(data)
     try:
-        try:  # the batch first: it fails at its first name, and is the form whose speed matters
+        try:  # batches first: their speed matters, and a single light curve fails at its first name
             document = reader.decode(data, BatchClassifyRequest)
         except msgspec.ValidationError:
             document = reader.decode(data, ClassifyRequest)
@@ -123,8 +124,8 @@ def decode(data: bytes, settings: Settings, reader: BytesReader) -> RequestBody:
     Raises
     ------
     ProblemError
-        400 for a body that is no document of its format, 422 for an invalid document or single light curve, 413 for
-        too many light curves.
+        400 for a body that is not a valid document of its format, 422 for an invalid document or single light curve,
+        413 for too many light curves.
     """
     body = decode_valid(data, settings, reader)
     if body is not None:
@@ -164,7 +165,7 @@ def _given_options(data: bytes, reader: BytesReader) -> frozenset[str]:
 
 
 def _decode_parts(document: Any, reader: Reader, settings: Settings) -> RequestBody:
-    """Decode the parts of an invalid document, one by one. Raises ProblemError, or an error of msgspec."""
+    """Decode the parts of an invalid document one by one. Raises ProblemError or msgspec.ValidationError."""
     batch = _has_light_curves(document, reader)
     fields = reader.fields(document, BatchClassifyRequest if batch else ClassifyRequest)
     options, given = DEFAULT_OPTIONS, frozenset[str]()
@@ -180,7 +181,7 @@ def _decode_parts(document: Any, reader: Reader, settings: Settings) -> RequestB
     if not elements:
         raise invalid_field("/light_curves", "empty", "must not be empty")
     _check_count(len(elements), settings)
-    curves = [decode_light_curve(each, reader, f"/light_curves/{index}") for index, each in enumerate(elements)]
+    curves = [decode_light_curve(element, reader, f"/light_curves/{index}") for index, element in enumerate(elements)]
     return RequestBody(curves, options, given, reader.binary_columns)
 
 
@@ -200,7 +201,7 @@ def _decode_options(value: Any, reader: Reader, settings: Settings) -> tuple[Opt
 
 
 def _decode_at(where: str, decode: Callable[..., Any], *arguments: Any) -> Any:
-    """Decode a part of a document. Raises ProblemError (422, or 400 for a key that is no string)."""
+    """Decode a part of a document. Raises ProblemError (422, or 400 for a key that is not a string)."""
     try:
         return decode(*arguments)
     except msgspec.ValidationError as error:
@@ -220,7 +221,7 @@ def _check_count(count: int, settings: Settings) -> None:
 
 
 def validate_body(body: RequestBody, settings: Settings) -> list[LightCurve | InvalidLightCurve]:
-    """Build the light curves of a body, or the errors of each. Raises ProblemError (422) for those of a single one."""
+    """Validate the light curves of a body. Raises ProblemError (422) if a single light curve is invalid."""
     parents = [""] if body.single else [f"/light_curves/{index}" for index in range(len(body.light_curves))]
     curves = validate_light_curves(
         body.light_curves, settings.max_points, binary_columns=body.binary_columns, parents=parents

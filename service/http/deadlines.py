@@ -1,4 +1,4 @@
-"""Deadlines of requests: the header ``Nightjar-Deadline-Ms``, and the limit on every deadline."""
+"""Deadlines of requests: the header ``Nightjar-Deadline-Ms``, and the maximum of a deadline."""
 
 import re
 from typing import Final
@@ -19,7 +19,7 @@ def check_deadline(deadline_ms: int | None, pointer: str, settings: Settings) ->
 
 
 def read_deadline_header(request: Request, settings: Settings) -> int | None:
-    """Return the deadline in the header of a request, in milliseconds. Raises ProblemError (422)."""
+    """Return the deadline in the header of a request in milliseconds; None without. Raises ProblemError (422)."""
     values = request.headers.getlist(DEADLINE_HEADER)
     if not values:
         return None

@@ -1,8 +1,7 @@
-"""Steps that the handlers of inference requests share: body, deadline, quota, timings, response, documentation.
+"""Shared steps of the handlers of inference requests: body, deadline, quota, timings, response and documentation.
 
-A handler reads top to bottom: read the query, read the bounded body, decode it, choose the models, classify, encode.
-Decoding and encoding that take long run in a thread. The duration of each stage goes to the metrics, the trace and the
-client (``Server-Timing``).
+A handler reads the query and the body, decodes the body, chooses the models, classifies and encodes. Slow decoding and
+encoding run in a thread. The duration of each stage is reported in metrics, traces and the header ``Server-Timing``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,8 +49,8 @@ def route_docs(
     Parameters
     ----------
     body, reply : request body and response 200, as in the document.
-    query : struct of the query parameters.
-    more : problems in addition to those of every such endpoint.
+    query : struct of the query parameters; None without.
+    more : problems in addition to those of every inference endpoint.
     """
     kinds = (
         errors.MALFORMED, errors.NOT_FOUND, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
@@ -67,7 +66,7 @@ def route_docs(
 
 
 def get_client_id(request: Request) -> str:
-    """Return the client for fair queueing: the name of its API key or, where no keys are required, its address."""
+    """Return the client for fair queueing: the name of its API key or, without required keys, its address."""
     client_id: str = request.scope.get("state", {}).get("client_id", "")
     return client_id
 
@@ -79,7 +78,7 @@ def get_key_name(request: Request) -> str:
 
 
 def get_routing_key(request: Request, object_ids: Iterable[str] = ()) -> str:
-    """Return what decides whether a canary answers: the first object id, else the API key, else the request id."""
+    """Return the routing key for canaries: the first object id, else the API key, else the request id."""
     state = request.scope["state"]
     fallback: str = state.get("key", "") or state["request_id"]
     return next(filter(None, object_ids), fallback)
@@ -88,7 +87,7 @@ def get_routing_key(request: Request, object_ids: Iterable[str] = ()) -> str:
 def infer_options(
     request: Request, settings: Settings, arrived: float, deadline_ms: float | None = None
 ) -> InferOptions:
-    """Return the options of a request for the data plane; its deadline is the earliest of those that it has.
+    """Return the options of a request for the data plane, with its earliest deadline.
 
     Parameters
     ----------
@@ -100,14 +99,13 @@ def infer_options(
     ProblemError
         422 for an invalid deadline in the header.
     """
-    given = [each for each in (deadline_ms, read_deadline_header(request, settings)) if each is not None]
-    return InferOptions(
-        arrived + min(given, default=settings.default_deadline_ms) / 1000, client=get_client_id(request)
-    )
+    deadlines = [value for value in (deadline_ms, read_deadline_header(request, settings)) if value is not None]
+    milliseconds = min(deadlines, default=settings.default_deadline_ms)
+    return InferOptions(arrived + milliseconds / 1000, client=get_client_id(request))
 
 
 async def read_body(request: Request, reservation: Reservation, limit: int) -> bytes:
-    """Read a body of at most ``limit`` bytes, decompressed.
+    """Read and decompress a body of at most ``limit`` bytes.
 
     Raises
     ------
@@ -123,7 +121,7 @@ async def read_body(request: Request, reservation: Reservation, limit: int) -> b
 
 
 async def decode_body(data: bytes, request_format: RequestFormat, service: Service) -> RequestBody:
-    """Decode a body: on the event loop if it is small and valid, else in a thread."""
+    """Decode a body on the event loop if it is small and valid, else in a thread."""
     if len(data) <= INLINE_BYTES and request_format.decode_valid is not None:
         body = request_format.decode_valid(data, service.settings)
         if body is not None:
@@ -144,17 +142,17 @@ async def charge_quota(request: Request, service: Service, curves: int) -> None:
 async def classify_items(
     request: Request, handles: Sequence[ModelHandle], items: Sequence[Item], options: InferOptions
 ) -> list[Outcome]:
-    """Charge items to the API key of a request, and classify each by its model; one outcome per item, in order."""
-    # Acquired first: charging the quota may wait for Redis, and a model could be unloaded meanwhile.
+    """Charge the quota, classify each item by its model, and return one outcome per item, in order."""
+    # Acquired first, as a model could be unloaded while the quota is charged in Redis.
     with acquired(handles):
         await charge_quota(request, get_service(request), len(items))
         return await cancel_on_disconnect(request, infer_many(handles, items, options))
 
 
 class Timings:
-    """Durations of the stages of a request in its handler; the data plane measures the others.
+    """Durations of the stages of a request in its handler; the data plane measures the other stages.
 
-    The first stage starts when the object is made.
+    The first stage starts when the object is created.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -174,9 +172,9 @@ class Timings:
         self._mark = now
 
     def header(self, outcomes: Sequence[Outcome]) -> str:
-        """Return ``Server-Timing``: milliseconds of each stage; of parallel items the slowest counts.
+        """Return the ``Server-Timing`` header: milliseconds of each stage, of the slowest item if they run in parallel.
 
-        ``total`` is the time until now, which includes the time between stages, such as waiting for a thread.
+        ``total`` is the time since the start, including time between stages, such as waiting for a thread.
         """
         done = [outcome.prediction for outcome in outcomes if outcome.prediction is not None]
         seconds = self._seconds | {"featurise": sum(outcome.featurise_seconds for outcome in outcomes)}
@@ -199,7 +197,7 @@ def make_response(
     timings: Timings,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Make the response of a request, with its timings and the roles of the models that answered."""
+    """Create the response of a request, with its timings and the roles of the models used."""
     named = {"Server-Timing": timings.header(outcomes), **(headers or {})}
     metrics = get_service(request).metrics
     if roles := sorted({handle.role for handle in handles if handle.role}):

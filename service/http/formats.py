@@ -1,10 +1,9 @@
-"""Formats of requests and responses by media type: JSON, msgpack, Arrow and NDJSON; content negotiation.
+"""Formats of requests and responses by media type (JSON, msgpack, Arrow, NDJSON), and content negotiation.
 
-JSON is the reference. msgpack has the same documents at a quarter to a half of the size; a column may be the bytes of
-its little-endian values (:data:`service.lightcurves.schemas.DTYPES`), and an embedding always is. Arrow
-(:mod:`service.http.arrow`) needs pyarrow, which only the extra ``arrow`` installs and only the first Arrow request
-imports. NDJSON requests are streams, which :mod:`service.http.routes.ndjson` reads; any request can be answered with
-NDJSON.
+msgpack has the same documents as JSON at a quarter to a half of the size; columns may be the bytes of their
+little-endian values (:data:`service.lightcurves.schemas.DTYPES`), and embeddings always are. Arrow
+(:mod:`service.http.arrow`) needs pyarrow from the ``arrow`` extra, which is imported by the first Arrow request. NDJSON
+requests are streams, read by :mod:`service.http.routes.ndjson`; every request may ask for an NDJSON response.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,9 +32,9 @@ class RequestFormat(NamedTuple):
 
     Attributes
     ----------
-    decode : decodes a body; raises ProblemError for an invalid one.
-    decode_valid : the fast path, which returns None for an invalid body; None for a format that is decoded in a thread
-        whatever the size of the body, because it loads a library.
+    decode : decodes a body; raises ProblemError if it is invalid.
+    decode_valid : fast path, which returns None for an invalid body; None for a format that is always decoded in a
+        thread, because it loads a library.
     """
 
     decode: Callable[[bytes, Settings], RequestBody]
@@ -47,8 +46,8 @@ class ResponseFormat(NamedTuple):
 
     Attributes
     ----------
-    in_thread : whether responses of any size are encoded in a thread, because the format loads a library.
-    single_model : whether a response holds the results of one model only.
+    in_thread : whether responses are always encoded in a thread, because the format loads a library.
+    single_model : whether a response can have the results of one model only.
     """
 
     media_type: str
@@ -62,7 +61,7 @@ def _encode_json(results: ClassifyResults) -> bytes:
 
 
 def encode_ndjson(results: ClassifyResults) -> bytes:
-    """Encode one line for each result; a header names the model."""
+    """Encode one line per result, without the model, which a header names."""
     return b"".join(encode_json(result) + b"\n" for result in _with_json_embeddings(results))
 
 
@@ -121,25 +120,25 @@ CLASSIFY_TYPES: Final = (JSON_TYPE, *MSGPACK_TYPES, *NDJSON_TYPES, ARROW_TYPE)
 """Media types of a request to ``/v1/classify``."""
 
 
-@cache  # looking for a library takes longer than decoding a light curve
+@cache  # find_spec() is slower than decoding a light curve
 def is_available(media_type: str) -> bool:
     """Return whether the library of a format is installed."""
     return media_type != ARROW_TYPE or find_spec("pyarrow") is not None
 
 
 def get_request_format(media_type: str) -> RequestFormat:
-    """Return the format of a body, JSON for an empty media type. Raises ProblemError (415) if it is not installed."""
+    """Return the format of a body; JSON if the media type is empty. Raises ProblemError (415) if not installed."""
     if not is_available(media_type):
         raise ProblemError(UNSUPPORTED, "Arrow support is not installed on the server; install nightjar-alerts[arrow]")
     return REQUEST_FORMATS[media_type or JSON_TYPE]
 
 
 def negotiate_response(accept: str, media_type: str) -> ResponseFormat:
-    """Select the format of a response by an Accept header; that of the request is preferred among equals.
+    """Select the format of a response by the Accept header; among equals, the format of the request is preferred.
 
     Parameters
     ----------
-    media_type : of the request; JSON if empty. A stream of NDJSON can only be answered with NDJSON.
+    media_type : media type of the request; JSON if empty. NDJSON requests only have NDJSON responses.
 
     Raises
     ------
@@ -151,19 +150,19 @@ def negotiate_response(accept: str, media_type: str) -> ResponseFormat:
         return sent
     usable = [sent]
     if sent.media_type != NDJSON_TYPE:
-        usable += [each for each in RESPONSE_FORMATS.values() if is_available(each.media_type)]
+        usable += [form for form in RESPONSE_FORMATS.values() if is_available(form.media_type)]
     weights = _parse_accept(accept) or {"*/*": 1.0}
-    best = max(usable, key=lambda each: _weight(each.media_type, weights))
+    best = max(usable, key=lambda form: _weight(form.media_type, weights))
     if not _weight(best.media_type, weights):
-        names = ", ".join(dict.fromkeys(each.media_type for each in usable))
+        names = ", ".join(dict.fromkeys(form.media_type for form in usable))
         raise ProblemError(NOT_ACCEPTABLE, f"available formats: {names}")
     return best
 
 
 def _weight(media_type: str, weights: Mapping[str, float]) -> float:
-    """Return the weight of a media type, that of the most specific range that covers it."""
+    """Return the weight of a media type, given by the most specific media range that matches."""
     ranges = (media_type, media_type.partition("/")[0] + "/*", "*/*")
-    return next((weights[each] for each in ranges if each in weights), 0.0)
+    return next((weights[name] for name in ranges if name in weights), 0.0)
 
 
 def _parse_accept(accept: str) -> dict[str, float]:
@@ -172,7 +171,7 @@ def _parse_accept(accept: str) -> dict[str, float]:
     for part in accept.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if name:
-            weights[name] = min((_quality(each) for each in parameters), default=1.0)
+            weights[name] = min((_quality(parameter) for parameter in parameters), default=1.0)
     return weights
 
 

@@ -1,8 +1,8 @@
-"""The service of one process: its state from start to drain, and what its requests share.
+"""Service of one process: its lifecycle from start to drain, and the objects shared by its requests.
 
-Models are loaded, verified and warmed up in a thread, while the event loop already answers ``/healthz`` and
-``/startupz``. If an engine dies or hangs (:mod:`service.engine.watchdog`), the process becomes not ready at once and
-ends with a non-zero status, so that an orchestrator replaces it.
+Models are loaded, verified and warmed up in a thread, while ``/healthz`` and ``/startupz`` respond. If an engine fails
+or hangs (:mod:`service.engine.watchdog`), the process becomes not ready at once and exits with a non-zero status,
+so that an orchestrator replaces it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from nightjar_alerts.service.settings import Settings
 
 T = TypeVar("T")
 
-DECODE_THREADS = 2  # decoding holds the interpreter lock: more threads would only hold more memory
+DECODE_THREADS = 2  # decoding holds the GIL: more threads would only use more memory
 
 log = structlog.get_logger(__name__)
 
@@ -49,11 +49,11 @@ class State(StrEnum):
 class Service:
     """Settings, metrics, limits and, once started, models of a process.
 
-    ``on_failure`` is called when the process has to be replaced.
+    ``on_failure`` is called when the process must be replaced.
 
     Parameters
     ----------
-    load : loads a bundle, in a thread.
+    load : loads a bundle; called in a thread.
     """
 
     def __init__(self, settings: Settings, load: LoadOne = load_one) -> None:
@@ -68,12 +68,12 @@ class Service:
         self._decoders, self._large_decoder = CapacityLimiter(DECODE_THREADS), CapacityLimiter(1)
         self.models = ModelManager(settings, self.metrics, self._fail, load)
         self.state = State.STARTING
-        self._broken = ""
+        self._failure = ""
         self.on_failure: Callable[[], None] = lambda: None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Start to load the models, and return."""
+        """Start loading the models; does not wait for it."""
         self._tasks = [asyncio.create_task(self._boot()), asyncio.create_task(self.metrics.sample_loop_lag())]
 
     async def _boot(self) -> None:
@@ -96,11 +96,11 @@ class Service:
         log.info("ready", model=default.reference.name, version=default.reference.version, seconds=round(seconds, 3))
 
     def _fail(self, reason: str) -> None:
-        self.state, self._broken = State.FAILED, reason
+        self.state, self._failure = State.FAILED, reason
         self.on_failure()
 
     def begin_drain(self) -> None:
-        """Mark the service as draining; requests are still answered."""
+        """Mark the service as draining; requests are still served."""
         if self.state is not State.FAILED:
             self.state = State.DRAINING
 
@@ -117,20 +117,20 @@ class Service:
 
     @property
     def started(self) -> bool:
-        """Return True once the models have been loaded."""
+        """True once the models have been loaded."""
         return self.models.started
 
     @property
     def alive(self) -> bool:
-        """Return True while every engine runs and the service has not failed."""
+        """True while all engines run and the service has not failed."""
         return self.state is not State.FAILED and all(engine.alive for engine in self.models.engines)
 
     @property
     def unready(self) -> str:
-        """Reason why the service is not ready, in words; empty if it is."""
+        """Reason why the service is not ready; empty if it is ready."""
         if self.state is State.READY:
             return ""
-        return f"the service has failed: {self._broken}" if self._broken else f"the service is {self.state}"
+        return f"the service has failed: {self._failure}" if self._failure else f"the service is {self.state}"
 
     def select_model(self, name: str = "", *, routing_key: str = "") -> ModelHandle:
         """Return the handle of a model. Raises ProblemError: 503 while starting, 404 for an unknown name."""
@@ -162,17 +162,17 @@ class Service:
             raise self.not_ready() from None
 
     async def run_in_thread(self, work: Callable[[], T], large: bool = False) -> T:
-        """Run ``work`` in one of a few threads, for which bursts wait.
+        """Run ``work`` in a thread, of which there are few; bursts wait.
 
         Parameters
         ----------
-        large : whether it needs so much memory that only one such work runs at a time. Parsing holds the interpreter
-            lock, so two at a time would not be faster.
+        large : True for work that needs much memory, of which only one runs at a time. Parsing holds the GIL, so two at
+            a time would not be faster.
         """
         return await to_thread.run_sync(work, limiter=self._large_decoder if large else self._decoders)
 
     async def run_maybe_in_thread(self, work: Callable[[], T], thread: bool) -> T:
-        """Run ``work`` in a thread if ``thread``, else on the event loop, if it is short."""
+        """Run ``work`` in a thread if ``thread`` is true, else on the event loop, for short work."""
         return await self.run_in_thread(work) if thread else work()
 
     def not_ready(self) -> ProblemError:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: schemas of the request bodies, which handlers decode themselves, and of the responses."""
+"""OpenAPI document: schemas of request bodies, which handlers decode themselves, and of responses."""
 
 import json
 from collections.abc import Sequence
@@ -177,15 +177,15 @@ def _schemas() -> Document:
 
 
 def _without_bytes(schema: Any) -> Any:
-    """Return a schema without base64 text in the place of a list, which msgpack has and JSON does not."""
+    """Return a schema without bytes as an alternative to lists, which are for msgpack only."""
     if isinstance(schema, list):
-        return [_without_bytes(each) for each in schema]
+        return [_without_bytes(element) for element in schema]
     if not isinstance(schema, dict):
         return schema
     found = {name: _without_bytes(value) for name, value in schema.items()}
     if "anyOf" in found:
         kinds = [kind for kind in found["anyOf"] if "contentEncoding" not in kind]
-        if {"type": "number"} in kinds:  # which integers are as well
+        if {"type": "number"} in kinds:  # includes integers
             kinds = [kind for kind in kinds if kind != {"type": "integer"}]
         found["anyOf"] = kinds
         if len(kinds) == 1:
@@ -195,7 +195,7 @@ def _without_bytes(schema: Any) -> Any:
 
 
 def query_parameters(form: type[Struct]) -> list[Document]:
-    """Describe the fields of a struct as query parameters; a value of several types is text."""
+    """Describe the fields of a struct as query parameters; values with several types are text."""
     schema = _without_bytes(msgspec.json.schema(form))["$defs"][form.__name__]
     parameters = []
     for name, field in schema["properties"].items():

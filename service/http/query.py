@@ -150,9 +150,9 @@ class _QueryReader(ObjectReader):
     """Reader of query parameters, whose values are text."""
 
     def decode(self, value: Any, kind: Any) -> Any:
-        """Convert a text to the type of its parameter."""
+        """Convert text to the type of its parameter."""
         converted = msgspec.convert(value, kind, strict=False)
-        if converted is None:  # msgspec converts the text "null", which no query parameter can be
+        if converted is None:  # msgspec converts the text "null" to None, which is invalid in a query
             msgspec.convert("none", kind, strict=False)  # raises unless the type allows text
             return value
         return converted

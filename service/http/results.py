@@ -1,4 +1,4 @@
-"""Results of a request, before they are encoded in one of the formats of :mod:`service.http.formats`."""
+"""Results of a request before encoding in one of the formats of :mod:`service.http.formats`."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -30,10 +30,10 @@ class ClassifyResults(NamedTuple):
     Attributes
     ----------
     model : fields of :class:`service.answers.replies.ClassifierProvenance`.
-    classes, groups, bands : keys of the probabilities, of the hierarchy and of the points in every result.
+    classes, groups, bands : keys of ``probabilities``, ``hierarchy`` and ``points_per_band`` in every result.
     embedding_dim : length of the embeddings.
-    results : one for each item, as :mod:`service.answers.replies` declares it; an embedding is an array.
-    options : of the request.
+    results : document of each item as in :mod:`service.answers.replies`, with embeddings as arrays.
+    options : options of the request.
     """
 
     model: Mapping[str, str]
@@ -56,10 +56,10 @@ def build_results(
 
     Parameters
     ----------
-    serializers : at least one, one for each item. The response names the model of the first; results of other models
-        name theirs.
-    identities : fields that identify each item in its result.
-    errors : errors of each item; None for an alert packet, whose result has no such field.
+    serializers : serializer of each item, at least one. The response names the model of the first; results of other
+        models have a member ``model``.
+    identities : members that identify each item in its result.
+    errors : errors of each item; None for an alert packet, whose result has no list of errors.
     """
     first = serializers[0]
     results = serialize_all(
@@ -88,23 +88,23 @@ def build_curve_results(
 
 
 def get_surveys(curves: Sequence[LightCurve | InvalidLightCurve]) -> list[str]:
-    """Return the survey of each light curve, empty where none is known."""
+    """Return the survey of each light curve; empty if unknown."""
     return [curve.survey if isinstance(curve, LightCurve) else "" for curve in curves]
 
 
 def get_serializer(handle: ModelHandle, prior: Any, default: str, pointer: str = "/query/prior") -> ResultSerializer:
-    """Return the serializer of a model's results under a prior.
+    """Return the serializer of a model under a prior.
 
     Parameters
     ----------
-    prior : of the request.
-    default : name of the prior if the request has none, used if the model defines it.
+    prior : prior of the request; None without.
+    default : name of the prior for requests without one, used if the model has it.
     pointer : JSON pointer to ``prior`` in the request.
 
     Raises
     ------
     ProblemError
-        422 if the model cannot use the prior of the request.
+        422 if the model does not support the prior of the request.
     """
     try:
         return default_serializer(handle, default) if prior is None else result_serializer(handle, prior)
@@ -115,18 +115,18 @@ def get_serializer(handle: ModelHandle, prior: Any, default: str, pointer: str =
 def get_serializers(
     handles: Sequence[ModelHandle], prior: Any, default: str, pointer: str = "/query/prior"
 ) -> list[ResultSerializer]:
-    """Return the serializer for each item, one for all items of a model. Raises as :func:`get_serializer`."""
+    """Return the serializer of each item, shared by the items of a model. Raises as :func:`get_serializer`."""
     serializers = {handle: get_serializer(handle, prior, default, pointer) for handle in dict.fromkeys(handles)}
     return [serializers[handle] for handle in handles]
 
 
 def embedding_to_bytes(embedding: NDArray[np.float32], options: Options) -> bytes:
-    """Return the little-endian values of an embedding, in the type of the options."""
+    """Encode an embedding as little-endian values of the type in the options."""
     return _convert_embedding(embedding, options).tobytes()
 
 
 def embedding_to_json(embedding: NDArray[np.float32], options: Options) -> NDArray[Any] | str:
-    """Return an embedding for JSON: numbers, or base64 text with the option ``embedding_encoding``."""
+    """Convert an embedding for JSON: numbers, or base64 text with the option ``embedding_encoding``."""
     if options.embedding_encoding == "base64":
         return b64encode(embedding_to_bytes(embedding, options)).decode()
     return _convert_embedding(embedding, options)

@@ -1,12 +1,12 @@
-"""The application and the server process.
+"""Application and server process.
 
-On SIGTERM the service is not ready at once, but serves for another ``drain_delay`` so that load balancers notice. Then
-it accepts no new connections, finishes the requests in progress and exits with 0. SIGINT skips the delay, and a second
-signal skips all waiting. A model that cannot be loaded, or an engine that died, ends the process with status 1.
+On SIGTERM the service becomes not ready at once, but keeps serving for ``drain_delay`` seconds, so that load balancers
+notice. Then it accepts no new connections, finishes the requests in progress and exits with 0. SIGINT skips the delay,
+and a second signal skips all waiting. The process exits with 1 if a model cannot be loaded or an engine fails.
 
-The application consists of middleware, routes and the OpenAPI document around one
-:class:`service.http.lifecycle.Service`. All exceptions reach the outermost middleware
-(:class:`service.http.edge.middleware.RequestMiddleware`), which turns them into responses.
+The application has middleware, routes and the OpenAPI document around one :class:`service.http.lifecycle.Service`. All
+exceptions reach the outermost middleware (:class:`service.http.edge.middleware.RequestMiddleware`), which converts them
+to responses.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
-    """Wrap the application in its middleware; the outermost is last."""
+    """Wrap the application in its middleware; the last is the outermost."""
     settings = service.settings
     wrapped: ASGIApp = AuthMiddleware(
         app,
@@ -132,8 +132,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
 log = structlog.get_logger(__name__)
 
 YOUNG_OBJECTS = 10_000
-"""Number of new objects that starts the garbage collector. Requests create no reference cycles, and with Python's
-default of 700 a large body would be scanned again and again while it is decoded, with the interpreter lock held."""
+"""Number of new objects that triggers the garbage collector. Requests create no reference cycles, and with Python's
+default of 700 a large body would be scanned many times during decoding, with the GIL held."""
 
 
 class Server(uvicorn.Server):
@@ -151,7 +151,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals on the event loop. uvicorn would raise the signal again and not exit with 0."""
+        """Handle signals on the event loop, as uvicorn would raise the signal again and not exit with 0."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -185,11 +185,11 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop the admin API and the service."""
-        await self.admin.shut()
+        await self.admin.close()
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop gracefully at the first signal, sooner at every further one."""
+        """Stop gracefully at the first signal; each further signal skips waiting."""
         self.service.begin_drain()
         if self.should_exit:
             self.force_exit = True
@@ -220,16 +220,16 @@ def serve(settings: Settings) -> int:
     warn_about_environment(settings)
     server = Server(Service(settings))
     gc.collect()
-    gc.freeze()  # objects of the start-up stay, and scanning them would take tens of milliseconds
+    gc.freeze()  # scanning the permanent objects of the startup would take tens of milliseconds
     gc.set_threshold(YOUNG_OBJECTS, 10, 10)
     server.run()
     if server.exit_status:
-        _leave(server.exit_status)
+        _exit_at_once(server.exit_status)
     return 0
 
 
 def _may_listen(settings: Settings) -> bool:
-    """Return whether to listen: without API keys only on a loopback address, unless anonymous access is enabled."""
+    """Return whether the service may listen: without API keys only on loopback, unless anonymous access is enabled."""
     if settings.keys or is_loopback(settings.host):
         return True
     if settings.allow_anonymous:
@@ -240,7 +240,7 @@ def _may_listen(settings: Settings) -> bool:
     return False
 
 
-def _leave(status: int) -> NoReturn:
-    """Exit at once: a run that hangs cannot be joined, and unloading the runtime during a run may crash."""
+def _exit_at_once(status: int) -> NoReturn:
+    """Exit without joining threads: a run may hang, and unloading onnxruntime during a run may crash."""
     logging.shutdown()
     os._exit(status)

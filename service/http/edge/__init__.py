@@ -1,1 +1,1 @@
-"""The edge of the HTTP service: protocol, limits on bodies and clients, errors, timing."""
+"""Protocol and middleware of the HTTP service: connections, limits, API keys and errors."""

@@ -1,7 +1,7 @@
-"""Request bodies: bounded in size and time, and the end of work whose client disconnects.
+"""Request bodies with limits of size and time, and cancellation of work whose client disconnects.
 
-Bytes are counted as they arrive, because a Content-Length may be wrong and a chunked body has none. If a client
-disconnects, its work is cancelled: Starlette alone would run a handler to its end.
+Bytes are counted as they arrive, because a Content-Length may be wrong and a chunked body has none. When a client
+disconnects, its work is cancelled; Starlette alone would run the handler to its end.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 BOM: Final = b"\xef\xbb\xbf"
 WATCH_AFTER_SECONDS: Final = 0.1
-"""Time after which it is watched whether the client disconnects; most requests are finished before."""
+"""Time after which a request is cancelled if its client disconnects; most requests are finished before."""
 
 
 class ClientDisconnected(Exception):
-    """The client closed its connection before it got a response."""
+    """The client closed its connection before the response was sent."""
 
 
 class Body:
@@ -115,7 +115,7 @@ def get_media_type(request: Request, accepted: Iterable[str]) -> str:
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     """Return the result of ``work``, started after the body was read; cancel it if the client disconnects.
 
-    The connection is watched after :data:`WATCH_AFTER_SECONDS`; an earlier disconnection is noticed then.
+    The connection is watched after :data:`WATCH_AFTER_SECONDS`; earlier disconnects are noticed then.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -132,14 +132,14 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     try:
         return await work
     except asyncio.CancelledError:
-        if any(each.done() for each in watches) and not task.uncancel():  # cancelled by the client alone
+        if any(future.done() for future in watches) and not task.uncancel():  # cancelled by the client alone
             raise ClientDisconnected from None
         raise
     finally:
         later.cancel()
-        for each in watches:
-            each.remove_done_callback(cancel)
-            each.cancel()
+        for future in watches:
+            future.remove_done_callback(cancel)
+            future.cancel()
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""Memory budget of request bodies, over all requests and fair between clients."""
+"""Memory budget of request bodies, shared fairly between clients."""
 
 from collections import Counter
 from typing import Final, Self
@@ -10,9 +10,9 @@ RETRY_AFTER_FULL: Final = 1.0
 
 
 class MemoryBudget:
-    """Bytes of request bodies held in memory, over all requests.
+    """Limit on the bytes of all request bodies in memory.
 
-    A client with several bodies may hold half of the limit, so that one client cannot use all of it.
+    A client with several bodies may use half of the limit at most.
     """
 
     def __init__(self, limit: int) -> None:
@@ -49,7 +49,7 @@ class MemoryBudget:
 
 
 class Reservation:
-    """Bytes that one request holds of a budget."""
+    """Bytes reserved by one request."""
 
     def __init__(self, budget: MemoryBudget, client: str) -> None:
         self._budget, self._client = budget, client
@@ -66,6 +66,6 @@ class Reservation:
         self._budget.end(self._client)
 
     def resize(self, size: int) -> None:
-        """Set the number of bytes that are held. Raises ProblemError (429) beyond a limit."""
+        """Set the number of reserved bytes. Raises ProblemError (429) beyond a limit."""
         self._budget.change(size - self.size, self._client)
         self.size = size

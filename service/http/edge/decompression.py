@@ -1,7 +1,7 @@
-"""Decompression of request bodies in steps, so that a few kilobytes cannot fill the memory.
+"""Decompression of request bodies in steps, so that a few kilobytes cannot exhaust the memory.
 
-Each piece is made in a thread and charged to the memory budget before the next one. The size of a body may exceed its
-limit by one piece.
+Each piece is decompressed in a thread and charged to the memory budget before the next one. A body may exceed its limit
+by one piece.
 """
 
 import zlib
@@ -12,10 +12,13 @@ from typing import Any
 from nightjar_alerts.service.http.edge.errors import MALFORMED, ProblemError, body_too_large
 
 CODINGS = ("gzip", "deflate", "zstd")
-_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # zlib's window sizes; RFC 9110: deflate is zlib
-_FED, _MADE = 64 * 1024, 1024 * 1024
-_FED_ZSTD = 128  # each four bytes may become a block of 128 kB
-_LARGEST_WINDOW = 8 * 1024 * 1024  # RFC 9659: what a decoder of the zstd coding has to support
+_WINDOWS = {
+    "gzip": 16 + zlib.MAX_WBITS,
+    "deflate": zlib.MAX_WBITS,
+}  # zlib window sizes; deflate is the zlib format (RFC 9110)
+_INPUT_BYTES, _OUTPUT_BYTES = 64 * 1024, 1024 * 1024
+_ZSTD_INPUT_BYTES = 128  # four bytes may decompress to a block of 128 kB
+_LARGEST_WINDOW = 8 * 1024 * 1024  # which a decoder of the zstd coding must support (RFC 9659)
 
 InThread = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
 
@@ -26,7 +29,7 @@ async def inflate(data: bytes, coding: str, limit: int, charge: Callable[[int], 
     Parameters
     ----------
     coding : one of :data:`CODINGS`.
-    limit : bytes of the decompressed body.
+    limit : maximum size of the decompressed body in bytes.
     charge : called with the size of each piece; may raise.
     in_thread : runs a function in a thread.
 
@@ -55,12 +58,12 @@ def decompressed(data: bytes, coding: str) -> Iterator[bytes]:
 def _zlib(data: bytes, coding: str) -> Iterator[bytes]:
     inflater = zlib.decompressobj(_WINDOWS[coding])
     try:
-        for start in range(0, len(data), _FED):
-            fed = data[start : start + _FED]
-            while fed and not inflater.eof:
-                yield inflater.decompress(fed, _MADE)
-                fed = inflater.unconsumed_tail
-            if inflater.eof and (inflater.unused_data or start + _FED < len(data)):
+        for start in range(0, len(data), _INPUT_BYTES):
+            chunk = data[start : start + _INPUT_BYTES]
+            while chunk and not inflater.eof:
+                yield inflater.decompress(chunk, _OUTPUT_BYTES)
+                chunk = inflater.unconsumed_tail
+            if inflater.eof and (inflater.unused_data or start + _INPUT_BYTES < len(data)):
                 raise ProblemError(MALFORMED, f"other data follow the {coding} data of the body")
         yield inflater.flush()
     except zlib.error:
@@ -72,23 +75,23 @@ def _zlib(data: bytes, coding: str) -> Iterator[bytes]:
 def _zstd(data: bytes) -> Iterator[bytes]:
     import zstandard
 
-    made, size = list[bytes](), 0
+    pieces, size = list[bytes](), 0
     inflater: Any = None
     try:
-        for start in range(0, len(data), _FED_ZSTD):
-            fed = data[start : start + _FED_ZSTD]
-            while fed:
+        for start in range(0, len(data), _ZSTD_INPUT_BYTES):
+            chunk = data[start : start + _ZSTD_INPUT_BYTES]
+            while chunk:
                 if inflater is None:
                     inflater = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
-                made.append(inflater.decompress(fed))
-                size += len(made[-1])
-                fed = inflater.unused_data if inflater.eof else b""  # of the next frame
+                pieces.append(inflater.decompress(chunk))
+                size += len(pieces[-1])
+                chunk = inflater.unused_data if inflater.eof else b""  # start of the next frame
                 inflater = None if inflater.eof else inflater
-            if size >= _MADE:
-                yield b"".join(made)
-                made, size = [], 0
+            if size >= _OUTPUT_BYTES:
+                yield b"".join(pieces)
+                pieces, size = [], 0
     except zstandard.ZstdError:
         raise ProblemError(MALFORMED, "the body is not valid zstd data") from None
     if inflater is not None:
         raise ProblemError(MALFORMED, "the zstd data of the body are truncated")
-    yield b"".join(made)
+    yield b"".join(pieces)

@@ -1,8 +1,8 @@
 """Error responses as problem documents (RFC 9457, ``application/problem+json``).
 
-A problem has a kind (the table below; its ``type`` is the path under which the service describes the kind), a detail
-for people, and ``errors`` that point at the invalid fields, each with a machine-readable reason. The text of an
-exception raised by a library never reaches a client.
+A problem has a kind (see the constants below; its ``type`` is the path of the description), a detail, and ``errors``
+that point at the invalid fields, each with a machine-readable reason. Texts of exceptions of libraries are never sent
+to clients.
 """
 
 from asyncio import CancelledError
@@ -27,7 +27,7 @@ OPEN_INFERENCE = "/v2"
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
-    """A kind of problem: slug, HTTP status, title and meaning."""
+    """Kind of a problem: slug, HTTP status, title and meaning."""
 
     slug: str
     status: int
@@ -111,7 +111,7 @@ class Problem(BaseModel):
 
 
 class ProblemError(Exception):
-    """Raised anywhere in request handling; answered as a problem document."""
+    """Error that is returned to the client as a problem document."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ def body_too_large(limit: int) -> ProblemError:
 
 
 def to_problem(error: BaseException) -> ProblemError:
-    """Convert an exception; an unexpected one becomes an internal error without details."""
+    """Convert an exception to a problem; an unexpected one becomes an internal error without details."""
     match error:
         case ProblemError():
             return error
@@ -172,17 +172,17 @@ def to_problem(error: BaseException) -> ProblemError:
 
 
 async def raise_problem(request: Request, error: Exception) -> NoReturn:
-    """Handle an exception by raising its problem, which the outermost middleware answers."""
+    """Handle an exception by raising its problem, which the outermost middleware returns."""
     raise to_problem(error) from error
 
 
 async def reraise(request: Request, error: Exception) -> NoReturn:
-    """Handle an exception by raising it again: the outermost middleware logs and answers it."""
+    """Handle an exception by raising it again, for the outermost middleware to log and return."""
     raise error
 
 
 def _allowed_methods(allow: str | None) -> str | None:
-    """Add the methods that the middleware answers to those of the route."""
+    """Add the methods that the middleware handles to those of the route."""
     if allow is None:
         return None
     methods = {method.strip() for method in allow.split(",")} | {"OPTIONS"}
@@ -215,7 +215,7 @@ def problem_document(error: ProblemError, path: str, request_id: str, root_path:
 
 
 def _one_line(error: ProblemError) -> str:
-    """Return the message that clients of the Open Inference Protocol show: the invalid values, else the detail."""
+    """Return the message for clients of the Open Inference Protocol: the invalid values, else the detail."""
     return "; ".join(f"{field.pointer}: {field.detail}" for field in error.errors) or error.detail
 
 

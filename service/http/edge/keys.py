@@ -3,15 +3,15 @@
 A key has a name and one or more digests, so that it can be rotated: add the new digest, distribute the new key, remove
 the old digest. Without keys every client is :data:`ANONYMOUS`.
 
-- Limits per second use the generic cell rate algorithm (GCRA): one number, the time until which the used capacity
-  reaches. A request is admitted if that time is at most one second ahead; each request or light curve moves it on. A
-  large request is therefore answered as a whole, and delays the next one. ``Retry-After`` is that delay in seconds.
-- Days are days of UTC.
-- The number of light curves is known after the body was read. It is charged then, and delays the next request.
+- Limits per second use the generic cell rate algorithm (GCRA), which stores the theoretical arrival time. A request is
+  admitted if that time is at most one second ahead; each request or light curve advances it. A large request is
+  therefore processed as a whole, and delays the next one. ``Retry-After`` is that delay in seconds.
+- Days are UTC days.
+- The number of light curves is known only after the body was read. It is charged then, and delays the next request.
 - A request that is rejected because the service is full is refunded.
 
-Counts are in Redis if ``limits_redis_url`` is set, shared by all replicas and kept through restarts. Otherwise, and
-while Redis does not respond, each process counts alone and forgets its counts at a restart.
+With ``limits_redis_url``, counts are in Redis, shared by all replicas and kept through restarts. Otherwise, and while
+Redis does not respond, each process counts separately and loses its counts at a restart.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class KeyRing:
-    """The accepted keys, by digest."""
+    """Accepted API keys, stored as digests."""
 
     def __init__(self, keys: Mapping[str, Sequence[str]]) -> None:
         self._digests = [(bytes.fromhex(digest), name) for name, digests in keys.items() for digest in digests]
@@ -56,9 +56,9 @@ class KeyRing:
         return bool(self._digests)
 
     def authenticate(self, scope: Scope) -> str:
-        """Return the name of the API key of a request, :data:`ANONYMOUS` if none is required.
+        """Return the name of the API key of a request; :data:`ANONYMOUS` if none is required.
 
-        Every digest is compared in constant time, so that timing reveals nothing about them.
+        All digests are compared in constant time, to prevent timing attacks.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class Wait(NamedTuple):
 
 
 def _tolerance(rate: float) -> float:
-    """Return by how many seconds used capacity may be ahead, so that the capacity of a second may be used at once."""
+    """Return the tolerance of the GCRA in seconds, so that the capacity of a second may be used at once."""
     return max(0.0, WINDOW_SECONDS - 1 / rate)
 
 
@@ -128,11 +128,11 @@ class Counts:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._paid: dict[tuple[str, str], float] = {}  # until when
-        self._today: dict[tuple[str, str], tuple[int, float]] = {}  # the day, and how many
+        self._arrival_times: dict[tuple[str, str], float] = {}  # theoretical arrival times (GCRA)
+        self._daily: dict[tuple[str, str], tuple[int, float]] = {}  # day and count
 
     def admit(self, key: str, limits: Sequence[Limit]) -> Wait | None:
-        """Count a request if every limit allows it; else return the limit that does not."""
+        """Count a request if every limit allows it; else return the limit with the longest wait."""
         now = self._clock()
         waits = [Wait(limit, self._wait(key, limit, now)) for limit in limits]
         longest = max(waits, key=lambda wait: wait.seconds, default=None)
@@ -145,20 +145,20 @@ class Counts:
         """Add an amount to the count of each limit."""
         now = self._clock()
         for limit in limits:
-            place = key, limit.name
+            entry = key, limit.name
             if limit.day:
-                self._today[place] = (_day(now), self._count(key, limit, now) + amount)
+                self._daily[entry] = (_day(now), self._count(key, limit, now) + amount)
             else:
-                self._paid[place] = max(self._paid.get(place, 0.0), now) + amount / limit.most
+                self._arrival_times[entry] = max(self._arrival_times.get(entry, 0.0), now) + amount / limit.most
 
     def _wait(self, key: str, limit: Limit, now: float) -> float:
         if limit.day:
             full = self._count(key, limit, now) >= limit.most
             return (_day(now) + 1) * DAY_SECONDS - now if full else 0.0
-        return self._paid.get((key, limit.name), 0.0) - now - _tolerance(limit.most)
+        return self._arrival_times.get((key, limit.name), 0.0) - now - _tolerance(limit.most)
 
     def _count(self, key: str, limit: Limit, now: float) -> float:
-        day, count = self._today.get((key, limit.name), (0, 0.0))
+        day, count = self._daily.get((key, limit.name), (0, 0.0))
         return count if day == _day(now) else 0.0
 
 
@@ -166,7 +166,7 @@ def _day(now: float) -> int:
     return int(now // DAY_SECONDS)
 
 
-# Counts at the Redis server and with its clock. ARGV: amount, whether to check the limits first, and for each key the
+# Counts in the Redis server, with its clock. ARGV: amount, whether to check the limits first, and for each key the
 # limit, whether it is per day, and whether to add the amount. Returns the longest wait and the index of its limit.
 _SCRIPT: Final = """
 local time = redis.call('TIME')
@@ -219,7 +219,7 @@ def _redis_client(url: str, seconds: float) -> "Redis":
 
 
 class SharedCounts:
-    """Counts in Redis, for all replicas. After an error, Redis is not used for a second.
+    """Counts in Redis, shared by all replicas. After an error, Redis is not used for a second.
 
     Raises
     ------
@@ -233,7 +233,7 @@ class SharedCounts:
         self._retry_at = 0.0
 
     async def run(self, key: str, limits: Sequence[Limit], amount: int, check: bool) -> tuple[float, int] | None:
-        """Count an amount; return the longest wait and the number of its limit from 1, None if Redis does not respond.
+        """Count an amount; return the longest wait and the number of its limit from 1, or None without Redis.
 
         Parameters
         ----------
@@ -248,7 +248,7 @@ class SharedCounts:
         try:
             async with asyncio.timeout(REDIS_SECONDS):
                 seconds, which = await self._script(keys=names, args=arguments)
-        except Exception as error:  # of network, server or client
+        except Exception as error:  # of the network, server or client
             log.warning("redis is not available for rate limits", error=type(error).__name__, pause=REDIS_PAUSE_SECONDS)
             self._retry_at = time.monotonic() + REDIS_PAUSE_SECONDS
             return None
@@ -260,15 +260,15 @@ class SharedCounts:
 
 
 class Quotas:
-    """Limits of all keys, and their counts.
+    """Rate limits of all keys, and their counts.
 
     Parameters
     ----------
-    limits : by name of the key; those of :data:`DEFAULT_LIMITS` apply to all other keys.
+    limits : limits by name of the key; those of :data:`DEFAULT_LIMITS` apply to all other keys.
     """
 
     def __init__(self, limits: Mapping[str, KeyLimits], metrics: Metrics, shared: SharedCounts | None = None) -> None:
-        self._limits = {name: list_limits(each) for name, each in limits.items()}
+        self._limits = {name: list_limits(key_limits) for name, key_limits in limits.items()}
         self._metrics, self._shared = metrics, shared
         self._local = Counts()
 
@@ -300,7 +300,7 @@ class Quotas:
                 self._local.charge(key, limits, -amount)
 
     async def throttle(self, key: str) -> None:
-        """Wait until the limit of light curves per second admits more, as a stream does between groups of lines.
+        """Wait until the limit of light curves per second admits more; used by streams between groups of lines.
 
         Raises
         ------
@@ -320,7 +320,7 @@ class Quotas:
             await self._shared.close()
 
     async def _wait(self, key: str, limits: Sequence[Limit]) -> Wait | None:
-        """Count a request if the limits allow it, in Redis or here; else return the limit that does not."""
+        """Count a request, in Redis or locally, if the limits allow it; else return the limit that does not."""
         reply = await self._shared.run(key, limits, 1, check=True) if self._shared else None
         if reply is None:
             return self._local.admit(key, limits)

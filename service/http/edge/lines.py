@@ -1,9 +1,9 @@
-"""Lines of an NDJSON request body, while it arrives.
+"""Lines of a streamed NDJSON request body.
 
-A stream may last for hours, but its client has to keep sending: it starts with :data:`IDLE_BUDGET_SECONDS`, waiting for
-data consumes them, and received bytes other than line ends add to them. Otherwise a few hundred streams of three bytes
-per second would keep all others out. Data are split in small steps, and blank lines are counted: a body of line ends
-alone has a line for every byte.
+A stream may last for hours, but its client must keep sending: its idle budget starts at :data:`IDLE_BUDGET_SECONDS`,
+waiting for data reduces it, and received bytes other than line ends increase it. Otherwise a few hundred streams of
+three bytes per second could block all others. Data are split in small steps, and blank lines are limited, as a body of
+line ends has a line per byte.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ STEP_BYTES: Final = 16 * 1024
 
 
 class LineSplitter:
-    """Splits a stream of bytes into lines without their ends; blank lines are skipped.
+    """Splits a stream of bytes into lines without line ends; blank lines are skipped.
 
     Parameters
     ----------
@@ -37,10 +37,10 @@ class LineSplitter:
         self._limit = limit
         self._pieces: list[bytes] = []
         self.pending = 0  # bytes of the unfinished line
-        self.blank = 0  # number of skipped lines
+        self.blank = 0  # number of skipped blank lines
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines that end in ``data``. Raises ProblemError (413) at the first that is too long."""
+        """Yield the lines that end in ``data``. Raises ProblemError (413) at the first line that is too long."""
         first, *others = data.split(b"\n")
         self._hold(first)
         if others:
@@ -48,7 +48,7 @@ class LineSplitter:
             self._hold(others[-1])
 
     def _skip_blank(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Yield complete lines except blank ones, which cost no Python code each."""
+        """Yield the nonblank lines; the filters run without Python code per line."""
         too_long = max(map(len, lines), default=0) > self._limit
         if too_long:
             lines = list(takewhile(lambda line: len(line) <= self._limit, lines))
@@ -59,7 +59,7 @@ class LineSplitter:
             raise self._too_long()
 
     def rest(self) -> Iterator[bytes]:
-        """Yield the last line, if the stream does not end with a line end."""
+        """Yield the last line if the stream does not end with a line end."""
         yield from filter(bytes.strip, [self._take_line()])
 
     def _take_line(self) -> bytes:
@@ -89,7 +89,7 @@ class LineBody:
     def __init__(self, receive: Receive, settings: Settings) -> None:
         self._receive, self._settings = receive, settings
         self._lines = LineSplitter(settings.max_json_bytes)
-        self._chunk, self._split = b"", 0  # the last chunk, and how much of it has been split into lines
+        self._chunk, self._split = b"", 0  # the last chunk, and how many bytes of it were split
         self._ready: deque[bytes] = deque()
         self._ready_bytes = 0
         self._error: ProblemError | None = None
@@ -100,7 +100,7 @@ class LineBody:
 
     @property
     def held(self) -> int:
-        """Number of bytes that were received and not returned yet, or returned last."""
+        """Number of received bytes that were not returned yet or are in the last group returned."""
         return len(self._chunk) - self._split + self._lines.pending + self._ready_bytes + self._handed
 
     async def group(self, most_lines: int, most_bytes: int) -> list[bytes] | None:
@@ -136,7 +136,7 @@ class LineBody:
         return ProblemError(TIMEOUT, f"the stream is slower than {self._settings.stream_rate:g} bytes per second")
 
     def _needs_more(self, most_lines: int, most_bytes: int) -> bool:
-        """Return whether to split or receive more; a group waits for its first line only."""
+        """Return whether to split or receive more data; only the first line of a group is waited for."""
         if not self._ready:
             return self._more or bool(self._chunk)
         return bool(self._chunk) and len(self._ready) < most_lines and self._ready_bytes < most_bytes
@@ -168,8 +168,8 @@ class LineBody:
         self._more = message.get("more_body", False)
         self._chunk = body = message.get("body", b"")
         if self._settings.stream_rate:
-            worth = len(body) - body.count(b"\n")  # blank lines do not count
-            self._idle_budget = min(IDLE_BUDGET_SECONDS, self._idle_budget + worth / self._settings.stream_rate)
+            count = len(body) - body.count(b"\n")  # blank lines do not count
+            self._idle_budget = min(IDLE_BUDGET_SECONDS, self._idle_budget + count / self._settings.stream_rate)
 
     def _add_lines(self, step: bytes) -> None:
         if not self._count and not self._lines.pending:

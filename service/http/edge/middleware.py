@@ -1,9 +1,9 @@
-"""Middleware around every request, in pure ASGI.
+"""Pure ASGI middleware.
 
-Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide that a client disconnects.
+Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide disconnects of clients.
 :class:`RequestMiddleware` is the outermost layer: request id, trace, metrics, access log, ``HEAD``, ``OPTIONS``, and
-the only place where exceptions become responses. :class:`AuthMiddleware` guards ``/v1`` and the models of ``/v2``
-except for probes: API key, limit of concurrent requests, quotas of the key.
+the conversion of all exceptions to responses. :class:`AuthMiddleware` protects ``/v1`` and the models of ``/v2`` except
+probes: API key, limit of concurrent requests, quotas of the key.
 """
 
 import asyncio
@@ -50,23 +50,23 @@ log = structlog.get_logger(__name__)
 
 
 class RequestMiddleware:
-    """Identifies, counts, times and logs requests, and answers exceptions with problem documents.
+    """Identifies, counts, times and logs requests, and returns exceptions as problem documents.
 
     Parameters
     ----------
-    root_path : prefix under which a proxy serves the service; the proxy may strip it from the path or not.
+    root_path : path prefix under which a proxy serves the service, whether or not the proxy strips it.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, root_path: str = "") -> None:
         self.app, self.metrics, self.root_path = app, metrics, root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request; anything else (the lifespan) passes through."""
+        """Handle one request; other ASGI events (lifespan) are passed on."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         method, state = scope["method"], scope.setdefault("state", {})
-        if method == "HEAD":  # routes know GET only; uvicorn omits the body
+        if method == "HEAD":  # routes support GET only; uvicorn omits the body
             scope = {**scope, "method": "GET"}
         if self.root_path:
             scope["root_path"] = self.root_path
@@ -83,7 +83,7 @@ class RequestMiddleware:
                 message["headers"] = [*message["headers"], *named]
             await send(message)
 
-        # Not unbound, because the task ends with the request.
+        # Not unbound, as the task ends with the request.
         structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace.trace_id)
         problem: ProblemError | None = None
         with trace.active():
@@ -94,7 +94,9 @@ class RequestMiddleware:
                 status = CLIENT_CLOSED_REQUEST
             except (Exception, asyncio.CancelledError) as error:
                 problem = self._problem(error, path)
-                problem.__traceback__ = problem.__cause__ = problem.__context__ = None  # whose frames hold the body
+                problem.__traceback__ = problem.__cause__ = problem.__context__ = (
+                    None  # their frames keep the body in memory
+                )
                 if method == "OPTIONS" and problem.kind is NOT_ALLOWED:
                     await Response(status_code=204, headers={"Allow": problem.allow or ""})(scope, receive, send_named)
                     problem = None
@@ -111,7 +113,7 @@ class RequestMiddleware:
 
     def _problem(self, error: BaseException, path: str) -> ProblemError:
         problem = to_problem(error)
-        if is_guarded(path):  # a probe of a service that is not ready is not a rejected request
+        if is_guarded(path):  # a probe of a service that is not ready is not counted
             self.metrics.rejected.labels(problem.kind.slug).inc()
         if problem.kind is INTERNAL:
             log.error("unexpected exception", exc_info=error)
@@ -121,9 +123,9 @@ class RequestMiddleware:
 def _log_access(
     scope: Scope, method: str, route: str, status: int, seconds: float, problem: ProblemError | None
 ) -> None:
-    """Log a request with its error and client, without text of its body."""
+    """Log a request with its error and client, without any text from its body."""
     client = scope["client"][0] if scope.get("client") else ""
-    if status < 400:  # one line for every alert would be too many
+    if status < 400:  # one line per alert would be too many
         log.debug("request", client=client, method=method, route=route, status=status, seconds=round(seconds, 6))
         return
     fields: dict[str, object] = {"client": client}
@@ -133,7 +135,7 @@ def _log_access(
         fields["reason"] = problem.kind.slug
         if problem.errors:
             first = problem.errors[0]
-            unknown = first.reason == "unknown_field"  # whose name is text of the client
+            unknown = first.reason == "unknown_field"  # the last part is text of the client
             fields["error"] = first.reason
             fields["pointer"] = first.pointer.rpartition("/")[0] if unknown else first.pointer
     write = log.info if status < 500 else log.warning
@@ -160,11 +162,12 @@ def _request_id(scope: Scope) -> str:
 
 
 class ConcurrencyLimiter:
-    """Limit of concurrent requests, shared fairly: a client with few is admitted while others have many.
+    """Limit of concurrent requests, shared fairly between clients.
 
     Parameters
     ----------
-    limit : number of requests; those of another client count up to the client's own number, as in a fair queue.
+    limit : maximum number of requests. Those of another client count up to the client's own number, so a client with
+        few requests is admitted while others have many.
     """
 
     def __init__(self, limit: int) -> None:
@@ -189,14 +192,14 @@ class ConcurrencyLimiter:
 
 
 class AuthMiddleware:
-    """Admits requests with a known API key within the limits of concurrency and quota.
+    """Admits requests with a valid API key within the limits of concurrency and quota.
 
-    A request that is rejected later because the service is full (429 ``overloaded``, 503) is not charged to its key.
+    A request that is rejected later because the service is full (429 ``overloaded``, 503) is refunded to its key.
 
     Parameters
     ----------
-    quotas : None if no key has limits.
-    protected_paths : further paths that require a key, as in :attr:`Settings.protected_paths`.
+    quotas : quotas of the keys; None if no key has limits.
+    protected_paths : further paths that require a key; see :attr:`Settings.protected_paths`.
     metrics : counts the requests of each key.
     """
 

@@ -1,18 +1,18 @@
 """HTTP/1.1 connections: uvicorn's h11 protocol with limits of time and size, and problem documents.
 
-h11 answers one request of a connection at a time: requests sent ahead (pipelining) wait unparsed. It also keeps the
-body of a request with an ``Upgrade`` header. The subclass adds limits:
+h11 handles one request of a connection at a time: pipelined requests wait unparsed. It also keeps the body of a request
+with an ``Upgrade`` header. The subclass adds limits:
 
-- headers arrive within ``header_timeout`` and in at most :data:`MAX_HEADERS` lines and :data:`MAX_HEADER_BYTES` bytes;
-- while a request is answered, at most :data:`MAX_SURPLUS_BYTES` of further requests are received;
+- headers arrive within ``header_timeout``, in at most :data:`MAX_HEADERS` lines and :data:`MAX_HEADER_BYTES` bytes;
+- during a request, at most :data:`MAX_SURPLUS_BYTES` of further requests are received;
 - a client that still sends a body after the response has :data:`DRAIN_SECONDS` to read the response;
-- the connection of a client that does not read its response ends after ``stall_timeout``;
+- the connection of a client that does not read its response is closed after ``stall_timeout``;
 - ``max_connections`` bounds the number of connections;
 - data with many short lines or chunks are parsed in small steps, between which other connections are served;
-- requests that were sent ahead start one at a time, in turn, so that connections that pipeline do not delay others.
+- pipelined requests start one at a time in turn, so that they do not delay other connections.
 
-Only public attributes of :class:`uvicorn.protocols.http.h11_impl.H11Protocol` are used. They are not
-documented, so ``pyproject.toml`` bounds the version of uvicorn, and a test lists them.
+Only public attributes of :class:`uvicorn.protocols.http.h11_impl.H11Protocol` are used. They are not documented, so
+``pyproject.toml`` bounds the version of uvicorn, and a test lists them.
 """
 
 import asyncio
@@ -45,19 +45,19 @@ log = structlog.get_logger(__name__)
 MAX_HEADER_BYTES = 32 * 1024
 MAX_HEADERS = 100
 MAX_LINES = 512
-"""Number of line ends in received data beyond which they are parsed in steps."""
+"""Number of line ends in received data beyond which the data are parsed in steps."""
 STEP_BYTES = 4096
 POLL_SECONDS = 0.005
 DRAIN_SECONDS = 2.0
 REJECT_SECONDS = 1.0
 MAX_SURPLUS_BYTES = 512 * 1024
-"""Maximum size of further requests while one is answered, and of data after a rejected request."""
+"""Maximum size of further requests during a request, and of data after a rejected one."""
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn configuration made from the settings of the service.
+    """uvicorn configuration from the settings of the service.
 
-    ``on_rejected`` is called with the slug of each problem that is answered without the application.
+    ``on_rejected`` is called with the slug of each problem that is sent without calling the application.
     """
 
     def __init__(self, app: Any, settings: Settings, on_rejected: Callable[[str], None] = lambda slug: None) -> None:
@@ -79,7 +79,7 @@ class ServerConfig(uvicorn.Config):
         )
         self.settings, self.on_rejected = settings, on_rejected
         self.pipelining: deque[LimitedProtocol] = deque()
-        """Connections whose next request was sent before the last response, in the order of their turns."""
+        """Connections with pipelined requests, in the order of their turns."""
 
 
 class LimitedProtocol(H11Protocol):
@@ -90,7 +90,7 @@ class LimitedProtocol(H11Protocol):
         self.settings, self.on_rejected = config.settings, config.on_rejected
         self.pipelining = config.pipelining
         self.timers: dict[str, TimerHandle] = {}
-        self.unparsed = b""  # received data that wait to be parsed
+        self.unparsed = b""  # received data not parsed yet
         self.header_lines = 0
         self.rejected = False
         self.surplus = 0  # bytes received since the request was complete
@@ -117,7 +117,7 @@ class LimitedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse data, at once or in steps."""
         if self.rejected or self.conn.their_state in (h11.DONE, h11.MUST_CLOSE):
-            self.surplus += len(data)  # received, so that the end of the connection is noticed
+            self.surplus += len(data)  # reading continues, to notice the end of the connection
             if self.surplus > MAX_SURPLUS_BYTES:
                 self.transport.abort()
                 return
@@ -134,7 +134,7 @@ class LimitedProtocol(H11Protocol):
             self.transport.pause_reading()
 
     def parse_step(self) -> None:
-        """Parse one step of the received data, unless the application has enough to read."""
+        """Parse one step of the received data, unless the application has paused reading."""
         if self.rejected or self.transport.is_closing() or not self.unparsed:
             return
         if self.flow.read_paused:
@@ -148,7 +148,7 @@ class LimitedProtocol(H11Protocol):
             self.transport.resume_reading()
 
     def parse(self, data: bytes) -> None:
-        """Parse data; reject too many headers before they are parsed."""
+        """Parse data; too many headers are rejected before they are parsed."""
         if self.transport.is_closing():
             return
         if self.conn.their_state is h11.IDLE:
@@ -170,7 +170,7 @@ class LimitedProtocol(H11Protocol):
             self.stop_timer("headers")
 
     def on_response_complete(self) -> None:
-        """Limit the time in which the client finishes its request and reads its response."""
+        """Complete the response, at once or in turn with other connections that pipeline requests."""
         self.surplus = 0
         if self.conn.trailing_data[0] and not self.transport.is_closing():
             self.pipelining.append(self)
@@ -180,14 +180,14 @@ class LimitedProtocol(H11Protocol):
         self.complete_response()
 
     def start_pipelined(self) -> None:
-        """Start the next request of this connection, whose turn it is, and let the following one have its turn."""
+        """Start the next pipelined request of this connection, and schedule the next connection."""
         self.pipelining.popleft()
         if self.pipelining:
             self.loop.call_soon(self.pipelining[0].start_pipelined)
         self.complete_response()
 
     def complete_response(self) -> None:
-        """Wait for the next request, or start it if it is there already."""
+        """Wait for the next request or start a pipelined one, with a time limit for reading the response."""
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
@@ -202,7 +202,7 @@ class LimitedProtocol(H11Protocol):
             self.stop_timer("body")
 
     def pause_writing(self) -> None:
-        """Limit the time that a client does not read its response."""
+        """Start the time limit of a client that does not read its response."""
         super().pause_writing()
         self.start_timer("stall", self.settings.stall_timeout, self.transport.abort)
 
@@ -212,7 +212,7 @@ class LimitedProtocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer data that is not HTTP with a problem document, in place of uvicorn's plain text."""
+        """Respond to invalid HTTP with a problem document, instead of uvicorn's plain text."""
         hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
@@ -229,12 +229,12 @@ class LimitedProtocol(H11Protocol):
             self.reject(ProblemError(MALFORMED, "not a valid HTTP/1.1 request"))
 
     def reject_slow_headers(self) -> None:
-        """Reject a connection whose headers are late."""
+        """Reject a connection whose headers did not arrive in time."""
         detail = f"the headers did not arrive within {self.settings.header_timeout:g} s"
         self.reject(ProblemError(TIMEOUT, detail))
 
     def reject(self, error: ProblemError) -> None:
-        """Send a problem without the application, and close the connection."""
+        """Send a problem document without calling the application, and close the connection."""
         if self.rejected or self.transport.is_closing():
             return
         request_id = uuid4().hex
@@ -251,7 +251,7 @@ class LimitedProtocol(H11Protocol):
         lines = [f"HTTP/1.1 {error.kind.status} {error.kind.title}".encode(), b"connection: close"]
         lines += [name + b": " + value for name, value in response.raw_headers]
         self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
-        # Closing at once would reset the connection of a client that is still sending, before it reads the response.
+        # Closing at once would reset the connection of a client that is still sending before it reads the response.
         self.rejected = True
         self.transport.write_eof()
         self.unparsed = b""

@@ -1,7 +1,7 @@
 """Open Inference Protocol v2 over HTTP: light curves as named tensors, in JSON or with the binary tensor extension.
 
-The tensors are observations, not the inputs of the graph: they are validated, featurised, queued and classified as
-light curves of ``/v1/classify`` are. Light curves are concatenated; ``offsets`` divides ``n`` observations into ``b``
+The tensors contain observations, not the inputs of the graph: they are validated, featurised, queued and classified as
+the light curves of ``/v1/classify``. Light curves are concatenated; ``offsets`` divides ``n`` observations into ``b``
 light curves (the first datatype is the one in the model metadata):
 
 =============== =================== ============= ======================================================================
@@ -20,8 +20,8 @@ input           datatype            shape         meaning
 The outputs are ``probabilities`` FP32 [b, classes], ``status`` and ``reason`` BYTES [b] and, if requested by name,
 ``embedding`` FP32 [b, d], ``detail`` BYTES [b] (the reason in words) and ``object_id``.
 
-- An invalid light curve is ``rejected``, one that the model cannot classify ``abstained``; their rows are NaN. Tensors
-  that do not fit the model or each other are an error of the whole request.
+- An invalid light curve is ``rejected``, a valid one that the model cannot classify is ``abstained``; their rows are
+  NaN. Tensors that do not match the model or each other are an error of the whole request.
 - Request parameters: ``timeout`` (microseconds) or ``deadline_ms``, ``flux_unit``, ``prior``, ``binary_data_output``.
 - The output parameter ``classification`` of ``probabilities`` (``class_count`` in Triton's client) returns texts
   ``value:index:label`` of the most probable classes [b, count] instead, empty for rows without a result.

@@ -1,7 +1,7 @@
-"""Inference with tensors: inputs and outputs of a classifier, and the steps between them, of no transport.
+"""Inference with tensors, independent of the transport.
 
 :func:`read_request` checks a request and builds its light curves; :func:`infer_tensors` classifies them and returns the
-output tensors. The HTTP route calls both, and a gRPC service could.
+output tensors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,10 +44,10 @@ class TensorSpec:
 
     Attributes
     ----------
-    datatypes : accepted datatypes, the first of which is in the metadata; an output has one.
-    shape : ``ANY`` for a dimension of any size.
-    optional : whether an input may be omitted, or an output is returned only if it is requested by name.
-    note : for an input, text added to the error of a datatype that is not accepted.
+    datatypes : accepted datatypes; the first one is in the model metadata. An output has one.
+    shape : shape, with ``ANY`` for a dimension of any size.
+    optional : True for an input that may be omitted, or an output that is returned only if requested by name.
+    note : text added to the error of an input datatype that is not accepted.
     """
 
     name: str
@@ -93,10 +93,10 @@ class InferInputs:
 
     Attributes
     ----------
-    object_ids : of each light curve, as sent.
-    id, prior : of the request.
-    deadline_ms : milliseconds; None without a deadline.
-    outputs : parameters of the requested outputs by name, in order; ``binary_data`` is not None.
+    object_ids : object id of each light curve, as sent.
+    id, prior : id and prior of the request.
+    deadline_ms : deadline in milliseconds; None without.
+    outputs : parameters of the requested outputs by name, in order; ``binary_data`` is never None.
     """
 
     light_curves: Sequence[LightCurve | InvalidLightCurve]
@@ -114,13 +114,13 @@ def read_request(
 
     Parameters
     ----------
-    binary : bytes of the tensors that follow the JSON part.
-    names : other names under which the request addresses the model and its version.
+    binary : bytes of the tensors after the JSON part.
+    names : other names of the model and its version in the path of the request.
 
     Raises
     ------
     ProblemError
-        422, 413 or 400 for tensors that do not fit the model or each other.
+        422, 413 or 400 for tensors that do not match the model or each other.
     """
     for member, value in (("model_name", request.model_name), ("model_version", request.model_version)):
         if value and value not in (manifest.name, manifest.version, *names):
@@ -145,14 +145,14 @@ async def infer_tensors(
 ) -> tuple[dict[str, Array], list[Outcome]]:
     """Classify the light curves of a request; return the requested outputs, in order, and the outcomes."""
     outcomes = await handle.infer(inputs.light_curves, options)
-    answered = [serializer.apply_prior(outcome) for outcome in outcomes]
+    calibrated = [serializer.apply_prior(outcome) for outcome in outcomes]
     outputs: dict[str, Array] = {}
     for spec in list_outputs(handle.bundle.manifest):
         if spec.name not in inputs.outputs:
             continue
         match spec.name:
             case "probabilities" | "embedding":
-                outputs[spec.name] = _stack_rows(answered, spec.name, spec.shape[1])
+                outputs[spec.name] = _stack_rows(calibrated, spec.name, spec.shape[1])
             case "object_id":
                 outputs[spec.name] = np.array(inputs.object_ids, dtype=object)
             case "detail":
@@ -170,18 +170,18 @@ def _read_deadline(parameters: RequestParameters, settings: Settings) -> float |
     timeout, deadline_ms = parameters.timeout or 0, parameters.deadline_ms or 0
     if timeout and deadline_ms:
         raise invalid_field("/parameters/deadline_ms", "duplicate", "the parameter timeout has a deadline already")
-    check_deadline(-(-timeout // 1000), "/parameters/timeout", settings)  # rounded up as an integer, of any size
+    check_deadline(-(-timeout // 1000), "/parameters/timeout", settings)  # rounded up; an integer may have any size
     check_deadline(deadline_ms, "/parameters/deadline_ms", settings)
     return timeout / 1000 or deadline_ms or None
 
 
 def _select_outputs(request: InferRequest, manifest: Manifest) -> dict[str, OutputParameters]:
-    """Return the parameters of the outputs to return; by default those of all that are not optional.
+    """Return the parameters of the requested outputs; by default of all outputs that are not optional.
 
     Raises
     ------
     ProblemError
-        422 for an output that is unknown or requested twice, or that has no classes to select from.
+        422 for an output that is unknown, requested twice, or has no classes for ``classification``.
     """
     binary = request.parameters.binary_data_output
     specs = list_outputs(manifest)
@@ -204,7 +204,7 @@ def _select_outputs(request: InferRequest, manifest: Manifest) -> dict[str, Outp
 
 
 def _check_inputs(inputs: Sequence[InputTensor], specs: Sequence[TensorSpec]) -> dict[str, int]:
-    """Return the rank of each input by name. Raises ProblemError (422) with every invalid description."""
+    """Check datatypes and shapes; return the rank of each input by name. Raises ProblemError (422) with all errors."""
     spec_by_name = {spec.name: spec for spec in specs}
     seen: set[str] = set()
     errors: list[FieldError] = []
@@ -243,7 +243,7 @@ def _find_input_error(tensor: InputTensor, spec: TensorSpec | None, pointer: str
 
 
 def squeeze_shape(shape: Sequence[int], rank: int) -> list[int]:
-    """Remove dimensions of 1 beyond ``rank``: codecs write a list of n values as [n, 1] or [1, n]."""
+    """Remove dimensions of size 1 beyond ``rank``, as codecs send a list of n values as [n, 1] or [1, n]."""
     sizes = list(shape)
     while len(sizes) > rank and 1 in sizes:
         del sizes[len(sizes) - 1 - sizes[::-1].index(1)]
@@ -251,12 +251,12 @@ def squeeze_shape(shape: Sequence[int], rank: int) -> list[int]:
 
 
 def _check_lengths(inputs: Sequence[InputTensor], rank_by_name: Mapping[str, int], max_curves: int) -> None:
-    """Check that the described shapes fit each other, before any tensor is decoded.
+    """Check that the shapes of the tensors match each other, before decoding.
 
     Raises
     ------
     ProblemError
-        422 for lengths that differ, 413 for too many light curves.
+        422 for different lengths, 413 for too many light curves.
     """
     length = {tensor.name: squeeze_shape(tensor.shape, rank_by_name[tensor.name])[0] for tensor in inputs}
     pointer = {tensor.name: f"/inputs/{index}/shape/0" for index, tensor in enumerate(inputs)}
@@ -317,7 +317,7 @@ def _split_light_curves(
 
 
 def _stack_rows(outcomes: Sequence[Outcome], name: str, width: int) -> Array:
-    """Return an output of the network, shape (light curves, width), NaN in rows without a result."""
+    """Return an output of the network, shape (light curves, width); rows without a result are NaN."""
     rows = np.full((len(outcomes), width), np.nan, dtype=np.float32)
     for row, outcome in zip(rows, outcomes, strict=True):
         if outcome.prediction is not None:
@@ -326,7 +326,7 @@ def _stack_rows(outcomes: Sequence[Outcome], name: str, width: int) -> Array:
 
 
 def _describe(outcome: Outcome) -> str:
-    """Return the reason in words, after the pointer to the invalid value in the light curve."""
+    """Return the detail of an outcome, after the pointer to the invalid value if there is one."""
     return f"{outcome.pointer}: {outcome.detail}" if outcome.pointer else outcome.detail
 
 
@@ -335,7 +335,7 @@ def label_rows(rows: Array, labels: Sequence[str], count: int) -> Array:
 
     Parameters
     ----------
-    rows : shape (any, labels).
+    rows : shape (n, labels).
     """
     order = np.argsort(-rows, axis=1, kind="stable")[:, :count]
     texts = np.full(order.shape, b"", dtype=object)

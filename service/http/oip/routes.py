@@ -1,6 +1,6 @@
 """Routes of the Open Inference Protocol under ``/v2``; :mod:`service.http.oip` describes the tensors.
 
-The path of a model may name a version; without one, the current version answers.
+The path of a model may have a version; without one, the current version is used.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ from nightjar_alerts.service.settings import Settings
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 BINARY_TYPE: Final = "application/octet-stream"
 INLINE_BYTES: Final = 4096
-"""Maximum size of a body that is decoded on the event loop; it may hold a hundred light curves of one observation."""
+"""Maximum size of a body that is decoded on the event loop; a hundred light curves of one observation fit."""
 EXTENSIONS: Final = ["binary_tensor_data", "classification", "parameters"]
 MODEL: Final = "/v2/models/{model}"
 VERSION: Final = "/v2/models/{model}/versions/{version}"
@@ -134,10 +134,12 @@ _METADATA_DOCS = {
 async def model_metadata(request: Request) -> Response:
     """Return the inputs and outputs of a model, and its versions."""
     manifest = _select_model(request).bundle.manifest
-    served = [each.reference for each in get_service(request).served]
+    references = [model.reference for model in get_service(request).served]
     content = ModelMetadata(
         name=manifest.name,
-        versions=sorted((each.version for each in served if each.name == manifest.name), key=version_key),
+        versions=sorted(
+            (reference.version for reference in references if reference.name == manifest.name), key=version_key
+        ),
         platform="onnxruntime_onnx",
         inputs=[_describe(spec) for spec in list_inputs(manifest)],
         outputs=[_describe(spec) for spec in list_outputs(manifest)],

@@ -1,8 +1,8 @@
 """Requests and responses of the Open Inference Protocol as pydantic models.
 
-Clients send more than a model needs: unknown parameters are ignored, and a member that is null counts as absent
-(MLServer's codecs, Jackson and KServe's client send such). Other unknown members are errors. The values of a JSON
-tensor are not validated here; :mod:`service.http.oip.tensors` checks them in bulk.
+Unknown parameters are ignored, and members that are null count as absent, since MLServer's codecs, Jackson and KServe's
+client send them. Other unknown members are errors. The values of JSON tensors are validated in bulk by
+:mod:`service.http.oip.tensors`, not here.
 """
 
 from typing import Annotated, Any, Literal
@@ -53,7 +53,7 @@ class _Parameters(BaseModel):
     def _select_known(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
-        if "shared_memory_region" in value:  # if ignored, the client would wait for data that never come
+        if "shared_memory_region" in value:  # not ignored, as the client expects the outputs there
             raise PydanticCustomError("unsupported", "shared memory is not supported")
         return {name: value[name] for name in cls.model_fields if value.get(name) is not None}
 
@@ -64,7 +64,7 @@ class _Members(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_null(cls, value: object) -> object:
-        """Remove members that are null; stop at the first unknown name, of which there may be a million."""
+        """Remove members that are null; raises at the first unknown name, as there may be a million."""
         if not isinstance(value, dict):
             return value
         for name in value:

@@ -1,8 +1,8 @@
-"""Wire format of the Open Inference Protocol: bodies to arrays, and arrays to bodies.
+"""Wire format of the Open Inference Protocol: decoding bodies to arrays, and encoding arrays.
 
 A body is a JSON document. With the binary tensor extension, a header gives the length of that document, and the bytes
-of the tensors follow it in the order in which it describes them: little-endian, row-major, without padding; a text is
-its length in four bytes and its UTF-8. Every size is checked against the bytes before anything is allocated.
+of the tensors follow in the same order: little-endian, row-major, without padding; a text is its length in four bytes,
+followed by its UTF-8 bytes. All sizes are checked before memory is allocated.
 """
 
 import json
@@ -51,7 +51,7 @@ _JSON_TYPES: Final[Mapping[str, frozenset[type]]] = {
     "O": frozenset({str}),
 }
 _LENGTH: Final = np.dtype("<u4")
-MAX_ELEMENTS: Final = 2**40  # numpy cannot shape even an empty array beyond the address space
+MAX_ELEMENTS: Final = 2**40  # numpy cannot create even empty arrays with dimensions beyond the address space
 _BEYOND_JSON = re.compile(rb"NaN|Infinity|(?<![0-9])[0-9]{309}")
 
 
@@ -65,7 +65,7 @@ def split_body(body: bytes, header_length: str | None) -> tuple[bytes, memoryvie
     Raises
     ------
     ProblemError
-        400 if it is not a number of bytes of this body, or 0, which announces a single raw tensor.
+        400 if it is not a number, longer than the body, or 0, which means a single raw tensor.
     """
     if header_length is None:
         return body, memoryview(b"")
@@ -82,7 +82,7 @@ def split_body(body: bytes, header_length: str | None) -> tuple[bytes, memoryvie
 
 
 def load_json(text: bytes) -> object:
-    """Parse a JSON document, including NaN, which some encoders write instead of null. Raises ProblemError (400)."""
+    """Parse a JSON document; NaN, which some encoders write instead of null, is accepted. Raises ProblemError (400)."""
     text = text.removeprefix(BOM)
     if len(text) > MAX_NAMES and sum(map(text.count, (b"[", b"{", b":"))) > MAX_NAMES:
         raise ProblemError(MALFORMED, f"the document has more than {MAX_NAMES} lists, objects and names")
@@ -97,12 +97,12 @@ def load_json(text: bytes) -> object:
 
 
 def decode_tensors(inputs: Sequence[InputTensor], binary: memoryview) -> dict[str, Array]:
-    """Decode the values of inputs, in the shapes that they state; texts are ``bytes`` objects.
+    """Decode the values of inputs, in their shapes; texts are ``bytes`` objects.
 
     Raises
     ------
     ProblemError
-        422 for a tensor that does not match its description, 400 if the binary part is longer or shorter.
+        422 for a tensor that does not match its description, 400 if the binary part has another length.
     """
     arrays: dict[str, Array] = {}
     start = 0
@@ -182,7 +182,7 @@ def _decode_json(tensor: InputTensor, pointer: str) -> Array:
 
 
 def _count(tensor: InputTensor, pointer: str) -> int:
-    """Return the number of elements. Raises ProblemError (422) for a shape beyond every memory."""
+    """Return the number of elements. Raises ProblemError (422) for a shape that is too large."""
     if prod(max(size, 1) for size in tensor.shape) > MAX_ELEMENTS:
         raise invalid_field(f"{pointer}/shape", "too_large", "the shape has too many elements")
     return prod(tensor.shape)
@@ -200,13 +200,13 @@ def _to_array(values: list[Any], dtype: np.dtype[Any]) -> Array:
 def encode_response(
     head: Mapping[str, object], outputs: Mapping[str, Array], binary: Container[str]
 ) -> tuple[bytes, int | None]:
-    """Encode a response; return it, and the length of its JSON part if tensors follow it.
+    """Encode a response; return it, and the length of its JSON part or None if no tensors follow it.
 
     Parameters
     ----------
-    head : members of the JSON part besides ``outputs``.
+    head : members of the JSON part other than ``outputs``.
     outputs : arrays by name, in order; texts as ``bytes`` objects.
-    binary : names of the outputs that are sent as bytes.
+    binary : names of the outputs to send as bytes.
     """
     described, parts = [], []
     for name, array in outputs.items():

@@ -1,6 +1,6 @@
-"""``POST /v1/alerts``: alert packets as the survey sent them, alone or as the parts of a multipart body.
+"""``POST /v1/alerts``: classify unchanged alert packets, a single one or the parts of a multipart body.
 
-Every part of a ``multipart/form-data`` body (a web form, ``curl -F``) or a ``multipart/mixed`` body is one packet,
+Each part of a ``multipart/form-data`` body (a web form, ``curl -F``) or a ``multipart/mixed`` body is one packet,
 whatever its name.
 """
 
@@ -50,7 +50,7 @@ from nightjar_alerts.service.settings import Settings
 
 MAX_BOUNDARY = 70  # RFC 2046
 CHUNK_BYTES = 1024 * 1024
-"""Size of packets that are decoded in one step; a client that has disconnected is noticed between steps."""
+"""Total size of packets that are decoded in one step; disconnects are noticed between steps."""
 
 ReadResult = Packet | PacketError
 
@@ -136,7 +136,7 @@ def split_parts(body: bytes, content_type: str, limit: int) -> list[bytes]:
     Raises
     ------
     ProblemError
-        400 without a valid boundary, and for an invalid body or one without parts; 413 beyond ``limit`` parts.
+        400 for a missing or invalid boundary and for an invalid body or one without parts, 413 beyond ``limit`` parts.
     """
     collected = _Parts(limit)
     parser = MultipartParser(
@@ -169,7 +169,7 @@ def _get_boundary(content_type: str) -> bytes:
 async def read_packets(
     packets: Sequence[bytes], schema: str | None, service: Service, options: InferOptions
 ) -> list[ReadResult]:
-    """Read packets in threads, chunk by chunk.
+    """Decode packets in threads, in chunks.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def _read_all(
 
 
 def _chunks(packets: Sequence[bytes]) -> list[list[bytes]]:
-    """Divide packets into chunks of about CHUNK_BYTES, in order."""
+    """Divide packets into chunks of about :data:`CHUNK_BYTES`, in order."""
     chunks: list[list[bytes]] = [[]]
     room = CHUNK_BYTES
     for data in packets:
@@ -215,7 +215,7 @@ def _chunks(packets: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _route(service: Service, query: AlertQuery, alerts: Sequence[ReadResult]) -> tuple[list[ModelHandle], list[Item]]:
-    """Return the model for each alert, by its survey and, for canaries, its object; and the items to classify."""
+    """Route each alert by survey and, for canaries, by object; return the models and the items to classify."""
     routed = [
         service.route(
             _to_item(alert),

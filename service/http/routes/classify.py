@@ -1,4 +1,4 @@
-"""``POST /v1/classify``: light curves in any of the formats."""
+"""``POST /v1/classify``: classify light curves in any format."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -84,7 +84,7 @@ async def classify(request: Request) -> Response:
         data = await read_body(request, reservation, settings.max_json_bytes)
         timings.stage("receive")
         body = await decode_body(data, request_format, service)
-        del data  # the decoded body is smaller, and the reservation still covers it
+        del data  # the decoded body is smaller, so the reservation still covers it
         timings.stage("decode")
         validate = partial(validate_body, body, settings)
         curves = await service.run_maybe_in_thread(validate, len(body.light_curves) > INLINE_ITEMS)

@@ -1,4 +1,4 @@
-"""``POST /v1/evolution``: how the classification of one object developed, detection by detection."""
+"""``POST /v1/evolution``: classify one object after each of its detections."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,12 +93,13 @@ async def classify_evolution(request: Request) -> Response:
 
 
 async def _read_light_curve(data: bytes, media_type: str, service: Service) -> tuple[LightCurve, str]:
-    """Return the light curve of a JSON or msgpack body, which names its survey itself.
+    """Return the light curve of a JSON or msgpack body, and "", since the light curve has its survey.
 
     Raises
     ------
     ProblemError
-        400 for a body that is no document of its format, 422 for an invalid light curve, several, or options.
+        400 for a body that is not a valid document of its format, 422 for an invalid light curve, several light curves
+        or options.
     """
     body = await decode_body(data, get_request_format(media_type), service)
     if not body.single:
@@ -113,12 +114,12 @@ async def _read_light_curve(data: bytes, media_type: str, service: Service) -> t
 async def _read_alert(
     data: bytes, query: EvolutionQuery, service: Service, options: InferOptions
 ) -> tuple[LightCurve, str]:
-    """Return the light curve and the survey of the only alert of a body.
+    """Return the light curve and the survey of the single alert of a body.
 
     Raises
     ------
     ProblemError
-        422 for another number of alerts, and for one that cannot be read or has no light curve to classify.
+        422 if there is not exactly one alert, or it cannot be read or has no light curve to classify.
     """
     if query.schema is not None and not exists(query.schema, service.settings.schemas):
         raise invalid_field("/query/schema", "unknown_schema", f"must be one of: {', '.join(schema_names())}")

@@ -23,10 +23,10 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/live/events")
 async def live_events(request: Request) -> StreamingResponse:
-    """Send an event a second until the client disconnects or the service stops.
+    """Send an event every second until the client disconnects or the service stops.
 
     The key of the live view is sent like an API key. Query parameters (``class``, ``survey``, ``min_confidence``,
-    ``min_novelty``, ``unusual``) select results; of more than 50 a second an even sample is sent.
+    ``min_novelty``, ``unusual``) select results; if there are more than 50 per second, an even sample is sent.
 
     Raises
     ------
@@ -35,7 +35,7 @@ async def live_events(request: Request) -> StreamingResponse:
     """
     service = get_service(request)
     feed, key = service.live, service.settings.live_key
-    assert feed is not None  # the route exists with the key alone
+    assert feed is not None  # the route exists only if live_key is set
     assert key is not None
     KeyRing({"live": (key,)}).authenticate(request.scope)
     try:

@@ -1,6 +1,6 @@
 """Routes that describe the service: OpenAPI document, problem types, models, probes and metrics.
 
-Probes take no lock and no thread that inference needs, so they do not fail under load.
+Probes use no locks or threads of inference, so they do not fail under load.
 """
 
 import asyncio

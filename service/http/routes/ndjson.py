@@ -1,17 +1,17 @@
-"""NDJSON requests to ``/v1/classify``: one light curve per line, one result per line, while lines still arrive.
+"""NDJSON requests to ``/v1/classify``: one light curve per line, with results sent while lines still arrive.
 
-Results are sent in the order of the lines, so a stream may be larger than memory:
+Results are sent in the order of the lines. A stream may be larger than memory:
 
-- What is held (lines, light curves in the engine, results not yet sent) is bounded and charged to the memory budget of
-  request bodies. Beyond the bound nothing more is read, and TCP makes the client wait. A client that does not read its
-  results is disconnected (``stall_timeout``).
-- A line that is no JSON, or an invalid light curve, gets the status ``rejected``.
+- Lines, light curves in the engine and unsent results are bounded and charged to the memory budget of request bodies.
+  Beyond the bound nothing is read, so that TCP makes the client wait. A client that does not read its results is
+  disconnected (``stall_timeout``).
+- A line that is not valid JSON, or an invalid light curve, gets the status ``rejected``.
 - While the queue of the engine is full, the light curves of the stream wait, at most until their deadlines. The request
   is rejected (429) only if the queue is full when its first light curves arrive.
 - If the client disconnects, its queued light curves are withdrawn.
 
-What ends a stream early (a line too long, no line for ``body_timeout`` seconds, a service that stops) is a problem like
-any other before the first result has been sent, and ``{"problem": ...}`` in a last line after that.
+An error that ends a stream early (a line that is too long, no line for ``body_timeout`` seconds, shutdown) is a problem
+response before the first result was sent, and a last line ``{"problem": ...}`` after that.
 """
 
 import asyncio
@@ -63,10 +63,10 @@ MAX_PENDING: Final = 512
 
 
 class StreamedResponse(Response, ABC):
-    """Response of NDJSON lines that is sent while its request is processed.
+    """NDJSON response that is sent while its request is processed.
 
-    An error that ends it early is a last line, ``{"problem": ...}``, once the response has started. It is also raised,
-    so that the middleware counts it.
+    Once it has started, an error that ends it early is sent as a last line ``{"problem": ...}``. The error is also
+    raised, so that the middleware counts it.
     """
 
     def __init__(self, request: Request, query: ClassifyQuery) -> None:
@@ -75,21 +75,21 @@ class StreamedResponse(Response, ABC):
         del self.headers["content-length"]  # 0 for a Response without content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request; one version of the model classifies all of it."""
+        """Handle the request; all of it is classified by the same version of the model."""
         client_id, started = get_client_id(self.request), False
 
-        async def send_noted(message: Message) -> None:
+        async def send_recorded(message: Message) -> None:
             nonlocal started
             started = True
             await send(message)
 
-        self.service.streams.acquire(client_id)  # fewer than requests, because streams last
+        self.service.streams.acquire(client_id)  # a separate limit, because streams last long
         try:
             handle = self.service.select_model(self.query.model, routing_key=get_routing_key(self.request))
             with acquired([handle]), self.service.budget.reserve(client_id) as reservation:
                 classifier = LineClassifier(self.request, handle, self.query)
                 self.headers["Nightjar-Model"] = classifier.model
-                await self.run(classifier, reservation, receive, send_noted)
+                await self.run(classifier, reservation, receive, send_recorded)
         except ClientDisconnected:
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -123,7 +123,7 @@ class NdjsonResponse(StreamedResponse):
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a function that receives a body that was already read, and then what the connection sends."""
+    """Return a receive function that returns an already read body, and then calls ``receive``."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_next() -> Message:
@@ -159,11 +159,11 @@ class LineClassifier:
         return f"{name}; role={self._handle.role}" if self._handle.role else name
 
     async def classify(self, lines: Sequence[bytes], wait: bool) -> bytes:
-        """Return a line for each line, in order.
+        """Return one result line for each line, in order.
 
         Parameters
         ----------
-        wait : wait while the engine is full instead of raising Overloaded.
+        wait : if True, wait while the queue of the engine is full instead of raising Overloaded.
         """
         await self.charge(len(lines))
         options = self._infer_options()
@@ -174,13 +174,13 @@ class LineClassifier:
         return encode_ndjson(await self._classify(curves, options, wait))
 
     async def charge(self, curves: int) -> None:
-        """Wait until the quota of the request's key admits light curves, and charge them."""
+        """Wait until the quota of the API key admits light curves, and charge them."""
         if self._service.quotas is not None:
             await self._service.quotas.throttle(get_key_name(self._request))
         await charge_quota(self._request, self._service, curves)
 
     async def classify_curves(self, curves: Sequence[LightCurve | InvalidLightCurve]) -> ClassifyResults:
-        """Return the results of light curves, in order; waits while the engine is full."""
+        """Return the results of light curves, in order; waits while the queue of the engine is full."""
         return await self._classify(curves, self._infer_options(), wait=True)
 
     async def _classify(
@@ -198,7 +198,7 @@ class LineClassifier:
         return validate_light_curves(decode_lines(lines), self._service.settings.max_points, binary_columns=False)
 
     def _infer_options(self) -> InferOptions:
-        """Return the options of light curves that arrive now."""
+        """Return the inference options of light curves that arrive now."""
         return infer_options(self._request, self._service.settings, monotonic(), self._query.deadline_ms)
 
     async def _infer(
@@ -218,7 +218,7 @@ class LineClassifier:
                 await asyncio.sleep(min(error.retry_after, seconds))
 
     def _check_domain(self, curve: LightCurve | InvalidLightCurve) -> Item:
-        """Skip a light curve outside the model's domain: a stream has one model, and no other is used instead."""
+        """Skip a light curve outside the domain of the model, as a stream uses no other model."""
         if self._query.model or not isinstance(curve, LightCurve):
             return curve
         outside = outside_domain(curve, self._handle.bundle.manifest)
@@ -232,7 +232,7 @@ class LineClassifier:
 
 
 class _Output:
-    """Sends the response: one message at a time, while further results wait."""
+    """Sends the response, one message at a time; further results are buffered meanwhile."""
 
     def __init__(self, send: Send, head: Message) -> None:
         self._send, self._head = send, head
@@ -247,7 +247,7 @@ class _Output:
         self.held += len(data)
 
     def flush(self) -> None:
-        """Send what is pending unless a message is being sent; raises what sending raised."""
+        """Send pending data unless a message is being sent. Raises errors of the previous send."""
         if self.task is not None and self.task.done():
             self.task.result()
             self.held -= self._sending
@@ -286,7 +286,7 @@ class _StreamLoop:
 
     Parameters
     ----------
-    max_held : number of bytes held beyond which nothing more is read.
+    max_held : number of held bytes beyond which nothing is read.
     """
 
     def __init__(self, body: LineBody, output: _Output, classifier: LineClassifier, max_held: int) -> None:
@@ -295,10 +295,10 @@ class _StreamLoop:
         self._groups: deque[_Group] = deque()
         self._reading: asyncio.Task[list[bytes] | None] = self._read_group()
         self._ended = False
-        self._error: ProblemError | None = None  # of the body; raised after the results of all lines before it
+        self._error: ProblemError | None = None  # error of the body; raised after the results of all lines before it
 
     async def run(self, reservation: Reservation) -> None:
-        """Classify until the end of the body; raises ClientDisconnected and every other error that ends it early."""
+        """Classify until the end of the body. Raises ClientDisconnected and other errors that end it early."""
         try:
             while not self._step():
                 reservation.resize(self._held)
@@ -311,7 +311,7 @@ class _StreamLoop:
         await self._output.end()
 
     def _step(self) -> bool:
-        """Do everything that is possible without waiting; return True at the end of the stream."""
+        """Do all work that needs no waiting; return True at the end of the stream."""
         while self._groups and self._groups[0].results.done():
             self._output.add(self._groups.popleft().results.result())
         self._output.flush()
@@ -320,7 +320,7 @@ class _StreamLoop:
         return self._ended and not self._groups and self._output.task is None
 
     def _start_group(self) -> None:
-        """Start to classify the lines that were read, and to read more."""
+        """Start classifying the lines that were read, and reading the next ones."""
         try:
             lines = self._reading.result()
         except ProblemError as error:
@@ -347,12 +347,12 @@ class _StreamLoop:
         return sum(group.count for group in self._groups) < MAX_PENDING and self._held < self._max_held
 
     def _tasks(self) -> list[asyncio.Task[Any]]:
-        """Return every running task; the results of the first group are sent next."""
+        """Return all tasks; those of :meth:`_next_tasks` come first."""
         tasks: list[asyncio.Task[Any] | None] = [self._reading, self._output.task]
         return [*(task for task in tasks if task is not None), *(group.results for group in self._groups)]
 
     def _next_tasks(self) -> list[asyncio.Task[Any]]:
-        """Return the tasks whose end makes another step possible."""
+        """Return the unfinished tasks for which the next step waits."""
         return [task for task in islice(self._tasks(), 3) if not task.done()]
 
     async def _cancel(self) -> None:

@@ -9,10 +9,10 @@ router = APIRouter(include_in_schema=False)
 
 
 def _reply(request: Request, name: str) -> Response:
-    """Return a file, compressed where the client takes that, or 304 where the client has it."""
+    """Return a file, compressed if the client accepts it, or 304 if the client has it cached."""
     file = read_page_file(name)
     headers = {
-        "Cache-Control": "no-cache",  # ask whether it has changed
+        "Cache-Control": "no-cache",  # revalidate
         "Content-Security-Policy": POLICY,
         "ETag": file.etag,
         "Referrer-Policy": "no-referrer",

@@ -1,7 +1,7 @@
-"""``POST /v1/tables``: a table of light curves in, one line of NDJSON per object out.
+"""``POST /v1/tables``: classify the objects of a table, with one line of NDJSON per object.
 
-The first line says how the table was read, the last one what was left out. A table that can be read in two ways is a
-problem whose ``question`` names the option that answers it.
+The first line describes how the table was read, the last one counts the rows that were not used. An ambiguous table is
+a problem whose ``question`` names the option to set.
 """
 
 import re
@@ -32,7 +32,7 @@ from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import table_light_curve
 
 GROUP_OBJECTS: Final = 64
-"""Objects that are classified together."""
+"""Number of objects that are classified together."""
 COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 _VARIABLE_LENGTH: Final = re.compile(rb"TFORM\d+ *= *'\d*[PQ]")
 
@@ -62,7 +62,7 @@ async def classify_table(request: Request) -> Response:
 
 
 def _read_options(text: str) -> TableOptions:
-    """Return the options of a query. Raises ProblemError (422)."""
+    """Parse the option ``options`` of a query. Raises ProblemError (422)."""
     if not text:
         return TableOptions()
     try:
@@ -93,7 +93,7 @@ class TableResponse(StreamedResponse):
         data = await read_body(request, reservation, service.settings.max_json_bytes)
         table = await service.run_in_thread(partial(_open, data, self._options, self._name), large=True)
         objects = iter(table)
-        # The first group before the head: what keeps the whole table from being read is an error status.
+        # The first group is read before the head is sent, so that an unreadable table gets an error status.
         group = await service.run_in_thread(partial(_next_group, objects), large=True)
         await send(self.head)
         guesses = [guess.to_dict() for guess in table.guesses]
@@ -124,12 +124,12 @@ def _open(data: bytes, options: TableOptions, name: str) -> Table:
     Raises
     ------
     ProblemError
-        415 for compressed data, Parquet and a FITS column of variable length, 422 for a table that cannot be read, with
-        a question if it can be read in two ways.
+        415 for compressed data, Parquet and FITS columns of variable length, 422 for a table that cannot be read, with
+        a question if it is ambiguous.
     """
     if data.startswith(COMPRESSED):
         raise ProblemError(UNSUPPORTED, "send the table uncompressed, or with Content-Encoding: gzip")
-    if data.startswith(b"PAR1"):  # a damaged file can end the process: pyarrow's C++ code raises where nothing catches
+    if data.startswith(b"PAR1"):  # a corrupt file can crash the process, by an uncaught C++ exception in pyarrow
         raise ProblemError(UNSUPPORTED, "Parquet is not read over HTTP; use nightjar classify --url, or send CSV")
     if data.startswith(b"SIMPLE  =") and _VARIABLE_LENGTH.search(data):
         raise ProblemError(UNSUPPORTED, "columns of variable length in FITS are not read over HTTP; send CSV")
@@ -150,7 +150,7 @@ def _table_problem(error: TableError) -> ProblemError:
 
 
 def _next_group(objects: Iterator[TableObject]) -> list[LightCurve | InvalidLightCurve]:
-    """Return the light curves of the next objects, empty after the last. Raises ProblemError (422)."""
+    """Return the light curves of the next objects; empty at the end. Raises ProblemError (422)."""
     try:
         return [table_light_curve(item) for item in islice(objects, GROUP_OBJECTS)]
     except TableError as error:
