@@ -155,10 +155,10 @@ def plan(
     bounds = limits.shared(queued - len(late), workers)
     if not late:
         return Plan(policy(window, now, cost, bounds), late)
-    gone = set(late)
-    alive = [index for index in range(len(window)) if index not in gone]
-    chosen = policy([window[index] for index in alive], now, cost, bounds)
-    return Plan([alive[index] for index in chosen], late)
+    expired_indices = set(late)
+    remaining = [index for index in range(len(window)) if index not in expired_indices]
+    chosen = policy([window[index] for index in remaining], now, cost, bounds)
+    return Plan([remaining[index] for index in chosen], late)
 
 
 def _latest_end(item: QueueItem) -> float:

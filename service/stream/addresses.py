@@ -151,7 +151,7 @@ def parse_address(text: str) -> Address:
     """
     try:
         parts = urlsplit(text)
-    except ValueError:  # whose message repeats the text, a password as well
+    except ValueError:  # its message contains the text, which may have a password
         raise AddressError(
             "the host after :// is not valid: it has an unmatched bracket, or characters that no host name may have"
         ) from None

@@ -130,18 +130,18 @@ class ClusterMonitor:
     def _query_ids(self, topics: set[str]) -> None:
         """Query the ids of topics without waiting for the responses."""
         for topic in topics:
-            (answer,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=QUERY_SECONDS).values()
-            answer.add_done_callback(partial(self._on_topic_id, topic, self._epochs[topic]))
+            (future,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=QUERY_SECONDS).values()
+            future.add_done_callback(partial(self._on_topic_id, topic, self._epochs[topic]))
 
-    def _on_topic_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
+    def _on_topic_id(self, topic: str, epoch: int, future: Future[Any]) -> None:
         # Called on a thread of librdkafka, while the ids are used on the monitor's thread only.
-        self._jobs.put(lambda: self._record_id(topic, epoch, answer))
+        self._jobs.put(lambda: self._record_id(topic, epoch, future))
 
-    def _record_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
+    def _record_id(self, topic: str, epoch: int, future: Future[Any]) -> None:
         """Record the id of a topic; a new id means that it was recreated. Brokers that lag behind report an old id."""
-        if answer.exception() is not None or epoch != self._epochs[topic]:
+        if future.exception() is not None or epoch != self._epochs[topic]:
             return  # queried before the current assignment: the id may be that of the former topic
-        topic_id, ids = str(answer.result().topic_id), self._ids.setdefault(topic, [])
+        topic_id, ids = str(future.result().topic_id), self._ids.setdefault(topic, [])
         if topic_id not in ids:
             ids.insert(0, topic_id)
             if len(ids) > 1:
@@ -218,19 +218,19 @@ class ClusterMonitor:
     def _end_offsets(self) -> dict[Partition, int]:
         """Return the end offset of each partition, except those whose leader does not respond."""
         rounds = [self._offsets(spec) for spec in (EARLIEST, LATEST)]
-        lows, highs = (dict(_received_offsets(answers)) for answers in rounds)
-        self._low_offsets |= lows
-        return {partition: end for partition, end in highs.items() if partition in self._low_offsets}
+        low, high = (dict(_received_offsets(futures)) for futures in rounds)
+        self._low_offsets |= low
+        return {partition: end for partition, end in high.items() if partition in self._low_offsets}
 
     def _offsets(self, spec: Any) -> OffsetFutures:
         specs = {TopicPartition(*partition): spec for partition in self._assigned}
         if not specs:
             return {}
         # As Kafka's own tools: records of open transactions are counted.
-        answers: OffsetFutures = self._admin.list_offsets(
+        futures: OffsetFutures = self._admin.list_offsets(
             specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=FAILING_SECONDS
         )
-        return answers
+        return futures
 
     def _lag(self, end_offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the number of messages after the committed offset, or all messages of a partition without one."""
@@ -254,9 +254,9 @@ class ClusterMonitor:
         self._thread.join(2 * QUERY_SECONDS)
 
 
-def _received_offsets(answers: OffsetFutures) -> Iterator[tuple[Partition, int]]:
+def _received_offsets(futures: OffsetFutures) -> Iterator[tuple[Partition, int]]:
     """Wait for the responses; yield the offset of each partition whose leader has responded."""
-    wait(answers.values(), QUERY_SECONDS)
-    for partition, answer in answers.items():
-        if answer.done() and answer.exception() is None and answer.result().offset >= 0:
-            yield (str(partition.topic), partition.partition), int(answer.result().offset)
+    wait(futures.values(), QUERY_SECONDS)
+    for partition, future in futures.items():
+        if future.done() and future.exception() is None and future.result().offset >= 0:
+            yield (str(partition.topic), partition.partition), int(future.result().offset)
