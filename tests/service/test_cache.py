@@ -1,4 +1,4 @@
-"""Results are found under everything they depend on and under nothing else; the cache is bounded."""
+"""Result cache: keys cover all inputs of a result, and the size is bounded."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def changed(name: str, change: Callable[[NDArray[Any]], NDArray[Any]]) -> ModelI
 
 
 def bump(values: NDArray[Any]) -> NDArray[Any]:
-    """The smallest change there is, in one value."""
+    """Change one value by the smallest step."""
     flat = values.reshape(-1)
     if flat.dtype == np.bool_:
         flat[-1] = not flat[-1]

@@ -1,4 +1,4 @@
-"""The command line, against real services and real bundles."""
+"""Command line, with real services and bundles."""
 
 import io
 import shutil
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two packets, a broken one, an archive with a third, and a file that is none of these."""
+    """Create two packets, a corrupt one, an archive with a third, and a file that is not a packet."""
     ztf = alerts.container("ztf/4.02", [alerts.ztf_alert()])
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "lsst.avro").write_bytes(alerts.confluent(1000, alerts.lsst_alert()))
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> int:
-    """Exit status of a command."""
+    """Return the exit status of a command."""
     try:
         main([str(argument) for argument in arguments])
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""A light curve classified in process by the data plane, without the packages that only servers need."""
+"""In-process classification with the data plane, without packages that only servers need."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The data plane over a real engine: one outcome per item, whole-request refusals, nothing left behind."""
+"""Data plane with a real engine: one outcome per item, rejected requests, no leftover work."""
 
 import asyncio
 import sys
@@ -50,7 +50,7 @@ class Service:
         return self.metrics.registry.get_sample_value(name) or 0
 
     async def occupied(self) -> None:
-        """Hold the worker in a run, so that what comes next stays queued."""
+        """Block the worker in a run, so that later light curves stay queued."""
         self.graph.hold()
         self.engine.enqueue([model_input(0)])
         assert await asyncio.to_thread(self.graph.started.acquire, True, 5)

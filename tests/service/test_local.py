@@ -1,4 +1,4 @@
-"""A service process as the benchmarks and the container see it: it becomes ready, is watched, stops with status 0."""
+"""Local service processes: they become ready, report metrics and stop with status 0."""
 
 import json
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def container_healthcheck(port: int) -> int:
-    """Exit status of the image's HEALTHCHECK command, run here against a port."""
+    """Return the exit status of the image's HEALTHCHECK command for a port."""
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
     match = re.search(r"^HEALTHCHECK .*?CMD (\[[^\n]*\])$", dockerfile, re.MULTILINE | re.DOTALL)
     assert match is not None

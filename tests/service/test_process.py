@@ -1,4 +1,4 @@
-"""Large blocks stay large blocks: in a process of its own, since the thresholds are the process's."""
+"""Malloc thresholds, tested in a separate process, as they apply to a whole process."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ release_free_memory()
 
 
 def _mapped(fix: bool, **environment: str) -> int:
-    """Blocks of 3 MB, out of one, that are mapped by themselves after one of 4 MB was freed."""
+    """Return how many mapped blocks a block of 3 MB adds after one of 4 MB was freed."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", PROGRAM.replace("FIX", str(fix))]
     return int(subprocess.run(command, env=inherited | environment, capture_output=True, check=True).stdout)

@@ -1,4 +1,4 @@
-"""The adapter of a classifier: model inputs, padded batches, rows of the outputs."""
+"""Task adapter: model inputs, padded batches, rows of the outputs."""
 
 from typing import Any
 

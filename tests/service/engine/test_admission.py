@@ -1,4 +1,4 @@
-"""Estimates of waiting and of the time to come back, against a fluid that is drained step by step."""
+"""Predicted waits and retry times, compared with a simulated fluid queue."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ rates = st.floats(0.5, 8)
 
 
 def drained(work: list[float], rate: float, seconds: float, step: float = 1e-3) -> list[float]:
-    """Work left of each client when all that have some are served alike."""
+    """Return the work left of each client if all are served at the same speed."""
     left, time = list(work), 0.0
     while time < seconds and any(left):
         active = [number for number, amount in enumerate(left) if amount > 0]
@@ -65,7 +65,7 @@ def test_there_is_always_a_time_to_come_back(
 
 
 def test_the_rate_is_what_workers_clear_while_they_are_busy() -> None:
-    """Merged runs: two seconds of work a second, of each of two workers; pauses in between do not count."""
+    """Merged runs: two workers each clear two seconds of work per second; pauses do not count."""
     rate, now = ThroughputEstimate(workers=2), 0.0
     assert rate.value == 2.0
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Networks of any shape on real onnxruntime: which bundles are served, and that each gets what it was made for."""
+"""Networks of several architectures on onnxruntime: which bundles are served, and that each gets its inputs."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One batch: rows matched to light curves, and whatever fails isolated."""
+"""Batches: rows are matched to light curves, and failures are isolated."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The engine over a graph that can be held, poisoned and killed: admission, cancellation, deadlines, death, drain."""
+"""Engine with a graph that can block, fail and die: admission, cancellation, deadlines, death and drain."""
 
 import asyncio
 import random
@@ -294,7 +294,7 @@ SIZES = [(3, BatchLimits()), (1, BatchLimits(window=8)), (2, BatchLimits(window=
 
 @pytest.mark.parametrize(("seed", "size"), list(enumerate(SIZES)))
 async def test_under_chaos_nothing_is_lost_or_answered_twice(seed: int, size: tuple[int, BatchLimits]) -> None:
-    """Cancellations, deadlines and poison at random: each caller gets exactly one result, and the queue ends empty."""
+    """Random cancellations, deadlines and failures: each caller gets exactly one result, and the queue ends empty."""
     rng, graph = random.Random(seed), EchoGraph()
     poisonous = {float(marker) for marker in rng.sample(range(1, 400), 20)}
     graph.on_marker = dict.fromkeys(poisonous, poison)

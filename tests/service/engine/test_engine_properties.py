@@ -1,4 +1,4 @@
-"""Whatever callers do, however the engine is set up: one fate for each light curve, and no run beyond its bounds."""
+"""For any callers and options: exactly one outcome per light curve, and no batch beyond its limits."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ ADAPTER = TaskAdapter(echo_manifest())
 
 @dataclass(frozen=True)
 class Caller:
-    """One light curve and what its sender does; times in milliseconds."""
+    """A light curve and the actions of its caller; times in milliseconds."""
 
     length: int
     after: int
@@ -37,7 +37,7 @@ class Layout:
 
 
 class Recorder(EchoGraph):
-    """Notes the padded shape of every run."""
+    """Graph that records the padded shape of every run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ costs = st.sampled_from(
 
 
 async def fate(engine: Engine, caller: Caller, marker: int) -> str:
-    """Return the outcome that a caller hears."""
+    """Return the outcome that a caller gets."""
     await asyncio.sleep(caller.after / 1000)
     deadline = None if caller.patience is None else monotonic() + caller.patience / 1000
     asked = model_input(marker, caller.length)

@@ -1,4 +1,4 @@
-"""Order of service: policies, fair shares, admission, and the time to come back."""
+"""Order of service: policies, fairness, admission and retry times."""
 
 import asyncio
 from time import sleep
@@ -53,7 +53,7 @@ async def test_a_full_queue_of_one_client_has_room_for_another() -> None:
 
 
 async def test_the_time_to_come_back_is_when_there_is_room() -> None:
-    """Every run takes a known time: who comes back when told is taken, unless the machine was slow meanwhile."""
+    """Runs take a known time: a client that retries after ``retry_after`` is admitted, unless the machine was slow."""
     pace = 0.01
 
     class Slow(EchoGraph):

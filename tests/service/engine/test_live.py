@@ -1,4 +1,4 @@
-"""The live cost model: the scale follows the machine, the terms follow the runs."""
+"""Live cost model: the scale follows the machine, the terms follow the runs."""
 
 from collections.abc import Callable
 from itertools import product
@@ -17,7 +17,7 @@ def sampled(cost: CostModel) -> list[RunSample]:
 
 
 def serve(live: LiveCost, actual: Callable[[RunSample], float], runs: int = 2 * REFIT_RUNS, seed: int = 0) -> None:
-    """Runs of random shapes that take what ``actual`` says, give or take."""
+    """Runs of random shapes whose durations follow ``actual`` with noise."""
     rng = np.random.default_rng(seed)
     for _ in range(runs):
         batch, length = int(rng.integers(1, 33)), int(rng.integers(1, 391))
@@ -43,7 +43,7 @@ def test_one_interrupted_run_hardly_counts() -> None:
 
 
 def test_the_terms_follow_the_runs() -> None:
-    """A graph that pads, where the warm-up took it for one that packs: after some hundred runs the model knows."""
+    """The warm-up fit assumed packing, but the graph pads: a few hundred runs correct the model."""
     actual = CostModel(2e-3, 3e-5, 0.0, 1e-4)
     live = LiveCost(CostModel(2e-3, 0.0, 0.0, 1e-4, 3e-5), sampled(FITTED))
     serve(live, lambda run: actual.seconds(*run[:3]))
@@ -71,7 +71,7 @@ def test_shapes_that_were_not_seen_are_taken_to_have_slowed_down_like_the_others
 
 
 def test_a_refit_keeps_the_time_on_the_wall() -> None:
-    """Runs that take twice their processor time: what is predicted before and after a refit is the same."""
+    """Runs take twice their processor time: a refit does not change the predicted wall times."""
     live = LiveCost(FITTED, sampled(FITTED))
     for _ in range(20):
         for shape in SHAPES:

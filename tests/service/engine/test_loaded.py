@@ -1,4 +1,4 @@
-"""A real bundle on real onnxruntime: verified, warmed up, and answered in batches as it would be alone."""
+"""A real bundle on onnxruntime: verified, warmed up, with the same results in batches as alone."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Cores that the process may use."""
+"""Number of usable cores."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model runs on the native kernels when the setting says so, and does not start without those that are required."""
+"""Native kernels are used as configured, and required ones must be available."""
 
 from pathlib import Path
 from shutil import copytree
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default bundle, its statistics set apart whether or not they were."""
+    """The default bundle with its statistics set apart."""
     path = tmp_path_factory.mktemp("native") / "bundle"
     copytree(DEFAULT_BUNDLE, path)
     model = inlined(onnx.load(path / MODEL))

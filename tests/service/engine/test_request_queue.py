@@ -1,4 +1,4 @@
-"""The queue: order, removal, expiry, and the seconds it promises."""
+"""Request queue: order, removal, expiry and predicted waits."""
 
 import asyncio
 import random
@@ -38,7 +38,7 @@ def entry(
 
 
 def one_by_one(backlog: RequestQueue, count: int) -> list[QueueEntry]:
-    """The next ones in the order they are due."""
+    """Return the next entries in order of service."""
     return [backlog.take(9e9, COST, BatchLimits(max_items=1), 1)[0][0] for _ in range(count)]
 
 
@@ -132,7 +132,7 @@ def test_a_client_that_was_away_has_saved_nothing_up(loop: asyncio.AbstractEvent
 
 
 def test_a_client_that_comes_and_goes_gains_nothing(loop: asyncio.AbstractEventLoop) -> None:
-    """A client that never has more than one waiting gets its share, and not more than that."""
+    """A client that never has more than one queued entry gets its fair share, and no more."""
     backlog = RequestQueue()
     backlog.add([entry(loop, client="steady") for _ in range(300)])
     served = []
@@ -178,7 +178,7 @@ steps = st.lists(
 def test_each_entry_leaves_once_whatever_happens(
     events: list[tuple[str, int, float | None, str]], workers: int, rng: random.Random
 ) -> None:
-    """Arrivals, cancellations, deadlines that pass and batches, in any order: each entry leaves once, none is kept."""
+    """For any sequence of arrivals, cancellations, deadlines and batches, each entry leaves the queue exactly once."""
     with closing(asyncio.new_event_loop()) as loop:
         backlog, now = RequestQueue(), 0.0
         came, left = list[QueueEntry](), list[QueueEntry]()
@@ -220,7 +220,7 @@ CLIENTS = "abc"
 
 
 class Served:
-    """Predicted seconds that each client of a queue was given, and the largest batch since the queue was empty."""
+    """Tracks the predicted seconds served per client, and the largest batch since the queue was empty."""
 
     def __init__(self, max_items: int) -> None:
         self.queue = RequestQueue()
@@ -265,7 +265,7 @@ def test_take_clients_that_begin_together_differ_by_two_batches_at_most(
 def test_take_clients_that_wait_differ_by_four_batches_at_most(
     events: list[str | int | tuple[int, str]], max_items: int
 ) -> None:
-    """Clients come and go, and cancel; each pair is compared from when both wait until one does not."""
+    """Clients arrive, leave and cancel; each pair is compared while both are waiting."""
     with closing(asyncio.new_event_loop()) as loop:
         served, came = Served(max_items), list[QueueEntry]()
         since: dict[tuple[str, str], float] = {}  # difference at the time when both began to wait

@@ -1,4 +1,4 @@
-"""The batching policy as properties: valid, bounded, saving, starvation-free; and the fit of its cost model."""
+"""Properties of the batching policy (valid, bounded, saves time, starvation-free), and the fit of its cost model."""
 
 import math
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ def test_merging_is_predicted_to_save_time(queue: list[QueueItem], cost: CostMod
 
 
 def chosen_by_trying_all(queue: Sequence[QueueItem], cost: CostModel, bounds: BatchLimits) -> set[int]:
-    """The rule word for word: each light curve in sight is tried, the nearest in length first."""
+    """Reference implementation: try every light curve in the window, the nearest in length first."""
     window = queue[: bounds.window]
     batch, best = [0], [0]
     share = 1.0
@@ -90,7 +90,7 @@ def chosen_by_trying_all(queue: Sequence[QueueItem], cost: CostModel, bounds: Ba
 COARSE = st.builds(
     CostModel, *[st.integers(1, 64).map(lambda n: n / 4096), *[st.integers(0, 64).map(lambda n: n / 2**20)] * 4]
 )
-"""Costs that add up without rounding, as ties would else be broken by it."""
+"""Costs that add up without rounding errors, which would break ties."""
 
 
 @unhurried
@@ -122,7 +122,7 @@ def test_expired_are_those_that_could_not_make_it_alone(queue: list[QueueItem], 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 400), max_size=12), min_size=1, max_size=25), costs, limits)
 def test_nobody_starves_and_nothing_is_lost(arrivals: list[list[int]], cost: CostModel, bounds: BatchLimits) -> None:
-    """Between batches others arrive, perhaps better mates; still an item waits at most its place in the queue."""
+    """Even if better batch mates arrive, an item waits for at most as many batches as there were items before it."""
     queue: list[tuple[int, int]] = []  # (number of the item, batches it may still wait)
     length_of: dict[int, int] = {}
     answered: list[int] = []
@@ -145,7 +145,7 @@ def test_near_lengths_are_merged_and_far_ones_are_not() -> None:
 
 
 def test_cheap_padding_merges_more() -> None:
-    """Padding is cheap on a GPU, which a fixed tolerance in observations would leave idle."""
+    """Padding is cheap on a GPU, so light curves of different lengths are merged."""
     queue = waiting(50, 390, 52, 5, 48, 120)
     assert sorted(choose(queue, 0.0, CostModel(2e-3, 5e-7, 0.0), BatchLimits())) == [0, 2, 3, 4, 5]
 
@@ -182,7 +182,7 @@ def test_a_graph_that_packs_its_tokens_merges_what_one_that_pads_does_not() -> N
 
 @pytest.mark.parametrize("padding_costs", [True, False])
 def test_measured_costs_decide_if_batching_pays(padding_costs: bool) -> None:
-    """Runs without a fixed cost, or with: fitted to either, the policy does what pays."""
+    """Fitted to runs with or without a fixed cost, the policy merges only if that saves time."""
     actual = CostModel(0.0, 2e-5, 0.0) if padding_costs else CostModel(5e-3, 0.0, 0.0, 0.0, 2e-5)
     fitted = CostModel.fit(measured(actual, [1.02, 0.99, 1.0, 0.98, 1.01, 1.0, 0.99, 1.02]))
     queue = waiting(50, 60, 55, 200, 48, 51)
@@ -249,7 +249,7 @@ def test_a_fit_to_noise_is_a_usable_model(samples: list[RunSample]) -> None:
 
 
 def test_a_fit_under_noise_beats_every_neighbour() -> None:
-    """The subset search is exact: no small step in the feasible region lowers the error."""
+    """The subset search is exact: no small feasible step lowers the error."""
     samples = measured(PACKED, np.random.default_rng(1).uniform(0.5, 2, len(SHAPES)).tolist())
 
     def error(cost: CostModel) -> float:

@@ -1,4 +1,4 @@
-"""Warm-up measures what runs cost."""
+"""Warm-up measures the cost of runs."""
 
 import pytest
 
@@ -12,7 +12,7 @@ ADAPTER = TaskAdapter(echo_manifest())
 
 
 class FakeClock:
-    """Time that only a graph lets pass."""
+    """Clock that only runs of the graph advance."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Graphs that really hang, ask for too much memory, or fail every run: what the watchdog makes of each."""
+"""Graphs that hang, need too much memory, or fail every run, and the resulting errors."""
 
 import asyncio
 import time
@@ -78,7 +78,7 @@ def test_check_after_a_run_that_failed_returns_nothing() -> None:
 
 
 def test_check_after_the_process_was_stopped_returns_nothing() -> None:
-    """After SIGSTOP and SIGCONT the clock has gone on and the watchdog has not."""
+    """After SIGSTOP and SIGCONT the clock has advanced, but the age of the run has not."""
     watching = watchdog()
     with watching.watch(1, 10):
         assert watching.check(0.01) is None
@@ -147,7 +147,7 @@ def test_run_batch_of_a_provider_that_fails_every_run_raises_a_fatal_error() -> 
 
 
 def test_run_batch_by_a_session_of_another_graph_raises_a_fatal_error(trouble: Bundle, tmp_path: Path) -> None:
-    """onnxruntime refuses every input that it is given."""
+    """onnxruntime rejects every input."""
     onnx = pytest.importorskip("onnx")
     info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
@@ -178,7 +178,7 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], Awaitable[object]]) -> list[BaseException]:
-    """Run ``use`` with an engine; return the errors that the engine died of."""
+    """Run ``use`` with an engine; return the fatal errors of the engine."""
     deaths: list[BaseException] = []
     adapter, options = TaskAdapter(loaded.bundle.manifest), EngineOptions(workers=2, hung_run_seconds=FLOOR)
     engine = Engine(loaded.graph, adapter, loaded.cost, options, on_death=deaths.append)

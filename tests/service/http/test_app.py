@@ -1,4 +1,4 @@
-"""The application as a whole: every address answers in one shape, and the OpenAPI document tells the truth about it."""
+"""The whole application: consistent responses, and a correct OpenAPI document."""
 
 import json
 from collections.abc import Iterator

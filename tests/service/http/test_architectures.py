@@ -1,4 +1,4 @@
-"""Classifiers of other shapes behind the real service: no metadata, one band, long histories, other embeddings."""
+"""Classifiers of other shapes in a real service: no metadata, one band, long histories, other embeddings."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ LIMITS = Limits(max_points_per_band=1024, pre_trigger_days=None)
 
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A single-band network of long histories, without metadata, errors or expert loads."""
+    """A single-band network for long histories, without metadata, errors or expert loads."""
     changes: dict[str, Any] = {"bands": ("r",), "limits": LIMITS, "embedding_dim": 9}
     bundle = classifier_bundle(tmp_path_factory.mktemp("r"), ("flux", "time", "band", "mask"), **changes)
     with live(load_one, bundle=bundle.path) as edge:

@@ -1,4 +1,4 @@
-"""Arrow streams: every type that a writer may choose, held to the JSON interface; hostile streams are refused."""
+"""Arrow streams: all types that writers may use, compared with JSON; hostile streams are rejected."""
 
 import struct
 import tracemalloc
@@ -281,7 +281,7 @@ LONG = "x" * 20_000
 @pytest.mark.parametrize("kind", ["dictionary", "view"])
 @pytest.mark.parametrize("null", [False, True])
 def test_arrow_long_shared_text_is_a_problem(name: str, kind: str, null: bool) -> None:
-    """A body of 1 MB became 1 or 2 GB: each row had a copy of its own."""
+    """A body of 1 MB became 1 or 2 GB, as each row had its own copy."""
     texts = pa.array([LONG] * 40 + [None if null else "r"])
     shared = texts.dictionary_encode() if kind == "dictionary" else texts.cast(pa.string_view())
     rows = [curve(1, object_id="a", flux_unit="nJy") for _ in range(41)]
@@ -325,7 +325,7 @@ def with_dictionary(names: list[str]) -> Any:
 
 
 def test_arrow_too_many_empty_batches_is_a_problem() -> None:
-    """A dictionary of a million names and thousands of empty batches behind it kept a decoder for half an hour."""
+    """A dictionary of a million names and thousands of empty batches kept a decoder busy for half an hour."""
     table = with_dictionary(["g", "r"])
     full = table.to_batches()[0]
     sink = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""Compressed bodies without a socket: as they were, or refused before they fill the memory."""
+"""Compressed bodies without a socket: decompressed, or rejected before they exhaust the memory."""
 
 import gzip
 import os
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 class Inflater:
-    """Keeps account of what is charged; pieces are made where they are asked for."""
+    """Records charged bytes; runs functions directly instead of in a thread."""
 
     def __init__(self, budget: int = 1 << 40) -> None:
         self.budget = budget

@@ -1,4 +1,4 @@
-"""Novelty and prediction sets in replies: of a bundle that has them, in every format, and of one that has not."""
+"""Novelty and prediction sets in responses, in every format, for bundles with and without them."""
 
 import shutil
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ CURVES = [curve(n, flux=[100.0 + 900 * i for i in range(n)], object_id=str(n)) f
 
 @pytest.fixture(scope="module")
 def bundle(confident_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """One whose novelty is never beyond the threshold, where no set would be stated."""
+    """A bundle whose novelty never exceeds the threshold, so that every result has a prediction set."""
     folder = tmp_path_factory.mktemp("usual") / "bundle"
     manifest = load_bundle(confident_bundle).manifest
     assert manifest.novelty is not None

@@ -1,4 +1,4 @@
-"""Connections of the bare port: time limits, sizes, pipelining, ``Upgrade``, and what uvicorn's class must have."""
+"""Connections: time limits, sizes, pipelining, ``Upgrade``, and the required attributes of uvicorn's class."""
 
 import inspect
 import json
@@ -50,7 +50,7 @@ def test_pipelined_requests_are_answered_in_order(edge: Live, count: int) -> Non
 
 
 def test_pipelined_requests_of_many_connections_take_turns(edge: Live) -> None:
-    """Each connection is answered in full, and the turns of connections that are closed meanwhile are skipped."""
+    """All requests of each connection get responses, and connections closed meanwhile are skipped."""
     with ExitStack() as stack:
         connections = [stack.enter_context(edge.connect()) for _ in range(20)]
         for connection in connections:
@@ -86,7 +86,7 @@ def test_headers_beyond_the_number_allowed_are_rejected(edge: Live, line: bytes)
 
 
 def test_rejected_headers_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection stays open for a moment after a rejection; a flood of them must not fill the memory."""
+    """A connection stays open for a short time after a rejection; many of them must not exhaust the memory."""
     monkeypatch.setattr(protocol, "REJECT_SECONDS", 1000.0)
     with live(loader(Network())) as edge:
         connections = edge.server.server_state.connections
@@ -157,7 +157,7 @@ def test_body_in_chunks_of_one_byte_is_read(edge: Live) -> None:
 
 
 def test_many_tiny_chunks_do_not_stall_other_connections() -> None:
-    """A step of parsing is small, so that a probe is answered meanwhile."""
+    """Parsing steps are small, so that a probe gets a response meanwhile."""
     flood = CHUNKED + b"1\r\n \r\n" * 20_000
     with live(loader(Network())) as edge, edge.connect() as busy, edge.connect() as probe:
         busy.sendall(flood)
@@ -201,7 +201,7 @@ def test_connections_beyond_the_limit_are_rejected() -> None:
 
 
 def test_connections_beyond_twice_the_limit_are_closed_without_a_response() -> None:
-    """A rejected connection is open for a second: the third one has to come in the meantime."""
+    """A rejected connection stays open for a second, during which the third one must arrive."""
     with live(loader(Network()), max_connections=1, header_timeout=300) as edge, edge.connect() as first:
 
         def third_gets_nothing() -> bool:
@@ -226,7 +226,7 @@ def test_idle_connection_is_closed_after_keep_alive(edge: Live) -> None:
 
 
 def attributes() -> set[str]:
-    """Attributes of uvicorn's class, those of its instances included."""
+    """Return the attributes of uvicorn's class and its instances."""
     source = inspect.getsource(H11Protocol.__init__)
     return set(vars(H11Protocol)) | {
         line.split(".")[1].split(":")[0].split(" ")[0] for line in source.split("\n") if "self." in line

@@ -1,4 +1,4 @@
-"""The OpenAPI document against the running service: schemathesis makes up requests, good and bad, and checks replies.
+"""The OpenAPI document matches the service: schemathesis generates valid and invalid requests and checks responses.
 
 Beside what it expects: good data may get 422, since no JSON schema can say that columns have equal lengths or that no
 two observations share time and band, and 504 when it asks for an answer within a millisecond; too many curves get 413.

@@ -1,4 +1,4 @@
-"""Problems: one shape, and no exception tells a client more than it should."""
+"""Problem documents: consistent format, without internal details of exceptions."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ from nightjar_alerts.service.http.edge.errors import problem_response as respond
 
 
 def test_problem_kinds_have_distinct_slugs() -> None:
-    """Problems differ by type; one status may stand for two, as for a limit of the key and a full queue (429)."""
+    """Problem types are unique; a status may have two types, such as 429 for rate limits and a full queue."""
     assert len({kind.slug for kind in KINDS.values()}) == len({kind.title for kind in KINDS.values()}) == len(KINDS)
     assert KINDS.keys() == {kind.slug for kind in KINDS.values()}
     assert all(400 <= kind.status < 600 and kind.title and kind.meaning for kind in KINDS.values())

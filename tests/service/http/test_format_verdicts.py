@@ -1,4 +1,4 @@
-"""JSON, msgpack, NDJSON and Arrow give the same verdict on a light curve and point at the same value.
+"""JSON, msgpack, NDJSON and Arrow report the same errors of a light curve, with the same pointers.
 
 :data:`BODIES` are light curves that JSON can hold; those in :data:`TYPED` can be sent as Arrow as well, whose columns
 have types. There are at least 200 of them for each format.
@@ -53,7 +53,7 @@ VALUES: dict[str, list[Any]] = {
     "survey": ["", "ztf", "ZTF", "z" * 33, 5, None, "ztf\n"],
     "magnitude": [[1.0], None],
 }  # fmt: skip
-"""Values of fields that JSON can hold."""
+"""Values of fields that JSON can express."""
 
 TYPED_VALUES: dict[str, list[Any]] = {
     "object_id": ["", "é", "x" * 200, "x" * 201],
@@ -71,7 +71,7 @@ TYPED_VALUES: dict[str, list[Any]] = {
     "flux_kind": ["total", "both"],
     "survey": ["ztf", "ZTF", "z" * 33, "ztf\n"],
 }  # fmt: skip
-"""Values of fields that Arrow columns of one type each can hold."""
+"""Values of fields that Arrow columns of a single type can express."""
 
 ARROW_TYPES: Mapping[str, Any] = {
     "object_id": pa.string(),
@@ -140,7 +140,7 @@ NOT_OBJECTS: list[Any] = [[], 1, "x", None, True, [curve(3)]]
 
 
 def verdict(item: LightCurve | InvalidLightCurve, parent: str = "") -> Verdict:
-    """Pointer and reason of every error, or the light curve."""
+    """Return pointer and reason of every error, or the light curve."""
     if isinstance(item, InvalidLightCurve):
         return [(error.pointer.removeprefix(parent), error.reason) for error in item.errors]
     columns = (item.mjd, item.flux, item.flux_err, item.band, item.detected)
@@ -149,7 +149,7 @@ def verdict(item: LightCurve | InvalidLightCurve, parent: str = "") -> Verdict:
 
 
 def single(read: Callable[[Any], Any], value: Any) -> Verdict:
-    """Verdict on a body of one light curve."""
+    """Return the verdict on a body with one light curve."""
     try:
         return verdict(read(value).items[0])
     except ProblemError as problem:
@@ -183,7 +183,7 @@ def rows(value: Any) -> Verdict:
 
 @pytest.fixture(scope="module")
 def expected() -> list[Verdict]:
-    """Verdicts on JSON, the reference."""
+    """Return the verdicts on JSON, the reference."""
     return [json_batch(value) for value in BODIES]
 
 
@@ -204,7 +204,7 @@ def test_format_same_light_curve_gives_the_verdict_of_json(
 
 
 def test_arrow_same_light_curves_give_the_verdicts_of_json() -> None:
-    """All of them in one stream."""
+    """Return the verdicts on all light curves in one stream."""
     table = arrow_table(TYPED, **ARROW_TYPES)
     items = built(decode_rows(arrow.read_arrow(arrow_stream(table), 1000), SETTINGS), SETTINGS).items
     for index, (value, item) in enumerate(zip(TYPED, items, strict=True)):
@@ -212,7 +212,7 @@ def test_arrow_same_light_curves_give_the_verdicts_of_json() -> None:
 
 
 def test_msgpack_columns_of_bytes_give_the_verdict_of_lists() -> None:
-    """For light curves whose numbers and bands the types of the bytes can hold."""
+    """Return the verdict on msgpack bytes, for light curves that their types can express."""
     seen = 0
     for value in TYPED:
         names = value.get("band", [])

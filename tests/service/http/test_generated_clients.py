@@ -1,4 +1,4 @@
-"""Clients that public generators make from the OpenAPI document, against a running service."""
+"""Clients generated from the OpenAPI document by public generators, with a running service."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Hostile clients on raw sockets: each gets a 4xx problem or nothing, and the service goes on as before."""
+"""Hostile clients on raw sockets: each gets a 4xx problem or no response, and the service stays available."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ def _goes_on(edge: Live) -> Iterator[None]:
 
 
 def answer(connection: socket.socket) -> tuple[int, Any]:
-    """Status and problem that a connection answers with before it is closed."""
+    """Return status and problem that a connection receives before it is closed."""
     head, _, body = receive_all(connection).partition(b"\r\n\r\n")
     assert b"application/problem+json" in head
     return int(head.split()[1]), json.loads(body)
@@ -124,7 +124,7 @@ def test_request_with_invalid_chunks_is_malformed(edge: Live, body: bytes, late:
 
 
 def test_client_that_keeps_sending_reads_the_response(edge: Live) -> None:
-    """Closing at once would reset the connection and lose the reply."""
+    """Closing at once would reset the connection and lose the response."""
     body = b" " * (LIMIT + 6_000_000)
     status, headers, reply = edge.ask("POST", "/v1/classify", body)
     assert (status, json.loads(reply)["limit"]) == (413, LIMIT)
@@ -191,7 +191,7 @@ def test_client_that_disconnects_at_any_byte_leaves_nothing(edge: Live) -> None:
 
 @pytest.mark.slow
 def test_client_that_never_reads_is_disconnected(edge: Live) -> None:
-    """The reply outgrows every buffer on the way; the service gives up on the client, not on its memory."""
+    """The response exceeds all buffers; the service disconnects the client instead of buffering it."""
     request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
     with edge.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -1,4 +1,4 @@
-"""Keys by name, and limits by key: who is let in, how much they may ask, and when they may come again."""
+"""Named API keys and rate limits: authentication, quotas and retry times."""
 
 import contextlib
 import hashlib
@@ -172,7 +172,7 @@ def test_quotas_rejection_has_limit_and_retry_after() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/classify", "/v1/evolution", "/v1/alerts"])
 def test_quotas_charge_happens_while_the_model_is_acquired(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charging may wait for Redis: a model that is unloaded meanwhile must stay open for the request."""
+    """Charging may wait for Redis, and a model unloaded meanwhile must stay open for the request."""
     holders: list[int] = []
 
     async def charge(key: str, curves: int) -> None:
@@ -210,7 +210,7 @@ def test_quotas_ndjson_stream_waits_for_its_limit() -> None:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for Redis on a busy machine, too, where a request would be counted by the process after 50 ms."""
+    """Wait longer for Redis on a busy machine, where requests would be counted locally after 50 ms."""
     monkeypatch.setattr("nightjar_alerts.service.http.edge.keys.REDIS_SECONDS", 10.0)
 
 
@@ -299,7 +299,7 @@ def test_limiter_streams_leave_room_for_requests() -> None:
 
 
 def test_ndjson_stream_slower_than_the_minimum_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty bytes every twenty seconds kept a place for ever, as the time allowed was for each line."""
+    """Sixty bytes every twenty seconds must not keep a slot forever, within the timeout of each line."""
     monkeypatch.setattr("nightjar_alerts.service.http.edge.lines.IDLE_BUDGET_SECONDS", 0.5)
     with live(loader(Network()), stream_rate=1000, body_timeout=5) as edge, edge.connect() as stream:
         stream.sendall(STREAM)

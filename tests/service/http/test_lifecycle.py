@@ -1,4 +1,4 @@
-"""Life of a process from its start to its end: what the probes say, who is still answered, and how it ends."""
+"""Lifecycle of a process: probes, requests during shutdown, and exit status."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def server_loop(edge: Live) -> asyncio.AbstractEventLoop:
 
 
 def answers(port: int) -> bool:
-    """Tell if a service is ready at a port."""
+    """Return whether a service is ready at a port."""
     connection = HTTPConnection(HOST, port, timeout=5)
     try:
         connection.request("GET", "/readyz")
@@ -47,7 +47,7 @@ def probes(edge: Live) -> list[int]:
 
 
 class Client(threading.Thread):
-    """Sends one light curve; ``reply`` is what it got in the end."""
+    """Sends one light curve; ``reply`` is the response."""
 
     def __init__(self, edge: Live) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""LineSplitter, however the bytes are cut."""
+"""LineSplitter, with any division into chunks."""
 
 import asyncio
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_line_splitter_endless_line_is_not_kept() -> None:
 
 
 def line_body(*pieces: bytes, **limits: Any) -> LineBody:
-    """Return the lines of a body that comes in these pieces."""
+    """Return the lines of a body that arrives in these chunks."""
     left = list(pieces)
 
     async def receive() -> dict[str, Any]:
@@ -85,7 +85,7 @@ async def test_line_body_too_many_blank_lines_raise() -> None:
 async def test_line_body_large_chunk_is_split_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A body of nothing but ends of lines kept the event loop for a tenth of a second."""
+    """A body of line ends must not block the event loop."""
     fed, turns, feed = list[int](), list[int](), LineSplitter.feed
 
     def noted(self: LineSplitter, data: bytes) -> Iterator[bytes]:

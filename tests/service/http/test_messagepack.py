@@ -1,4 +1,4 @@
-"""msgpack: columns as bytes or as lists, held to the JSON interface; hostile bytes are refused at no cost."""
+"""msgpack: columns as bytes or lists, compared with JSON; hostile bytes are rejected cheaply."""
 
 import time
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def read(body: bytes) -> Sequence[Curve]:
 
 
 def one(**changes: Any) -> LightCurve | InvalidLightCurve:
-    """The light curve in the middle of three."""
+    """Put the light curve in the middle of three."""
     _, found, _ = read(msgpack_body([packed(FULL), packed(FULL) | changes, packed(FULL)]))
     return found
 
@@ -127,7 +127,7 @@ def test_msgpack_hostile_bytes_are_problems(name: str) -> None:
 
 
 def test_msgpack_colliding_keys_take_no_time() -> None:
-    """Each with all before it, with every other thread waiting: 272 kB took 3 s, and 8 MB would take an hour."""
+    """Quadratic time with the GIL held: 272 kB took 3 s, and 8 MB would take an hour."""
     names = [b"\x9f" + bytes(name) for name in islice(product(b"\xff\xfe", repeat=15), 16_000)]
     body = b"\x81\xa4flux\xdf" + len(names).to_bytes(4, "big") + b"".join(name + b"\xc0" for name in names)
     started = time.thread_time()

@@ -1,4 +1,4 @@
-"""Around every request: its name, its key, its place among the others, its line in the log."""
+"""Middleware: request ids, API keys, concurrency limits and access log."""
 
 import gc
 import hashlib
@@ -115,7 +115,7 @@ def test_access_log_has_no_text_of_bodies() -> None:
 
 
 async def test_rejected_request_frees_its_body_without_gc() -> None:
-    """A problem that its own traceback keeps alive would keep the body for as long as no cycles are looked for."""
+    """A reference cycle of a problem and its traceback would keep the body in memory until garbage collection."""
 
     class Held(bytearray):
         pass

@@ -1,4 +1,4 @@
-"""The model that answers: named in the address, by survey, beside a canary; and answers that were given before."""
+"""Model selection by name, survey and canary, and cached results."""
 
 import asyncio
 import hashlib
@@ -162,7 +162,7 @@ def test_cache_failures_are_not_kept() -> None:
 
 
 def test_cache_keys_differ_between_bundles(tmp_path: Path) -> None:
-    """Two versions that answer differently, asked the same in turn, with all results in one cache."""
+    """Two versions with different results share a cache and get the same requests in turn."""
     version(tmp_path / "bundles", "1.0.0", 1.0)
     bundle = classifier_bundle(tmp_path / "default", name="first").path
     with live(load_one, bundle=bundle, repository=tmp_path / "bundles", cache_bytes=1_000_000, workers=1) as edge:

@@ -1,4 +1,4 @@
-"""Multipart bodies: parts as they are, or a problem."""
+"""Multipart bodies: unchanged parts, or a problem."""
 
 import pytest
 from hypothesis import given

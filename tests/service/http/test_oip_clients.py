@@ -1,4 +1,4 @@
-"""Public clients of the Open Inference Protocol that need environments of their own: KServe's and MLServer's codecs."""
+"""Public clients of the Open Inference Protocol in separate environments: KServe's and MLServer's codecs."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def edge() -> Iterator[Live]:
 
 
 def results(edge: Live, folder: Path, package: str) -> list[Any]:
-    """Install a client, have it classify light curves, and return the lines that it prints."""
+    """Install a client, classify light curves with it, and return its output lines."""
     venv.create(folder, with_pip=True)
     python = str(folder / "bin" / "python")
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]

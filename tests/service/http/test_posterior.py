@@ -1,4 +1,4 @@
-"""Class shares, domains and filters of requests, on every route, with bundles that state them."""
+"""Priors, domains and filters of requests on every route, with bundles that have them."""
 
 import shutil
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ ALERT = (Path(__file__).parents[3] / "service" / "samples").glob("lsst_*")
 
 
 def variant(source: Path, folder: Path, **fields: object) -> Bundle:
-    """A copy of a bundle whose manifest says other things."""
+    """Copy a bundle with changes to its manifest."""
     shutil.copytree(source, folder)
     return write_manifest(folder, load_bundle(source).manifest.model_copy(update={"format_version": 2, **fields}))
 

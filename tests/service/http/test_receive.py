@@ -1,4 +1,4 @@
-"""Reading bodies, without a socket: what the budget and the media type decide."""
+"""Reading bodies without a socket: memory budget and media types."""
 
 import asyncio
 import tracemalloc
@@ -16,7 +16,7 @@ Messages = list[dict[str, Any]]
 
 
 def request(messages: Messages, **headers: str) -> Request:
-    """A request whose body arrives as ``messages``, then nothing more ever comes."""
+    """A request whose body arrives as ``messages``; nothing arrives after them."""
 
     async def receive() -> dict[str, Any]:
         if messages:

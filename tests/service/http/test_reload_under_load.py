@@ -1,4 +1,4 @@
-"""Versions come and go while requests never stop: none fails, and each is answered by the version it names."""
+"""Versions change under continuous requests: none fails, and each result is from the version that it names."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ BODY = json.dumps(curve(points=5)).encode()
 
 
 class Client(threading.Thread):
-    """Asks without a pause, over one connection; ``answers`` pairs each version with the confidence it gave."""
+    """Sends requests continuously over one connection; ``answers`` pairs each version with its confidence."""
 
     def __init__(self, edge: Live) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Client(threading.Thread):
         self.start()
 
     def got(self, number: str) -> bool:
-        """Tell if a version gave the last answer."""
+        """Return whether a version gave the last result."""
         return bool(self.answers) and self.answers[-1][0] == number
 
     def run(self) -> None:

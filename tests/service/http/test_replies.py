@@ -1,4 +1,4 @@
-"""Replies: what is written is what the models describe."""
+"""Responses match the pydantic models."""
 
 from pathlib import Path
 from typing import Any

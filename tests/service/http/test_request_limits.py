@@ -1,4 +1,4 @@
-"""Limits on requests: every route, in every format, at a real service."""
+"""Limits on requests for every route and format, with a real service."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ Headers = dict[str, str]
 
 
 class Request(NamedTuple):
-    """A request with some number of items."""
+    """A request with a number of items."""
 
     path: str
     headers: Headers
@@ -191,7 +191,7 @@ def test_truncated_item_is_rejected_alone(edge: Live, endpoint: str) -> None:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_chunked_body_beyond_the_limit_is_a_problem(edge: Live, endpoint: str) -> None:
-    """Its length is not declared."""
+    """The body has no Content-Length."""
     request = ENDPOINTS[endpoint](1)
     head = f"POST {request.path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
@@ -203,7 +203,7 @@ def test_chunked_body_beyond_the_limit_is_a_problem(edge: Live, endpoint: str) -
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Live]:
-    """A service without memory for a body and without patience for a slow one."""
+    """A service with a small memory budget and a short body timeout."""
     with live(loader(Network()), max_held_bytes=80, body_timeout=1.0) as edge:
         yield edge
 
@@ -260,7 +260,7 @@ def test_light_curve_with_a_long_object_id_is_rejected_alone(edge: Live, encodin
 
 @pytest.mark.parametrize("path", ["/v1/classify", "/v2/models/echo/infer"])
 def test_large_bodies_are_decoded_one_at_a_time(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two at once would need twice the memory and, as decoding holds the interpreter lock, no less time."""
+    """Two at once would need twice the memory and, as decoding holds the GIL, no less time."""
     used: list[bool] = []
     run_in_thread = Service.run_in_thread
 

@@ -185,7 +185,7 @@ def test_alerts_json_packet_is_read_as_in_a_stream(edge: Live) -> None:
 
 
 def test_alerts_many_new_schemas_are_bounded() -> None:
-    """Each took 43 ms to compile: a body of 2 MB kept one of two threads for 43 s."""
+    """Each schema took 43 ms to compile, so a body of 2 MB blocked one of two threads for 43 s."""
     parts = []
     for number in range(60):
         schema = json.loads(json.dumps(alerts.schema("ztf/4.02"))) | {"doc": f"in time {number}"}

@@ -1,4 +1,4 @@
-"""``POST /v1/classify`` in every format over a real socket: the same numbers, the same faults, the same limits."""
+"""``POST /v1/classify`` in every format over a real socket: the same results, errors and limits."""
 
 import base64
 import json
@@ -49,7 +49,7 @@ def ask(edge: Live, sent: str, body: bytes, wanted: str = "", query: str = "") -
 
 
 def drawn(count: int) -> list[dict[str, Any]]:
-    """Light curves whose numbers single precision holds, so that every format holds the same."""
+    """Light curves with values exact in single precision, so that all formats have the same values."""
     rng = np.random.default_rng(1)
     found = []
     for index in range(count):
@@ -76,7 +76,7 @@ def expected(real: Live) -> list[dict[str, Any]]:
 
 
 def numbers(result: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """All numbers that the network said about a light curve."""
+    """Return all numbers of a result."""
     embedding = result["embedding"]
     values = np.frombuffer(embedding, "<f4") if isinstance(embedding, bytes) else embedding
     said = [result["confidence"], *result["probabilities"].values(), *result["hierarchy"].values(), *values]

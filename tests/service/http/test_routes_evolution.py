@@ -1,4 +1,4 @@
-"""``POST /v1/evolution`` over a real socket, against one classification of each prefix."""
+"""``POST /v1/evolution`` over a real socket, compared with separate classifications of each prefix."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""``/v2`` over a real socket, asked by the public client of the Open Inference Protocol, which knows nothing of us."""
+"""``/v2`` over a real socket, with the public client of the Open Inference Protocol."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def asking(edge: Live) -> Iterator[triton.InferenceServerClient]:
 
 
 def classes(probabilities: NDArray[np.float32]) -> list[int]:
-    """Most probable class of every row, -1 where there is no answer."""
+    """Return the most probable class of every row; -1 without a result."""
     return [-1 if np.isnan(row).all() else int(row.argmax()) for row in probabilities]
 
 
@@ -242,7 +242,7 @@ def test_infer_problem_has_the_member_error(edge: Live) -> None:
 
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A real graph whose embedding begins with what it saw: points, mean flux, mean time, mean band, metadata."""
+    """A graph whose embedding starts with a summary of its inputs: points, mean flux, time and band, metadata."""
     bundle = classifier_bundle(
         tmp_path_factory.mktemp("counter"), (*HISTORY, "metadata"), metadata_columns=("mwebv", "z_final")
     )
@@ -251,7 +251,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def both(edge: Live, arrays: Arrays, posted: dict[str, Any], **parameters: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Embedding of one light curve by tensors and by ``/v1/classify``."""
+    """Return the embeddings of a light curve by tensors and by ``/v1/classify``."""
     with client(edge) as asking:
         answer = asking.infer(COUNTER, inputs(arrays), outputs=outputs("embedding"), parameters=parameters)
     _, reply = edge.classify({**posted, "options": {"embedding": True}})

@@ -1,4 +1,4 @@
-"""``/v2`` under hostile requests: sizes that do not add up, lies about lengths, bombs; the service goes on."""
+"""Hostile requests to ``/v2``: inconsistent sizes, wrong lengths, bombs; the service stays available."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ def _goes_on(edge: Live) -> Iterator[None]:
 
 
 def refusal(edge: Live, body: bytes, length: int | str | None, **headers: str) -> tuple[int, str]:
-    """Status, and the first fault or the detail, of a request that is refused."""
+    """Return the status, and the first error or the detail, of a rejected request."""
     status, document = post(edge, body, length, **headers)
     problem = Problem.model_validate_json(json.dumps(document), strict=True)
     assert problem.error

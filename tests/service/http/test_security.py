@@ -1,4 +1,4 @@
-"""Secrets that must not get out, intruders that must not get in; ``test_hostile`` has the limits on sizes.
+"""Secrets must not leak, and unauthorised requests are rejected; ``test_hostile`` tests size limits.
 
 Here: framing that counts as neither header nor body, other origins, keys, and secrets in logs, problems and traces.
 """
@@ -38,7 +38,7 @@ def _goes_on(edge: Live) -> Iterator[None]:
 
 
 def flood(edge: Live, start: bytes, piece: bytes, most: int = 4_000_000) -> int:
-    """Bytes that the service took of an endless request before it hung up."""
+    """Return the bytes of an endless request that the service read before it closed the connection."""
     sent = 0
     with edge.connect() as connection:
         connection.sendall(start)
@@ -61,7 +61,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_connection_bytes_outside_headers_and_body_are_bounded(edge: Live, kind: str) -> None:
-    """The socket's own buffers take a few megabytes; what counts is that the connection ends long before the body's."""
+    """Socket buffers hold a few megabytes, but the connection must be closed long before the end of the body."""
     start, piece = ENDLESS[kind]
     assert flood(edge, start, piece, most=200_000_000) < 50_000_000
 
@@ -84,7 +84,7 @@ def test_connection_body_in_smallest_chunks_is_read(edge: Live) -> None:
 
 
 def test_connection_trailer_is_no_header() -> None:
-    """Neither does it open a door, nor does it name the request."""
+    """It neither authenticates the request nor sets its id."""
     chunks = b"%x\r\n%s\r\n0\r\nX-API-Key: %s\r\nX-Request-ID: smuggled\r\n\r\n" % (len(BODY), BODY, KEYS[0].encode())
     with live(loader(Network()), api_keys=DIGESTS) as edge, edge.connect() as connection:
         connection.sendall(CHUNKED.replace(b"Host: x", b"Host: x\r\nConnection: close") + chunks)
@@ -150,7 +150,7 @@ def test_response_has_nosniff(edge: Live, path: str) -> None:
 
 
 def test_key_ring_compares_every_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However early one matches: time tells neither how many there are before it nor how much of one was right."""
+    """All digests are compared, so that timing reveals neither the position of a key nor a partial match."""
     compared: list[tuple[bytes, bytes]] = []
 
     def compare(sent: bytes, known: bytes) -> bool:
@@ -217,7 +217,7 @@ def test_problem_reveals_no_internals(edge: Live) -> None:
 
 
 def test_metrics_unknown_paths_add_no_series(edge: Live) -> None:
-    """Labels of metrics come from the service alone: nobody can fill its memory with names."""
+    """Clients cannot create metric labels, which would use memory."""
     before = _series(edge)
     for number in range(50):
         edge.ask("GET", f"/nowhere/{number}")

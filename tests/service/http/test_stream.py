@@ -1,4 +1,4 @@
-"""``POST /v1/classify`` as a stream of lines, over a real socket: both ways at once, in order, within bounds."""
+"""NDJSON streams to ``POST /v1/classify`` over a real socket: bidirectional, in order, within limits."""
 
 import json
 import socket
@@ -51,7 +51,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class Talk:
-    """A client that reads its reply line by line, whenever it likes."""
+    """Client that reads its response line by line on demand."""
 
     def __init__(self, edge: Live, path: str = "/v1/classify") -> None:
         self.socket = edge.connect()
@@ -79,7 +79,7 @@ class Talk:
         return self.status
 
     def result(self) -> dict[str, Any] | None:
-        """Next line, None at the end of the reply."""
+        """Return the next line; None at the end of the response."""
         if not self.status:
             self.read_head()
         while b"\n" not in self._rest:
@@ -191,7 +191,7 @@ def test_ndjson_client_that_stops_sending_times_out(edge: Live) -> None:
 
 
 def send_until_cut_off(connection: socket.socket, data: bytes, pause: float = 0.0) -> None:
-    """Send for ever; fails when nobody objects."""
+    """Send endlessly; fails if the service does not stop it."""
     for _ in range(100_000):
         connection.sendall(data)
         time.sleep(pause)
@@ -290,7 +290,7 @@ def test_ndjson_service_that_stops_has_a_problem_in_the_last_line() -> None:
 
 
 def test_ndjson_client_that_stays_does_not_block_shutdown() -> None:
-    """Closing the loop could fail while its connection was open."""
+    """Closing the event loop could fail while the connection was open."""
     with ExitStack() as stack:
         with live(loader(Network()), drain_timeout=1) as edge:
             talk = stack.enter_context(Talk(edge))

@@ -1,4 +1,4 @@
-"""Supernova types of ZTF: the default model gives the class, the model of types the subtype of supernovae alone."""
+"""Supernova types of ZTF: the default model returns the class, the type model the subtype of supernovae."""
 
 import json
 from collections.abc import Iterator

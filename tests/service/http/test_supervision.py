@@ -1,4 +1,4 @@
-"""Trouble in the engine as clients and probes see it, and how the process ends: real graphs, real processes."""
+"""Engine failures as seen by clients and probes, and exit of the process, with real graphs and processes."""
 
 import json
 import os
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def troubled(kind: dict[str, float]) -> dict[str, Any]:
-    """A light curve that gets the graph into trouble."""
+    """A light curve that makes the graph fail."""
     return curve(POINTS, **{column: [value] * POINTS for column, value in kind.items()})
 
 
@@ -83,7 +83,7 @@ def test_engine_dead_thread_is_reported_everywhere() -> None:
 
 
 class Process:
-    """A service in a process of its own."""
+    """A service in a separate process."""
 
     def __init__(self, arguments: list[str], settings: dict[str, str]) -> None:
         self.port = free_port()
@@ -108,7 +108,7 @@ class Process:
             return False
 
     def ended(self, seconds: float = 30) -> tuple[int, list[dict[str, Any]]]:
-        """Exit status and log, once it has ended by itself."""
+        """Return exit status and log, after it has exited by itself."""
         _, log = self.process.communicate(timeout=seconds)
         return self.process.returncode, [json.loads(line) for line in log.splitlines() if line.startswith(b"{")]
 
@@ -151,7 +151,7 @@ def test_serve_fatal_error_exits_with_1(kind: str, fault: str) -> None:
 
 @pytest.mark.parametrize("known", [False, True], ids=["altered", "with its hash"])
 def test_serve_truncated_graph_is_never_served(trouble: Bundle, tmp_path: Path, known: bool) -> None:
-    """A graph without its end is refused, whether or not the manifest was written to match."""
+    """A truncated graph is rejected, even if the manifest has its hash."""
     folder = tmp_path / "cut"
     shutil.copytree(trouble.path, folder)
     (folder / MODEL).write_bytes((folder / MODEL).read_bytes()[:-100])

@@ -1,4 +1,4 @@
-"""Under which terms a request is answered: what headers say, and who takes whose share."""
+"""Deadlines and roles in headers, and fairness between clients."""
 
 import hashlib
 import json
@@ -54,7 +54,7 @@ KEYS = {name: f"key of {name}" for name in ("burst", "late")}
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """A network that a failed test leaves to nobody else."""
+    """A network for one test, so that a failure does not affect others."""
     network = Network()
     yield network
     network.release()
@@ -62,7 +62,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def edge(network: Network) -> Iterator[Live]:
-    """One worker; a light curve is predicted to take 0.1 s, and 2 s may wait."""
+    """One worker; a light curve is predicted to take 0.1 s, and 2 s may be queued."""
     digests = tuple(hashlib.sha256(key.encode()).hexdigest() for key in KEYS.values())
     changes = {"workers": 1, "api_keys": digests, "max_queued_seconds": 2.0, "max_requests": 8}
     with live(loader(network, CostModel(0.1, 0.0, 0.0)), **changes) as running:
@@ -70,7 +70,7 @@ def edge(network: Network) -> Iterator[Live]:
 
 
 def post(edge: Live, who: str, count: int, **headers: str) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and reply of a request for ``count`` light curves."""
+    """Return status, headers and body of the response to a request with ``count`` light curves."""
     body = json.dumps({"light_curves": [curve(8)] * count}).encode()
     sent = {"Content-Type": "application/json", "X-API-Key": KEYS[who], **headers}
     status, received, text = edge.ask("POST", "/v1/classify", body, sent)

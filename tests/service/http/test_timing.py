@@ -1,4 +1,4 @@
-"""``Server-Timing`` accounts for the time of a request: what is slow shows in its stage, and little lies between."""
+"""``Server-Timing`` accounts for the time of a request: slow steps show in their stage."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ PAUSE = 0.25
 
 
 def timing(head: bytes) -> dict[str, float]:
-    """Milliseconds by stage, of the head of a reply."""
+    """Return the milliseconds of each stage from response headers."""
     (line,) = [line for line in head.decode().split("\r\n") if line.lower().startswith("server-timing: ")]
     return {name: float(value) for name, value in (part.split(";dur=") for part in line[15:].split(", "))}
 

@@ -1,4 +1,4 @@
-"""Trace context: what continues the trace of the caller, what starts a new one, and what the reply says."""
+"""Trace context: continued and new traces, and response headers."""
 
 import re
 

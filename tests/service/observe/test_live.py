@@ -18,7 +18,7 @@ from nightjar_alerts.service.observe.live import (
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock that is set manually."""
 
     def __init__(self) -> None:
         self.now = 1_000_000_020.0

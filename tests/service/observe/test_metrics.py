@@ -1,4 +1,4 @@
-"""Metrics: what is counted where, and the rules their names keep to."""
+"""Metrics: their values and naming rules."""
 
 import asyncio
 import re

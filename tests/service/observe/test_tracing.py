@@ -1,4 +1,4 @@
-"""Traces from end to end: headers in, headers and log lines out, spans at a real collector."""
+"""End-to-end tracing: request and response headers, log lines, and spans at a real collector."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ SERVER, INTERNAL = 2, 1  # span kinds of OTLP
 
 
 def traced(edge: Live, trace: str = TRACE, flags: str = "01", **headers: str) -> dict[str, str]:
-    """Response headers of a classification that belongs to a trace."""
+    """Return the response headers of a classification in a trace."""
     sent = {"traceparent": f"00-{trace}-{PARENT}-{flags}", "Content-Type": "application/json"} | headers
     status, answered, _ = edge.ask("POST", "/v1/classify", json.dumps(curve()).encode(), sent)
     assert status == 200
@@ -44,7 +44,7 @@ def test_without_an_exporter_a_reply_names_the_trace_all_the_same() -> None:
 
 
 def test_every_line_of_the_log_carries_the_ids() -> None:
-    """Lines logged in a thread that decodes for the request carry them as well."""
+    """Log lines of the decoding thread have them as well."""
 
     lines: list[dict[str, Any]] = []
 
@@ -53,7 +53,7 @@ def test_every_line_of_the_log_carries_the_ids() -> None:
         raise structlog.DropEvent
 
     class Standard(logging.Handler):
-        """Handler of the standard library's logging, which everything that classifies uses."""
+        """Handler of standard library logging, which the inference modules use."""
 
         def emit(self, record: logging.LogRecord) -> None:
             lines.append({"event": record.getMessage(), **structlog.contextvars.get_contextvars()})
@@ -87,7 +87,7 @@ def test_every_line_of_the_log_carries_the_ids() -> None:
 def collected(
     body: object = None, network: Network | None = None, **settings: object
 ) -> tuple[Collector, dict[str, str]]:
-    """Spans that a collector gets of one traced request, and the headers of the reply."""
+    """Return the spans of one traced request at a collector, and the response headers."""
     with collector() as target:
         with live(loader(Network()), otlp_endpoint=target.endpoint) as edge:
             headers = traced(edge, tracestate="vendor=opaque")
@@ -121,7 +121,7 @@ def test_the_spans_of_a_request() -> None:
 
 
 def test_a_batch_and_the_requests_in_it_lead_to_each_other() -> None:
-    """Two requests that wait behind a third share a run."""
+    """Two requests that are queued behind a third share a run."""
     network = Network()
     traces = [f"{number:032x}" for number in (1, 2, 3)]
     with collector() as target:
@@ -195,7 +195,7 @@ def test_headers_and_name_come_from_the_usual_variables(monkeypatch: pytest.Monk
 
 
 def test_nothing_is_imported_when_nothing_is_sent() -> None:
-    """The service loads no exporter; FastAPI itself imports the interface, without anything behind it."""
+    """The service imports no exporter; FastAPI itself imports the OpenTelemetry API."""
     program = """
 import sys
 from nightjar_alerts.service.http.server import create_app

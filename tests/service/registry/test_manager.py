@@ -35,7 +35,7 @@ class Home:
         self.models = ModelManager(chosen, self.metrics, self.reasons.append)
 
     async def top(self, name: str = "mine", key: str = "") -> float:
-        """First probability of a model's result, different for every version."""
+        """Return the first probability of a model's result, which differs between versions."""
         return await top(self.models.router.select(name, routing_key=key))
 
     def of_survey(self, survey: str) -> ModelHandle:

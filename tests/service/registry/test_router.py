@@ -54,7 +54,7 @@ def test_resolve_canary_gets_its_percentage(percent: float) -> None:
 
 
 def test_resolve_canaries_of_two_models_get_different_objects() -> None:
-    """Else the same objects would be on trial in every model."""
+    """Otherwise the same objects would get the canary of every model."""
     table = router(50)
     table.canaries["other"] = Canary("2.1.0", 50)
     both = sum(table.resolve("mine", str(i))[1] == table.resolve("other", str(i))[1] for i in range(2000))

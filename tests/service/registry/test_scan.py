@@ -50,7 +50,7 @@ def test_scan_unusable_folders_are_listed_with_reasons(tmp_path: Path) -> None:
 
 
 def test_scan_folder_name_not_utf8_is_listed_escaped(tmp_path: Path) -> None:
-    """A JSON reply could not contain the name."""
+    """JSON responses could not contain the name."""
     root = tmp_path / "bundles"
     version(root, "1.0.0")
     strange = root / os.fsdecode(b"\xff")

@@ -37,7 +37,7 @@ class Turning(Network):
 
 
 class Both:
-    """A served network and a shadow, each of which a test can hold or poison."""
+    """A served network and a shadow, each of which can be blocked or made to fail."""
 
     def __init__(self, root: Path) -> None:
         self.live, self.shadow, self.metrics = Network(), Turning(), Metrics()

@@ -1,4 +1,4 @@
-"""An alert that falls between the stages stops the worker, is named, and is not told to the source as done.
+"""An alert that a stage loses stops the worker, is named, and is not acknowledged.
 
 One alert is dropped, or answered twice, in each stage in turn, on each way from a source to a sink.
 """
@@ -36,7 +36,7 @@ LOST = "10003"  # the alert that is dropped
 
 
 def stages() -> dict[str, tuple[tuple[type, str], ...]]:
-    """Methods that bring alerts through each stage: at least once, and exactly once where that is another one."""
+    """Return the methods of each stage, for at-least-once and exactly-once delivery."""
     return {
         "decode": ((DecodeStage, "decode"),),
         "classify": ((InferStage, "infer"),),
@@ -46,7 +46,7 @@ def stages() -> dict[str, tuple[tuple[type, str], ...]]:
 
 
 def drop_in(stage: str, once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let one stage forget one alert."""
+    """Make one stage lose one alert."""
     owner, name = stages()[stage][-1 if once else 0]
     monkeypatch.setattr(owner, name, forgetful(getattr(owner, name)))
 
@@ -72,7 +72,7 @@ def is_lost(one: Any) -> bool:
 
 
 class Way:
-    """A way from a source to a sink.
+    """A source and a sink.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ def test_ledger_message_read_again_counts_its_alerts_once() -> None:
 
 
 def test_ledger_many_topics_are_counted_as_other() -> None:
-    """Dead letters name topics, and dead letters may come from anywhere."""
+    """Restored dead letters may name any number of topics."""
     messages = [Message(f"topic {number}", "0:1", b"") for number in range(MAX_TOPICS + 500)]
     ledger = opened(*messages)
     ledger.resolve_tombstones(messages)

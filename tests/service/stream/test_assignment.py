@@ -1,4 +1,4 @@
-"""Progress through assigned partitions: what may be committed is never past a message that is not done."""
+"""Assigned partitions: the committable offset never passes an unfinished message."""
 
 import random
 from dataclasses import replace
@@ -18,7 +18,7 @@ HERE, THERE = ("alerts", 0), ("alerts", 1)
 
 
 def assigned(*partitions: Partition, first: int = 0, transactional: bool = False) -> Assignment:
-    """Partitions whose first message has come, of a group without a committed offset."""
+    """Assign partitions of a group without committed offsets, and record their first messages."""
     assignment = Assignment(5, transactional)
     assign(assignment, *partitions, first=first)
     return assignment
@@ -94,7 +94,7 @@ def test_note_acknowledged_for_a_former_assignment_changes_nothing() -> None:
 
 
 def test_deliver_of_an_offset_that_goes_back_begins_anew() -> None:
-    """Offsets of a topic that was created again go back: what was delivered before says nothing about it."""
+    """Offsets of a recreated topic start again, so earlier deliveries must not count."""
     assignment = assigned(HERE)
     old = [assignment.deliver(HERE, offset) for offset in (500, 501)]
     new = assignment.deliver(HERE, 0)

@@ -1,4 +1,4 @@
-"""Every error of the clients of Kafka and Redis is about one record or about its destination."""
+"""Every error of the Kafka and Redis clients is classified as an error of a record or of its destination."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""ClientErrors of Kafka's clients: how long they stand, and how often they are told."""
+"""Errors of Kafka clients: how long they are reported, and how often they are logged."""
 
 import pytest
 import structlog

@@ -1,4 +1,4 @@
-"""The client that asks the brokers how things stand: what it tells while nobody answers, and while everybody does."""
+"""Cluster monitor: its view while no broker responds, and while all do."""
 
 from concurrent.futures import Future
 from typing import Any, cast
@@ -23,7 +23,7 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0}
 def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_told(
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """An answer about ids ends no round of questions."""
+    """A response with topic ids does not end a round of queries."""
     queries: list[Future[None]] = []
 
     def describe(self: AdminClient, topics: TopicCollection, **options: Any) -> dict[str, Future[None]]:
@@ -63,7 +63,7 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
 
 @pytest.mark.slow
 def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the leaders are silent for longer than a round may take, were they asked one after the other."""
+    """Half of the leaders do not respond; querying them one by one would exceed the duration of a round."""
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 2.0)
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.FAILING_SECONDS", 0.5)
     with kafka_cluster(2) as cluster:
@@ -102,7 +102,7 @@ def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: 
 
 
 def test_a_watch_that_cannot_make_other_clients_goes_on_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of certificates may be missing for a moment; the thread that asks must outlive that."""
+    """A certificate file may be missing for a short time, which must not end the thread."""
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.FAILING_SECONDS", 0.05)
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 0.3)
     tries = list[object]()

@@ -1,4 +1,4 @@
-"""The crash marker that a dead worker leaves beside the committed offset, and what its successors make of it."""
+"""Crash markers in the metadata of committed offsets, and how the next owners of a partition use them."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_note_done_before_behind_all_candidates_forgets_crashes() -> None:
 
 
 def test_poison_message_is_a_dead_letter_and_its_neighbours_are_not() -> None:
-    """Worker after worker dies over offset 7 of ten messages; each finds what its predecessor has written."""
+    """Workers die one after another on offset 7 of ten messages; each reads the marker of the previous one."""
     left_behind: CrashMarker | None = None
     front, killer, crashes = 0, 7, 0
     while front < 10:
@@ -94,7 +94,7 @@ def test_poison_message_is_a_dead_letter_and_its_neighbours_are_not() -> None:
 
 
 def test_must_isolate_where_one_delivery_is_allowed_tries_each_alone() -> None:
-    """Messages under way together when a worker died are tried alone, even where only one delivery is lawful."""
+    """Messages in flight together when a worker died are isolated, even if the maximum is one delivery."""
     guard = CrashGuard(CrashMarker(ISOLATE_AFTER_CRASHES, 10), 1)
     assert guard.must_isolate(3)
     assert guard.deliveries(3) == 1

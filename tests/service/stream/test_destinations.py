@@ -1,4 +1,4 @@
-"""A destination that refuses every record costs no alert: it is retried, with the worker not ready."""
+"""A destination that rejects every record loses no alert: the worker retries and is not ready."""
 
 import socket
 import subprocess
@@ -142,7 +142,7 @@ def cluster_node(folder: Path) -> Iterator[RedisServer]:
 def retried_until(
     repair: Callable[[], object], text: str, sink: RedisServer, options: str, server: RedisServer, folder: Path
 ) -> None:
-    """Run a worker whose sink refuses, repair the sink, and check that nothing was lost or became a dead letter."""
+    """Run a worker whose sink rejects records, repair the sink, and check that no alert was lost or dead-lettered."""
     feed(server, alert(1), alert(2))
     ends = {"source": address(server, "alerts"), "sink": address(sink, "results", options)}
     with running(chosen(folder, retry_auth_errors=True, **ends)) as worker:
@@ -328,7 +328,7 @@ def openssl(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with a private authority (ca.crt) and a certificate for servers and clients (node.crt, node.key)."""
+    """Create a folder with a CA (ca.crt) and a certificate for servers and clients (node.crt, node.key)."""
     folder = tmp_path_factory.mktemp("certificates")
     openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test authority",
             "-keyout", "ca.key", "-out", "ca.crt")  # fmt: skip

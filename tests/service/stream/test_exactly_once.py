@@ -72,7 +72,7 @@ def settings(cluster: KafkaCluster, folder: Path, **changes: Any) -> Any:
 
 
 def answered(cluster: KafkaCluster, folder: Path, count: int = 60, **changes: Any) -> dict[str, int]:
-    """The account of a worker that answers alerts and one message that it cannot read."""
+    """Return the account of a worker that classifies alerts and cannot read one message."""
     cluster.produce("alerts", [*map(alert, range(count)), b"junk"])
     with running(settings(cluster, folder, **changes)) as worker:
         wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == count + 1)
@@ -100,7 +100,7 @@ def test_dead_letters_of_the_same_cluster_belong_to_the_transaction(cluster: Kaf
 
 
 def test_prepare_after_a_commit_begins_where_the_last_transaction_ended(cluster: KafkaCluster) -> None:
-    """The thread that owns the consumer need not have run since."""
+    """It must not depend on the thread that owns the consumer."""
     cluster.produce("alerts", [b"%d" % number for number in range(6)], partition=0)
     once = KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
     member = KafkaSource(parse_address(f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}"), {}, once)
@@ -117,7 +117,7 @@ def test_prepare_after_a_commit_begins_where_the_last_transaction_ended(cluster:
 
 
 class Guest:
-    """Kafka's consumer; notes which threads call it, and what."""
+    """Consumer that records the calling threads and methods."""
 
     called: ClassVar[set[tuple[str, int]]] = set()
 
@@ -145,7 +145,7 @@ def test_one_thread_alone_calls_the_consumer(
 
 @pytest.mark.parametrize("partition", [pytest.param(0, id="of a batch"), pytest.param(1, id="of a crash marker")])
 def test_transaction_that_the_broker_aborts_is_repeated(cluster: KafkaCluster, tmp_path: Path, partition: int) -> None:
-    """The first message of a partition is delivered after a transaction of its own, which commits its crash marker.
+    """The first message of a partition is delivered only after a transaction that commits its crash marker.
 
     The marker of partition 0 has been committed when the error comes, that of partition 1 has not.
     """
@@ -200,7 +200,7 @@ def test_open_connectors_for_a_replay_exactly_once_raises(tmp_path: Path) -> Non
 
 
 class Hung:
-    """A producer as librdkafka's is after it has forgotten the group's coordinator: one call never returns."""
+    """Producer that has lost the group coordinator, as in librdkafka: one call never returns."""
 
     def __init__(self, config: Any) -> None:
         self.released = threading.Event()
@@ -239,7 +239,7 @@ def test_a_transactional_id_is_that_of_the_place_and_new_where_there_is_none() -
 
 
 def test_a_worker_that_commits_nothing_learns_that_brokers_are_back(cluster: KafkaCluster) -> None:
-    """A worker that began while they were away, and has nothing to do since, is ready again."""
+    """An idle worker that was started during the outage becomes ready."""
     once = KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
     once.client_errors.record(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     assert "no broker answers" in once.error
@@ -248,7 +248,7 @@ def test_a_worker_that_commits_nothing_learns_that_brokers_are_back(cluster: Kaf
 
 
 class Broker:
-    """One partition, one results topic, one group: commits are whole or not at all, and fail as real ones do.
+    """Model of one partition, one results topic and one group, with atomic commits that fail as real ones.
 
     It is the source, the transactions and the last stage of one worker at once.
     """
@@ -277,7 +277,7 @@ class Broker:
         return [Message("alerts", str(place), b"", token=self.assignment.deliver(HERE, place)) for place in places]
 
     def lose(self) -> None:
-        """The partition is taken away and comes back."""
+        """Revoke the partition and assign it again."""
         self.assignment.remove([HERE])
         self.position = self.offset
         self._assign()
@@ -328,7 +328,7 @@ class Broker:
 
 
 async def work(broker: Broker) -> DeliveryLedger:
-    """Take and end batches until all is committed, losing the partition now and then."""
+    """Process batches until everything is committed, with occasional revocations of the partition."""
     ledger, stub = DeliveryLedger(Metrics()), cast(Any, broker)
     once = ExactlyOnce(stub, stub, stub, ActiveErrors(Metrics()), Metrics())
 
@@ -354,7 +354,7 @@ async def work(broker: Broker) -> DeliveryLedger:
 
 
 def classified(messages: Sequence[Message]) -> Batch:
-    """Return a batch whose messages were each classified."""
+    """Return a batch with one classified alert per message."""
     outcome: Any = SimpleNamespace(status="classified", reason="")
     unused: Any = None
     results = [
@@ -364,7 +364,7 @@ def classified(messages: Sequence[Message]) -> Batch:
 
 
 class Slow(Broker):
-    """A broker whose transactions run on a thread, until they are released."""
+    """Broker whose transactions block on a thread until they are released."""
 
     def __init__(self) -> None:
         super().__init__(0, 5)

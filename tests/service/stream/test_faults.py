@@ -67,7 +67,7 @@ def torment(
     published: Callable[[], int],
     read: Callable[[], list[tuple[bytes, bytes]]],
 ) -> None:
-    """Kill one of two workers in the middle of its work, again and again; then let the survivors finish."""
+    """Repeatedly kill one of two workers during its work; then let the survivors finish."""
     draw = random.Random(7)
     workers = [Process(settings, folder / f"{number}.log") for number in range(2)]
     for kill in range(KILLS):
@@ -241,7 +241,7 @@ def test_a_full_disk_stops_the_worker_instead_of_costing_alerts(
 
 
 class Registry(ThreadingHTTPServer):
-    """A schema registry that may be out of order; every id is the newest LSST schema."""
+    """Schema registry that may fail; every id is the newest LSST schema."""
 
     broken = True
 

@@ -1,4 +1,4 @@
-"""Every output format against its own definition: the schemas of the readers, read back by fastavro."""
+"""Output formats match the schemas of their consumers, decoded by fastavro."""
 
 import io
 import json
@@ -171,7 +171,7 @@ def test_the_same_result_is_written_the_same(form: SinkFormat) -> None:
 
 
 def shape(kind: Any) -> Any:
-    """An Avro type without documentation, names of inner types, and anything else that does not change the bytes."""
+    """Return an Avro type without documentation, inner type names and other parts that do not affect the encoding."""
     if isinstance(kind, list):
         return [shape(branch) for branch in kind]
     if not isinstance(kind, dict):
@@ -194,7 +194,7 @@ def test_the_schemas_are_those_of_the_readers() -> None:
 
 @pytest.mark.parametrize("form", ["nightjar", "elasticc", "alerce-json", "lasair"])
 def test_class_shares_of_the_settings_hold_in_every_format(form: SinkFormat) -> None:
-    """ZTF's bright transients have no stars; a name that the model has not is its own answer."""
+    """The prior ztf-bright has no stars; an unknown prior falls back to that of the model."""
     plain, bright = classified(), replace(classified(), prior="ztf-bright")
     star, transient = ELASTICC.names.index("RR Lyrae"), ELASTICC.names.index("Ia")
     assert probability(bright, form, star) == 0.0

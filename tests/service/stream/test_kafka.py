@@ -1,4 +1,4 @@
-"""A worker between topics of librdkafka's mock brokers, which go down, lose leaders and rebalance under it."""
+"""Worker with librdkafka's mock brokers, which go down, change leaders and rebalance."""
 
 import json
 import threading
@@ -125,7 +125,7 @@ def test_unfinished_messages_are_delivered_again(cluster: KafkaCluster, tmp_path
 
 @pytest.fixture
 def ids(cluster: KafkaCluster) -> Iterator[Ids]:
-    """Yield a function that returns the numbers of the alerts that have been published at least once."""
+    """Yield a function that returns the numbers of the published alerts."""
     with cluster.following("results") as so_far:
         yield lambda: {int(json.loads(message.value())["alert_id"]) - 10_000 for message in so_far()}
 
@@ -279,7 +279,7 @@ def test_a_source_that_only_stays_alive_loses_nothing(cluster: KafkaCluster, fir
 def test_few_alerts_are_answered_and_not_committed(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Alerts that a kill would have answered again are few at each moment, however many are under way."""
+    """The number of alerts that a kill would publish twice stays small, however many are in flight."""
     publish, publishing, most = KafkaSink.publish, Counter[str](), list[int]()
 
     def watched(self: KafkaSink, records: Sequence[Record]) -> list[Any]:
@@ -300,7 +300,7 @@ def test_few_alerts_are_answered_and_not_committed(
 
 
 def test_window_grows_with_commits_in_time_and_begins_anew_after_a_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill repeats what is in the window: it must not fill while no commit succeeds."""
+    """A kill repeats the messages in the window, so it must not fill while commits fail."""
     partition, assignment = ("alerts", 0), Assignment(5)
     assignment.add([partition])
     assignment.start(partition, 0, None)
@@ -331,7 +331,7 @@ def test_window_grows_with_commits_in_time_and_begins_anew_after_a_late_one(monk
 def test_a_worker_that_stops_under_load_commits_while_it_finishes(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More is under way than may be answered without a commit, and all of it is answered."""
+    """More messages are in flight than may be published without a commit, and all are published."""
     monkeypatch.setattr(publishing, "WINDOW_TIMEOUT_SECONDS", 600.0)
     cluster.produce("alerts", [alert(number) for number in range(600)])
     with running(settings(cluster, tmp_path, drain_timeout=300)) as worker:
@@ -390,7 +390,7 @@ def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCl
 
 
 def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaCluster) -> None:
-    """A producer tells a report to whoever asks first; another one who asks too would wait for what has come."""
+    """A producer passes a report to the first thread that polls; another polling thread would wait in vain."""
     producer, polling, most = Producer({"bootstrap.servers": cluster.hosts}), Counter[str](), list[int]()
 
     class Watched:
@@ -459,7 +459,7 @@ def test_poll_while_a_member_waits_for_its_group_goes_on(
 def test_publish_where_the_client_has_lost_its_brokers_raises_fatal_error(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The brokers answer other clients: an outage would be waited for."""
+    """The brokers respond to other clients, so this is not an outage."""
     monkeypatch.setattr(sink_module, "LOST_SECONDS", 0.5)
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results?message.timeout.ms=300"), {})
     former, sink._producer = (

@@ -1,4 +1,4 @@
-"""Whatever is in a message, it costs that message alone: from the source through every stage to the dead letters."""
+"""A poison message affects only itself, from the source through every stage to the dead letters."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +58,7 @@ def test_any_entry_of_redis_is_a_message_and_a_dead_letter(fields: dict[bytes, b
 
 
 class Broken:
-    """A message of Kafka whose header names are no UTF-8: the client raises, or worse where it is asked again."""
+    """Kafka message with header names that are not UTF-8, for which the client raises or, called again, crashes."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -107,7 +107,7 @@ def test_a_short_dead_letter_says_what_it_was() -> None:
 
 
 class Script:
-    """A source of given messages, and both sinks, which take no record above a size."""
+    """A source of given messages, and both sinks, which reject records above a size."""
 
     finite = True
     error = ""
@@ -181,7 +181,7 @@ def test_any_message_comes_to_an_end(messages: list[Message], tmp_path: Path, mo
 
 
 def twice(value: bytes) -> list[Message]:
-    """Two dead letters of one message, as a worker leaves them that was killed before it could tell its source."""
+    """Two dead letters of one message, as left by a worker that was killed before it acknowledged the message."""
     record = dead_letter(Message("alerts", "0:1", value), DeadLetterCause("decode", "empty"), "echo@1")
     return [Message("dead", f"0:{place}", record.value, record.key, record.headers, token=place) for place in (7, 8)]
 
@@ -235,7 +235,7 @@ async def test_a_dead_letter_that_is_too_large_is_cut_short_and_counted() -> Non
 
 
 class Mailbox(Script):
-    """A place of dead letters that takes no record larger than a megabyte, as Kafka does."""
+    """Sink of dead letters that rejects records larger than a megabyte, as Kafka does."""
 
     def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
         sizes = [
@@ -246,7 +246,7 @@ class Mailbox(Script):
 
 
 class Impatient(ActiveErrors):
-    """Raises where a dead letter would be sent for ever."""
+    """Raises instead of sending a dead letter forever."""
 
     async def wait(self, step: str, reason: str, pause: float) -> None:
         raise AssertionError(f"{step}: {reason}")

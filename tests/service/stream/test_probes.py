@@ -1,4 +1,4 @@
-"""Probes of a worker: few connections at a time, nothing about what answers, and when it is not ready or unhealthy."""
+"""Probes of a worker: connection limit, hidden server version, and when it is not ready or unhealthy."""
 
 import hashlib
 import socket
@@ -151,7 +151,7 @@ def test_connections_that_say_nothing_take_few_threads(probes: Probes) -> None:
 
 
 def test_connections_that_drip_are_hung_up_on(probes: Probes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte in time would keep a place for ever."""
+    """A client that sends bytes slowly must not keep its connection forever."""
     monkeypatch.setattr("nightjar_alerts.service.stream.probes.TIMEOUT_SECONDS", 0.5)
     dripping = [socket.create_connection((HOST, probes.port)) for _ in range(MAX_CONNECTIONS)]
     open_connections = set(dripping)
@@ -176,7 +176,7 @@ def test_connections_that_drip_are_hung_up_on(probes: Probes, monkeypatch: pytes
 
 
 class Standstill:
-    """A worker that takes nothing: five messages wait, two partitions are its own; a minute and five are its limits."""
+    """Worker that consumes nothing: 5 pending messages, 2 partitions, limits of 60 s and 300 s."""
 
     def __init__(self) -> None:
         self.now, self.error, self.metrics = 1000.0, "", Metrics()
@@ -184,7 +184,7 @@ class Standstill:
         self.progress = ProgressMonitor(self.metrics, 60, 300, outside, clock)
 
     def lasts(self, seconds: float, standing: SourceStatus | None = None, in_flight: int = 0) -> None:
-        """Let time pass, and observe how the source stands every ten seconds."""
+        """Advance the clock, and observe the source every ten seconds."""
         for _ in range(int(seconds / 10)):
             self.now += 10
             self.progress.observe(standing or SourceStatus(assigned=2, waiting=5), in_flight)
@@ -226,7 +226,7 @@ def test_work_that_never_ends_is_unhealthy_although_nothing_waits() -> None:
 
 
 def test_a_worker_that_its_group_does_not_count_in_is_not_ready_and_later_unhealthy() -> None:
-    """A client that has lost its way stays like that for ever: it has no partitions, so nothing waits for it."""
+    """A client that lost its group never recovers; it has no partitions, so no messages are pending."""
     apart, joined = SourceStatus(assigned=0, member=False), SourceStatus(assigned=0)
     still = Standstill()
     still.lasts(60, joined)

@@ -1,4 +1,4 @@
-"""The line in which batches wait to be published: in order, and only as many as the source has room for."""
+"""Publishing queue: batches are published in order and within the commit window of the source."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ ROOM = 20
 
 
 class Committing(FiniteSource):
-    """A source that commits what has been done, all at once, when it is told to.
+    """Source that commits all finished messages on request.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ def batch_of(count: int) -> Batch:
 
 
 def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many a batch is larger than all the room there ever is."""
+    """Batches may be larger than the whole window."""
     monkeypatch.setattr(publishing, "PART_MESSAGES", ROOM // 2)
     draw, source, begun = random.Random(3), Committing(), list[Message]()
     batches = [batch_of(draw.randint(1, 2 * ROOM)) for _ in range(40)]
@@ -80,7 +80,7 @@ def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.
 
 
 def test_nobody_waits_for_a_batch_that_waits_for_something_outside() -> None:
-    """Neither for one that steps aside before its turn, nor for one that fails."""
+    """Neither a batch that leaves the queue nor one that fails may block it."""
     begun = list[Batch]()
     first, third = batch_of(1), batch_of(1)
 
@@ -103,7 +103,7 @@ def test_nobody_waits_for_a_batch_that_waits_for_something_outside() -> None:
 
 
 def test_the_parts_of_a_batch_end_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages of the others are given back with their batch, and the room of all is free again."""
+    """The other parts are cancelled, and the window is free again."""
     monkeypatch.setattr(publishing, "PART_MESSAGES", 2)
     ledger, source = DeliveryLedger(Metrics()), Committing()
     batch = batch_of(6)
@@ -135,7 +135,7 @@ async def _nothing(part: Batch) -> None: ...
 
 
 def test_alerts_are_answered_while_nobody_takes_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first that finds no room waits for a while, the others behind it no longer; until there is room again."""
+    """The first part waits for the timeout, later ones do not, until a part fits again."""
     monkeypatch.setattr(publishing, "WINDOW_TIMEOUT_SECONDS", 0.05)
     source = Committing()
     waits = 0

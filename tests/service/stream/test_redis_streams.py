@@ -1,4 +1,4 @@
-"""A worker between the streams of a real Redis server, which is stopped and started under it."""
+"""Worker with source and sink on a real Redis server, which is stopped and restarted."""
 
 import json
 from collections.abc import Iterator
@@ -101,12 +101,12 @@ def test_an_entry_that_kills_workers_becomes_a_dead_letter(server: RedisServer, 
 
 
 def deliver(server: RedisServer, entry: bytes, times: int) -> None:
-    """Count an entry as delivered so often, to workers that died."""
+    """Set the number of deliveries of an entry to workers that died."""
     client(server).xclaim("alerts", "nightjar", "victim", 0, [entry], retrycount=times, justid=True)
 
 
 def sent(server: RedisServer) -> int:
-    """Bytes that the server has sent to anybody."""
+    """Return the bytes that the server has sent to all clients."""
     return int(client(server).info("stats")["total_net_output_bytes"])
 
 
@@ -163,7 +163,7 @@ def test_redis_clean_close_leaves_the_number_of_deliveries_as_it_was(times: int,
 
 
 def counts(source: RedisSource | RedisRange, total: int) -> list[int]:
-    """Sizes of the replies by which so many entries come."""
+    """Return the sizes of the replies that deliver a number of entries."""
     sizes: list[int] = []
     while sum(sizes) < total:
         sizes.append(len(source.poll(256, 0.1)))
@@ -198,7 +198,7 @@ def test_a_reply_that_did_not_arrive_makes_the_next_one_small() -> None:
 def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each loss stops the worker, as it is a bug of ours; whoever starts it anew is not stopped for ever."""
+    """Each lost alert stops the worker, since it is a bug; restarted workers must not fail forever."""
     forget_in_classifying(monkeypatch, "10003")
     feed(server, *map(alert, range(5)))
     stops = 0

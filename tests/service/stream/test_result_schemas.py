@@ -1,4 +1,4 @@
-"""The published schemas of results against what the HTTP service and the stream worker write."""
+"""Results of the HTTP service and the stream worker match the published schemas."""
 
 import io
 import json

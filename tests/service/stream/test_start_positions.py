@@ -1,4 +1,4 @@
-"""Where a source starts its partitions, and what it does with a first message that cannot be right."""
+"""Start offsets of partitions, and first messages at a wrong offset."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

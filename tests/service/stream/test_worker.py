@@ -1,4 +1,4 @@
-"""A worker from files to files: everything that does not need a broker."""
+"""Worker with files as source and sinks: everything that does not need a broker."""
 
 import json
 import os

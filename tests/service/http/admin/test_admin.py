@@ -1,4 +1,4 @@
-"""The admin interface over real sockets: who gets in, what changes, what is told, and Triton's own client."""
+"""Admin API over real sockets: authentication, changes, listing, and Triton's client."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
 
 
 class Admin:
-    """A service with an admin interface, and its folder."""
+    """A service with an admin API, and its model repository."""
 
     def __init__(self, edge: Live, root: Path) -> None:
         self.edge, self.root = edge, root
@@ -38,7 +38,7 @@ class Admin:
         self.port = int(edge.server.admin.servers[0].sockets[0].getsockname()[1])
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Status and parsed reply."""
+        """Return status and parsed response."""
         connection = HTTPConnection(HOST, self.port, timeout=20)
         try:
             data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
@@ -60,7 +60,7 @@ class Admin:
         return Listing.model_validate(document)
 
     def answers(self, model: str = "mine", **changes: Any) -> dict[str, Any]:
-        """Name of the model that answers a request on the public port."""
+        """Return the name of the model that serves a request on the public port."""
         status, reply = self.edge.post(f"/v1/classify?model={model}", curve(**changes))
         assert status == 200, reply
         found: dict[str, Any] = reply["model"]
@@ -126,7 +126,7 @@ def test_admin_request_of_a_web_page_is_rejected(admin: Admin) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]:1", "10.0.0.1"])
 def test_admin_dns_rebinding_is_rejected(admin: Admin, host: str) -> None:
-    """A page reads what its own name answers, without any Origin; the name may lead to loopback (DNS rebinding)."""
+    """A page can send requests without Origin to its own host name, which may resolve to loopback (DNS rebinding)."""
     assert admin.ask("GET", "/admin/models", host=host)[0] == 401
     for here in ("localhost:80", "127.0.0.1", "[::1]:8080"):
         assert admin.ask("GET", "/admin/models", host=here)[0] == 200

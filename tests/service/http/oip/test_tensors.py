@@ -1,4 +1,4 @@
-"""The codec of the Open Inference Protocol without a socket: what goes in comes out, and nothing else gets through."""
+"""Codec of the Open Inference Protocol without a socket: round trips, and rejected bodies."""
 
 import json
 import struct
@@ -35,7 +35,7 @@ def decoded(tensor: InputTensor, binary: bytes = b"") -> NDArray[Any]:
 
 
 def refused(*inputs: InputTensor, binary: bytes = b"") -> tuple[int, str]:
-    """Status of the refusal and where the fault is, or its detail."""
+    """Return the status of a rejection, and the pointer of the error or its detail."""
     with pytest.raises(ProblemError) as caught:
         decode_tensors(inputs, memoryview(binary))
     problem = caught.value

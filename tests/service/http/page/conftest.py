@@ -35,7 +35,7 @@ def service() -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 def open_page(browser: Browser, service: ServiceProcess) -> Iterator[OpenPage]:
-    """Return a function that opens a page of the service; after the test, errors of scripts and policies fail it."""
+    """Return a function that opens a page of the service; script and policy errors fail the test at its end."""
     contexts, errors = [], []
 
     def open_one(path: str = "/", url: str = service.url, **options: Any) -> Page:

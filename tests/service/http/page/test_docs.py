@@ -1,4 +1,4 @@
-"""The API reference in a real browser: nothing comes from elsewhere, and "Execute" works for every operation."""
+"""The API reference in a real browser: no requests to other hosts, and "Execute" works for every operation."""
 
 import json
 from collections.abc import Callable

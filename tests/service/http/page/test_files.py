@@ -1,4 +1,4 @@
-"""The web page and the API reference as HTTP sends them: types, headers, compression, caching, package data."""
+"""Files of the web pages over HTTP: types, headers, compression, caching, package data."""
 
 import gzip
 import json
@@ -76,7 +76,7 @@ def test_page_names_no_other_host_and_has_no_inline_script() -> None:
 
 
 def test_page_preloads_every_module_of_the_page() -> None:
-    """A module that is not preloaded is found only when the one that imports it has arrived."""
+    """Without preloading, a module is requested only after the one that imports it."""
     html = (PAGE / "index.html").read_text()
     reached, waiting = set(), ["app.js"]
     while waiting:

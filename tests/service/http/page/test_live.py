@@ -1,4 +1,4 @@
-"""The live view in a real browser: it asks for its key, lists results as they happen, and filters them."""
+"""The live view in a real browser: it asks for the key, shows results as they arrive, and filters them."""
 
 import hashlib
 import json

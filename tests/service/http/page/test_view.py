@@ -1,4 +1,4 @@
-"""The page in a real browser against the real service: what people see, change, save and pass on."""
+"""The page in a real browser with a real service: results, edits, downloads and links."""
 
 import base64
 import csv
@@ -35,7 +35,7 @@ expect.set_options(timeout=120_000)
 
 
 def ask(service: ServiceProcess, path: str, body: bytes, kind: str) -> dict[str, Any]:
-    """First result of a request that the page is compared with."""
+    """Return the first result of a request, to compare the page with."""
     with urlopen(Request(f"{service.url}{path}", body, {"Content-Type": kind}), timeout=60) as reply:
         result: dict[str, Any] = json.load(reply)["results"][0]
         return result
@@ -46,7 +46,7 @@ def packet(name: str) -> bytes:
 
 
 def shown(page: Page) -> Locator:
-    """The class of the answer, once the page is idle."""
+    """Return the displayed class, once the page is idle."""
     expect(page.locator(".busy")).to_be_empty()
     return page.locator(".class-name")
 
@@ -59,7 +59,7 @@ def paste(page: Page, text: str) -> None:
 
 
 def save(page: Page, button: str) -> tuple[str, bytes]:
-    """Name and content of a download."""
+    """Return name and content of a download."""
     with page.expect_download() as waiting:
         page.get_by_role("button", name=button).click()
     return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
@@ -274,7 +274,7 @@ def test_page_prior_coverage_and_metadata_change_the_answer(open_page: OpenPage,
 
 
 def percent(value: float) -> str:
-    """A probability as the page writes it."""
+    """Return a probability as the page shows it."""
     return f"{100 * value:.1f} %" if value < 0.0995 or value > 0.995 else f"{100 * value:.0f} %"
 
 
@@ -590,7 +590,7 @@ def guarded() -> Iterator[ServiceProcess]:
 
 
 def test_page_asks_for_the_api_key_and_keeps_it_in_memory_only(open_page: OpenPage, guarded: ServiceProcess) -> None:
-    """The service has a path prefix as well."""
+    """The service is under a path prefix."""
     page = open_page("/nightjar/", url=guarded.url)
     key = page.get_by_label("API key")
     key.fill("wrong")

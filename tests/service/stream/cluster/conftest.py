@@ -1,4 +1,4 @@
-"""One broker for all tests that break none: the cluster that NIGHTJAR_TEST_KAFKA names, or one of our own."""
+"""One broker for all tests that do not break it: the cluster in NIGHTJAR_TEST_KAFKA, or a new one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """A broker that stays whole, of our own."""
+    """Yield a new broker that tests do not break."""
     if home() is None:
         pytest.skip(NONE_FOUND)
     with brokers(tmp_path_factory.mktemp("kafka"), broker_session_timeout_ms=120_000) as cluster:  # a busy one stays
@@ -56,7 +56,7 @@ def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> str:
-    """Bootstrap servers of a cluster that stays whole."""
+    """Return the bootstrap servers of a cluster that tests do not break."""
     named = named_cluster()
     if named is not None:
         return named
@@ -66,13 +66,13 @@ def hosts(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["at least once", "exactly once"])
 def both(request: pytest.FixtureRequest, hosts: str, tmp_path: Path) -> Iterator[Trial]:
-    """A trial, once for each promise."""
+    """Return a trial, for each delivery guarantee."""
     with trial(hosts, tmp_path, exactly_once=request.param == "exactly once") as one:
         yield one
 
 
 @pytest.fixture
 def plain(hosts: str, tmp_path: Path) -> Iterator[Trial]:
-    """A trial at least once."""
+    """Return a trial with at-least-once delivery."""
     with trial(hosts, tmp_path) as one:
         yield one

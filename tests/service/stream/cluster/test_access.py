@@ -1,4 +1,4 @@
-"""Passwords, rights and certificates on a real Kafka: who is let in works, who is not is told why, early and late."""
+"""Passwords, permissions and certificates of a real Kafka: accepted workers run, rejected ones report the reason."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ pytestmark = needs_brokers
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """A broker with users and a certificate."""
+    """Yield a broker with users and a certificate."""
     with brokers(tmp_path_factory.mktemp("guarded"), secure=True) as cluster:
         yield cluster
 
@@ -32,7 +32,7 @@ def options(listener: str, password: str = PASSWORD, mechanism: str = "SCRAM-SHA
 
 
 def addressed(one: Trial, cluster: Brokers, listener: str, **choices: str) -> dict[str, Any]:
-    """Settings that reach the cluster by a listener; source and sink with the same properties."""
+    """Return settings for a listener of the cluster; source and sink have the same properties."""
     properties = "&".join(f"{name}={value}" for name, value in options(listener, **choices).items())
     hosts = cluster.hosts(listener)
     return {
@@ -83,7 +83,7 @@ def test_a_wrong_password_may_be_tried_on(guarded: Brokers, one: Trial) -> None:
 
 @contextmanager
 def password_of(cluster: Brokers, password: str) -> Iterator[None]:
-    """Another password for the user, for a while."""
+    """Change the password of the user temporarily."""
     change = ("--entity-type", "users", "--entity-name", USER, "--add-config")
     cluster.configure(*change, f"SCRAM-SHA-512=[password={password}]")
     try:
@@ -93,7 +93,7 @@ def password_of(cluster: Brokers, password: str) -> Iterator[None]:
 
 
 def test_a_password_that_is_changed_under_a_worker(guarded: Brokers, one: Trial) -> None:
-    """Connections that stand stay; those that follow are refused, and the worker says so."""
+    """Open connections stay, new ones are rejected, and the worker reports it."""
     ends = addressed(one, guarded, "SASL_PLAINTEXT")
     with running(one.settings(**ends)) as worker:
         begins_well(one, worker)
@@ -107,7 +107,7 @@ def test_a_password_that_is_changed_under_a_worker(guarded: Brokers, one: Trial)
 
 
 def test_a_right_that_is_taken_away_and_given_back(tmp_path: Path) -> None:
-    """Readers of a topic who may not read it any more wait, and say so."""
+    """A worker without permission to read its topic any more retries, and reports it."""
     rights: dict[str, Any] = {
         "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super_users": "User:ANONYMOUS",  # who comes without a password: the test, and the broker itself
@@ -130,7 +130,7 @@ def test_a_right_that_is_taken_away_and_given_back(tmp_path: Path) -> None:
     ("name", "host", "start"), [("elsewhere", "kafka.example.org", "-1d"), ("expired", "127.0.0.1", "-60d")]
 )
 def test_a_certificate_that_does_not_fit_is_told(tmp_path: Path, name: str, host: str, start: str) -> None:
-    """The start ends with a sentence, or goes on trying until the broker has another certificate."""
+    """The worker exits with a message, or retries until the broker has another certificate."""
     cluster = Brokers(tmp_path, secure=True)
     make_certificate(tmp_path, name, host, start)
     store, right = tmp_path / "broker.p12", (tmp_path / "broker.p12").read_bytes()

@@ -1,4 +1,4 @@
-"""One list of faults for Redis and Kafka: what a worker between streams of the one bears, it bears between topics."""
+"""The same faults for Redis and Kafka."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ from support.stream import Process, alert, eventually
 
 
 class Way(Answering, Protocol):
-    """A broker of either kind that may be broken, with alerts on one side and answers on the other."""
+    """A Redis or Kafka broker that can be broken, with a source of alerts and a sink of results."""
 
     def process(self) -> AbstractContextManager[Process]: ...
     def kill(self) -> None: ...
@@ -31,7 +31,7 @@ class Way(Answering, Protocol):
 
 
 class RedisWay:
-    """Between two streams of a server that keeps on disk what it has acknowledged, as Kafka does."""
+    """Two streams of a server that persists acknowledged writes, as Kafka does."""
 
     exactly_once = False
 
@@ -69,7 +69,7 @@ class RedisWay:
         return Counter(int(answer["alert_id"]) - 10_000 for answer in answers)
 
     def account(self, numbers: Collection[int]) -> str:
-        """Tell where the answers of some alerts lie."""
+        """Return the positions of the results of some alerts."""
         answers = ((place, int(json.loads(fields[b"value"])["alert_id"]) - 10_000) for place, fields in self._read())
         return "\n".join(f"answer {number} at {place.decode()}" for place, number in answers if number in numbers)
 
@@ -77,12 +77,12 @@ class RedisWay:
         return list(self._client.xrange("results"))
 
     def remake(self) -> None:
-        """The stream is deleted, and its group with it; the next alert makes it again."""
+        """Delete the stream and its group; the next alert creates it again."""
         self._client.delete("alerts")
 
 
 class KafkaWay:
-    """Between two topics of a cluster of one broker."""
+    """Two topics of a cluster with one broker."""
 
     exactly_once = False
 
@@ -134,7 +134,7 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
 
 
 def reports_trouble(worker: Process) -> None:
-    """Wait until the worker says that it is not ready; it is healthy all the same, as it is not its fault."""
+    """Wait until the worker is not ready; it must stay healthy, as the error is external."""
     eventually(lambda: worker.ask("/readyz")[0] == 503, 60)
     assert worker.ask("/healthz")[0] == 200
 
@@ -155,7 +155,7 @@ def absent_at_the_start(way: Way) -> None:
 
 
 def away(leaves: Callable[[Way], None], returns: Callable[[Way], None]) -> Callable[[Way], None]:
-    """Make a fault: the broker leaves a worker that has work, which says so, and returns."""
+    """Stop the broker while the worker has work, wait until the worker reports it, and restart the broker."""
 
     def fault(way: Way) -> None:
         with way.process() as worker:
@@ -189,7 +189,7 @@ def worker_killed(way: Way) -> None:
 
 
 def worker_suspended(way: Way) -> None:
-    """Suspend a worker for longer than its session, or than it may keep an entry, while another one works."""
+    """Suspend a worker for longer than its session or the idle time of entries, while another one runs."""
     with way.process() as sleeper, way.process() as other:
         answered_before(way, other)
         sleeper.suspend()

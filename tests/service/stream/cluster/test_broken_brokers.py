@@ -1,4 +1,4 @@
-"""Brokers that die, fall silent or are cut off: the worker says so, and goes on by itself when they are back.
+"""Brokers that die, do not respond or are unreachable: the worker reports it, and continues when they are back.
 
 NIGHTJAR_SOAK=1 python -m pytest tests/service/stream/cluster      three brokers and every fault as well
 """
@@ -35,14 +35,14 @@ RATE = 60
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """A broker that is broken and mended again."""
+    """A broker that is broken and repaired."""
     with brokers(tmp_path_factory.mktemp("single")) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """Three brokers, three replicas of everything, two of which must have a record."""
+    """Three brokers with three replicas, of which two must be in sync."""
     with brokers(tmp_path_factory.mktemp("three"), 3) as cluster:
         yield cluster
 
@@ -58,7 +58,7 @@ def silent(cluster: Brokers, node: int) -> Callable[[], None]:
 
 
 def cut_off(cluster: Brokers, node: int) -> Callable[[], None]:
-    """Cut a broker off from the worker alone; the brokers and the test still reach it."""
+    """Disconnect a broker from the worker only; the other brokers and the test still reach it."""
     cluster.proxies[node].cut()
 
     def mend() -> None:
@@ -78,7 +78,7 @@ def survives(
     at_rest: bool = False,
     restarts: int = 0,
 ) -> None:
-    """Break something under a worker, mend it, and ask the questions that every trial ends with.
+    """Break something while a worker runs, repair it, and run the common checks.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> 
 
 
 def test_a_worker_whose_transaction_timed_out_ends_and_the_next_one_goes_on(single: Brokers, tmp_path: Path) -> None:
-    """The worker sleeps for longer than its transaction may last, and not as long as its session."""
+    """The worker is suspended for longer than its transaction timeout, but not as long as its session."""
     with trial(single.hosts(), tmp_path, exactly_once=True) as one:
         with one.process(STEADY, batch_messages=16) as worker:
             begins_well(one, worker)
@@ -186,7 +186,7 @@ def test_a_worker_whose_transaction_timed_out_ends_and_the_next_one_goes_on(sing
 
 
 def test_a_producer_whose_transaction_timed_out_fails_and_another_aborts_it(single: Brokers, tmp_path: Path) -> None:
-    """Nobody sees the records of the first, and the next transaction of the same id is whole."""
+    """The records of the first transaction stay invisible, and the next one with the same id is complete."""
     with trial(single.hosts(), tmp_path, exactly_once=True) as one:
         timeouts = "exactly_once=yes&transaction.timeout.ms=1000&message.timeout.ms=900"
         address = parse_address(f"kafka://{single.hosts()}/{one.sink}?{timeouts}")

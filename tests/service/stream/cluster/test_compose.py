@@ -1,4 +1,4 @@
-"""The broker of docker-compose.yml, started from an unpacked Kafka with the same properties: a worker works with it."""
+"""A worker runs with the broker of docker-compose.yml, started from an unpacked Kafka with the same properties."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ ENVIRONMENT: dict[str, str] = yaml.safe_load((ROOT / "docker-compose.yml").read_
 
 
 class Composed(Brokers):
-    """A broker with the properties that the image makes of the container's environment, at other ports."""
+    """Yield a broker with the properties that the image derives from the container's environment, on other ports."""
 
     def _properties(self, node: int) -> dict[str, Any]:
         ports = {"9092": self._ports[node]["PLAINTEXT"], "9093": self._ports[node]["CONTROLLER"]}

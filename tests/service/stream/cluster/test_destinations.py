@@ -1,4 +1,4 @@
-"""Output topics and patterns of a real Kafka that match nothing are named."""
+"""Missing output topics and patterns without a match are reported on a real Kafka."""
 
 from time import monotonic
 

@@ -1,4 +1,4 @@
-"""A group on a real Kafka: workers come, go, die and sleep under load; the others neither stand still nor repeat."""
+"""Consumer group on a real Kafka: workers join, leave, die and sleep under load; others do not stall or repeat."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ def classified(worker: Running) -> int:
 
 
 def longest_standstill(count: Callable[[], int], seconds: float, work_remains: Callable[[], bool]) -> float:
-    """Seconds for which a number that should grow stayed as it was, at most, while something was left to do."""
+    """Return the longest time in seconds for which a number did not grow although work was left."""
     longest, last, since = 0.0, count(), time.monotonic()
     end = since + seconds
     while (now := time.monotonic()) < end and work_remains():
@@ -62,7 +62,7 @@ def test_a_storm_of_rebalances(both: Trial) -> None:
 def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
     hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The final commit waits for the transaction, and commits the offsets after it."""
+    """The final commit waits for the running transaction, and commits the offsets after it."""
     revoked, commit_began = threading.Event(), threading.Event()
     repeat, send_final = KafkaTransactions._repeat, TransactionCommits.send_final
 
@@ -125,7 +125,7 @@ def suspend_for_longer_than_its_session(one: Trial, worker: Process, load: int) 
 @pytest.mark.parametrize("load", [40, 1500])
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 def test_a_worker_that_was_suspended_goes_on(hosts: str, tmp_path: Path, exactly_once: bool, load: int) -> None:
-    """The session of a worker ends while it sleeps, at rest or at work; its partitions come back and are not paused.
+    """The session of a worker ends while it is suspended, idle or busy; its partitions return and are not paused.
 
     Its transaction has not timed out: by default it lasts longer than a session.
     """
@@ -140,7 +140,7 @@ def test_a_worker_that_was_suspended_goes_on(hosts: str, tmp_path: Path, exactly
 def test_a_worker_that_was_suspended_for_longer_than_its_transaction_is_started_again(
     hosts: str, tmp_path: Path, load: int
 ) -> None:
-    """Its producer may fail then: the process ends with the status for its supervisor, and the next one goes on."""
+    """Its producer may fail: the process exits with the restart status, and the next one continues."""
     with (
         trial(hosts, tmp_path, exactly_once=True) as one,
         one.process(supervise=True, worker_port=free_port(), **SMALL_BATCHES) as worker,
@@ -171,7 +171,7 @@ def test_a_worker_that_is_killed_repeats_little(both: Trial) -> None:
 
 
 def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
-    """Counted, not timed: so many may be answered before they are committed, on a busy machine as on any."""
+    """The bound is a count, so it holds on slow machines: the number of messages published before their commit."""
     for _ in range(2):
         plain.feed(2_000)
         before = len(plain.answers())
@@ -184,7 +184,7 @@ def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
 
 
 def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis counts deliveries; here the crash marker beside the offset does."""
+    """Crash markers count deliveries, which Kafka does not."""
     from support.kafka_brokers import produce
 
     monkeypatch.setenv("TEST_DEADLY_FLUX", "77")
@@ -212,7 +212,7 @@ def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monk
 def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
     both: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each loss stops the worker, which leaves a crash marker behind as if it had been killed."""
+    """Each lost alert stops the worker, which leaves a crash marker as if it had been killed."""
     forget_in_classifying(monkeypatch, "10030")
     both.feed(60)
     stops = 0
@@ -233,7 +233,7 @@ def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
 
 
 def test_a_worker_that_stands_still_is_not_ready_and_later_unhealthy(plain: Trial) -> None:
-    """A network that never ends its runs is nothing from outside: a supervisor is to start the worker anew."""
+    """A run that never ends is not an external error: a supervisor must restart the worker."""
     with running(plain.settings(STEADY, max_inflight_messages=8, unready_after=2, unhealthy_after=6)) as worker:
         begins_well(plain, worker)
         worker.network.hold()
@@ -287,7 +287,7 @@ def test_lag_agrees_with_the_tool_of_kafka(one_broker: Brokers, tmp_path: Path) 
 
 
 def test_static_members_come_back_to_their_partitions(plain: Trial) -> None:
-    """A restart within the session moves nothing: the other member is not told of it."""
+    """A restart within the session causes no rebalance."""
     static = {"session.timeout.ms": "20000"}
     with running(plain.settings({"group.instance.id": "other", **static})) as other:
         with running(plain.settings({"group.instance.id": "one", **static})) as one:

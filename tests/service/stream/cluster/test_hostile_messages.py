@@ -1,4 +1,4 @@
-"""Messages that mean harm beside good ones in one topic: good ones are answered, the rest becomes dead letters."""
+"""Hostile and valid messages in one topic: valid ones are classified, hostile ones become dead letters."""
 
 import sys
 from typing import Any
@@ -14,7 +14,7 @@ MEMORY_MB = 150
 
 
 def send(one: Trial, topic: str, flood: Flood) -> None:
-    """Write some messages of a kind and wait until the broker has them."""
+    """Write messages of a kind and wait until the broker has them."""
     refused: list[object] = []
     producer: Any = Producer({"bootstrap.servers": one.hosts, "message.max.bytes": 4_100_000, "log_level": 0})
     for number in range(EACH):
@@ -30,14 +30,14 @@ def send(one: Trial, topic: str, flood: Flood) -> None:
 
 
 def good_are_answered(one: Trial) -> None:
-    """Wait until they are; whoever else was answered does not matter here."""
+    """Wait until these alerts are classified, whatever happens to others."""
     eventually(lambda: set(one.answers()) >= set(range(one.fed)), 120, 0.2)
     counts = one.answers()
     assert not one.exactly_once or all(counts[number] == 1 for number in range(one.fed))
 
 
 def test_floods_of_every_kind_cost_no_good_alert(both: Trial) -> None:
-    """Each kind in turn on one worker, which holds no more than a bound, accounts for all and ends in peace."""
+    """Each kind in turn on one worker, which stays within its memory bound, accounts for all and exits cleanly."""
     kinds = floods()
     source = f"{both.source}-hostile"
     both.create(source, 4, **CLOCKLESS)

@@ -1,4 +1,4 @@
-"""Killed workers on a real Kafka: exactly once answers nothing twice, at least once repeats little, and none is lost.
+"""Killed workers on a real Kafka: no duplicates with exactly-once, few with at-least-once, and no lost alerts.
 
 SOAK_KILLS=100 NIGHTJAR_SOAK=1 python -m pytest -s tests/service/stream/cluster/test_kills.py
 """

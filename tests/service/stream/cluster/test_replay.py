@@ -1,4 +1,4 @@
-"""Replays of ranges of time from a real Kafka."""
+"""Replays of time ranges from a real Kafka."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where a partition starts on a real Kafka: at the stable committed offset, whatever is pending, missing or old."""
+"""Start of partitions on a real Kafka: at the stable committed offset, even if offsets are pending, missing or old."""
 
 import time
 from contextlib import suppress
@@ -19,11 +19,11 @@ OLD_FORMATS = {
     "after two crashes": "nightjar/1 1 {end} - 0",
     "tried alone": "nightjar/1 2 {end} {offset} 1",
 }
-"""Metadata beside an offset, as f0368e3 wrote it."""
+"""Metadata of a commit, as written by f0368e3."""
 
 
 def commit(one: Trial, offset: int, metadata: str) -> None:
-    """Commit an offset of every partition, as a worker did that is gone."""
+    """Commit an offset of every partition, as an earlier worker did."""
     consumer = Consumer({"bootstrap.servers": one.hosts, "group.id": one.group, "log_level": 0})
     entry = metadata.format(offset=offset, end=offset + 5)
     positions = [TopicPartition(one.source, number, offset, entry) for number in range(PARTITIONS)]
@@ -32,7 +32,7 @@ def commit(one: Trial, offset: int, metadata: str) -> None:
 
 
 def feed_evenly(one: Trial, count: int) -> None:
-    """Write alerts to each partition in turn, so that alert N has the offset N // PARTITIONS."""
+    """Write alerts to the partitions in turn, so that alert N has the offset N // PARTITIONS."""
     for number in range(count):
         one.feed_one(number % PARTITIONS)
 
@@ -49,7 +49,7 @@ def test_worker_after_an_upgrade_goes_on_at_the_offset_of_the_former_version(bot
 
 
 def open_transaction(one: Trial, offset: int) -> Any:
-    """Leave a transaction open that is about to commit an offset of every partition, as a killed worker does."""
+    """Leave a transaction open that contains an offset of every partition, as a killed worker does."""
     member = Consumer({"bootstrap.servers": one.hosts, "group.id": one.group, "log_level": 0})
     producer = Producer({
         "bootstrap.servers": one.hosts, "transactional.id": f"killed-{one.group}", "transaction.timeout.ms": 60_000,
@@ -67,7 +67,7 @@ def open_transaction(one: Trial, offset: int) -> Any:
 def test_worker_while_an_offset_is_pending_answers_nothing_also_after_a_rebalance(
     hosts: str, tmp_path: Path, ending: str
 ) -> None:
-    """A rebalance in the meantime started such a partition at offset 0, and its alerts were answered twice."""
+    """A rebalance meanwhile must not start the partition at offset 0, which would publish alerts twice."""
     with trial(hosts, tmp_path, exactly_once=True) as one:
         feed_evenly(one, 40)
         commit(one, 4, "")
@@ -103,7 +103,7 @@ def test_auto_offset_reset_applies_to_a_group_without_offsets_alone(hosts: str, 
 
 
 def feed_until_every_partition_is_read(one: Trial) -> int:
-    """Write one alert to each partition, again and again, until a round is answered; return its first number.
+    """Write one alert per partition repeatedly until a round is published; return its first number.
 
     A worker that starts at the end of a partition skips what was written before it knew where that end is.
     """
@@ -118,7 +118,7 @@ def feed_until_every_partition_is_read(one: Trial) -> int:
 
 
 def test_a_static_member_with_the_name_of_another_ends_the_other(hosts: str, tmp_path: Path) -> None:
-    """The broker fences the first; its client can do nothing more."""
+    """The broker fences the first worker, whose client cannot continue."""
     with trial(hosts, tmp_path) as one, one.process({"group.instance.id": "same", **STEADY}) as first:
         begins_well(one, first)
         with one.process({"group.instance.id": "same", **STEADY}) as second:

@@ -1,4 +1,4 @@
-"""Topics of a real Kafka that come, go, grow, are too small for a record, or are read in other ways."""
+"""Topics of a real Kafka that are created, deleted, extended, limit record sizes, or are read by other consumers."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_a_topic_made_again_begins_anew(both: Trial) -> None:
 
 
 def test_a_topic_made_again_and_filled_at_once_is_read_from_its_start(both: Trial) -> None:
-    """The new topic is longer than what was read of the former one before any worker can notice that it is new."""
+    """Before any worker can detect the new topic, it is longer than the consumed part of the old one."""
     with running(both.settings()) as worker:
         begins_well(both, worker)
         for _ in range(2):
@@ -94,7 +94,7 @@ def test_answers_beyond_the_limit_of_their_topic_become_dead_letters(both: Trial
 
 
 def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> None:
-    """A reader of committed records sees each answer once, also while a killed worker's transaction is open."""
+    """A read_committed consumer sees each result once, even while a transaction of a killed worker is open."""
     with trial(hosts, tmp_path, exactly_once=True) as one:
         with one.process() as victim:
             one.feed(300, over=1)
@@ -110,7 +110,7 @@ def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> 
 def test_a_committed_offset_that_the_log_no_longer_holds_goes_on_at_the_earliest_message(
     one_broker: Brokers, tmp_path: Path
 ) -> None:
-    """Messages that retention has removed cannot be answered; those that are left are."""
+    """Messages deleted by retention are lost; the remaining ones are classified."""
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one:
         one.feed(40)
         with running(one.settings()) as worker:
