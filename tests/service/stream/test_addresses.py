@@ -15,7 +15,7 @@ from nightjar_alerts.service.stream.connectors import (
 from nightjar_alerts.service.stream.files import FolderSink, LinesSink
 
 
-def test_an_address_in_parts() -> None:
+def test_parse_address_returns_the_parts() -> None:
     address = parse_address("kafka://a:9092,b:9092/lsst-alerts-v11,ztf?group=g&security.protocol=SASL_SSL")
     assert (address.hosts, address.names) == ("a:9092,b:9092", ("lsst-alerts-v11", "ztf"))
     assert address.options == {"group": "g", "security.protocol": "SASL_SSL"}
@@ -26,7 +26,7 @@ def test_an_address_in_parts() -> None:
     assert parse_address("file:///x/y.jsonl").path == Path("/x/y.jsonl")
 
 
-def test_a_password_is_never_shown() -> None:
+def test_address_error_hides_the_password() -> None:
     assert "secret" not in repr(parse_address("redis://me:secret@host/stream"))
 
 
@@ -42,7 +42,7 @@ def test_a_password_is_never_shown() -> None:
         ("file:", "file:///path"),
     ],
 )
-def test_an_address_that_leads_nowhere(text: str, reason: str) -> None:
+def test_check_addresses_unusable_address_raises(text: str, reason: str) -> None:
     with pytest.raises(AddressError, match=reason) as caught:
         parse_address(text)
     assert "secret" not in str(caught.value)
@@ -62,7 +62,7 @@ def test_an_address_that_leads_nowhere(text: str, reason: str) -> None:
         ("127.0.0.1,2130706433:1", [("127.0.0.1", 1), ("2130706433", 1)]),
     ],
 )
-def test_host_and_port_of_every_form(hosts: str, pairs: list[tuple[str, int]]) -> None:
+def test_host_ports_parses_every_form(hosts: str, pairs: list[tuple[str, int]]) -> None:
     assert parse_address(f"kafka://{hosts}/t").host_ports(1) == pairs
 
 
@@ -98,7 +98,7 @@ def test_host_and_port_of_every_form(hosts: str, pairs: list[tuple[str, int]]) -
         ("redis://user:7/ret@b/a", "%2F"),
     ],
 )
-def test_address_that_cannot_be_used_says_why(text: str, reason: str) -> None:
+def test_parse_address_invalid_address_raises_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(AddressError, match=reason) as caught:
         parse_address(text)
     assert "secret" not in str(caught.value)
@@ -114,11 +114,11 @@ def test_address_that_cannot_be_used_says_why(text: str, reason: str) -> None:
         ("^a%2Cb", ("^a,b",)),
     ],
 )
-def test_topics_and_patterns(path: str, names: tuple[str, ...]) -> None:
+def test_parse_address_topics_and_patterns(path: str, names: tuple[str, ...]) -> None:
     assert parse_address(f"kafka://b/{path}").names == names
 
 
-def test_pattern_is_no_topic_of_a_sink() -> None:
+def test_address_name_of_a_pattern_raises() -> None:
     with pytest.raises(AddressError, match="is a pattern"):
         _ = parse_address("kafka://b/^a").name
 
@@ -134,7 +134,7 @@ def test_pattern_is_no_topic_of_a_sink() -> None:
         ("2026-11-21%2005:00", 1_795_237_200_000),
     ],
 )
-def test_time_of_a_range(time: str, milliseconds: int) -> None:
+def test_timestamp_ms_parses_iso_times(time: str, milliseconds: int) -> None:
     assert parse_address(f"kafka://b/a?since={time}").timestamp_ms("since") == milliseconds
 
 
@@ -151,14 +151,14 @@ def test_time_of_a_range(time: str, milliseconds: int) -> None:
         ("kafka_config", Path("/missing"), "NIGHTJAR_KAFKA_CONFIG=/missing: cannot be read: No such file"),
     ],
 )
-def test_error_names_setting_value_and_form(setting: str, value: Any, reason: str, tmp_path: Path) -> None:
+def test_address_error_names_setting_value_and_form(setting: str, value: Any, reason: str, tmp_path: Path) -> None:
     ends = {"source": f"file:{tmp_path}", "sink": f"file:{tmp_path}/x", "dead_letters": f"file:{tmp_path}/letters/"}
     with pytest.raises(AddressError, match=reason) as caught:
         check_addresses(StreamSettings(**(ends | {setting: value})))
     assert "secret" not in str(caught.value)
 
 
-def test_options_are_known_or_librdkafkas() -> None:
+def test_check_options_accepts_known_and_librdkafka_options() -> None:
     kafka, redis = parse_address("kafka://h/t?client.id=x&grup=g"), parse_address("redis://h/t?client.id=x")
     for address in (kafka, redis):
         with pytest.raises(AddressError, match="unknown option"):
@@ -177,7 +177,7 @@ def opened(**changes: Any) -> Any:
     return open_sink(StreamSettings(**changes))
 
 
-def test_a_files_sink_is_lines_or_a_folder(tmp_path: Path) -> None:
+def test_open_sink_file_is_lines_or_a_folder(tmp_path: Path) -> None:
     assert isinstance(opened(sink=f"file:{tmp_path}/out.jsonl"), LinesSink)
     assert isinstance(opened(sink=f"file:{tmp_path}/out/", sink_format="elasticc"), FolderSink)
     assert isinstance(open_dead_letters(StreamSettings()), FolderSink)
@@ -189,7 +189,7 @@ def test_a_files_sink_is_lines_or_a_folder(tmp_path: Path) -> None:
         open_source(StreamSettings())
 
 
-def test_kafka_properties_come_from_a_file(tmp_path: Path) -> None:
+def test_kafka_properties_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "kafka.json"
     assert kafka_properties(None) == {}
     for wrong in ("", "[1]"):
@@ -201,7 +201,7 @@ def test_kafka_properties_come_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "tls"), [("redis", False), ("rediss", True)])
-def test_redis_is_reached_by_tls_where_the_address_says_so(scheme: str, tls: bool) -> None:
+def test_redis_rediss_address_uses_tls(scheme: str, tls: bool) -> None:
     redis = pytest.importorskip("redis", reason="needs the [stream] extra")
     from nightjar_alerts.service.stream.redis_streams import connect
 

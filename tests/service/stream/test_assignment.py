@@ -39,7 +39,7 @@ def committable(assignment: Assignment, partition: Partition = HERE) -> int:
 
 
 @given(st.integers(1, 60), st.integers(0, 2**32))
-def test_positions_have_nothing_unfinished_before_them(count: int, seed: int) -> None:
+def test_positions_never_pass_an_unfinished_message(count: int, seed: int) -> None:
     draw = random.Random(seed)
     offsets = sorted(draw.sample(range(1000), count))  # compaction leaves gaps
     assignment = assigned(HERE, first=offsets[0])
@@ -66,7 +66,7 @@ def test_positions_have_nothing_unfinished_before_them(count: int, seed: int) ->
     assert front == offsets[-1] + 1
 
 
-def test_finish_after_the_partition_came_back_ignores_former_messages() -> None:
+def test_finish_after_reassignment_ignores_earlier_messages() -> None:
     assignment = assigned(HERE, first=10)
     old = assignment.deliver(HERE, 10)
     assignment.remove([HERE])
@@ -81,7 +81,7 @@ def test_finish_after_the_partition_came_back_ignores_former_messages() -> None:
     assert (committable(assignment), assignment.unfinished()) == (11, 0)
 
 
-def test_note_acknowledged_for_a_former_assignment_changes_nothing() -> None:
+def test_record_acknowledged_of_an_earlier_assignment_has_no_effect() -> None:
     assignment = assigned(HERE)
     assignment.deliver(HERE, 0)
     former: list[Position] = assignment.positions([HERE])
@@ -93,7 +93,7 @@ def test_note_acknowledged_for_a_former_assignment_changes_nothing() -> None:
     assert [position.offset for position in assignment.changed_positions([HERE])] == [1]
 
 
-def test_deliver_of_an_offset_that_goes_back_begins_anew() -> None:
+def test_deliver_smaller_offset_resets_progress() -> None:
     """Offsets of a recreated topic start again, so earlier deliveries must not count."""
     assignment = assigned(HERE)
     old = [assignment.deliver(HERE, offset) for offset in (500, 501)]
@@ -104,7 +104,7 @@ def test_deliver_of_an_offset_that_goes_back_begins_anew() -> None:
     assert committable(assignment) == 1
 
 
-def test_uncommitted_of_transactions_is_zero() -> None:
+def test_uncommitted_with_transactions_is_zero() -> None:
     assignment = assigned(HERE, transactional=True)
     assignment.finish([assignment.deliver(HERE, offset) for offset in range(5)])
     assert (committable(assignment), assignment.uncommitted()) == (5, 0)
@@ -121,7 +121,7 @@ def test_partitions_progress_independently() -> None:
     assert assignment.unfinished() == 0
 
 
-def test_recent_answers_has_answered_messages_until_enough_others_came() -> None:
+def test_processed_messages_keeps_the_latest_messages() -> None:
     progress = assigned(HERE).deliver(HERE, 0).progress
     recent, token = ProcessedMessages(), Token(HERE, 7, progress)
     message = Message("alerts", "0:7", b"an alert", timestamp_ms=5, token=token)

@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_refusal_that_is_heard_no_more_ends_with_the_answer_that_came_meanwhile(clock: Clock) -> None:
+def test_client_errors_refusal_ends_after_a_response(clock: Clock) -> None:
     errors = ClientErrors("sink")
     errors.record(REFUSED)
     clock.now += 1
@@ -37,7 +37,7 @@ def test_a_refusal_that_is_heard_no_more_ends_with_the_answer_that_came_meanwhil
     assert (errors.refusal, str(errors)) == ("", "")
 
 
-def test_a_refusal_stays_while_it_is_heard_and_while_nobody_answers(clock: Clock) -> None:
+def test_client_errors_refusal_stays_while_it_recurs_or_no_broker_responds(clock: Clock) -> None:
     errors = ClientErrors("sink")
     for _ in range(5):
         errors.record(REFUSED)
@@ -49,7 +49,7 @@ def test_a_refusal_stays_while_it_is_heard_and_while_nobody_answers(clock: Clock
     assert errors.refusal
 
 
-def test_an_answer_ends_what_was_said_of_brokers_that_are_away(clock: Clock) -> None:
+def test_client_errors_response_clears_unreachable_brokers(clock: Clock) -> None:
     errors = ClientErrors("source")
     errors.record(AWAY)
     assert str(errors) == "no broker answers: none"
@@ -57,7 +57,7 @@ def test_an_answer_ends_what_was_said_of_brokers_that_are_away(clock: Clock) -> 
     assert str(errors) == ""
 
 
-def test_a_repeated_complaint_is_one_line_a_minute_with_the_number_of_times(clock: Clock) -> None:
+def test_client_errors_repeated_error_is_logged_once_a_minute(clock: Clock) -> None:
     errors = ClientErrors("source")
     with structlog.testing.capture_logs() as lines:
         for _ in range(150):  # two and a half minutes of them

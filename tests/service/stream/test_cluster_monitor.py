@@ -20,9 +20,7 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0}
 
 
 @pytest.mark.parametrize("when", ["at once", "in the midst of the next round"])
-def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_told(
-    monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_cluster_monitor_has_end_and_lag_of_every_partition(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """A response with topic ids does not end a round of queries."""
     queries: list[Future[None]] = []
 
@@ -62,7 +60,7 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
 
 
 @pytest.mark.slow
-def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_monitor_omits_ends_of_an_unresponsive_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the leaders do not respond; querying them one by one would exceed the duration of a round."""
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 2.0)
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.FAILING_SECONDS", 0.5)
@@ -82,7 +80,7 @@ def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatc
             monitor.close()
 
 
-def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_monitor_creates_new_clients_after_losing_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.FAILING_SECONDS", 0.05)
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 0.5)
     with kafka_cluster(1) as cluster:
@@ -101,7 +99,7 @@ def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: 
             monitor.close()
 
 
-def test_a_watch_that_cannot_make_other_clients_goes_on_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_monitor_without_new_clients_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """A certificate file may be missing for a short time, which must not end the thread."""
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.FAILING_SECONDS", 0.05)
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.monitor.QUERY_SECONDS", 0.3)

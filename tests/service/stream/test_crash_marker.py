@@ -19,7 +19,7 @@ NUMBERS = st.integers(0, 2**63 - 1)
 
 
 @given(NUMBERS, NUMBERS, st.none() | NUMBERS, NUMBERS)
-def test_parse_of_a_written_marker_returns_it(
+def test_crash_marker_parse_of_its_text_returns_it(
     crashes: int, in_flight_end: int, isolated: int | None, tries: int
 ) -> None:
     marker = CrashMarker(crashes, in_flight_end, isolated, tries)
@@ -27,7 +27,7 @@ def test_parse_of_a_written_marker_returns_it(
 
 
 @given(st.text() | st.from_regex(r"nightjar/1( [-0-9]{0,30}){0,6}", fullmatch=True))
-def test_parse_of_foreign_metadata_returns_none(text: str) -> None:
+def test_crash_marker_parse_of_other_metadata_returns_none(text: str) -> None:
     marker = CrashMarker.parse(text)
     assert marker is None or str(marker).split() == [str(int(w)) if w.isdigit() else w for w in text.split()]
 
@@ -53,7 +53,7 @@ def test_may_deliver_after_a_crash_needs_a_marker_that_covers_the_message() -> N
     assert [guard.deliveries(place) for place in (9, 10)] == [2, 1]
 
 
-def test_note_done_before_behind_all_candidates_forgets_crashes() -> None:
+def test_record_done_before_after_all_candidates_resets_crashes() -> None:
     for offset, caught_up, crashes in (
         (9, True, 1),
         (10, False, 1),
@@ -65,7 +65,7 @@ def test_note_done_before_behind_all_candidates_forgets_crashes() -> None:
         assert guard.crashes == crashes, (offset, caught_up)
 
 
-def test_poison_message_is_a_dead_letter_and_its_neighbours_are_not() -> None:
+def test_poison_message_becomes_the_only_dead_letter() -> None:
     """Workers die one after another on offset 7 of ten messages; each reads the marker of the previous one."""
     left_behind: CrashMarker | None = None
     front, killer, crashes = 0, 7, 0
@@ -93,7 +93,7 @@ def test_poison_message_is_a_dead_letter_and_its_neighbours_are_not() -> None:
     assert ISOLATE_AFTER_CRASHES < MAX
 
 
-def test_must_isolate_where_one_delivery_is_allowed_tries_each_alone() -> None:
+def test_must_isolate_with_one_delivery_allowed_isolates_each_candidate() -> None:
     """Messages in flight together when a worker died are isolated, even if the maximum is one delivery."""
     guard = CrashGuard(CrashMarker(ISOLATE_AFTER_CRASHES, 10), 1)
     assert guard.must_isolate(3)

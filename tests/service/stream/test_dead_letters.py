@@ -23,7 +23,7 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES)
-def test_a_dead_letter_becomes_the_message_that_it_was(message: Message) -> None:
+def test_restore_dead_letter_returns_the_original_message(message: Message) -> None:
     record = dead_letter(message, DeadLetterCause("decode", "truncated_avro", "é" * 2000), "echo@1")
     arrived = Message("dead", "0:7", record.value, record.key, record.headers, 5, token="where it lies")
     again = restore(arrived)
@@ -33,7 +33,7 @@ def test_a_dead_letter_becomes_the_message_that_it_was(message: Message) -> None
 
 
 @given(st.dictionaries(st.sampled_from(["topic", "place", "timestamp", "key"]), st.binary(max_size=8)))
-def test_headers_of_strangers_are_no_dead_letter_or_a_sound_one(facts: dict[str, bytes]) -> None:
+def test_restore_other_headers_is_unchanged_or_valid(facts: dict[str, bytes]) -> None:
     headers = tuple((PREFIX + name, value) for name, value in facts.items())
     assert isinstance(restore(Message("dead", "1", b"", headers=headers)), Message)
 
@@ -43,7 +43,7 @@ LONG = {"topic": b"t" * 256, "place": b"p" * 1025, "timestamp": b"9" * 21, "key"
 
 
 @pytest.mark.parametrize("fact", list(LONG))
-def test_a_dead_letter_with_a_fact_longer_than_any_real_one_is_none(fact: str) -> None:
+def test_restore_header_longer_than_the_maximum_is_unchanged(fact: str) -> None:
     sound, long = (
         Message("dead", "1", b"", headers=tuple((PREFIX + name, value) for name, value in facts.items()))
         for facts in (SOUND, SOUND | {fact: LONG[fact]})
@@ -52,14 +52,14 @@ def test_a_dead_letter_with_a_fact_longer_than_any_real_one_is_none(fact: str) -
     assert restore(long) is long
 
 
-def test_the_facts_of_a_real_dead_letter_are_believed_at_their_longest() -> None:
+def test_restore_headers_of_maximum_length_are_accepted() -> None:
     message = Message("t" * 249, "a.tar.gz/" + "d" * 900 + "#12345", b"", key=bytes(1 << 20), timestamp_ms=2**62)
     record = dead_letter(message, DeadLetterCause("decode", "empty"), "echo@1")
     again = restore(Message("dead", "1", b"", headers=record.headers))
     assert (again.topic, again.message_id, again.key) == (message.topic, message.message_id, message.key)
 
 
-def test_a_second_dead_letter_of_a_message_has_the_key_of_the_first() -> None:
+def test_dead_letter_second_one_of_a_message_has_the_same_key() -> None:
     message = Message("alerts", "3:14", b"x")
     keys = {
         dead_letter(message, DeadLetterCause("decode", reason), "echo@1").key for reason in ("empty", "internal_error")
@@ -67,7 +67,7 @@ def test_a_second_dead_letter_of_a_message_has_the_key_of_the_first() -> None:
     assert keys == {b"alerts/3:14"}
 
 
-def test_dead_letters_of_files_of_one_name_are_both_kept(tmp_path: Path) -> None:
+def test_folder_sink_keeps_dead_letters_of_files_with_the_same_name(tmp_path: Path) -> None:
     letters = FolderSink(tmp_path)
     for night in (b"first", b"second", b"first"):
         record = dead_letter(Message("night", "alert.avro#0", night), DeadLetterCause("decode", "empty"), "echo@1")

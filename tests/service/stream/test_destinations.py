@@ -106,7 +106,7 @@ REFUSALS: dict[str, tuple[Callable[[Any], Callable[[], object]], str]] = {
 
 @pytest.mark.parametrize("place", ["sink", "dead_letters"])
 @pytest.mark.parametrize("name", REFUSALS)
-def test_redis_destination_that_refuses_is_retried(name: str, place: str, server: RedisServer, tmp_path: Path) -> None:
+def test_redis_destination_that_rejects_is_retried(name: str, place: str, server: RedisServer, tmp_path: Path) -> None:
     begin, text = REFUSALS[name]
     feed(server, alert(1), alert(2), b"junk")
     (tmp_path / "other").mkdir()
@@ -158,7 +158,7 @@ def retried_until(
 
 
 @pytest.mark.parametrize(("options", "text"), [("", "CLUSTERDOWN"), ("?cluster=yes", "sink")])
-def test_redis_cluster_that_is_down_is_waited_for(options: str, text: str, server: RedisServer, tmp_path: Path) -> None:
+def test_redis_cluster_outage_is_retried(options: str, text: str, server: RedisServer, tmp_path: Path) -> None:
     with cluster_node(tmp_path / "node") as node:
 
         def assign() -> None:
@@ -167,7 +167,7 @@ def test_redis_cluster_that_is_down_is_waited_for(options: str, text: str, serve
         retried_until(assign, text, node, options, server, tmp_path)
 
 
-def test_redis_slot_that_has_moved_is_waited_for_and_followed_in_a_cluster(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_moved_slot_is_retried_and_followed_in_a_cluster(server: RedisServer, tmp_path: Path) -> None:
     with cluster_node(tmp_path / "one") as one, cluster_node(tmp_path / "two") as two:
         first, second = client(one), client(two)
         second.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
@@ -199,7 +199,7 @@ def test_redis_at_an_ipv6_address_is_read_and_written(tmp_path: Path) -> None:
             assert worker.stop() == 0
 
 
-def test_redis_acknowledgement_that_is_refused_turns_readiness_off(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_rejected_acknowledgement_makes_the_worker_not_ready(server: RedisServer, tmp_path: Path) -> None:
     feed(server, alert(1))
     source = address(server, "alerts")
     with running(chosen(tmp_path, source=source)) as worker:
@@ -214,7 +214,7 @@ def test_redis_acknowledgement_that_is_refused_turns_readiness_off(server: Redis
     assert dead_letters(tmp_path) == []
 
 
-def test_orderly_stops_do_not_count_as_deliveries(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_graceful_stops_do_not_count_as_deliveries(server: RedisServer, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     feed(server, *map(alert, range(5)))
     with redis_server(tmp_path / "other") as other_server:
@@ -249,7 +249,7 @@ def test_redis_unclean_close_counts_the_delivery(server: RedisServer) -> None:
 SOURCE_RIGHTS = ["+xgroup", "+xreadgroup", "+xpending", "+xclaim", "+xack"]
 
 
-def test_redis_user_with_the_documented_rights_is_enough(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_user_with_the_documented_permissions_suffices(server: RedisServer, tmp_path: Path) -> None:
     rights = [*SOURCE_RIGHTS, "+xadd", "~alerts", "~results", "~dead"]
     client(server).execute_command("ACL", "SETUSER", "worker", "on", ">secret", *rights)
     feed(server, alert(1), b"junk")
@@ -262,9 +262,7 @@ def test_redis_user_with_the_documented_rights_is_enough(server: RedisServer, tm
 
 
 @pytest.mark.parametrize("right", SOURCE_RIGHTS[1:])
-def test_redis_source_without_a_right_ends_the_start_and_names_it(
-    right: str, server: RedisServer, tmp_path: Path
-) -> None:
+def test_redis_source_without_a_permission_exits_and_names_it(right: str, server: RedisServer, tmp_path: Path) -> None:
     rights = [one for one in SOURCE_RIGHTS if one != right]
     client(server).execute_command("ACL", "SETUSER", "worker", "on", ">secret", *rights, "~alerts")
     source = address(server, "alerts", login="worker:secret@")
@@ -273,7 +271,7 @@ def test_redis_source_without_a_right_ends_the_start_and_names_it(
     assert "secret" not in str(caught.value)
 
 
-def test_redis_sink_without_a_right_ends_the_start_and_adds_nothing(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_sink_without_a_permission_exits_and_adds_nothing(server: RedisServer, tmp_path: Path) -> None:
     source, sink = address(server, "alerts"), address(server, "results")
     open_connectors(chosen(tmp_path, source=source, sink=sink))
     assert client(server).exists("results") == 0
@@ -374,18 +372,18 @@ def test_redis_tls_with_a_private_authority_and_client_certificates(certificates
         ("?cluster=yes&db=1", "only database 0"),
     ],
 )
-def test_redis_option_that_is_wrong_is_named(query: str, reason: str, tmp_path: Path) -> None:
+def test_redis_invalid_option_is_named(query: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(AddressError, match=reason):
         open_connectors(chosen(tmp_path, source=f"redis://localhost/in{query}"))
 
 
-def test_dead_letter_folder_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:
+def test_unwritable_dead_letter_folder_prevents_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AddressError, match=r"NIGHTJAR_DEAD_LETTERS=.*cannot be written"):
         open_connectors(chosen(tmp_path, source=f"file:{tmp_path}", dead_letters=f"file:{tmp_path}/file/"))
 
 
-def test_dead_letter_folder_that_fails_later_stops_the_worker_from_taking(server: RedisServer, tmp_path: Path) -> None:
+def test_dead_letter_folder_that_fails_later_stops_polling(server: RedisServer, tmp_path: Path) -> None:
     settings = chosen(tmp_path, source=address(server, "alerts"), batch_messages=4, max_inflight_messages=1000)
     with running(settings) as worker:
         eventually(lambda: worker.ask("/readyz")[0] == 200)
@@ -417,7 +415,7 @@ def test_dead_letter_folder_that_fails_later_stops_the_worker_from_taking(server
     ],
 )
 @pytest.mark.parametrize("place", ["dead_letters", "sink"])
-def test_source_that_reads_what_the_worker_writes_is_refused(
+def test_source_equal_to_a_sink_is_rejected(
     source: str, dead: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

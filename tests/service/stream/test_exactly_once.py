@@ -80,7 +80,7 @@ def answered(cluster: KafkaCluster, folder: Path, count: int = 60, **changes: An
     return worker.totals()
 
 
-def test_offsets_exactly_once_are_committed_by_transactions_alone(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_exactly_once_offsets_are_committed_only_in_transactions(cluster: KafkaCluster, tmp_path: Path) -> None:
     totals = answered(cluster, tmp_path)
     assert totals == {"in": 61, "classified": 60, "dead:unknown_envelope": 1, "pending": 0}
     requests = cluster.request_counts()
@@ -91,7 +91,9 @@ def test_offsets_exactly_once_are_committed_by_transactions_alone(cluster: Kafka
     assert [one["value"] for one in dead_letters(tmp_path)] == [b"junk"]
 
 
-def test_dead_letters_of_the_same_cluster_belong_to_the_transaction(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_exactly_once_dead_letters_of_the_same_cluster_are_in_the_transaction(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
     totals = answered(cluster, tmp_path, count=1, dead_letters=f"kafka://{cluster.hosts}/dead")
     assert totals == {"in": 2, "classified": 1, "dead:unknown_envelope": 1, "pending": 0}
     assert [message.value() for message in cluster.read("dead", 1)] == [b"junk"]
@@ -99,7 +101,7 @@ def test_dead_letters_of_the_same_cluster_belong_to_the_transaction(cluster: Kaf
     assert requests[kafka.TXN_OFFSET_COMMIT] == requests[kafka.END_TXN]
 
 
-def test_prepare_after_a_commit_begins_where_the_last_transaction_ended(cluster: KafkaCluster) -> None:
+def test_prepare_after_a_commit_starts_where_the_last_transaction_ended(cluster: KafkaCluster) -> None:
     """It must not depend on the thread that owns the consumer."""
     cluster.produce("alerts", [b"%d" % number for number in range(6)], partition=0)
     once = KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
@@ -130,7 +132,7 @@ class Guest:
 
 
 @pytest.mark.parametrize("once", ["", "?exactly_once=yes"], ids=["at least once", "exactly once"])
-def test_one_thread_alone_calls_the_consumer(
+def test_kafka_consumer_is_called_on_one_thread(
     cluster: KafkaCluster, tmp_path: Path, once: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "Consumer", Guest)
@@ -144,7 +146,7 @@ def test_one_thread_alone_calls_the_consumer(
 
 
 @pytest.mark.parametrize("partition", [pytest.param(0, id="of a batch"), pytest.param(1, id="of a crash marker")])
-def test_transaction_that_the_broker_aborts_is_repeated(cluster: KafkaCluster, tmp_path: Path, partition: int) -> None:
+def test_exactly_once_aborted_transaction_is_retried(cluster: KafkaCluster, tmp_path: Path, partition: int) -> None:
     """The first message of a partition is delivered only after a transaction that commits its crash marker.
 
     The marker of partition 0 has been committed when the error comes, that of partition 1 has not.
@@ -162,9 +164,7 @@ def test_transaction_that_the_broker_aborts_is_repeated(cluster: KafkaCluster, t
     assert {int(m.key().decode().split("/")[1]) for m in cluster.read("results", 10)} == set(range(10_000, 10_010))
 
 
-def test_a_fenced_producer_ends_the_worker_with_a_status_for_its_supervisor(
-    cluster: KafkaCluster, tmp_path: Path
-) -> None:
+def test_exactly_once_fenced_producer_exits_with_the_restart_status(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [alert(number) for number in range(5)], partition=0)
     with running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 5)
@@ -213,7 +213,7 @@ class Hung:
     init_transactions = begin_transaction = abort_transaction = commit_transaction = poll
 
 
-def test_check_where_a_call_does_not_return_ends_the_process_unless_no_broker_answers(
+def test_transactions_check_hung_call_raises_fatal_error_unless_brokers_are_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transactions, "Producer", Hung)
@@ -232,13 +232,13 @@ def test_check_where_a_call_does_not_return_ends_the_process_unless_no_broker_an
     once.close()
 
 
-def test_a_transactional_id_is_that_of_the_place_and_new_where_there_is_none() -> None:
+def test_worker_slot_is_stable_for_a_port_and_new_without_one() -> None:
     assert worker_slot(8081) == worker_slot(8081) != worker_slot(8082)
     assert worker_slot(0) != worker_slot(0)
     assert worker_slot(8081, "first") == "first"
 
 
-def test_a_worker_that_commits_nothing_learns_that_brokers_are_back(cluster: KafkaCluster) -> None:
+def test_exactly_once_idle_worker_notices_that_brokers_are_back(cluster: KafkaCluster) -> None:
     """An idle worker that was started during the outage becomes ready."""
     once = KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
     once.client_errors.record(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
@@ -385,7 +385,7 @@ class Slow(Broker):
     def _trip(self) -> None: ...
 
 
-def test_a_cancelled_batch_whose_transaction_runs_is_counted_by_its_outcome() -> None:
+def test_exactly_once_cancelled_batch_in_a_transaction_counts_by_its_outcome() -> None:
     broker, ledger = Slow(), DeliveryLedger(Metrics())
 
     async def stop_in_the_middle() -> None:
@@ -408,7 +408,7 @@ def test_a_cancelled_batch_whose_transaction_runs_is_counted_by_its_outcome() ->
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_everything_is_published_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_once_publishes_each_alert_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages_module, "FIRST_PAUSE", 0.0001)
     monkeypatch.setattr(messages_module, "LONGEST_PAUSE", 0.001)
     broker = Broker(seed, 60)

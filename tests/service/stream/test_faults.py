@@ -93,7 +93,7 @@ def torment(
 
 
 @needs_redis
-def test_killed_workers_between_redis_streams(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_killed_workers_lose_no_alert(server: RedisServer, tmp_path: Path) -> None:
     client = redis.Redis(port=server.port, protocol=2)
     settings = {
         "source": f"redis://127.0.0.1:{server.port}/alerts?idle=0.5",
@@ -116,7 +116,7 @@ def test_killed_workers_between_redis_streams(server: RedisServer, tmp_path: Pat
     assert client.xpending("alerts", "nightjar")["pending"] == 0
 
 
-def test_killed_workers_between_kafka_topics(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_kafka_killed_workers_lose_no_alert(cluster: KafkaCluster, tmp_path: Path) -> None:
     settings = {
         "source": f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}",
         "sink": f"kafka://{cluster.hosts}/results",
@@ -167,7 +167,7 @@ POISON: dict[str, tuple[bytes, str]] = {
 }
 
 
-def test_poison_of_every_kind_harms_no_neighbour(tmp_path: Path) -> None:
+def test_poison_messages_of_every_kind_affect_only_themselves(tmp_path: Path) -> None:
     place = tmp_path / "alerts"
     place.mkdir()
     for number, (data, _) in enumerate(POISON.values()):
@@ -186,7 +186,7 @@ def test_poison_of_every_kind_harms_no_neighbour(tmp_path: Path) -> None:
 
 
 @needs_redis
-def test_duplicates_are_answered_alike(server: RedisServer, tmp_path: Path) -> None:
+def test_duplicate_messages_get_equal_results(server: RedisServer, tmp_path: Path) -> None:
     client = redis.Redis(port=server.port, protocol=2)
     for number in [1, 2, 1, 3, 1, 2]:
         client.xadd("alerts", {"value": alert(number)})
@@ -201,7 +201,7 @@ def test_duplicates_are_answered_alike(server: RedisServer, tmp_path: Path) -> N
 
 
 @needs_redis
-def test_a_slow_sink_is_waited_for(server: RedisServer, tmp_path: Path) -> None:
+def test_slow_sink_loses_no_alert(server: RedisServer, tmp_path: Path) -> None:
     client = redis.Redis(port=server.port, protocol=2)
     place = tmp_path / "alerts"
     place.mkdir()
@@ -214,9 +214,7 @@ def test_a_slow_sink_is_waited_for(server: RedisServer, tmp_path: Path) -> None:
     assert (worker.totals()["classified"], client.xlen("results")) == (30, 30)
 
 
-def test_a_full_disk_stops_the_worker_instead_of_costing_alerts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_stops_the_worker_and_loses_no_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "alerts"
     place.mkdir()
     (place / "1.avro").write_bytes(b"junk")
@@ -277,7 +275,9 @@ def framed_as(schema_id: int) -> bytes:
 
 
 @pytest.mark.parametrize("policy", ["wait", "dead_letter"])
-def test_an_outage_of_the_registry(registry: Registry, tmp_path: Path, policy: str, monkeypatch: Any) -> None:
+def test_schema_registry_outage_loses_no_alert(
+    registry: Registry, tmp_path: Path, policy: str, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("nightjar_alerts.models.alerts.schema_registry.RETRY_SECONDS", 0.2)
     place = tmp_path / "alerts"
     place.mkdir()

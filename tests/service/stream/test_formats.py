@@ -88,7 +88,7 @@ def milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def test_an_elasticc_reply() -> None:
+def test_elasticc_record_has_the_expected_fields() -> None:
     record = reply(classified())
     assert (record["alertId"], record["diaSourceId"]) == (BIG, BIG)
     assert milliseconds(record["elasticcPublishTimestamp"]) == 1_690_000_000_123
@@ -106,16 +106,16 @@ def test_elasticc_probabilities_sum_to_one(values: list[float]) -> None:
     assert all(0 <= one["probability"] <= 1 for one in record["classifications"])
 
 
-def test_an_abstention_says_not_classified() -> None:
+def test_elasticc_abstention_is_not_classified() -> None:
     assert reply(abstained())["classifications"] == [{"classId": NOT_CLASSIFIED, "probability": 1.0}]
 
 
-def test_class_ids_are_the_bundles() -> None:
+def test_elasticc_class_ids_are_those_of_the_bundle() -> None:
     record = reply(classified(np.full(5, 0.2, dtype=np.float32), MALLORN))
     assert [one["classId"] for one in record["classifications"]] == [*MALLORN.ids, RESIDUAL]
 
 
-def test_an_alert_without_a_numeric_id_cannot_be_a_reply() -> None:
+def test_elasticc_alert_without_a_numeric_id_raises() -> None:
     nameless = replace(classified(), packet=replace(packet(), alert_id=""))
     with pytest.raises(PermanentError, match="numeric alert id"):
         encode_record(nameless, "elasticc")
@@ -123,7 +123,7 @@ def test_an_alert_without_a_numeric_id_cannot_be_a_reply() -> None:
 
 
 @pytest.mark.parametrize("form", ["alerce-avro", "alerce-json"])
-def test_alerce_records(form: SinkFormat) -> None:
+def test_alerce_records_have_the_expected_fields(form: SinkFormat) -> None:
     data = written(classified(), form)
     if form == "alerce-avro":
         (record,) = cast("list[dict[str, Any]]", list(fastavro.reader(io.BytesIO(data))))
@@ -142,7 +142,7 @@ def test_alerce_records(form: SinkFormat) -> None:
             assert share * top[family] == pytest.approx(vector[name], abs=1e-6)
 
 
-def test_a_lasair_annotation_has_the_arguments_of_its_client() -> None:
+def test_lasair_annotation_has_the_arguments_of_its_client() -> None:
     record = orjson.loads(written(classified(), "lasair"))
     arguments = ["topic", "objectId", "classification", "version", "explanation", "classdict", "url"]
     assert list(record) == arguments
@@ -150,7 +150,7 @@ def test_a_lasair_annotation_has_the_arguments_of_its_client() -> None:
     assert record["classdict"]["alert_id"] == str(BIG)
 
 
-def test_nightjars_own_format_says_everything() -> None:
+def test_nightjar_format_has_all_fields() -> None:
     record = orjson.loads(written(classified(), "nightjar"))
     assert (record["alert_id"], record["object_id"]) == (str(BIG), str(2**60 + 1))  # text: JSON numbers lose digits
     assert record["model"]["taxonomy"] == "elasticc-20/1"
@@ -161,12 +161,12 @@ def test_nightjars_own_format_says_everything() -> None:
 
 
 @pytest.mark.parametrize("form", ["alerce-avro", "alerce-json", "lasair"])
-def test_formats_without_a_word_for_it_say_nothing(form: SinkFormat) -> None:
+def test_formats_without_abstentions_publish_nothing(form: SinkFormat) -> None:
     assert encode_record(abstained(), form) is None
 
 
 @pytest.mark.parametrize("form", ["nightjar", "elasticc", "alerce-avro", "alerce-json", "lasair"])
-def test_the_same_result_is_written_the_same(form: SinkFormat) -> None:
+def test_encode_record_is_deterministic(form: SinkFormat) -> None:
     assert encode_record(classified(), form) == encode_record(classified(), form)
 
 
@@ -183,7 +183,7 @@ def shape(kind: Any) -> Any:
 
 
 @needs_shared
-def test_the_schemas_are_those_of_the_readers() -> None:
+def test_avro_schemas_equal_those_of_the_consumers() -> None:
     folder = shared("data", "schemas")
     theirs = json.loads((folder / "elasticc" / "elasticc.v0_9_1.brokerClassification.avsc").read_text())
     assert shape(ELASTICC_REPLY) == shape(theirs)
@@ -193,7 +193,7 @@ def test_the_schemas_are_those_of_the_readers() -> None:
 
 
 @pytest.mark.parametrize("form", ["nightjar", "elasticc", "alerce-json", "lasair"])
-def test_class_shares_of_the_settings_hold_in_every_format(form: SinkFormat) -> None:
+def test_prior_of_the_settings_applies_to_every_format(form: SinkFormat) -> None:
     """The prior ztf-bright has no stars; an unknown prior falls back to that of the model."""
     plain, bright = classified(), replace(classified(), prior="ztf-bright")
     star, transient = ELASTICC.names.index("RR Lyrae"), ELASTICC.names.index("Ia")

@@ -64,7 +64,7 @@ def published(cluster: KafkaCluster, expected: int) -> list[dict[str, Any]]:
     return [json.loads(message.value()) for message in cluster.read("results", expected)]
 
 
-def test_schema_ids_in_headers_are_read(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_kafka_schema_ids_in_headers_are_used(cluster: KafkaCluster, tmp_path: Path) -> None:
     producer = Producer({"bootstrap.servers": cluster.hosts})
     framed = [alert(number) for number in range(4)]
     headers: list[list[tuple[str, bytes]]] = [
@@ -84,7 +84,7 @@ def test_schema_ids_in_headers_are_read(cluster: KafkaCluster, tmp_path: Path) -
     assert "__value_schema_id" in dead["headers"]["nightjar-dead-detail"]
 
 
-def test_alerts_go_from_topic_to_topic(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_worker_kafka_topics_classifies_alerts(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [*map(alert, range(80)), b"junk"])
     with running(settings(cluster, tmp_path, batch_messages=16)) as worker:
         wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 81)
@@ -100,7 +100,7 @@ def test_alerts_go_from_topic_to_topic(cluster: KafkaCluster, tmp_path: Path) ->
     assert worker.metric("nightjar_stream_broker_age_seconds_count") == 81
 
 
-def test_a_second_worker_goes_on_where_the_first_ended(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_kafka_second_worker_continues_where_the_first_stopped(cluster: KafkaCluster, tmp_path: Path) -> None:
     for start in (0, 30):
         cluster.produce("alerts", [alert(number) for number in range(start, start + 30)])
         with running(settings(cluster, tmp_path)) as worker:
@@ -110,7 +110,7 @@ def test_a_second_worker_goes_on_where_the_first_ended(cluster: KafkaCluster, tm
     assert len(keys) == len(set(keys)) == 60
 
 
-def test_unfinished_messages_are_delivered_again(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_kafka_unfinished_messages_are_delivered_again(cluster: KafkaCluster, tmp_path: Path) -> None:
     network = Network()
     network.hold()
     cluster.produce("alerts", [alert(number) for number in range(20)])
@@ -130,7 +130,7 @@ def ids(cluster: KafkaCluster) -> Iterator[Ids]:
         yield lambda: {int(json.loads(message.value())["alert_id"]) - 10_000 for message in so_far()}
 
 
-def test_two_workers_share_the_partitions(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
+def test_kafka_two_workers_share_the_partitions(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
     with running(settings(cluster, tmp_path)) as first:
         cluster.produce("alerts", [alert(number) for number in range(20)])
         eventually(lambda: len(ids()) == 20)
@@ -147,7 +147,7 @@ def test_two_workers_share_the_partitions(cluster: KafkaCluster, ids: Ids, tmp_p
     assert first.totals()["pending"] == second.totals()["pending"] == 0
 
 
-def test_a_cluster_that_is_down_delays_and_loses_nothing(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
+def test_kafka_outage_loses_no_alert(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
     limits = {"batch_messages": 10, "max_inflight_messages": 20}
     sink = f"kafka://{cluster.hosts}/results?message.timeout.ms=1500"
     cluster.produce("alerts", [alert(number) for number in range(30)])
@@ -163,7 +163,7 @@ def test_a_cluster_that_is_down_delays_and_loses_nothing(cluster: KafkaCluster, 
         assert worker.stop() == 0
 
 
-def test_a_leader_that_moves_is_followed(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
+def test_kafka_moved_leader_is_followed(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
     with running(settings(cluster, tmp_path)) as worker:
         for turn in range(3):
             for topic, partitions in (("alerts", 4), ("results", 2)):
@@ -174,7 +174,7 @@ def test_a_leader_that_moves_is_followed(cluster: KafkaCluster, ids: Ids, tmp_pa
         assert worker.stop() == 0
 
 
-def test_dead_letters_on_a_topic_keep_everything_and_are_replayed(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_kafka_dead_letters_keep_the_message_and_are_replayed(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.create("dead", 1)
     network = Network()
     network.on_marker = {3.0: poison}
@@ -193,7 +193,7 @@ def test_dead_letters_on_a_topic_keep_everything_and_are_replayed(cluster: Kafka
     assert answer["key"] == "alerts/10003/echo-0.0.1"
 
 
-def test_a_range_of_offsets_is_replayed(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_kafka_replay_reads_a_range_of_offsets(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [alert(number) for number in range(50)], partition=2)
     chosen_range = f"kafka://{cluster.hosts}/alerts?partition=2&from=10&to=25"
     sink = f"file:{tmp_path}/results.jsonl"
@@ -203,7 +203,7 @@ def test_a_range_of_offsets_is_replayed(cluster: KafkaCluster, tmp_path: Path) -
     assert worker.metric("nightjar_stream_alert_age_seconds_count", survey="lsst") == 0
 
 
-def test_a_replay_of_everything_ends_by_itself(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_kafka_replay_without_a_range_ends(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [alert(number) for number in range(50)])
     whole = f"kafka://{cluster.hosts}/alerts"
     with running(settings(cluster, tmp_path, source=whole), replay=True) as worker:
@@ -221,7 +221,7 @@ def test_a_replay_of_everything_ends_by_itself(cluster: KafkaCluster, tmp_path: 
         ("alerts?partition=1&from=900", "no record of alerts/1 is in the range"),
     ],
 )
-def test_replay_that_matches_nothing_names_it_and_fails(
+def test_kafka_replay_without_a_match_fails_and_names_it(
     topics: str, reason: str, cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     cluster.produce("alerts", [alert(1)], partition=0)
@@ -232,7 +232,7 @@ def test_replay_that_matches_nothing_names_it_and_fails(
     assert account["unmatched"] == [reason]
 
 
-def test_dead_letter_folder_that_fails_stops_publishing_at_the_commit_window(
+def test_failing_dead_letter_folder_stops_publishing_at_the_commit_window(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "WINDOW_TIMEOUT_SECONDS", 0.2)
@@ -262,7 +262,7 @@ def test_replay_reads_topics_by_pattern(cluster: KafkaCluster, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("first", [0, 10])
-def test_a_source_that_only_stays_alive_loses_nothing(cluster: KafkaCluster, first: int) -> None:
+def test_kafka_heartbeat_loses_no_message(cluster: KafkaCluster, first: int) -> None:
     cluster.produce("alerts", [b"%d" % number for number in range(100)])
     member = KafkaSource(parse_address(source(cluster)), {})
     # Without a poll before, its partitions are assigned while it only stays alive.
@@ -276,7 +276,7 @@ def test_a_source_that_only_stays_alive_loses_nothing(cluster: KafkaCluster, fir
     member.close()
 
 
-def test_few_alerts_are_answered_and_not_committed(
+def test_kafka_number_of_uncommitted_alerts_stays_small(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of alerts that a kill would publish twice stays small, however many are in flight."""
@@ -299,7 +299,7 @@ def test_few_alerts_are_answered_and_not_committed(
     assert 0 < max(most) <= MAX_UNCOMMITTED
 
 
-def test_window_grows_with_commits_in_time_and_begins_anew_after_a_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_window_grows_with_commits_in_time_and_is_reset_by_a_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill repeats the messages in the window, so it must not fill while commits fail."""
     partition, assignment = ("alerts", 0), Assignment(5)
     assignment.add([partition])
@@ -328,7 +328,7 @@ def test_window_grows_with_commits_in_time_and_begins_anew_after_a_late_one(monk
     assert consumer.window == PART_MESSAGES
 
 
-def test_a_worker_that_stops_under_load_commits_while_it_finishes(
+def test_kafka_worker_stopped_under_load_commits_while_it_drains(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More messages are in flight than may be published without a commit, and all are published."""
@@ -343,7 +343,7 @@ def test_a_worker_that_stops_under_load_commits_while_it_finishes(
 
 
 @pytest.mark.parametrize(("option", "leaves"), [("", 1), ("&group.instance.id=first", 0)])
-def test_a_static_member_ends_without_leaving_its_group(cluster: KafkaCluster, option: str, leaves: int) -> None:
+def test_kafka_static_member_stops_without_leaving_its_group(cluster: KafkaCluster, option: str, leaves: int) -> None:
     """A restart within ``session.timeout.ms`` then moves no partition; the mock brokers cannot show that part."""
     cluster.produce("alerts", [b"1"])
     member = KafkaSource(parse_address(source(cluster) + option), {})
@@ -354,14 +354,14 @@ def test_a_static_member_ends_without_leaving_its_group(cluster: KafkaCluster, o
 
 
 @pytest.mark.parametrize("option", ["no.such.property=1", "message.timeout.ms=soon", "grup=g"])
-def test_a_wrong_property_is_told(cluster: KafkaCluster, option: str) -> None:
+def test_kafka_invalid_property_is_reported(cluster: KafkaCluster, option: str) -> None:
     where = parse_address(f"kafka://{cluster.hosts}/results?{option}")
     for end in (KafkaSink, KafkaSource):
         with pytest.raises(AddressError):
             end(where, {})
 
 
-def test_a_source_is_no_member_before_it_joins_and_while_its_partitions_are_lost(cluster: KafkaCluster) -> None:
+def test_kafka_source_is_not_a_member_before_joining_and_after_losing_partitions(cluster: KafkaCluster) -> None:
     newcomer = KafkaSource(parse_address(source(cluster)), {})
 
     def stands(member: bool) -> bool:
@@ -379,7 +379,7 @@ def test_a_source_is_no_member_before_it_joins_and_while_its_partitions_are_lost
     newcomer.close()
 
 
-def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCluster) -> None:
+def test_kafka_large_record_is_rejected_and_one_for_a_missing_topic_waits(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
     reports = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(65 << 20)), Record(b"c", b"v")])
     assert [type(report) for report in reports] == [type(None), RecordTooLargeError, type(None)]
@@ -389,7 +389,7 @@ def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCl
     nobody.close()
 
 
-def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaCluster) -> None:
+def test_produce_and_wait_several_threads_only_one_polls(cluster: KafkaCluster) -> None:
     """A producer passes a report to the first thread that polls; another polling thread would wait in vain."""
     producer, polling, most = Producer({"bootstrap.servers": cluster.hosts}), Counter[str](), list[int]()
 
@@ -415,7 +415,7 @@ def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaClust
     assert set(most) == {1}
 
 
-def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(cluster: KafkaCluster) -> None:
+def test_kafka_idle_sink_notices_that_brokers_are_back(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
     sink.client_errors.record(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     assert "no broker answers" in str(sink.client_errors)
@@ -423,7 +423,7 @@ def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(clus
     sink.close()
 
 
-def test_poll_where_the_client_has_lost_its_brokers_raises_fatal_error(
+def test_kafka_poll_after_the_client_lost_its_brokers_raises_fatal_error(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.CHECK_SECONDS", 0.2)
@@ -443,7 +443,7 @@ def test_poll_where_the_client_has_lost_its_brokers_raises_fatal_error(
     member.close()
 
 
-def test_poll_while_a_member_waits_for_its_group_goes_on(
+def test_kafka_poll_while_waiting_for_the_group_continues(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.CHECK_SECONDS", 0.1)
@@ -456,7 +456,7 @@ def test_poll_while_a_member_waits_for_its_group_goes_on(
     member.close()
 
 
-def test_publish_where_the_client_has_lost_its_brokers_raises_fatal_error(
+def test_kafka_publish_after_the_client_lost_its_brokers_raises_fatal_error(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The brokers respond to other clients, so this is not an outage."""

@@ -46,7 +46,7 @@ HEADERS = st.lists(st.tuples(NAMES, ANY), max_size=6)
 
 
 @given(st.dictionaries(st.sampled_from([b"value", b"key", b"timestamp"]) | st.binary(max_size=6), ANY), HEADERS)
-def test_any_entry_of_redis_is_a_message_and_a_dead_letter(fields: dict[bytes, bytes], headers: list[Any]) -> None:
+def test_redis_any_entry_can_be_a_message_and_a_dead_letter(fields: dict[bytes, bytes], headers: list[Any]) -> None:
     fields |= {b"h:" + name.encode(errors="replace"): value for name, value in headers}
     message = of_redis(b"\xffalerts", b"1700000000000-0", fields)
     for one in (message, restore(message)):
@@ -86,13 +86,13 @@ class Broken:
         return 1, 2**62
 
 
-def test_headers_that_break_the_client_are_left_out() -> None:
+def test_kafka_unreadable_headers_are_left_out() -> None:
     broken = Broken()
     message = of_kafka(broken)  # has all that is used of one
     assert (message.value, message.headers, broken.calls) == (alert(1), (), 1)
 
 
-def test_a_short_dead_letter_says_what_it_was() -> None:
+def test_shortened_dead_letter_has_length_and_hash() -> None:
     whole = dead_letter(Message("alerts", "0:1", bytes(5 << 20), key=bytes(1 << 20), headers=(("h", bytes(1 << 20)),)),
                    DeadLetterCause("decode", "record_too_large"), "echo@1")  # fmt: skip
     short = shorten(whole)
@@ -166,7 +166,7 @@ MESSAGES = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(messages=MESSAGES)
-def test_any_message_comes_to_an_end(messages: list[Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_message_is_resolved(messages: list[Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
     numbered = [replace(message, message_id=f"0:{number}") for number, message in enumerate(messages)]
@@ -188,7 +188,7 @@ def twice(value: bytes) -> list[Message]:
 
 @pytest.mark.parametrize("batch_messages", [1, 2])
 @pytest.mark.parametrize("value", [alert(1), b"junk", b""])
-def test_two_dead_letters_of_one_message_both_come_to_an_end(
+def test_replay_two_dead_letters_of_one_message_are_both_resolved(
     value: bytes, batch_messages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Script(twice(value))
@@ -202,7 +202,7 @@ def test_two_dead_letters_of_one_message_both_come_to_an_end(
     assert len({record.key for record in script.records}) == 1  # whoever reads them keeps any one
 
 
-async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
+async def test_message_with_many_failed_alerts_has_one_dead_letter() -> None:
     metrics, script = Metrics(), Script([])
     messages, ledger = [restore(one) for one in twice(b"")], DeliveryLedger(metrics)
     ledger.open(messages)
@@ -221,7 +221,7 @@ async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
     assert reasons == [b"reason 0", b"reason 0"]
 
 
-async def test_a_dead_letter_that_is_too_large_is_cut_short_and_counted() -> None:
+async def test_large_dead_letter_is_shortened_and_counted() -> None:
     metrics, script = Metrics(), Script([])
     message = Message("alerts", "0:1", bytes(SHORT_BYTES + 9))
     failed = [FailedAlert(message, 0, DeadLetterCause("decode", "record_too_large"))]
@@ -253,7 +253,7 @@ class Impatient(ActiveErrors):
 
 
 @pytest.mark.parametrize("believed", [True, False])
-async def test_a_dead_letter_that_names_a_topic_of_a_megabyte_is_taken(believed: bool) -> None:
+async def test_dead_letter_with_a_long_topic_is_accepted(believed: bool) -> None:
     facts = {"topic": b"t" * 1_000_000, "place": b"x", "timestamp": b"", "key": b"none"}
     headers = tuple((PREFIX + name, value) for name, value in facts.items())
     message = restore(Message("alerts", "0:1", b"garbage", headers=headers))
@@ -269,7 +269,7 @@ async def test_a_dead_letter_that_names_a_topic_of_a_megabyte_is_taken(believed:
 
 
 @needs_redis
-def test_the_three_that_ended_every_worker(tmp_path: Path) -> None:
+def test_messages_that_crashed_earlier_versions_are_resolved(tmp_path: Path) -> None:
     facts = {b"topic": b"t", b"place": b"p", b"key": b"none", b"timestamp": b"9" * 4301}
     poison: list[dict[bytes, bytes]] = [
         {b"timestamp": b"9" * 5000},
@@ -294,7 +294,7 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
 
 @needs_redis
-def test_messages_that_two_workers_died_with_are_delivered_alone(server: Any) -> None:
+def test_redis_messages_in_flight_at_two_crashes_are_isolated(server: Any) -> None:
     from nightjar_alerts.service.stream.addresses import parse_address
     from nightjar_alerts.service.stream.redis_streams import RedisSource
 

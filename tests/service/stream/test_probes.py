@@ -33,13 +33,13 @@ def ask(probes: Probes, path: str) -> tuple[int, str, str]:
         connection.close()
 
 
-def test_probes_answer_and_do_not_say_what_answers(probes: Probes) -> None:
+def test_probes_respond_without_the_server_version(probes: Probes) -> None:
     assert ask(probes, "/healthz") == (200, "nightjar ", "ok\n")
     assert ask(probes, "/readyz")[::2] == (503, "still loading\n")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/nope"])
-def test_head_answers_like_get_without_a_body(probes: Probes, path: str) -> None:
+def test_probes_head_returns_no_body(probes: Probes, path: str) -> None:
     connection = HTTPConnection(HOST, probes.port, timeout=30)
     connection.request("HEAD", path)
     response = connection.getresponse()
@@ -49,7 +49,7 @@ def test_head_answers_like_get_without_a_body(probes: Probes, path: str) -> None
     connection.close()
 
 
-def test_options_names_the_methods(probes: Probes) -> None:
+def test_probes_options_lists_the_methods(probes: Probes) -> None:
     connection = HTTPConnection(HOST, probes.port, timeout=30)
     connection.request("OPTIONS", "/readyz")
     response = connection.getresponse()
@@ -92,7 +92,7 @@ def test_live_events_of_a_worker_show_its_results(feed_and_probes: tuple[LiveFee
 @pytest.mark.parametrize(
     ("query", "key", "status"), [("", "", 401), ("", "wrong", 401), ("?class=a&class=b", KEY, 422)]
 )
-def test_live_events_of_a_worker_with_a_wrong_request_are_refused(
+def test_live_events_of_a_worker_with_an_invalid_request_are_rejected(
     feed_and_probes: tuple[LiveFeed, Probes], query: str, key: str, status: int
 ) -> None:
     connection, response = open_events(feed_and_probes[1], query, key)
@@ -123,7 +123,7 @@ def test_live_events_of_a_worker_without_a_key_do_not_exist(probes: Probes) -> N
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
-def test_probes_listen_on_addresses_of_ipv6() -> None:
+def test_probes_listen_on_ipv6_addresses() -> None:
     server = Probes("::1", 0, Metrics(), lambda: "", lambda: "")
     try:
         with socket.create_connection(("::1", server.port), timeout=30) as connection:
@@ -133,7 +133,7 @@ def test_probes_listen_on_addresses_of_ipv6() -> None:
         server.close()
 
 
-def test_connections_that_say_nothing_take_few_threads(probes: Probes) -> None:
+def test_probes_idle_connections_use_few_threads(probes: Probes) -> None:
     before = set(threading.enumerate())  # threads of earlier tests may end meanwhile
 
     def answering() -> int:
@@ -150,7 +150,7 @@ def test_connections_that_say_nothing_take_few_threads(probes: Probes) -> None:
     assert ask(probes, "/healthz")[0] == 200
 
 
-def test_connections_that_drip_are_hung_up_on(probes: Probes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_slow_requests_are_disconnected(probes: Probes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that sends bytes slowly must not keep its connection forever."""
     monkeypatch.setattr("nightjar_alerts.service.stream.probes.TIMEOUT_SECONDS", 0.5)
     dripping = [socket.create_connection((HOST, probes.port)) for _ in range(MAX_CONNECTIONS)]
@@ -193,7 +193,7 @@ class Standstill:
         return self.metrics.registry.get_sample_value(f"nightjar_stream_{name}")
 
 
-def test_a_worker_that_takes_nothing_is_not_ready_after_a_minute_and_unhealthy_after_five() -> None:
+def test_worker_that_consumes_nothing_becomes_not_ready_and_unhealthy() -> None:
     still = Standstill()
     still.lasts(60)
     assert (still.progress.unready(), still.progress.unhealthy()) == ("", "")
@@ -212,20 +212,20 @@ def test_a_worker_that_takes_nothing_is_not_ready_after_a_minute_and_unhealthy_a
     assert (still.progress.unready(), still.progress.unhealthy()) == ("", "")
 
 
-def test_a_worker_with_nothing_to_take_is_ready_for_ever() -> None:
+def test_worker_without_pending_messages_stays_ready() -> None:
     still = Standstill()
     still.lasts(3600, SourceStatus(assigned=2, waiting=0))
     assert (still.progress.unready(), still.progress.unhealthy()) == ("", "")
 
 
-def test_work_that_never_ends_is_unhealthy_although_nothing_waits() -> None:
+def test_worker_with_a_batch_that_never_ends_is_unhealthy() -> None:
     still = Standstill()
     still.progress.record_consumed()
     still.lasts(310, SourceStatus(assigned=2, waiting=0), in_flight=3)
     assert still.progress.unhealthy()
 
 
-def test_a_worker_that_its_group_does_not_count_in_is_not_ready_and_later_unhealthy() -> None:
+def test_worker_outside_its_group_becomes_not_ready_and_unhealthy() -> None:
     """A client that lost its group never recovers; it has no partitions, so no messages are pending."""
     apart, joined = SourceStatus(assigned=0, member=False), SourceStatus(assigned=0)
     still = Standstill()
@@ -246,7 +246,7 @@ def test_a_worker_that_its_group_does_not_count_in_is_not_ready_and_later_unheal
 
 
 @pytest.mark.parametrize("where", ["sink", "broker", "no partition"])
-def test_trouble_outside_makes_nobody_unhealthy_and_its_end_begins_the_time_anew(where: str) -> None:
+def test_external_error_does_not_make_a_worker_unhealthy(where: str) -> None:
     still = Standstill()
     still.error = "sink: no broker answers" if where == "sink" else ""
     error = "no broker answers" if where == "broker" else ""

@@ -42,7 +42,7 @@ def batch_of(count: int) -> Batch:
     return Batch([Message("alerts", str(place), b"") for place in itertools.islice(_NUMBERS, count)], 0)
 
 
-def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_queue_publishes_in_order_and_within_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches may be larger than the whole window."""
     monkeypatch.setattr(publishing, "PART_MESSAGES", ROOM // 2)
     draw, source, begun = random.Random(3), Committing(), list[Message]()
@@ -79,7 +79,7 @@ def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.
     assert ROOM // 2 < most <= ROOM
 
 
-def test_nobody_waits_for_a_batch_that_waits_for_something_outside() -> None:
+def test_publishing_queue_does_not_wait_for_a_batch_that_left() -> None:
     """Neither a batch that leaves the queue nor one that fails may block it."""
     begun = list[Batch]()
     first, third = batch_of(1), batch_of(1)
@@ -102,7 +102,7 @@ def test_nobody_waits_for_a_batch_that_waits_for_something_outside() -> None:
     assert [part.messages for part in begun] == [third.messages, first.messages]
 
 
-def test_the_parts_of_a_batch_end_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_queue_failed_part_cancels_the_other_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other parts are cancelled, and the window is free again."""
     monkeypatch.setattr(publishing, "PART_MESSAGES", 2)
     ledger, source = DeliveryLedger(Metrics()), Committing()
@@ -134,7 +134,7 @@ def test_the_parts_of_a_batch_end_with_the_first_that_fails(monkeypatch: pytest.
 async def _nothing(part: Batch) -> None: ...
 
 
-def test_alerts_are_answered_while_nobody_takes_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_queue_publishes_after_the_window_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first part waits for the timeout, later ones do not, until a part fits again."""
     monkeypatch.setattr(publishing, "WINDOW_TIMEOUT_SECONDS", 0.05)
     source = Committing()

@@ -62,7 +62,7 @@ def settings(server: RedisServer, folder: Path, **changes: Any) -> Any:
     return chosen(folder, **(usual | changes))
 
 
-def test_alerts_go_from_stream_to_stream(server: RedisServer, tmp_path: Path) -> None:
+def test_worker_redis_streams_classifies_alerts(server: RedisServer, tmp_path: Path) -> None:
     feed(server, *map(alert, range(60)), b"junk")
     with running(settings(server, tmp_path, batch_messages=16)) as worker:
         wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals()["in"] == 61)
@@ -75,7 +75,7 @@ def test_alerts_go_from_stream_to_stream(server: RedisServer, tmp_path: Path) ->
     assert [one["value"] for one in dead_letters(tmp_path)] == [b"junk"]
 
 
-def test_messages_of_a_dead_worker_are_claimed(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_entries_of_a_dead_worker_are_claimed(server: RedisServer, tmp_path: Path) -> None:
     feed(server, *map(alert, range(5)))
     client(server).xgroup_create("alerts", "nightjar", "0")
     client(server).xreadgroup("nightjar", "the dead one", {"alerts": ">"}, 3)
@@ -85,7 +85,7 @@ def test_messages_of_a_dead_worker_are_claimed(server: RedisServer, tmp_path: Pa
     assert client(server).xpending("alerts", "nightjar")["pending"] == 0
 
 
-def test_an_entry_that_kills_workers_becomes_a_dead_letter(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_entry_that_kills_workers_becomes_a_dead_letter(server: RedisServer, tmp_path: Path) -> None:
     feed(server, alert(1), alert(2))
     connection = client(server)
     connection.xgroup_create("alerts", "nightjar", "0")
@@ -110,7 +110,9 @@ def sent(server: RedisServer) -> int:
     return int(client(server).info("stats")["total_net_output_bytes"])
 
 
-def test_an_entry_that_kills_whoever_fetches_it_is_given_up_unread(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_entry_that_kills_fetching_workers_becomes_a_dead_letter_unread(
+    server: RedisServer, tmp_path: Path
+) -> None:
     connection = client(server)
     connection.xgroup_create("alerts", "nightjar", "0", mkstream=True)
     feed(server, bytes(8 << 20))
@@ -132,7 +134,7 @@ def test_an_entry_that_kills_whoever_fetches_it_is_given_up_unread(server: Redis
     assert [entry for entry, _ in connection.xrange("alerts")] == [first]  # what nobody has read is not deleted
 
 
-def test_an_entry_just_beyond_the_deliveries_is_read_for_its_dead_letter(server: RedisServer) -> None:
+def test_redis_entry_just_above_max_deliveries_is_read_for_its_dead_letter(server: RedisServer) -> None:
     connection = client(server)
     feed(server, b"body")
     connection.xgroup_create("alerts", "nightjar", "0")
@@ -148,7 +150,7 @@ def test_an_entry_just_beyond_the_deliveries_is_read_for_its_dead_letter(server:
 
 
 @pytest.mark.parametrize("times", [1, 3, 3 + READ_FOR_DEAD_LETTER])
-def test_redis_clean_close_leaves_the_number_of_deliveries_as_it_was(times: int, server: RedisServer) -> None:
+def test_redis_clean_close_does_not_count_the_delivery(times: int, server: RedisServer) -> None:
     connection = client(server)
     feed(server, b"body")
     connection.xgroup_create("alerts", "nightjar", "0")
@@ -172,19 +174,19 @@ def counts(source: RedisSource | RedisRange, total: int) -> list[int]:
 
 
 @pytest.mark.parametrize("end", [RedisSource, RedisRange])
-def test_more_entries_are_asked_for_while_they_are_small(end: Any, server: RedisServer) -> None:
+def test_redis_small_entries_increase_the_fetch_size(end: Any, server: RedisServer) -> None:
     feed(server, *[b"small"] * 600)
     assert counts(end(parse_address(address(server, "alerts"))), 600) == [4, 8, 16, 32, 64, 128, 256, 92]
 
 
 @pytest.mark.parametrize("end", [RedisSource, RedisRange])
-def test_fewer_entries_are_asked_for_when_they_are_large(end: Any, server: RedisServer) -> None:
+def test_redis_large_entries_reduce_the_fetch_size(end: Any, server: RedisServer) -> None:
     for _ in range(9):
         feed(server, bytes(REPLY_BYTES // 3))
     assert counts(end(parse_address(address(server, "alerts"))), 9) == [4, 2, 2, 1]
 
 
-def test_a_reply_that_did_not_arrive_makes_the_next_one_small() -> None:
+def test_redis_lost_reply_resets_the_fetch_size() -> None:
     fetch_size, full = FetchSize(), [(b"1-0", {b"value": b"small"})] * 64
     fetch_size.update(64, full)
     assert fetch_size.at_most(256) == 128
@@ -195,7 +197,7 @@ def test_a_reply_that_did_not_arrive_makes_the_next_one_small() -> None:
     assert fetch_size.at_most(256) == 1
 
 
-def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
+def test_alert_lost_repeatedly_becomes_a_dead_letter(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each lost alert stops the worker, since it is a bug; restarted workers must not fail forever."""
@@ -212,7 +214,7 @@ def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
     assert {one["alert_id"] for one in published(server)} == {"10000", "10001", "10002", "10004"}
 
 
-def test_done_entries_may_be_deleted_and_results_trimmed(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_delete_and_maxlen_delete_entries_and_trim_results(server: RedisServer, tmp_path: Path) -> None:
     feed(server, *map(alert, range(300)))
     ends = {"source": address(server, "alerts", delete="yes"), "sink": address(server, "results", maxlen=50)}
     with running(settings(server, tmp_path, **ends)) as worker:
@@ -222,7 +224,7 @@ def test_done_entries_may_be_deleted_and_results_trimmed(server: RedisServer, tm
     assert 50 <= client(server).xlen("results") < 200
 
 
-def test_redis_entry_without_a_payload_is_a_tombstone(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_entry_without_value_is_a_tombstone(server: RedisServer, tmp_path: Path) -> None:
     client(server).xadd("alerts", {"key": b"170028485706776685", "h:origin": b"compaction"})
     client(server).xadd("alerts", {"value": alert(1)})
     with running(settings(server, tmp_path)) as worker:
@@ -232,7 +234,7 @@ def test_redis_entry_without_a_payload_is_a_tombstone(server: RedisServer, tmp_p
     assert client(server).xpending("alerts", "nightjar")["pending"] == 0
 
 
-def test_an_entry_whose_value_has_another_name_is_not_deleted(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_entry_with_another_value_field_is_not_deleted(server: RedisServer, tmp_path: Path) -> None:
     client(server).xadd("alerts", {"packet": alert(1)})
     with running(settings(server, tmp_path, source=address(server, "alerts", delete="yes"))) as worker:
         wait_until(lambda: worker.totals().get("dead:empty") == 1)
@@ -240,7 +242,7 @@ def test_an_entry_whose_value_has_another_name_is_not_deleted(server: RedisServe
     assert client(server).xlen("alerts") == 1
 
 
-def test_dead_letters_in_a_stream_are_replayed_and_deleted(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_dead_letters_are_replayed_and_deleted(server: RedisServer, tmp_path: Path) -> None:
     network = Network()
     network.on_marker = {3.0: poison}
     feed(server, *map(alert, range(5)))
@@ -264,7 +266,7 @@ def test_dead_letters_in_a_stream_are_replayed_and_deleted(server: RedisServer, 
         ({"since": "2026-11-25"}, 0, ["no entry of days is in the range"]),
     ],
 )
-def test_redis_replay_by_time(
+def test_redis_replay_by_time_reads_the_range(
     options: dict[str, str], read: int, unmatched: list[str], server: RedisServer, tmp_path: Path
 ) -> None:
     for number, day in enumerate([20, 20, 21, 22, 22]):
@@ -288,7 +290,7 @@ def test_redis_replay_of_a_missing_stream_names_it(server: RedisServer, tmp_path
     assert account["unmatched"] == ["no stream nope, or it is empty"]
 
 
-def test_an_outage_delays_and_loses_nothing(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_outage_loses_no_alert(server: RedisServer, tmp_path: Path) -> None:
     network = Network()
     feed(server, *map(alert, range(10)))
     sink = f"file:{tmp_path}/results.jsonl"
@@ -305,7 +307,7 @@ def test_an_outage_delays_and_loses_nothing(server: RedisServer, tmp_path: Path)
     assert worker.metric("nightjar_stream_retries_total", step="source") > 0
 
 
-def test_a_sink_that_is_down_holds_the_source_back(server: RedisServer, tmp_path: Path) -> None:
+def test_redis_sink_outage_stops_polling_the_source(server: RedisServer, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     feed(server, *map(alert, range(100)))
     with redis_server(tmp_path / "other") as other:
@@ -321,7 +323,7 @@ def test_a_sink_that_is_down_holds_the_source_back(server: RedisServer, tmp_path
         assert {one["alert_id"] for one in published(other)} == {str(10_000 + number) for number in range(100)}
 
 
-def test_a_source_says_how_far_behind_it_is(server: RedisServer) -> None:
+def test_redis_source_status_has_the_lag(server: RedisServer) -> None:
     feed(server, *map(alert, range(7)))
     source = RedisSource(parse_address(address(server, "alerts")))
     assert len(source.poll(3, 0.1)) == 3

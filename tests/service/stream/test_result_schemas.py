@@ -126,7 +126,7 @@ def test_stream_avro_records_equal_json_records(tmp_path: Path, evolution: bool)
 
 
 @pytest.mark.parametrize("form", ["nightjar", "nightjar-avro"])
-def test_sink_embedding_false_leaves_only_the_embedding_out(tmp_path: Path, form: SinkFormat) -> None:
+def test_sink_embedding_false_omits_only_the_embedding(tmp_path: Path, form: SinkFormat) -> None:
     classify_stream(tmp_path, form, sink=f"file:{tmp_path}/results/", sink_embedding=False)
     for path in (tmp_path / "results").iterdir():
         value = read_record(path).value

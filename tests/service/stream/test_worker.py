@@ -33,7 +33,7 @@ def packets(folder: Path, *data: bytes) -> Path:
     return place
 
 
-def test_every_alert_is_answered_once(tmp_path: Path) -> None:
+def test_worker_folder_classifies_each_alert_once(tmp_path: Path) -> None:
     place = packets(tmp_path, *map(alert, range(50)), solar_system_alert(), b"junk", b"")
     with running(chosen(tmp_path, source=f"file:{place}", batch_messages=8)) as worker:
         assert worker.join() == 3
@@ -51,7 +51,7 @@ def test_every_alert_is_answered_once(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_names_of_files_that_are_no_utf8_are_escaped(tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/night\xff"))
     folder.mkdir()
     row = {"midpointMjdTai": 61_000.0, "band": "r", "psfFlux": 9.0, "psfFluxErr": 1.0}
@@ -102,7 +102,7 @@ def test_json_list_in_a_message_counts_each_of_its_alerts(tmp_path: Path) -> Non
     assert letter["value"] == list_of_three.encode()
 
 
-def test_several_alerts_of_one_object_get_their_own_answers(tmp_path: Path) -> None:
+def test_worker_several_alerts_of_one_object_get_separate_results(tmp_path: Path) -> None:
     same = [alerts.confluent(1000, history(points)) for points in (2, 4, 6)]
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *same)}")) as worker:
         assert worker.join() == 0
@@ -117,7 +117,7 @@ def history(points: int) -> dict[str, object]:
     return record | {"diaSourceId": 1000 + points}
 
 
-def test_a_container_counts_every_alert(tmp_path: Path) -> None:
+def test_worker_container_counts_every_alert(tmp_path: Path) -> None:
     records = [alerts.ztf_alert() | {"candid": number} for number in (1, 2, 3)]
     good, cut = alerts.container("ztf/4.02", records), alerts.container("ztf/4.02", records, sync_interval=1)[:-5]
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, good, cut)}")) as worker:
@@ -126,7 +126,7 @@ def test_a_container_counts_every_alert(tmp_path: Path) -> None:
     assert (totals["in"], totals["classified"], totals["dead:truncated_avro"]) == (6, 5, 1)
 
 
-def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> None:
+def test_worker_light_curve_that_fails_the_network_affects_only_itself(tmp_path: Path) -> None:
     network = Network()
     network.on_marker[7.0] = poison
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}"), network) as worker:
@@ -139,7 +139,9 @@ def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> Non
     assert dead["value"] == alert(7)
 
 
-def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_alert_that_fails_the_data_plane_affects_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepare = TaskAdapter.prepare
 
     def broken(self: TaskAdapter, item: LightCurve) -> ModelInput:
@@ -156,7 +158,7 @@ def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypa
     assert dead["value"] == alert(7)
 
 
-def test_dead_letters_are_replayed_once(tmp_path: Path) -> None:
+def test_replay_of_dead_letters_removes_them(tmp_path: Path) -> None:
     network = Network()
     network.on_marker = {3.0: poison, 5.0: poison}
     source = f"file:{packets(tmp_path, *map(alert, range(8)))}"
@@ -206,7 +208,7 @@ def test_dead_letters_command_of_an_empty_folder_says_so(tmp_path: Path, capsys:
     assert capsys.readouterr().out == f"no dead letters in file:{tmp_path}\n"
 
 
-def test_probes_tell_how_it_is(tmp_path: Path) -> None:
+def test_worker_probes_report_its_state(tmp_path: Path) -> None:
     network = Network()
     network.hold()
     settings = chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(5)))}")
@@ -221,7 +223,7 @@ def test_probes_tell_how_it_is(tmp_path: Path) -> None:
     assert worker.metric("nightjar_stream_out_total", topic="alerts", ending="classified", reason="") == 5
 
 
-def test_unfinished_messages_are_given_back_at_the_end(tmp_path: Path) -> None:
+def test_worker_stop_gives_unfinished_messages_back(tmp_path: Path) -> None:
     network = Network()
     network.hold()
     settings = chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(5)))}", drain_timeout=0)
@@ -231,7 +233,7 @@ def test_unfinished_messages_are_given_back_at_the_end(tmp_path: Path) -> None:
     assert worker.totals() == {"in": 5, "returned": 5, "pending": 0}
 
 
-def test_memory_is_bounded_by_what_may_be_under_way(tmp_path: Path) -> None:
+def test_worker_memory_is_bounded_by_messages_in_flight(tmp_path: Path) -> None:
     network = Network()
     network.hold()
     place = packets(tmp_path, *map(alert, range(60)))
@@ -245,7 +247,7 @@ def test_memory_is_bounded_by_what_may_be_under_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("first", "then"), [(1_800_000_000_000, 1), (1, 4_000_000_000_000)])
-def test_a_clock_that_jumps_changes_no_account(
+def test_worker_clock_jump_does_not_change_the_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, then: int
 ) -> None:
     clock = iter([first, *[then] * 1000])
@@ -275,7 +277,7 @@ def test_worker_on_folder_without_alerts_exits_with_1(tmp_path: Path) -> None:
         assert worker.join() == 1
 
 
-def test_a_dead_letter_that_is_none_is_named(tmp_path: Path) -> None:
+def test_worker_invalid_dead_letter_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "odd.record.json").write_text('{"headers": 1}')
     with capture_logs() as logs, running(chosen(tmp_path, source=f"file:{tmp_path}"), replay=True) as worker:
         assert worker.join() == 1
@@ -283,7 +285,7 @@ def test_a_dead_letter_that_is_none_is_named(tmp_path: Path) -> None:
     assert (unread["file"], unread["reason"][:17]) == ("odd.record.json", "not a dead letter")
 
 
-def test_a_rule_for_a_topic_wins(tmp_path: Path) -> None:
+def test_worker_topic_rule_has_precedence(tmp_path: Path) -> None:
     place = packets(tmp_path, alerts.bare("elasticc/0.9.1", alerts.elasticc_alert()))
     rule = TopicRule.model_validate({"envelope": "container"})
     with running(chosen(tmp_path, source=f"file:{place}", topics={"al*": rule})) as worker:
@@ -294,20 +296,22 @@ def test_a_rule_for_a_topic_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"source": ""}, {"source": "file:/no/such/place"}, {"source": "amqp://host/topic"}]
 )
-def test_a_worker_without_a_source_does_not_start(tmp_path: Path, changes: dict[str, str]) -> None:
+def test_worker_without_a_source_does_not_start(tmp_path: Path, changes: dict[str, str]) -> None:
     worker = running(chosen(tmp_path, **changes))
     with pytest.raises(AddressError), worker as started:
         started.join()
 
 
 @pytest.mark.parametrize("changes", [{"source": "file:/no/such/place"}, {"sink": ""}, {"dead_letters": "nowhere"}])
-def test_wrong_addresses_are_told_before_models_are_loaded(tmp_path: Path, changes: dict[str, str]) -> None:
+def test_worker_invalid_addresses_are_reported_before_models_are_loaded(
+    tmp_path: Path, changes: dict[str, str]
+) -> None:
     settings = chosen(tmp_path, **({"source": f"file:{tmp_path}"} | changes))
     with pytest.raises(AddressError):
         check_addresses(settings)
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_worker_port_in_use_is_reported(tmp_path: Path) -> None:
     place = packets(tmp_path, alert(1))
     with socket.create_server((HOST, 0)) as taken:
         settings = chosen(tmp_path, source=f"file:{place}", worker_port=taken.getsockname()[1])
@@ -315,7 +319,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
             worker.join()
 
 
-def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_sinks_write_results_atomically(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text('{"key": "before"}\n{"key": "cut sho')
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, alert(1))}")) as worker:
         assert worker.join() == 0

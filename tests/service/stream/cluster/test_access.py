@@ -49,7 +49,7 @@ def one(guarded: Brokers, tmp_path: Path) -> Iterator[Trial]:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_password_over_tls(guarded: Brokers, one: Trial, mechanism: str) -> None:
+def test_kafka_password_over_tls_is_accepted(guarded: Brokers, one: Trial, mechanism: str) -> None:
     ca = str(guarded.folder / "broker.pem")
     ends = addressed(one, guarded, "SASL_SSL", mechanism=mechanism, ssl_ca_location=ca)
     one.feed(20)
@@ -57,7 +57,7 @@ def test_a_password_over_tls(guarded: Brokers, one: Trial, mechanism: str) -> No
         ends_well(one, worker)
 
 
-def test_a_wrong_password_ends_the_start_with_a_sentence(guarded: Brokers, one: Trial) -> None:
+def test_kafka_wrong_password_exits_with_a_message(guarded: Brokers, one: Trial) -> None:
     ends = addressed(one, guarded, "SASL_PLAINTEXT", password="wrong")
     with one.process(**ends) as worker:
         eventually(lambda: worker.status is not None, 120)
@@ -67,7 +67,7 @@ def test_a_wrong_password_ends_the_start_with_a_sentence(guarded: Brokers, one: 
     assert "wrong" not in worker.log.read_text()  # no password is ever logged
 
 
-def test_a_wrong_password_may_be_tried_on(guarded: Brokers, one: Trial) -> None:
+def test_kafka_wrong_password_is_retried_if_configured(guarded: Brokers, one: Trial) -> None:
     ends = addressed(one, guarded, "SASL_PLAINTEXT", password="wrong")
     with one.process(**ends, retry_auth_errors=True) as worker:
         eventually(lambda: worker.ready, 120)
@@ -92,7 +92,7 @@ def password_of(cluster: Brokers, password: str) -> Iterator[None]:
         cluster.configure(*change, f"SCRAM-SHA-512=[password={PASSWORD}]")
 
 
-def test_a_password_that_is_changed_under_a_worker(guarded: Brokers, one: Trial) -> None:
+def test_kafka_changed_password_is_reported(guarded: Brokers, one: Trial) -> None:
     """Open connections stay, new ones are rejected, and the worker reports it."""
     ends = addressed(one, guarded, "SASL_PLAINTEXT")
     with running(one.settings(**ends)) as worker:
@@ -106,7 +106,7 @@ def test_a_password_that_is_changed_under_a_worker(guarded: Brokers, one: Trial)
         ends_well(one, worker)
 
 
-def test_a_right_that_is_taken_away_and_given_back(tmp_path: Path) -> None:
+def test_kafka_revoked_permission_is_reported_and_retried(tmp_path: Path) -> None:
     """A worker without permission to read its topic any more retries, and reports it."""
     rights: dict[str, Any] = {
         "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -129,7 +129,7 @@ def test_a_right_that_is_taken_away_and_given_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "host", "start"), [("elsewhere", "kafka.example.org", "-1d"), ("expired", "127.0.0.1", "-60d")]
 )
-def test_a_certificate_that_does_not_fit_is_told(tmp_path: Path, name: str, host: str, start: str) -> None:
+def test_kafka_invalid_certificate_is_reported(tmp_path: Path, name: str, host: str, start: str) -> None:
     """The worker exits with a message, or retries until the broker has another certificate."""
     cluster = Brokers(tmp_path, secure=True)
     make_certificate(tmp_path, name, host, start)

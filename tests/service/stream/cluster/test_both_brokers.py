@@ -210,5 +210,5 @@ FAULTS: dict[str, Callable[[Way], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_both_bear_the_same(way: Way, fault: str) -> None:
+def test_redis_and_kafka_tolerate_the_same_faults(way: Way, fault: str) -> None:
     FAULTS[fault](way)

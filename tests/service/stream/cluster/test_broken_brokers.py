@@ -103,7 +103,7 @@ def survives(
 @BOTH
 @AT_WORK_OR_REST
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_only_broker_goes_and_comes_back(
+def test_kafka_outage_of_the_only_broker_loses_no_alert(
     single: Brokers, exactly_once: bool, fault: str, at_rest: bool, tmp_path: Path
 ) -> None:
     where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED"), "transaction_ms": None}
@@ -122,7 +122,7 @@ def test_the_only_broker_goes_and_comes_back(
 @BOTH
 @pytest.mark.parametrize("part", ["leader", "group", "transactions"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_of_three_goes_and_comes_back(
+def test_kafka_outage_of_one_of_three_brokers_loses_no_alert(
     three: Brokers, exactly_once: bool, fault: str, part: str, tmp_path: Path
 ) -> None:
     where = {"exactly_once": exactly_once, "through": three.hosts("PROXIED"), "replicas": 3, "transaction_ms": None}
@@ -137,7 +137,7 @@ def test_one_of_three_goes_and_comes_back(
 
 
 @BOTH
-def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) -> None:
+def test_kafka_outage_of_three_brokers_loses_no_alert(three: Brokers, exactly_once: bool, tmp_path: Path) -> None:
     with (
         trial(three.hosts(), tmp_path, exactly_once=exactly_once, replicas=3, transaction_ms=None) as one,
         one.process() as worker,
@@ -152,7 +152,7 @@ def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) 
 
 
 @BOTH
-def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
+def test_kafka_slow_network_loses_no_alert(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
     where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED"), "transaction_ms": None}
     with trial(single.hosts(), tmp_path, **where) as one, one.process() as worker:
         begins_well(one, worker)
@@ -165,7 +165,9 @@ def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> 
         ends_well(one, worker)
 
 
-def test_a_worker_whose_transaction_timed_out_ends_and_the_next_one_goes_on(single: Brokers, tmp_path: Path) -> None:
+def test_kafka_worker_with_a_timed_out_transaction_exits_and_the_next_continues(
+    single: Brokers, tmp_path: Path
+) -> None:
     """The worker is suspended for longer than its transaction timeout, but not as long as its session."""
     with trial(single.hosts(), tmp_path, exactly_once=True) as one:
         with one.process(STEADY, batch_messages=16) as worker:
@@ -185,7 +187,7 @@ def test_a_worker_whose_transaction_timed_out_ends_and_the_next_one_goes_on(sing
             ends_well(one, successor)
 
 
-def test_a_producer_whose_transaction_timed_out_fails_and_another_aborts_it(single: Brokers, tmp_path: Path) -> None:
+def test_kafka_timed_out_transaction_fails_and_the_next_producer_aborts_it(single: Brokers, tmp_path: Path) -> None:
     """The records of the first transaction stay invisible, and the next one with the same id is complete."""
     with trial(single.hosts(), tmp_path, exactly_once=True) as one:
         timeouts = "exactly_once=yes&transaction.timeout.ms=1000&message.timeout.ms=900"

@@ -30,7 +30,7 @@ class Composed(Brokers):
         return properties
 
 
-def test_the_broker_of_compose_serves_a_worker(tmp_path: Path) -> None:
+def test_compose_broker_serves_a_worker(tmp_path: Path) -> None:
     cluster = Composed(tmp_path)
     try:
         cluster.start()

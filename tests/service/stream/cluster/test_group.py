@@ -32,7 +32,7 @@ def longest_standstill(count: Callable[[], int], seconds: float, work_remains: C
     return longest
 
 
-def test_everything_is_answered_and_counted(both: Trial) -> None:
+def test_kafka_group_classifies_and_counts_all_alerts(both: Trial) -> None:
     both.feed(200)
     with running(both.settings(STEADY)) as worker:
         counts = ends_well(both, worker)
@@ -40,7 +40,7 @@ def test_everything_is_answered_and_counted(both: Trial) -> None:
     assert repeats(counts) == 0
 
 
-def test_a_worker_that_starts_anew_repeats_nothing(both: Trial) -> None:
+def test_kafka_restarted_worker_repeats_nothing(both: Trial) -> None:
     for _ in range(2):
         both.feed(100)
         with running(both.settings(STEADY)) as worker:
@@ -48,7 +48,7 @@ def test_a_worker_that_starts_anew_repeats_nothing(both: Trial) -> None:
     assert repeats(counts) == 0
 
 
-def test_a_storm_of_rebalances(both: Trial) -> None:
+def test_kafka_many_rebalances_lose_no_alert(both: Trial) -> None:
     with running(both.settings(batch_messages=4)) as first:
         begins_well(both, first)
         for _ in range(3):
@@ -59,7 +59,7 @@ def test_a_storm_of_rebalances(both: Trial) -> None:
     assert repeats(counts) <= 64
 
 
-def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
+def test_kafka_transaction_committed_during_a_revocation_is_not_repeated(
     hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The final commit waits for the running transaction, and commits the offsets after it."""
@@ -91,7 +91,7 @@ def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
             ends_well(one, first, visitor)
 
 
-def test_a_second_worker_joins_a_loaded_one_and_leaves(plain: Trial) -> None:
+def test_kafka_second_worker_joins_under_load_and_leaves(plain: Trial) -> None:
     plain.feed(5_000)
     with running(plain.settings()) as first:
         eventually(lambda: classified(first) > 500)
@@ -124,7 +124,7 @@ def suspend_for_longer_than_its_session(one: Trial, worker: Process, load: int) 
 
 @pytest.mark.parametrize("load", [40, 1500])
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
-def test_a_worker_that_was_suspended_goes_on(hosts: str, tmp_path: Path, exactly_once: bool, load: int) -> None:
+def test_kafka_suspended_worker_continues(hosts: str, tmp_path: Path, exactly_once: bool, load: int) -> None:
     """The session of a worker ends while it is suspended, idle or busy; its partitions return and are not paused.
 
     Its transaction has not timed out: by default it lasts longer than a session.
@@ -137,9 +137,7 @@ def test_a_worker_that_was_suspended_goes_on(hosts: str, tmp_path: Path, exactly
 
 
 @pytest.mark.parametrize("load", [40, 1500])
-def test_a_worker_that_was_suspended_for_longer_than_its_transaction_is_started_again(
-    hosts: str, tmp_path: Path, load: int
-) -> None:
+def test_kafka_worker_suspended_longer_than_its_transaction_is_restarted(hosts: str, tmp_path: Path, load: int) -> None:
     """Its producer may fail: the process exits with the restart status, and the next one continues."""
     with (
         trial(hosts, tmp_path, exactly_once=True) as one,
@@ -149,7 +147,7 @@ def test_a_worker_that_was_suspended_for_longer_than_its_transaction_is_started_
         assert worker.restarts <= 1
 
 
-def test_a_suspended_worker_publishes_nothing_that_others_have(both: Trial) -> None:
+def test_kafka_suspended_worker_publishes_no_duplicates(both: Trial) -> None:
     limits: dict[str, Any] = {"batch_messages": 16, "max_inflight_messages": 64}
     with both.process(**limits) as sleeper, both.process(**limits) as other:
         begins_well(both, sleeper, 200)
@@ -161,7 +159,7 @@ def test_a_suspended_worker_publishes_nothing_that_others_have(both: Trial) -> N
     assert repeats(counts) <= 64  # what the sleeper had published and not committed
 
 
-def test_a_worker_that_is_killed_repeats_little(both: Trial) -> None:
+def test_kafka_killed_worker_repeats_few_alerts(both: Trial) -> None:
     with both.process() as first:
         both.feed(540, over=2)
         first.kill()
@@ -170,7 +168,7 @@ def test_a_worker_that_is_killed_repeats_little(both: Trial) -> None:
     assert repeats(counts) <= 64
 
 
-def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
+def test_kafka_worker_killed_at_full_load_repeats_few_alerts(plain: Trial) -> None:
     """The bound is a count, so it holds on slow machines: the number of messages published before their commit."""
     for _ in range(2):
         plain.feed(2_000)
@@ -183,7 +181,7 @@ def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
     assert repeats(counts) <= 2 * MAX_UNCOMMITTED
 
 
-def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_message_that_kills_workers_becomes_a_dead_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """Crash markers count deliveries, which Kafka does not."""
     from support.kafka_brokers import produce
 
@@ -209,9 +207,7 @@ def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monk
     assert (headers["nightjar-dead-reason"], dead_letter.value()) == (b"too_many_deliveries", alert(deadly, flux=77.0))
 
 
-def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
-    both: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_alert_lost_repeatedly_becomes_a_dead_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each lost alert stops the worker, which leaves a crash marker as if it had been killed."""
     forget_in_classifying(monkeypatch, "10030")
     both.feed(60)
@@ -232,7 +228,7 @@ def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
     assert stops == 3
 
 
-def test_a_worker_that_stands_still_is_not_ready_and_later_unhealthy(plain: Trial) -> None:
+def test_kafka_stuck_worker_becomes_not_ready_and_unhealthy(plain: Trial) -> None:
     """A run that never ends is not an external error: a supervisor must restart the worker."""
     with running(plain.settings(STEADY, max_inflight_messages=8, unready_after=2, unhealthy_after=6)) as worker:
         begins_well(plain, worker)
@@ -247,7 +243,7 @@ def test_a_worker_that_stands_still_is_not_ready_and_later_unhealthy(plain: Tria
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
-def test_a_member_for_whom_no_partition_is_left_is_ready(hosts: str, exactly_once: bool, tmp_path: Path) -> None:
+def test_kafka_member_without_partitions_is_ready(hosts: str, exactly_once: bool, tmp_path: Path) -> None:
     with trial(hosts, tmp_path, exactly_once=exactly_once, partitions=1) as one:
         patience: dict[str, Any] = {"unready_after": 2, "unhealthy_after": 4}
         with one.process(**patience) as first, one.process(**patience) as second:
@@ -260,7 +256,7 @@ def test_a_member_for_whom_no_partition_is_left_is_ready(hosts: str, exactly_onc
             ends_well(one, *workers)
 
 
-def test_lag_agrees_with_the_tool_of_kafka(one_broker: Brokers, tmp_path: Path) -> None:
+def test_kafka_lag_agrees_with_kafkas_tool(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
         one.feed(100)
         with running(one.settings(STEADY)) as worker:
@@ -286,7 +282,7 @@ def test_lag_agrees_with_the_tool_of_kafka(one_broker: Brokers, tmp_path: Path) 
         assert sum(one_broker.group_lag(one.group).values()) == 0
 
 
-def test_static_members_come_back_to_their_partitions(plain: Trial) -> None:
+def test_kafka_static_members_keep_their_partitions(plain: Trial) -> None:
     """A restart within the session causes no rebalance."""
     static = {"session.timeout.ms": "20000"}
     with running(plain.settings({"group.instance.id": "other", **static})) as other:

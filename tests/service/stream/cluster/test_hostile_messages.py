@@ -36,7 +36,7 @@ def good_are_answered(one: Trial) -> None:
     assert not one.exactly_once or all(counts[number] == 1 for number in range(one.fed))
 
 
-def test_floods_of_every_kind_cost_no_good_alert(both: Trial) -> None:
+def test_floods_of_hostile_messages_lose_no_valid_alert(both: Trial) -> None:
     """Each kind in turn on one worker, which stays within its memory bound, accounts for all and exits cleanly."""
     kinds = floods()
     source = f"{both.source}-hostile"

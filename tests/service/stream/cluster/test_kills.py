@@ -41,12 +41,12 @@ def report_of(folder: Path, exactly_once: bool, count: int = 1, busy: bool = Fal
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.parametrize("count", [1, 3], ids=["one broker", "three brokers"])
-def test_killed_workers_exactly_once_answer_no_alert_twice(count: int, busy: bool, tmp_path: Path) -> None:
+def test_killed_workers_exactly_once_publish_no_duplicates(count: int, busy: bool, tmp_path: Path) -> None:
     report = report_of(tmp_path, True, count, busy)
     assert report.twice == 0, report.details
 
 
-def test_many_killed_workers_exactly_once_answer_no_alert_twice(tmp_path: Path) -> None:
+def test_many_killed_workers_exactly_once_publish_no_duplicates(tmp_path: Path) -> None:
     report = report_of(tmp_path, True, kills=int(os.environ.get("SOAK_KILLS", "100")))
     assert report.twice == 0, report.details
 

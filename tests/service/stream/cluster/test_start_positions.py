@@ -38,7 +38,7 @@ def feed_evenly(one: Trial, count: int) -> None:
 
 
 @pytest.mark.parametrize("metadata", OLD_FORMATS.values(), ids=OLD_FORMATS)
-def test_worker_after_an_upgrade_goes_on_at_the_offset_of_the_former_version(both: Trial, metadata: str) -> None:
+def test_worker_after_an_upgrade_continues_at_the_committed_offset(both: Trial, metadata: str) -> None:
     feed_evenly(both, 40)
     commit(both, 4, metadata)
     answered = set(range(16))  # by the former version, before offset 4
@@ -64,9 +64,7 @@ def open_transaction(one: Trial, offset: int) -> Any:
 
 
 @pytest.mark.parametrize("ending", ["aborted", "committed"])
-def test_worker_while_an_offset_is_pending_answers_nothing_also_after_a_rebalance(
-    hosts: str, tmp_path: Path, ending: str
-) -> None:
+def test_worker_with_a_pending_offset_publishes_nothing(hosts: str, tmp_path: Path, ending: str) -> None:
     """A rebalance meanwhile must not start the partition at offset 0, which would publish alerts twice."""
     with trial(hosts, tmp_path, exactly_once=True) as one:
         feed_evenly(one, 40)
@@ -86,7 +84,7 @@ def test_worker_while_an_offset_is_pending_answers_nothing_also_after_a_rebalanc
         assert repeats(counts) == 0
 
 
-def test_auto_offset_reset_applies_to_a_group_without_offsets_alone(hosts: str, tmp_path: Path) -> None:
+def test_auto_offset_reset_applies_only_to_groups_without_offsets(hosts: str, tmp_path: Path) -> None:
     latest = {"auto.offset.reset": "latest"} | STEADY
     with trial(hosts, tmp_path) as one:
         feed_evenly(one, 20)
@@ -117,7 +115,7 @@ def feed_until_every_partition_is_read(one: Trial) -> int:
     raise AssertionError("no alert is answered")
 
 
-def test_a_static_member_with_the_name_of_another_ends_the_other(hosts: str, tmp_path: Path) -> None:
+def test_kafka_static_member_with_a_used_name_fences_the_other(hosts: str, tmp_path: Path) -> None:
     """The broker fences the first worker, whose client cannot continue."""
     with trial(hosts, tmp_path) as one, one.process({"group.instance.id": "same", **STEADY}) as first:
         begins_well(one, first)

@@ -9,7 +9,7 @@ from support.kafka_trial import Trial, begins_well, ends_well, trial
 from support.stream import alert, eventually, running
 
 
-def test_a_topic_that_does_not_exist_yet_is_waited_for(plain: Trial) -> None:
+def test_kafka_missing_topic_is_waited_for(plain: Trial) -> None:
     later = f"{plain.source}-later"
     source = plain.addresses()["source"].replace(f"/{plain.source}?", f"/{later}?")
     with running(plain.settings(source=source)) as worker:
@@ -21,7 +21,7 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(plain: Trial) -> None:
         ends_well(plain, worker)
 
 
-def test_a_topic_made_again_begins_anew(both: Trial) -> None:
+def test_kafka_recreated_topic_is_read_from_its_start(both: Trial) -> None:
     with running(both.settings()) as worker:
         begins_well(both, worker)
         both.delete(both.source)
@@ -31,7 +31,7 @@ def test_a_topic_made_again_begins_anew(both: Trial) -> None:
         ends_well(both, worker)
 
 
-def test_a_topic_made_again_and_filled_at_once_is_read_from_its_start(both: Trial) -> None:
+def test_kafka_topic_recreated_and_filled_at_once_is_read_from_its_start(both: Trial) -> None:
     """Before any worker can detect the new topic, it is longer than the consumed part of the old one."""
     with running(both.settings()) as worker:
         begins_well(both, worker)
@@ -43,7 +43,7 @@ def test_a_topic_made_again_and_filled_at_once_is_read_from_its_start(both: Tria
         ends_well(both, worker)
 
 
-def test_a_topic_made_again_while_nobody_reads_it_is_read_from_its_start(both: Trial) -> None:
+def test_kafka_topic_recreated_without_consumers_is_read_from_its_start(both: Trial) -> None:
     with running(both.settings()) as worker:
         begins_well(both, worker)
         assert worker.stop() == 0
@@ -54,7 +54,7 @@ def test_a_topic_made_again_while_nobody_reads_it_is_read_from_its_start(both: T
         ends_well(both, worker)
 
 
-def test_partitions_that_are_added_are_found(one_broker: Brokers, tmp_path: Path) -> None:
+def test_kafka_added_partitions_are_consumed(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one, running(one.settings()) as worker:
         begins_well(one, worker, 20)
         one_broker.topics("--alter", "--topic", one.source, "--partitions", "3")
@@ -64,7 +64,7 @@ def test_partitions_that_are_added_are_found(one_broker: Brokers, tmp_path: Path
         ends_well(one, worker)
 
 
-def test_a_dead_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -> None:
+def test_kafka_dead_letter_above_the_topic_limit_is_shortened(both: Trial) -> None:
     small = f"{both.dead}-small"
     both.create(small, 1, **{"max.message.bytes": "200000"})
     both.feed(10)
@@ -81,7 +81,7 @@ def test_a_dead_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -
     assert (len(dead_letter.value()), headers["nightjar-dead-length"]) == (65_536, b"1000000")
 
 
-def test_answers_beyond_the_limit_of_their_topic_become_dead_letters(both: Trial) -> None:
+def test_kafka_results_above_the_topic_limit_become_dead_letters(both: Trial) -> None:
     small = f"{both.sink}-small"
     both.create(small, 1, **{"max.message.bytes": "150"})
     both.feed(10)
@@ -93,7 +93,7 @@ def test_answers_beyond_the_limit_of_their_topic_become_dead_letters(both: Trial
     assert sorted(dead_letter.value() for dead_letter in both.dead_letters()) == sorted(map(alert, range(10)))
 
 
-def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> None:
+def test_kafka_read_committed_consumer_sees_each_result_once(hosts: str, tmp_path: Path) -> None:
     """A read_committed consumer sees each result once, even while a transaction of a killed worker is open."""
     with trial(hosts, tmp_path, exactly_once=True) as one:
         with one.process() as victim:
@@ -107,9 +107,7 @@ def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> 
             assert set(alert_ids) == {str(10_000 + number) for number in range(one.fed)}
 
 
-def test_a_committed_offset_that_the_log_no_longer_holds_goes_on_at_the_earliest_message(
-    one_broker: Brokers, tmp_path: Path
-) -> None:
+def test_kafka_deleted_committed_offset_continues_at_the_earliest_message(one_broker: Brokers, tmp_path: Path) -> None:
     """Messages deleted by retention are lost; the remaining ones are classified."""
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one:
         one.feed(40)
@@ -131,7 +129,7 @@ def test_a_committed_offset_that_the_log_no_longer_holds_goes_on_at_the_earliest
         assert worker.metric("nightjar_stream_gap_messages_total") == len(gone)
 
 
-def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: Path) -> None:
+def test_kafka_compaction_keeps_a_result_per_key(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
         compact = "cleanup.policy=compact,segment.ms=500,min.cleanable.dirty.ratio=0.01,max.compaction.lag.ms=500"
         one_broker.configure("--entity-type", "topics", "--entity-name", one.sink, "--add-config", compact)
@@ -159,7 +157,7 @@ def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: P
         assert set(answered_numbers()) == set(range(one.fed))
 
 
-def test_a_quota_delays_and_loses_nothing(one_broker: Brokers, tmp_path: Path) -> None:
+def test_kafka_quota_loses_no_alert(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
         quota = ("--entity-type", "clients", "--entity-name", "nightjar")
         rates = "producer_byte_rate=60000,consumer_byte_rate=60000"
