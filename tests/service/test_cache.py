@@ -47,13 +47,13 @@ def bump(values: NDArray[Any]) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("name", ["time", "flux", "flux_err", "band", "detected", "metadata"])
-def test_every_value_that_the_network_sees_counts(name: str) -> None:
+def test_cache_key_depends_on_every_input_value(name: str) -> None:
     results = ModelCache(cache(), BUNDLE, "cpu")
     assert results.key(changed(name, bump)) != results.key(model_input(1.0))
     assert results.key(changed(name, lambda values: values)) == results.key(model_input(1.0))
 
 
-def test_so_does_everything_else_that_an_answer_depends_on() -> None:
+def test_cache_key_depends_on_bundle_provider_and_task() -> None:
     asked, shared = model_input(1.0), cache()
     keys = {
         ModelCache(shared, BUNDLE, "cpu").key(asked),
@@ -65,7 +65,7 @@ def test_so_does_everything_else_that_an_answer_depends_on() -> None:
     assert {len(key) for key in keys} == {32}
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_cache_evicts_the_least_recently_used_entry() -> None:
     size = OVERHEAD_BYTES + 80
     kept = cache(3 * size)
     kept.add([(bytes([i]), row(i)) for i in range(3)])
@@ -79,7 +79,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 400)), max_size=80))
-def test_the_cache_never_holds_more_than_it_may(stored: list[tuple[int, int]]) -> None:
+def test_cache_size_is_bounded(stored: list[tuple[int, int]]) -> None:
     kept = cache(5_000)
     for key, width in stored:
         kept.add([(bytes([key]), row(key, width))])
@@ -88,7 +88,7 @@ def test_the_cache_never_holds_more_than_it_may(stored: list[tuple[int, int]]) -
     assert kept.size_bytes == sum(OVERHEAD_BYTES + each["probabilities"].nbytes for each in rows)
 
 
-def test_an_answer_cannot_be_changed_by_who_got_it() -> None:
+def test_cache_entries_are_read_only() -> None:
     kept, mine = cache(), row(1)
     kept.add([(b"k", mine)])
     [found] = kept.find([b"k"])

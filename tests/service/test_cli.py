@@ -56,7 +56,7 @@ def test_dead_letters_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["check", "{folder}"], "no readable manifest"),
     ],
 )
-def test_a_failure_is_a_sentence(
+def test_cli_error_is_a_message(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     (folder / "deep" / "empty").mkdir()
@@ -80,7 +80,7 @@ def test_command_without_onnxruntime_names_the_extra(module: str, extra: str) ->
     assert "Traceback" not in ended.stderr
 
 
-def test_an_interruption_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_interrupt_exits_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -88,18 +88,18 @@ def test_an_interruption_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatc
     assert run("check") == 130
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out.startswith("nightjar ")
 
 
-def test_every_subcommand_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_help_describes_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     assert "Verify a bundle without serving it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["serve", "--prot", "1"]])
-def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_invalid_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2
     assert "usage" in capsys.readouterr().err
 
@@ -114,7 +114,7 @@ def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixt
         ("ADMIN_HOST", "0.0.0.0", "an admin API on an address other than loopback requires admin_keys"),
     ],
 )
-def test_a_wrong_setting_is_a_sentence(
+def test_cli_invalid_setting_is_a_message(
     name: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NIGHTJAR_ADMIN_PORT", "0")
@@ -153,7 +153,7 @@ def test_demo(
     assert out.endswith("service stopped\n")
 
 
-def test_a_demo_without_a_model_shows_the_log(
+def test_cli_demo_without_a_model_shows_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NIGHTJAR_BUNDLE", str(tmp_path))

@@ -72,7 +72,7 @@ def markers(outcomes: list[Outcome]) -> list[float | None]:
     return [None if found is None else float(found.outputs["probabilities"][0]) for found in predictions]
 
 
-async def test_each_item_gets_one_outcome_in_order(service: Service) -> None:
+async def test_infer_returns_one_outcome_per_item_in_order(service: Service) -> None:
     items: list[LightCurve | LightCurveError | Skipped] = [
         curve(1),
         LightCurveError("/flux/3", "not_finite", "flux must be finite"),
@@ -100,7 +100,7 @@ async def test_each_item_gets_one_outcome_in_order(service: Service) -> None:
     assert service.outcomes("lsst", "abstained", "solar_system_object") == 1
 
 
-async def test_nothing_to_classify_asks_nothing_of_the_engine(service: Service) -> None:
+async def test_infer_without_light_curves_does_not_use_the_engine(service: Service) -> None:
     await service.engine.drain(1)
     assert await service.plane.infer([]) == []
     [outcome] = await service.plane.infer([Skipped("abstained", "no_points")])
@@ -166,7 +166,7 @@ async def test_large_requests_are_featurised_off_the_event_loop(service: Service
     assert ticks > 5
 
 
-async def test_an_overload_refuses_the_whole_request_before_any_work(service: Service) -> None:
+async def test_infer_overload_rejects_the_whole_request_early(service: Service) -> None:
     await service.occupied()
     waiting = asyncio.create_task(service.plane.infer([curve(1)]))
     await asyncio.sleep(0)
@@ -179,7 +179,7 @@ async def test_an_overload_refuses_the_whole_request_before_any_work(service: Se
     assert markers(await waiting) == [1]
 
 
-async def test_a_deadline_that_nothing_met_is_raised(service: Service) -> None:
+async def test_infer_deadline_missed_by_all_raises(service: Service) -> None:
     await service.occupied()
     started = monotonic()
     with pytest.raises(DeadlineExceeded):
@@ -190,7 +190,7 @@ async def test_a_deadline_that_nothing_met_is_raised(service: Service) -> None:
     assert service.graph.seen == [0]
 
 
-async def test_a_deadline_that_some_met_fails_the_others(service: Service) -> None:
+async def test_infer_deadline_missed_by_some_fails_these(service: Service) -> None:
     [first] = await service.plane.infer([curve(1)])
     assert first.status == "classified"
     service.graph.on_marker[2.0] = service.graph.hold  # the run after the one that holds marker 2 does not end
@@ -202,13 +202,13 @@ async def test_a_deadline_that_some_met_fails_the_others(service: Service) -> No
     assert {item.reason for item in outcomes if item.status == "failed"} == {"deadline_exceeded"}
 
 
-async def test_a_deadline_in_the_past_is_not_even_run(service: Service) -> None:
+async def test_infer_past_deadline_is_not_run(service: Service) -> None:
     with pytest.raises(DeadlineExceeded):
         await service.plane.infer([curve(1)], InferOptions(deadline=monotonic() - 1))
     assert service.graph.seen == []
 
 
-async def test_a_light_curve_the_network_fails_on_fails_alone(service: Service) -> None:
+async def test_infer_failing_light_curve_fails_alone(service: Service) -> None:
     service.graph.on_marker[2.0] = poison
     outcomes = await service.plane.infer([curve(marker) for marker in (1, 2, 3)])
     assert markers(outcomes) == [1, None, 3]
@@ -216,7 +216,7 @@ async def test_a_light_curve_the_network_fails_on_fails_alone(service: Service) 
     assert service.outcomes("none", "failed", "inference_failed") == 1
 
 
-async def test_a_cancelled_request_leaves_nothing_in_the_queue(service: Service) -> None:
+async def test_infer_cancelled_request_withdraws_its_light_curves(service: Service) -> None:
     await service.occupied()
     gone = asyncio.create_task(service.plane.infer([curve(marker) for marker in range(5)]))
     stays = asyncio.create_task(service.plane.infer([curve(9)]))
@@ -231,7 +231,7 @@ async def test_a_cancelled_request_leaves_nothing_in_the_queue(service: Service)
     assert service.graph.seen == [0, 9]
 
 
-async def test_a_dead_engine_is_the_whole_requests_problem(service: Service) -> None:
+async def test_infer_dead_engine_raises(service: Service) -> None:
     service.graph.on_marker[2.0] = sys.exit
     with pytest.raises(EngineDead):
         await service.plane.infer([curve(1), curve(2)])
@@ -239,7 +239,7 @@ async def test_a_dead_engine_is_the_whole_requests_problem(service: Service) -> 
         await service.plane.infer([curve(3)])
 
 
-async def test_a_draining_engine_takes_nothing_new(service: Service) -> None:
+async def test_infer_draining_engine_raises(service: Service) -> None:
     await service.engine.drain(1)
     with pytest.raises(EngineClosed):
         await service.plane.infer([curve(1)])

@@ -28,7 +28,7 @@ def container_healthcheck(port: int) -> int:
     return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=20, check=False).returncode
 
 
-def test_a_service_is_ready_watched_and_stopped(tiny_bundle: Path) -> None:
+def test_running_service_becomes_ready_and_stops(tiny_bundle: Path) -> None:
     with running(tiny_bundle) as service:
         assert service.get("/healthz") == 200
         assert service.get("/nowhere") == 404
@@ -40,13 +40,13 @@ def test_a_service_is_ready_watched_and_stopped(tiny_bundle: Path) -> None:
     assert container_healthcheck(service.port) == 1
 
 
-def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_running_service_that_cannot_start_raises_with_its_log(tmp_path: Path) -> None:
     service = start(tmp_path, bundle=tmp_path / "nothing")
     with pytest.raises(ServiceDied, match="no readable manifest"):
         service.wait_ready()
 
 
-def test_a_service_that_dies_is_reported(tiny_bundle: Path) -> None:
+def test_running_service_that_dies_raises(tiny_bundle: Path) -> None:
     def kill(service: ServiceProcess) -> None:
         service.process.kill()
         service.process.wait()

@@ -37,10 +37,10 @@ def _mapped(fix: bool, **environment: str) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="thresholds of glibc")
-def test_blocks_that_are_freed_leave_the_size_of_a_large_block_alone() -> None:
+def test_pin_malloc_thresholds_freed_block_does_not_raise_the_threshold() -> None:
     assert (_mapped(fix=False), _mapped(fix=True)) == (0, 1)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="thresholds of glibc")
-def test_the_environment_has_precedence() -> None:
+def test_pin_malloc_thresholds_environment_has_precedence() -> None:
     assert _mapped(fix=True, MALLOC_MMAP_THRESHOLD_=str(8 << 20)) == 0

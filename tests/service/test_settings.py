@@ -20,16 +20,16 @@ from nightjar_alerts.service.settings import (
 )
 
 
-def test_every_setting_says_what_it_means() -> None:
+def test_settings_have_descriptions() -> None:
     assert [name for name, field in ALL_FIELDS.items() if not field.description] == []
 
 
-def test_the_table_has_every_setting_once() -> None:
+def test_settings_table_has_every_setting_once() -> None:
     names = re.findall(r"`NIGHTJAR_(\w+)`", settings_table())
     assert names == [name.upper() for name in ALL_FIELDS]
 
 
-def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTJAR_PORT", "9000")
     monkeypatch.setenv("NIGHTJAR_API_KEYS", f'["{"ab" * 32}"]')
     settings = Settings()
@@ -59,12 +59,12 @@ def test_packets_of_ztf_have_a_model_of_their_own_beside_the_bundled_one() -> No
         {"repository_poll": -1},
     ],
 )
-def test_a_wrong_value_is_refused(wrong: dict[str, object]) -> None:
+def test_settings_invalid_value_raises(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Settings(**wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_no_variable_that_a_page_or_a_test_names_counts_as_misspelt() -> None:
+def test_unknown_settings_variables_of_docs_and_tests_are_known() -> None:
     root, own = Path(__file__).resolve().parents[2], Path(__file__).resolve()
     pages = [root / "Makefile", *root.glob("*.md"), *(root / "docs").rglob("*.md")]
     pages += [page for room in ("deploy", "tests") for page in (root / room).rglob("*.py") if page != own]
@@ -74,7 +74,7 @@ def test_no_variable_that_a_page_or_a_test_names_counts_as_misspelt() -> None:
     assert unknown_settings(dict.fromkeys(named - removed, "")) == {}
 
 
-def test_a_misspelt_variable_is_noticed() -> None:
+def test_unknown_settings_misspelt_variable_is_reported() -> None:
     names = ("NIGHTJAR_PROT", "NIGHTJAR_PORT", "NIGHTJAR_QQQQQQQ", "NIGHTJAR_URL", "PATH")
     assert unknown_settings(dict.fromkeys(names, "1")) == {"NIGHTJAR_PROT": "NIGHTJAR_PORT", "NIGHTJAR_QQQQQQQ": ""}
 

@@ -25,12 +25,12 @@ def drained(work: list[float], rate: float, seconds: float, step: float = 1e-3) 
     ("mine", "others", "expected"),
     [(0.0, [], 0.0), (6.0, [], 3.0), (2.0, [100.0], 2.0), (2.0, [1.0, 100.0], 2.5), (0.0, [100.0], 0.0)],
 )
-def test_a_client_waits_for_its_share(mine: float, others: list[float], expected: float) -> None:
+def test_wait_is_for_the_share_of_the_client(mine: float, others: list[float], expected: float) -> None:
     assert wait(mine, others, 2.0) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("mine", "others"), [(3.0, []), (3.0, [1.0, 8.0]), (1.0, [5.0, 5.0, 0.2])])
-def test_the_wait_is_that_of_a_fluid(mine: float, others: list[float]) -> None:
+def test_wait_equals_that_of_a_fluid_queue(mine: float, others: list[float]) -> None:
     expected = wait(mine, others, 2.0)
     assert drained([mine, *others], 2.0, expected - 0.05)[0] > 0
     assert drained([mine, *others], 2.0, expected + 0.05)[0] == pytest.approx(0, abs=0.02)
@@ -39,9 +39,7 @@ def test_the_wait_is_that_of_a_fluid(mine: float, others: list[float]) -> None:
 @pytest.mark.parametrize(
     ("own", "mine", "others"), [(1.0, 9.0, []), (4.0, 5.0, [8.0]), (9.0, 4.0, [2.0, 30.0]), (2.0, 0.0, [40.0] * 7)]
 )
-def test_a_client_that_comes_back_when_told_finds_room_and_not_before(
-    own: float, mine: float, others: list[float]
-) -> None:
+def test_time_until_is_when_the_request_fits_and_not_later(own: float, mine: float, others: list[float]) -> None:
     limit, rate = 4.0, 2.0
     later = time_until(limit, own, mine, others, rate)
     if own / rate > limit:
@@ -57,14 +55,12 @@ def test_a_client_that_comes_back_when_told_finds_room_and_not_before(
 
 
 @given(amounts, amounts, st.lists(amounts, max_size=5), st.floats(0.1, 20), rates)
-def test_there_is_always_a_time_to_come_back(
-    own: float, mine: float, others: list[float], limit: float, rate: float
-) -> None:
+def test_time_until_is_always_finite(own: float, mine: float, others: list[float], limit: float, rate: float) -> None:
     later = time_until(limit, own, mine, others, rate)
     assert 0 <= later <= (mine + sum(others)) / rate + 1e-6
 
 
-def test_the_rate_is_what_workers_clear_while_they_are_busy() -> None:
+def test_throughput_estimate_measures_busy_time() -> None:
     """Merged runs: two workers each clear two seconds of work per second; pauses do not count."""
     rate, now = ThroughputEstimate(workers=2), 0.0
     assert rate.value == 2.0
@@ -78,14 +74,14 @@ def test_the_rate_is_what_workers_clear_while_they_are_busy() -> None:
     assert rate.value == pytest.approx(4.0, rel=0.05)
 
 
-def test_work_that_is_done_while_others_idle_says_nothing() -> None:
+def test_throughput_estimate_ignores_work_while_workers_are_idle() -> None:
     rate = ThroughputEstimate(workers=2)
     for second in range(100):
         rate.cleared(float(second), 1.0)
     assert rate.value == 2.0
 
 
-def test_the_rate_follows_the_machine() -> None:
+def test_throughput_estimate_follows_the_machine() -> None:
     rate, now = ThroughputEstimate(workers=1), 0.0
     rate.busy(now)
     for cost in (0.1, 0.4):

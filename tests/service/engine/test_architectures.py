@@ -31,7 +31,7 @@ CLASSIFIERS: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_a_classifier_of_any_architecture_is_served(name: str, tmp_path: Path) -> None:
+def test_load_model_serves_any_architecture(name: str, tmp_path: Path) -> None:
     inputs, changes = CLASSIFIERS[name]
     model = load_model(classifier_bundle(tmp_path, inputs, **changes).path)
     assert model.golden_error == 0
@@ -41,7 +41,7 @@ def test_a_classifier_of_any_architecture_is_served(name: str, tmp_path: Path) -
     assert [row["embedding"][0] for row in rows if row] == [30, 7, 7]
 
 
-def test_bands_keep_their_indices_in_a_network_of_fewer(tmp_path: Path) -> None:
+def test_load_model_network_with_fewer_bands_keeps_their_indices(tmp_path: Path) -> None:
     model = load_model(classifier_bundle(tmp_path, HISTORY, bands=("i",)).path)
     adapter = TaskAdapter(model.bundle.manifest)
     [row] = adapter.split(model.graph(adapter.assemble(dummy_batch(adapter, BatchShape(1, 9, 0)))), 1)
@@ -49,7 +49,7 @@ def test_bands_keep_their_indices_in_a_network_of_fewer(tmp_path: Path) -> None:
     assert row["embedding"][4] == 3  # the mean band: i is the fourth of six
 
 
-def test_check_bundle_of_a_classifier_times_every_shape(tmp_path: Path) -> None:
+def test_check_bundle_times_every_shape(tmp_path: Path) -> None:
     assert len(check_bundle(classifier_bundle(tmp_path).path, "cpu")[1]) == 9
 
 
@@ -57,7 +57,7 @@ def altered(bundle: Bundle, **changes: Any) -> Path:
     return write_manifest(bundle.path, bundle.manifest.model_copy(update=changes)).path
 
 
-def test_metadata_are_named_exactly_when_they_are_taken(tmp_path: Path) -> None:
+def test_load_model_metadata_inputs_without_names_raise(tmp_path: Path) -> None:
     without, having = classifier_bundle(tmp_path / "a"), tmp_path / "b"
     classifier_bundle(having, (*HISTORY, "metadata"), metadata_columns=("mwebv",))
     with pytest.raises(BundleError, match="disagree on whether metadata"):
@@ -69,7 +69,7 @@ def test_metadata_are_named_exactly_when_they_are_taken(tmp_path: Path) -> None:
         load_model(altered(bundle, metadata_columns=METADATA_COLUMNS))
 
 
-def test_an_input_that_nobody_makes_is_refused(tmp_path: Path) -> None:
+def test_load_model_unknown_input_raises(tmp_path: Path) -> None:
     bundle = classifier_bundle(tmp_path)
     graph = onnx.load(bundle.model)
     graph.graph.input.append(onnx.helper.make_tensor_value_info("redshift", onnx.TensorProto.FLOAT, ["batch"]))
@@ -84,12 +84,12 @@ def test_an_input_that_nobody_makes_is_refused(tmp_path: Path) -> None:
         load_model(altered(bundle))
 
 
-def test_outputs_of_another_width_are_refused(tmp_path: Path) -> None:
+def test_load_model_outputs_of_another_width_raise(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="embedding of width 8"):
         load_model(altered(classifier_bundle(tmp_path / "c"), embedding_dim=8))
 
 
-def test_long_histories_are_measured_where_a_network_takes_them(tmp_path: Path) -> None:
+def test_measure_includes_long_histories_if_supported(tmp_path: Path) -> None:
     lengths = []
     adapter = TaskAdapter(classifier_bundle(tmp_path, limits=Limits(max_points_per_band=1024)).manifest)
 

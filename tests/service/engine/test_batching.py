@@ -10,7 +10,7 @@ from support.engines import batch_of, runner
 from support.graphs import EchoGraph, model_input, poison
 
 
-def test_rows_are_matched_to_their_light_curves() -> None:
+def test_run_batch_matches_rows_to_light_curves() -> None:
     answers, [report] = runner(EchoGraph()).run_batch(batch_of(model_input(1, 5), model_input(2, 9), model_input(3, 1)))
     assert [item.outputs["probabilities"].tolist() for item in answers if isinstance(item, Prediction)] == [
         [1, 5],
@@ -23,7 +23,7 @@ def test_rows_are_matched_to_their_light_curves() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 17])
-def test_one_poisonous_row_costs_at_most_two_runs_a_level(size: int) -> None:
+def test_run_batch_bisection_takes_at_most_two_runs_per_level(size: int) -> None:
     for culprit in range(size):
         graph = EchoGraph()
         graph.on_marker[1.0 + culprit] = poison  # the made-up light curve has 0
@@ -34,7 +34,7 @@ def test_one_poisonous_row_costs_at_most_two_runs_a_level(size: int) -> None:
         assert sum(report.size for report in reports) == size - 1
 
 
-def test_run_batch_of_light_curves_that_all_fail_answers_each() -> None:
+def test_run_batch_all_light_curves_failing_returns_an_error_for_each() -> None:
     graph = EchoGraph()
     graph.on_marker |= dict.fromkeys(map(float, range(1, 10)), poison)
     answers, reports = runner(graph).run_batch(batch_of(*(model_input(marker) for marker in range(1, 10))))
@@ -51,6 +51,6 @@ def test_run_batch_of_light_curves_that_all_fail_answers_each() -> None:
         {"probabilities": np.zeros((2, 2), np.float32), "embedding": np.zeros((2, 2), np.float32)},
     ],
 )
-def test_a_graph_that_answers_something_else_is_a_failure(outputs: Arrays) -> None:
+def test_run_batch_unexpected_outputs_are_a_failure(outputs: Arrays) -> None:
     answers, _ = runner(lambda inputs: outputs).run_batch(batch_of(model_input(1)))
     assert [type(item) for item in answers] == [InferenceFailed]

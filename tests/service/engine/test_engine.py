@@ -24,7 +24,7 @@ from support.engines import ADAPTER, COST, occupied, serving, settled, started
 from support.graphs import EchoGraph, model_input, poison
 
 
-async def test_every_caller_gets_its_own_answer() -> None:
+async def test_engine_every_caller_gets_its_own_result() -> None:
     graph = EchoGraph()
     async with serving(graph, workers=3) as engine:
         lengths = [random.Random(1).randint(1, 300) for _ in range(300)]
@@ -37,7 +37,7 @@ async def test_every_caller_gets_its_own_answer() -> None:
     assert len(graph.batches) < 300
 
 
-async def test_an_answer_does_not_keep_its_batch_in_memory() -> None:
+async def test_engine_result_does_not_keep_its_batch_in_memory() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         prediction = await engine.submit(model_input(1))
@@ -47,7 +47,7 @@ async def test_an_answer_does_not_keep_its_batch_in_memory() -> None:
     assert min(prediction.queue_seconds, prediction.assemble_seconds, prediction.run_seconds) >= 0
 
 
-async def test_the_event_loop_runs_on_while_the_network_does() -> None:
+async def test_engine_run_does_not_block_the_event_loop() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
@@ -59,7 +59,7 @@ async def test_the_event_loop_runs_on_while_the_network_does() -> None:
         assert engine.oldest_run_seconds > 0.01
 
 
-async def test_a_run_is_told_of_before_the_next_one_begins() -> None:
+async def test_engine_reports_a_run_before_the_next_one() -> None:
     reports = list[RunReport]()
     async with (
         serving(EchoGraph(), on_run=lambda report, predicted: reports.append(report)) as engine,
@@ -72,7 +72,7 @@ async def test_a_run_is_told_of_before_the_next_one_begins() -> None:
     assert len(reports) == 3
 
 
-async def test_a_batch_is_bound_when_a_worker_is_free() -> None:
+async def test_engine_batch_is_chosen_when_a_worker_is_idle() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
@@ -85,7 +85,7 @@ async def test_a_batch_is_bound_when_a_worker_is_free() -> None:
         assert engine.queued_seconds == 0
 
 
-async def test_free_workers_share_what_arrives_together() -> None:
+async def test_engine_idle_workers_share_light_curves_that_arrive_together() -> None:
     graph = EchoGraph()
     async with serving(graph, workers=2) as engine:
         graph.hold()
@@ -100,7 +100,7 @@ async def test_free_workers_share_what_arrives_together() -> None:
         assert [len(batch) for batch in graph.batches] == [2, 2]
 
 
-async def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
+async def test_engine_overload_raises_with_retry_after() -> None:
     graph = EchoGraph()
     async with serving(graph, max_queued_seconds=5 * COST.seconds(1, 10)) as engine:
         await occupied(engine, graph)
@@ -114,7 +114,7 @@ async def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
     assert 99 not in graph.seen
 
 
-async def test_a_request_is_queued_whole_or_not_at_all() -> None:
+async def test_enqueue_queues_all_light_curves_or_none() -> None:
     graph = EchoGraph()
     async with serving(graph, max_queued_seconds=10 * COST.seconds(1, 10)) as engine:
         await occupied(engine, graph)
@@ -125,7 +125,7 @@ async def test_a_request_is_queued_whole_or_not_at_all() -> None:
         engine.enqueue([model_input(9), model_input(10)])
 
 
-async def test_an_empty_queue_takes_a_request_of_any_size() -> None:
+async def test_enqueue_empty_queue_accepts_any_size() -> None:
     graph = EchoGraph()
     async with serving(graph, max_queued_seconds=1e-9) as engine:
         predictions = await settled([*engine.enqueue([model_input(marker) for marker in range(50)])])
@@ -133,7 +133,7 @@ async def test_an_empty_queue_takes_a_request_of_any_size() -> None:
     assert not any(isinstance(prediction, Exception) for prediction in predictions)
 
 
-async def test_a_cancelled_caller_takes_its_work_along_and_harms_nobody() -> None:
+async def test_engine_cancelled_caller_withdraws_its_light_curves_only() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
@@ -149,7 +149,7 @@ async def test_a_cancelled_caller_takes_its_work_along_and_harms_nobody() -> Non
     assert 2 not in graph.seen
 
 
-async def test_a_caller_cancelled_in_a_run_harms_nobody_in_it() -> None:
+async def test_engine_caller_cancelled_during_a_run_does_not_affect_the_batch() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         graph.hold()
@@ -168,7 +168,7 @@ async def test_a_caller_cancelled_in_a_run_harms_nobody_in_it() -> None:
     assert (first.outputs["probabilities"][0], third.outputs["probabilities"][0]) == (1, 3)
 
 
-async def test_a_deadline_that_passed_in_the_queue_is_not_run() -> None:
+async def test_engine_expired_light_curve_is_not_run() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
@@ -182,7 +182,7 @@ async def test_a_deadline_that_passed_in_the_queue_is_not_run() -> None:
     assert 1 not in graph.seen
 
 
-async def test_a_poisonous_light_curve_fails_alone() -> None:
+async def test_engine_failing_light_curve_fails_alone() -> None:
     graph = EchoGraph()
     graph.on_marker[13.0] = poison
     async with serving(graph) as engine:
@@ -198,7 +198,7 @@ async def test_a_poisonous_light_curve_fails_alone() -> None:
     assert "division" not in str(failure)
 
 
-async def test_an_answer_that_is_not_finite_fails_alone() -> None:
+async def test_engine_non_finite_result_fails_alone() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
@@ -208,7 +208,7 @@ async def test_an_answer_that_is_not_finite_fails_alone() -> None:
     assert kinds == ["Prediction", "InferenceFailed", "InferenceFailed", "Prediction"]
 
 
-async def test_when_a_worker_dies_everything_fails_at_once() -> None:
+async def test_engine_dead_worker_fails_everything_at_once() -> None:
     graph, deaths, died = EchoGraph(), list[BaseException](), threading.Event()
 
     def on_death(error: BaseException) -> None:
@@ -234,7 +234,7 @@ async def test_when_a_worker_dies_everything_fails_at_once() -> None:
     assert [type(death) for death in deaths] == [SystemExit]
 
 
-async def test_a_draining_engine_finishes_what_it_has() -> None:
+async def test_engine_drain_finishes_queued_work() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         assert engine.accepting
@@ -249,7 +249,7 @@ async def test_a_draining_engine_finishes_what_it_has() -> None:
         assert all(entry.future.done() and not entry.future.exception() for entry in (*running, *queued))
 
 
-async def test_a_drain_ends_at_its_timeout_and_stop_fails_the_rest() -> None:
+async def test_engine_drain_timeout_and_stop_fail_the_rest() -> None:
     graph, others = EchoGraph(), set(threading.enumerate())
     async with serving(graph) as engine:
         await occupied(engine, graph)
@@ -263,7 +263,7 @@ async def test_a_drain_ends_at_its_timeout_and_stop_fails_the_rest() -> None:
     assert not [thread for thread in set(threading.enumerate()) - others if thread.name.startswith("engine-")]
 
 
-async def test_a_run_that_hangs_keeps_nobody_waiting_after_a_stop() -> None:
+async def test_engine_stop_fails_hung_light_curves() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         [hanging] = await occupied(engine, graph)
@@ -272,14 +272,14 @@ async def test_a_run_that_hangs_keeps_nobody_waiting_after_a_stop() -> None:
             await hanging.future
 
 
-async def test_an_engine_that_was_not_started_takes_nothing() -> None:
+async def test_engine_not_started_rejects_work() -> None:
     engine = Engine(EchoGraph(), ADAPTER, COST, EngineOptions(workers=1))
     with pytest.raises(EngineClosed):
         engine.enqueue([model_input(1)])
     await engine.stop()
 
 
-async def test_reports_reach_the_observer() -> None:
+async def test_engine_reports_reach_the_listener() -> None:
     graph, reports = EchoGraph(), list[tuple[RunReport, float]]()
     async with serving(graph, on_run=lambda report, predicted: reports.append((report, predicted))) as engine:
         await engine.submit(model_input(1, length=7))
@@ -293,7 +293,7 @@ SIZES = [(3, BatchLimits()), (1, BatchLimits(window=8)), (2, BatchLimits(window=
 
 
 @pytest.mark.parametrize(("seed", "size"), list(enumerate(SIZES)))
-async def test_under_chaos_nothing_is_lost_or_answered_twice(seed: int, size: tuple[int, BatchLimits]) -> None:
+async def test_engine_random_events_each_caller_gets_one_result(seed: int, size: tuple[int, BatchLimits]) -> None:
     """Random cancellations, deadlines and failures: each caller gets exactly one result, and the queue ends empty."""
     rng, graph = random.Random(seed), EchoGraph()
     poisonous = {float(marker) for marker in rng.sample(range(1, 400), 20)}

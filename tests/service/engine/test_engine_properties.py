@@ -94,7 +94,7 @@ async def play(script: list[Caller], layout: Layout, cost: CostModel, graph: Rec
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(callers, min_size=1, max_size=40), layouts, costs)
-def test_each_light_curve_has_one_fate_and_each_run_its_bounds(
+def test_engine_each_light_curve_has_one_outcome_and_each_run_fits_the_limits(
     script: list[Caller], layout: Layout, cost: CostModel
 ) -> None:
     graph = Recorder()

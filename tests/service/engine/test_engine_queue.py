@@ -15,7 +15,7 @@ from support.engines import ADAPTER, COST, occupied, serving, settled
 from support.graphs import EchoGraph, model_input
 
 
-async def test_the_policy_decides_who_runs_together() -> None:
+async def test_engine_policy_chooses_the_batch() -> None:
     for policy, sizes in ((one_by_one, [1] * 7), (fifo, [1, 6])):
         graph = EchoGraph()
         async with serving(graph, policy=policy) as engine:
@@ -26,7 +26,7 @@ async def test_the_policy_decides_who_runs_together() -> None:
         assert [len(batch) for batch in graph.batches] == sizes
 
 
-async def test_a_burst_of_one_client_delays_no_other_by_more_than_a_batch() -> None:
+async def test_engine_burst_of_one_client_delays_others_by_one_batch() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
@@ -37,7 +37,7 @@ async def test_a_burst_of_one_client_delays_no_other_by_more_than_a_batch() -> N
     assert {1.0, 2.0} <= set(graph.batches[1]) | set(graph.batches[2])
 
 
-async def test_a_full_queue_of_one_client_has_room_for_another() -> None:
+async def test_engine_full_queue_of_one_client_admits_another() -> None:
     graph, second = EchoGraph(), COST.seconds(1, 10)
     async with serving(graph, max_queued_seconds=10.5 * second) as engine:
         await occupied(engine, graph)
@@ -52,7 +52,7 @@ async def test_a_full_queue_of_one_client_has_room_for_another() -> None:
         assert refusal.value.retry_after == pytest.approx(3.5 * second, rel=1e-6)
 
 
-async def test_the_time_to_come_back_is_when_there_is_room() -> None:
+async def test_engine_retry_after_is_when_the_request_fits() -> None:
     """Runs take a known time: a client that retries after ``retry_after`` is admitted, unless the machine was slow."""
     pace = 0.01
 

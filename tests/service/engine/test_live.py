@@ -28,7 +28,7 @@ def serve(live: LiveCost, actual: Callable[[RunSample], float], runs: int = 2 * 
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
-def test_the_scale_converges_on_the_machine(factor: float) -> None:
+def test_live_cost_scale_converges(factor: float) -> None:
     live = LiveCost(FITTED)
     for _ in range(1000):
         seconds = factor * FITTED.seconds(4, 50)
@@ -36,13 +36,13 @@ def test_the_scale_converges_on_the_machine(factor: float) -> None:
     assert live.model.seconds(2, 80) == pytest.approx(factor * FITTED.seconds(2, 80), rel=0.01)
 
 
-def test_one_interrupted_run_hardly_counts() -> None:
+def test_live_cost_single_interrupted_run_has_little_weight() -> None:
     live = LiveCost(CostModel(1e-3, 0.0, 0.0))
     live.update(RunSample(1, 1, 1, 1e-3), 60.0)
     assert live.model.seconds(1, 1) < 1.3e-3
 
 
-def test_the_terms_follow_the_runs() -> None:
+def test_live_cost_refit_follows_the_runs() -> None:
     """The warm-up fit assumed packing, but the graph pads: a few hundred runs correct the model."""
     actual = CostModel(2e-3, 3e-5, 0.0, 1e-4)
     live = LiveCost(CostModel(2e-3, 0.0, 0.0, 1e-4, 3e-5), sampled(FITTED))
@@ -51,7 +51,7 @@ def test_the_terms_follow_the_runs() -> None:
         assert live.model.seconds(*shape) == pytest.approx(actual.seconds(*shape), rel=0.15)
 
 
-def test_common_shapes_do_not_make_the_cost_model_forget_the_rest() -> None:
+def test_live_cost_frequent_shapes_do_not_displace_rare_ones() -> None:
     live = LiveCost(FITTED, sampled(FITTED))
     for _ in range(3 * REFIT_RUNS):
         seconds = FITTED.seconds(1, 50)
@@ -61,7 +61,7 @@ def test_common_shapes_do_not_make_the_cost_model_forget_the_rest() -> None:
         assert live.model.seconds(*shape) == pytest.approx(FITTED.seconds(*shape), rel=0.05)
 
 
-def test_shapes_that_were_not_seen_are_taken_to_have_slowed_down_like_the_others() -> None:
+def test_live_cost_unseen_shapes_are_scaled_by_the_drift() -> None:
     live = LiveCost(FITTED, sampled(FITTED))
     for _ in range(2 * REFIT_RUNS):
         seconds = 3 * FITTED.seconds(1, 50)
@@ -70,7 +70,7 @@ def test_shapes_that_were_not_seen_are_taken_to_have_slowed_down_like_the_others
     assert live.model.seconds(16, 300) == pytest.approx(3 * FITTED.seconds(16, 300), rel=0.05)
 
 
-def test_a_refit_keeps_the_time_on_the_wall() -> None:
+def test_live_cost_refit_keeps_predicted_wall_times() -> None:
     """Runs take twice their processor time: a refit does not change the predicted wall times."""
     live = LiveCost(FITTED, sampled(FITTED))
     for _ in range(20):
@@ -82,7 +82,7 @@ def test_a_refit_keeps_the_time_on_the_wall() -> None:
     assert live.model.seconds(4, 64) == pytest.approx(before, rel=0.02)
 
 
-def test_too_little_is_no_reason_to_forget_the_warm_up() -> None:
+def test_live_cost_refit_with_few_shapes_keeps_the_warm_up_fit() -> None:
     live = LiveCost(FITTED)
     for length in range(MIN_SHAPES - 4):
         live.update(RunSample(1, 4**length, 4**length, 1.0), 1.0)
@@ -91,13 +91,13 @@ def test_too_little_is_no_reason_to_forget_the_warm_up() -> None:
     assert live.model == before
 
 
-def test_a_clock_that_did_not_tick_is_no_measurement() -> None:
+def test_live_cost_update_without_elapsed_time_is_ignored() -> None:
     live = LiveCost(FITTED, sampled(FITTED))
     assert not live.update(RunSample(1, 50, 50, 0.0), 1e-3)
     assert len(live.samples()) == len({sample[:3] for sample in live.samples()}) == len(SHAPES)
 
 
-def test_an_outlier_of_a_shape_is_outvoted() -> None:
+def test_live_cost_outlier_of_a_shape_is_ignored() -> None:
     live = LiveCost(FITTED, sampled(FITTED))
     for seconds in (1.0, *[FITTED.seconds(4, 64)] * 4):
         live.update(RunSample(4, 64, 256, seconds), seconds)

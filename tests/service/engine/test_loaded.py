@@ -27,14 +27,14 @@ def model(tiny_bundle: Path) -> LoadedModel:
     return load_model(tiny_bundle)
 
 
-def test_a_model_is_verified_and_measured(model: LoadedModel) -> None:
+def test_load_model_verifies_and_measures(model: LoadedModel) -> None:
     assert model.golden_error <= GOLDEN_TOLERANCE
     assert 0 < model.load_seconds < 10
     assert 1e-5 < model.cost.seconds(1, 50) < 1
     assert model.cost.seconds(16, 64) > 2 * model.cost.seconds(1, 64)
 
 
-def test_an_altered_bundle_is_not_served(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_load_model_altered_bundle_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     copytree(tiny_bundle, tmp_path / "altered")
     manifest = json.loads((tmp_path / "altered" / "manifest.json").read_text())
     manifest["files"]["model.onnx"] = "0" * 64
@@ -43,7 +43,7 @@ def test_an_altered_bundle_is_not_served(tiny_bundle: Path, tmp_path: Path) -> N
         load_model(tmp_path / "altered")
 
 
-def test_a_manifest_that_promises_other_outputs_is_not_served(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_load_model_manifest_with_other_outputs_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     copytree(tiny_bundle, tmp_path / "other")
     bundle = load_bundle(tmp_path / "other")
     write_manifest(bundle.path, bundle.manifest.model_copy(update={"embedding_dim": 7}))
@@ -51,7 +51,7 @@ def test_a_manifest_that_promises_other_outputs_is_not_served(tiny_bundle: Path,
         load_model(bundle.path)
 
 
-def test_memory_is_given_back_without_a_change_of_answers(model: LoadedModel) -> None:
+def test_graph_trim_does_not_change_results(model: LoadedModel) -> None:
     assert isinstance(model.graph, OnnxGraph)
     adapter = TaskAdapter(model.bundle.manifest)
     large, small = (
@@ -63,7 +63,7 @@ def test_memory_is_given_back_without_a_change_of_answers(model: LoadedModel) ->
         np.testing.assert_array_equal(values, before[name])
 
 
-async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> None:
+async def test_engine_result_does_not_depend_on_batch_mates(model: LoadedModel) -> None:
     rng, metrics, manifest = np.random.default_rng(3), Metrics(), model.bundle.manifest
     adapter = TaskAdapter(manifest)
     recorder = metrics.model(model.bundle)
@@ -93,7 +93,7 @@ async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> N
             assert abs(float(outputs["probabilities"].sum()) - 1) < 1e-5
 
 
-async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -> None:
+async def test_engine_expert_loads_reach_the_metrics(model: LoadedModel) -> None:
     rng, metrics, manifest = np.random.default_rng(4), Metrics(), model.bundle.manifest
     adapter = TaskAdapter(manifest)
     recorder = metrics.model(model.bundle)

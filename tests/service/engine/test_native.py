@@ -42,7 +42,7 @@ def loaded(path: Path, kernels: native.Native) -> LoadedModel:
 
 
 @pytest.mark.usefixtures("built")
-def test_a_model_says_which_kernels_run_it_and_answers_alike(bundle: Path) -> None:
+def test_load_model_lists_its_native_kernels_with_equal_results(bundle: Path) -> None:
     with_kernels, without = loaded(bundle, "on"), loaded(bundle, "off")
     assert (with_kernels.kernels, without.kernels) == ((STATISTICS,), ())
     assert with_kernels.golden_error < GOLDEN_TOLERANCE
@@ -53,11 +53,11 @@ def test_a_model_says_which_kernels_run_it_and_answers_alike(bundle: Path) -> No
 
 
 @pytest.mark.usefixtures("built")
-def test_a_graph_without_a_place_for_kernels_runs_all_the_same(tiny_bundle: Path) -> None:
+def test_load_model_graph_without_native_operators_runs(tiny_bundle: Path) -> None:
     assert loaded(tiny_bundle, "on").kernels == (ROUTING,)
 
 
-def test_kernels_that_are_insisted_on_and_missing_end_the_start(
+def test_load_model_required_kernels_missing_raises(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "BUILT", tmp_path)

@@ -42,7 +42,7 @@ def one_by_one(backlog: RequestQueue, count: int) -> list[QueueEntry]:
     return [backlog.take(9e9, COST, BatchLimits(max_items=1), 1)[0][0] for _ in range(count)]
 
 
-def test_a_batch_is_removed_and_the_rest_keeps_its_order(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_take_keeps_the_order_of_the_rest(loop: asyncio.AbstractEventLoop) -> None:
     backlog, entries = RequestQueue(), [entry(loop) for _ in range(5)]
     backlog.add(entries)
     batch, late = backlog.take(0.0, COST, BatchLimits(max_items=2), 1)
@@ -50,7 +50,7 @@ def test_a_batch_is_removed_and_the_rest_keeps_its_order(loop: asyncio.AbstractE
     assert backlog.clear() == entries[2:]
 
 
-def test_expired_entries_are_handed_back_and_make_room_in_the_batch(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_take_returns_expired_entries_outside_the_batch(loop: asyncio.AbstractEventLoop) -> None:
     backlog, entries = RequestQueue(), [entry(loop, deadline=1.0 if number % 2 else None) for number in range(6)]
     backlog.add(entries)
     batch, late = backlog.take(2.0, COST, BatchLimits(), 1)
@@ -58,14 +58,14 @@ def test_expired_entries_are_handed_back_and_make_room_in_the_batch(loop: asynci
     assert len(backlog) == 0
 
 
-def test_a_window_of_expired_entries_leaves_the_rest_waiting(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_take_window_of_expired_entries_keeps_the_rest(loop: asyncio.AbstractEventLoop) -> None:
     backlog, entries = RequestQueue(), [entry(loop, deadline=1.0) for _ in range(4)] + [entry(loop)]
     backlog.add(entries)
     assert backlog.take(2.0, COST, BatchLimits(window=4), 1) == ([], entries[:4])
     assert backlog.take(2.0, COST, BatchLimits(window=4), 1) == ([entries[4]], [])
 
 
-def test_seconds_follow_the_entries_and_end_at_zero(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_seconds_follow_the_entries(loop: asyncio.AbstractEventLoop) -> None:
     rng, backlog, inside = random.Random(0), RequestQueue(), list[QueueEntry]()
     for _ in range(2000):
         if inside and rng.random() < 0.4:
@@ -101,7 +101,7 @@ def test_take_of_cancelled_entries_only_returns_nothing(loop: asyncio.AbstractEv
     assert len(backlog) == 0
 
 
-def test_a_burst_of_one_client_keeps_no_other_waiting(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_burst_of_one_client_does_not_block_others(loop: asyncio.AbstractEventLoop) -> None:
     backlog = RequestQueue()
     backlog.add([entry(loop, client="burst") for _ in range(10_000)])
     one_by_one(backlog, 100)
@@ -112,7 +112,7 @@ def test_a_burst_of_one_client_keeps_no_other_waiting(loop: asyncio.AbstractEven
     assert backlog.shares("burst")[0] == pytest.approx((10_000 - 107) * COST.seconds(1, 10))
 
 
-def test_clients_get_equal_work_whatever_the_lengths(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_clients_get_equal_work_for_any_lengths(loop: asyncio.AbstractEventLoop) -> None:
     backlog = RequestQueue()
     lengths = {"long": 400, "short": 4, "middle": 60}
     backlog.add([entry(loop, length, client=name) for name, length in lengths.items() for _ in range(2000)])
@@ -123,7 +123,7 @@ def test_clients_get_equal_work_whatever_the_lengths(loop: asyncio.AbstractEvent
     assert max(given.values()) - min(given.values()) <= 2 * COST.seconds(1, 400)
 
 
-def test_a_client_that_was_away_has_saved_nothing_up(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_returning_client_has_no_credit(loop: asyncio.AbstractEventLoop) -> None:
     backlog = RequestQueue()
     backlog.add([entry(loop, client="a") for _ in range(300)] + [entry(loop, client="b")])
     one_by_one(backlog, 200)
@@ -131,7 +131,7 @@ def test_a_client_that_was_away_has_saved_nothing_up(loop: asyncio.AbstractEvent
     assert 9 <= [item.client for item in one_by_one(backlog, 20)].count("b") <= 11
 
 
-def test_a_client_that_comes_and_goes_gains_nothing(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_intermittent_client_gains_nothing(loop: asyncio.AbstractEventLoop) -> None:
     """A client that never has more than one queued entry gets its fair share, and no more."""
     backlog = RequestQueue()
     backlog.add([entry(loop, client="steady") for _ in range(300)])
@@ -143,7 +143,7 @@ def test_a_client_that_comes_and_goes_gains_nothing(loop: asyncio.AbstractEventL
     assert 95 <= [item.client for item in served].count("sly") <= 105
 
 
-def test_a_withdrawn_burst_is_not_held_against_its_client(loop: asyncio.AbstractEventLoop) -> None:
+def test_request_queue_withdrawn_burst_is_not_charged(loop: asyncio.AbstractEventLoop) -> None:
     backlog, burst = RequestQueue(), [entry(loop, client="a") for _ in range(1000)]
     backlog.add([*burst, *(entry(loop, client="b") for _ in range(100))])
     for item in burst:
@@ -175,7 +175,7 @@ steps = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(steps, st.integers(1, 3), st.randoms(use_true_random=False))
-def test_each_entry_leaves_once_whatever_happens(
+def test_request_queue_each_entry_leaves_once(
     events: list[tuple[str, int, float | None, str]], workers: int, rng: random.Random
 ) -> None:
     """For any sequence of arrivals, cancellations, deadlines and batches, each entry leaves the queue exactly once."""
@@ -203,7 +203,7 @@ def test_each_entry_leaves_once_whatever_happens(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=60))
-def test_nobody_waits_for_more_batches_than_came_before(arriving: list[int]) -> None:
+def test_request_queue_entry_waits_for_at_most_the_batches_before_it(arriving: list[int]) -> None:
     with closing(asyncio.new_event_loop()) as loop:
         backlog = RequestQueue()
         entries = [entry(loop, length, None, float(number)) for number, length in enumerate(arriving)]

@@ -34,7 +34,7 @@ def duration(queue: Sequence[QueueItem], batch: Sequence[int], cost: CostModel) 
 
 @unhurried
 @given(queues, costs, limits)
-def test_a_choice_is_valid_holds_the_oldest_and_is_repeatable(
+def test_choose_is_valid_includes_the_oldest_and_is_deterministic(
     queue: list[QueueItem], cost: CostModel, bounds: BatchLimits
 ) -> None:
     batch = choose(queue, 0.0, cost, bounds)
@@ -46,9 +46,7 @@ def test_a_choice_is_valid_holds_the_oldest_and_is_repeatable(
 
 @unhurried
 @given(queues, costs, limits)
-def test_a_choice_respects_the_bounds_unless_it_is_a_lone_item(
-    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits
-) -> None:
+def test_choose_respects_the_limits_unless_alone(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
     batch = choose(queue, 0.0, cost, bounds)
     if len(batch) > 1:
         assert len(batch) <= bounds.max_items
@@ -57,7 +55,7 @@ def test_a_choice_respects_the_bounds_unless_it_is_a_lone_item(
 
 @unhurried
 @given(queues, costs, limits)
-def test_merging_is_predicted_to_save_time(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
+def test_choose_merges_only_to_save_time(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
     batch = choose(queue, 0.0, cost, bounds)
     share = 1.0
     for size in range(2, len(batch) + 1):  # at every step, not only in the end
@@ -95,13 +93,15 @@ COARSE = st.builds(
 
 @unhurried
 @given(queues.filter(bool), COARSE, limits)
-def test_a_choice_is_what_trying_all_would_give(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
+def test_choose_equals_the_reference_implementation(
+    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits
+) -> None:
     assert set(choose(queue, 0.0, cost, bounds)) == chosen_by_trying_all(queue, cost, bounds)
 
 
 @unhurried
 @given(queues, costs, limits)
-def test_merging_makes_nobody_miss_a_deadline(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
+def test_choose_merging_misses_no_deadline(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
     late = set(expired(queue, 0.0, cost))
     alive = [item for index, item in enumerate(queue) if index not in late]
     batch = choose(alive, 0.0, cost, bounds)
@@ -112,7 +112,7 @@ def test_merging_makes_nobody_miss_a_deadline(queue: list[QueueItem], cost: Cost
 
 @unhurried
 @given(queues, costs)
-def test_expired_are_those_that_could_not_make_it_alone(queue: list[QueueItem], cost: CostModel) -> None:
+def test_expired_returns_items_that_would_be_late_alone(queue: list[QueueItem], cost: CostModel) -> None:
     late = expired(queue, 0.0, cost)
     for index, item in enumerate(queue):
         missed = item.deadline is not None and cost.seconds(1, item.length) > item.deadline
@@ -121,7 +121,7 @@ def test_expired_are_those_that_could_not_make_it_alone(queue: list[QueueItem], 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 400), max_size=12), min_size=1, max_size=25), costs, limits)
-def test_nobody_starves_and_nothing_is_lost(arrivals: list[list[int]], cost: CostModel, bounds: BatchLimits) -> None:
+def test_choose_starves_and_loses_no_item(arrivals: list[list[int]], cost: CostModel, bounds: BatchLimits) -> None:
     """Even if better batch mates arrive, an item waits for at most as many batches as there were items before it."""
     queue: list[tuple[int, int]] = []  # (number of the item, batches it may still wait)
     length_of: dict[int, int] = {}
@@ -138,27 +138,27 @@ def test_nobody_starves_and_nothing_is_lost(arrivals: list[list[int]], cost: Cos
     assert sorted(answered) == list(length_of)
 
 
-def test_near_lengths_are_merged_and_far_ones_are_not() -> None:
+def test_choose_merges_similar_lengths_only() -> None:
     queue = waiting(50, 390, 52, 5, 48, 120)
     assert sorted(choose(queue, 0.0, PADDED, BatchLimits())) == [0, 2, 4]
     assert sorted(choose(waiting(5, 390, 52, 6, 4, 120), 0.0, PADDED, BatchLimits())) == [0, 3, 4]
 
 
-def test_cheap_padding_merges_more() -> None:
+def test_choose_with_cheap_padding_merges_more() -> None:
     """Padding is cheap on a GPU, so light curves of different lengths are merged."""
     queue = waiting(50, 390, 52, 5, 48, 120)
     assert sorted(choose(queue, 0.0, CostModel(2e-3, 5e-7, 0.0), BatchLimits())) == [0, 2, 3, 4, 5]
 
 
-def test_without_a_fixed_cost_there_is_nothing_to_save() -> None:
+def test_choose_without_a_fixed_cost_merges_nothing() -> None:
     assert choose(waiting(50, 50, 50), 0.0, CostModel(0.0, 1e-5, 1e-9), BatchLimits()) == [0]
 
 
-def test_a_lone_item_beyond_the_budget_still_runs() -> None:
+def test_choose_single_item_beyond_the_limit_runs() -> None:
     assert choose(waiting(390, 390), 0.0, PADDED, BatchLimits(max_tokens=100)) == [0]
 
 
-def test_an_urgent_item_is_not_slowed_down_by_mates() -> None:
+def test_choose_does_not_delay_an_urgent_item() -> None:
     alone = PADDED.seconds(1, 50)
     queue = [QueueItem(50, 0.0, 1.05 * alone), *waiting(50, 50)]
     assert choose(queue, 0.0, PADDED, BatchLimits()) == [0]
@@ -166,22 +166,22 @@ def test_an_urgent_item_is_not_slowed_down_by_mates() -> None:
 
 
 @pytest.mark.parametrize(("waiting_items", "workers", "most"), [(2, 2, 1), (5, 2, 3), (1, 8, 1), (100, 2, 32)])
-def test_free_workers_share_a_short_queue(waiting_items: int, workers: int, most: int) -> None:
+def test_plan_idle_workers_share_a_short_queue(waiting_items: int, workers: int, most: int) -> None:
     assert BatchLimits().shared(waiting_items, workers).max_items == most
 
 
-def test_a_short_queue_is_not_shared_where_that_is_not_wanted() -> None:
+def test_batch_limits_without_shares_does_not_share_a_short_queue() -> None:
     assert BatchLimits(shares=False).shared(2, 2).max_items == 32
 
 
-def test_a_graph_that_packs_its_tokens_merges_what_one_that_pads_does_not() -> None:
+def test_choose_with_a_packing_graph_merges_more_than_with_padding() -> None:
     queue = waiting(200, 20, 30, 25)
     assert choose(queue, 0.0, PADDED, BatchLimits()) == [0]
     assert sorted(choose(queue, 0.0, PACKED, BatchLimits())) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("padding_costs", [True, False])
-def test_measured_costs_decide_if_batching_pays(padding_costs: bool) -> None:
+def test_choose_with_fitted_costs_merges_if_it_saves_time(padding_costs: bool) -> None:
     """Fitted to runs with or without a fixed cost, the policy merges only if that saves time."""
     actual = CostModel(0.0, 2e-5, 0.0) if padding_costs else CostModel(5e-3, 0.0, 0.0, 0.0, 2e-5)
     fitted = CostModel.fit(measured(actual, [1.02, 0.99, 1.0, 0.98, 1.01, 1.0, 0.99, 1.02]))
@@ -192,7 +192,7 @@ def test_measured_costs_decide_if_batching_pays(padding_costs: bool) -> None:
 
 @unhurried
 @given(queues, costs, limits, st.integers(1, 4))
-def test_a_plan_runs_some_drops_the_late_and_touches_nobody_twice(
+def test_plan_returns_disjoint_batch_and_expired_items(
     queue: list[QueueItem], cost: CostModel, bounds: BatchLimits, workers: int
 ) -> None:
     window = queue[: bounds.window]
@@ -220,7 +220,7 @@ def measured(cost: CostModel, noise: Sequence[float]) -> list[RunSample]:
 
 @unhurried
 @given(costs.filter(lambda cost: cost.seconds(1, 1) > 0))
-def test_a_fit_recovers_what_was_measured(cost: CostModel) -> None:
+def test_cost_model_fit_recovers_the_coefficients(cost: CostModel) -> None:
     samples = measured(cost, [1.0] * len(SHAPES))
     fitted = CostModel.fit(samples)
     for batch, length, tokens, seconds in samples:
@@ -228,7 +228,7 @@ def test_a_fit_recovers_what_was_measured(cost: CostModel) -> None:
 
 
 @pytest.mark.parametrize("cost", [PADDED, PACKED])
-def test_a_fit_tells_padded_from_packed_layers(cost: CostModel) -> None:
+def test_cost_model_fit_distinguishes_padded_from_packed_layers(cost: CostModel) -> None:
     fitted = CostModel.fit(measured(cost, [1.0] * len(SHAPES)))
     assert np.allclose([fitted.c1, fitted.c4], [cost.c1, cost.c4], rtol=1e-3, atol=1e-9)
 
@@ -241,14 +241,14 @@ def test_a_fit_tells_padded_from_packed_layers(cost: CostModel) -> None:
         max_size=12,
     )
 )
-def test_a_fit_to_noise_is_a_usable_model(samples: list[RunSample]) -> None:
+def test_cost_model_fit_to_noise_is_usable(samples: list[RunSample]) -> None:
     fitted = CostModel.fit(samples)
     terms = (fitted.c0, fitted.c1, fitted.c2, fitted.c3, fitted.c4)
     assert all(term >= 0 and math.isfinite(term) for term in terms)
     assert fitted.seconds(1, 1) > 0
 
 
-def test_a_fit_under_noise_beats_every_neighbour() -> None:
+def test_cost_model_fit_with_noise_is_a_minimum() -> None:
     """The subset search is exact: no small feasible step lowers the error."""
     samples = measured(PACKED, np.random.default_rng(1).uniform(0.5, 2, len(SHAPES)).tolist())
 
@@ -264,10 +264,10 @@ def test_a_fit_under_noise_beats_every_neighbour() -> None:
 
 
 @pytest.mark.parametrize("samples", [[], [RunSample(1, 10, 10, 0.0)], [RunSample(1, 10, 10, -1.0)]])
-def test_a_fit_needs_positive_durations(samples: list[RunSample]) -> None:
+def test_cost_model_fit_without_positive_durations_raises(samples: list[RunSample]) -> None:
     with pytest.raises(ValueError, match="positive"):
         CostModel.fit(samples)
 
 
-def test_a_scaled_model_is_slower_everywhere() -> None:
+def test_cost_model_scaled_is_slower_everywhere() -> None:
     assert math.isclose(PADDED.scaled(3).seconds(7, 50), 3 * PADDED.seconds(7, 50))

@@ -21,7 +21,7 @@ class FakeClock:
         return self.now
 
 
-def test_warm_up_finds_the_fixed_and_the_growing_cost() -> None:
+def test_measure_fits_fixed_and_variable_costs() -> None:
     clock = FakeClock()
 
     def run(inputs: Arrays) -> Arrays:
@@ -33,14 +33,14 @@ def test_warm_up_finds_the_fixed_and_the_growing_cost() -> None:
         assert cost.seconds(*shape) == pytest.approx(2e-3 + 1e-5 * shape[2], rel=1e-3)
 
 
-def test_warm_up_stops_when_its_time_is_spent() -> None:
+def test_measure_stops_after_its_budget() -> None:
     graph = EchoGraph()
     measure(graph, ADAPTER, repeats=2, budget=0.0)
     assert len(graph.batches) == 3 * MIN_SAMPLES
     assert len(WARM_UP_SHAPES) > MIN_SAMPLES
 
 
-def test_warm_up_respects_the_limits_of_the_network() -> None:
+def test_dummy_batch_respects_the_limits_of_the_network() -> None:
     longest = 0
 
     def watched(inputs: Arrays) -> Arrays:

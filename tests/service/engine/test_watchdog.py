@@ -63,7 +63,7 @@ def test_check_within_many_times_the_prediction_returns_nothing() -> None:
     assert watching.check(1e9) is None
 
 
-def test_check_of_a_short_run_allows_the_minimum_time() -> None:
+def test_check_short_run_allows_the_minimum_time() -> None:
     watching = watchdog()
     with watching.watch(1, 10):
         assert watching.check(0.9 * FLOOR) is None
@@ -86,7 +86,7 @@ def test_check_after_the_process_was_stopped_returns_nothing() -> None:
         assert watching.check(0.01) is None
 
 
-def test_run_batch_without_enough_memory_fails_that_light_curve_alone(trouble: Bundle) -> None:
+def test_run_batch_out_of_memory_fails_only_that_light_curve(trouble: Bundle) -> None:
     recoveries: list[int] = []
     graph, adapter = OnnxGraph(open_session(trouble.model)), TaskAdapter(trouble.manifest)
     running = runner(graph, lambda: recoveries.append(1), adapter)
@@ -112,17 +112,17 @@ def test_run_batch_without_enough_memory_fails_that_light_curve_alone(trouble: B
         (RuntimeError("Non-zero status code returned while running Gather node"), False),
     ],
 )
-def test_missing_memory_is_recognised(error: Exception, so: bool) -> None:
+def test_is_out_of_memory_of_runtime_errors_is_true(error: Exception, so: bool) -> None:
     assert is_out_of_memory(error) == so
 
 
-def test_numpy_says_it_as_well() -> None:
+def test_is_out_of_memory_of_numpy_errors_is_true() -> None:
     with pytest.raises(MemoryError) as caught:
         np.empty(2**60, dtype=np.uint8)
     assert is_out_of_memory(caught.value)
 
 
-def test_run_batch_of_a_curve_that_always_fails_blames_the_curve() -> None:
+def test_run_batch_curve_that_always_fails_fails_alone() -> None:
     graph = EchoGraph()
     graph.on_marker[7.0] = poison
     for _ in range(10):  # however often it comes
@@ -191,7 +191,7 @@ async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], Awaitable[ob
     return deaths
 
 
-async def test_engine_with_a_greedy_curve_answers_its_batch_mates(trouble: Bundle) -> None:
+async def test_engine_curve_out_of_memory_does_not_affect_batch_mates(trouble: Bundle) -> None:
     async def use(engine: Engine) -> None:
         greedy = engine.enqueue([asked(trouble), asked(trouble, **GREEDY), asked(trouble)])
         results = await asyncio.gather(*(entry.future for entry in greedy), return_exceptions=True)

@@ -107,7 +107,7 @@ def test_classify_with_described_filters_reports_the_bands(edge: Live, media_typ
     assert plain.get("filters") is None
 
 
-def test_classify_with_described_filters_answers_as_with_their_bands(edge: Live) -> None:
+def test_classify_with_described_filters_equals_that_with_their_bands(edge: Live) -> None:
     _, described = edge.classify(CURVE)
     _, named = edge.classify(curve(4, band=["r", "i", "g", "g"]))
     result = described["results"][0]

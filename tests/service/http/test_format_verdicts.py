@@ -229,7 +229,7 @@ def test_msgpack_columns_of_bytes_give_the_verdict_of_lists() -> None:
 
 
 @pytest.mark.parametrize("read", [json_batch, json_single, msgpack_batch, msgpack_single, ndjson])
-def test_format_of_what_is_no_object_says_so(read: Callable[[Any], Verdict]) -> None:
+def test_format_of_a_non_object_reports_it(read: Callable[[Any], Verdict]) -> None:
     for value in NOT_OBJECTS:
         assert read(value) == [("", "not_an_object")], value
 

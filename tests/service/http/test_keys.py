@@ -275,7 +275,7 @@ async def test_shared_counts_without_redis_each_process_counts() -> None:
     await quotas.close()
 
 
-def test_limiter_busy_address_leaves_room_for_others() -> None:
+def test_limiter_busy_address_does_not_block_others() -> None:
     limiter = ConcurrencyLimiter(10)
     for _ in range(9):
         limiter.acquire("10.0.0.1")
@@ -287,7 +287,7 @@ def test_limiter_busy_address_leaves_room_for_others() -> None:
         limiter.release(share)
 
 
-def test_limiter_streams_leave_room_for_requests() -> None:
+def test_limiter_streams_do_not_block_requests() -> None:
     with live(loader(Network()), max_streams=3) as edge:
         streams = [edge.connect() for _ in range(4)]
         for stream in streams:

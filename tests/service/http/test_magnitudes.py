@@ -184,7 +184,7 @@ def test_total_magnitudes_become_differences_without_limits_in_the_median() -> N
 
 
 @pytest.mark.parametrize("media_type", BODIES)
-def test_classify_of_magnitudes_answers_as_of_fluxes(edge: Live, media_type: str) -> None:
+def test_classify_of_magnitudes_equals_that_of_fluxes(edge: Live, media_type: str) -> None:
     as_flux = curve(4, flux=NJY, flux_err=NJY_ERR, band=["g", "r", "g", "r"])
     mixed = in_magnitudes(
         flux=[NJY[0], None, None, None], flux_err=[NJY_ERR[0], None, None, None],

@@ -82,7 +82,7 @@ def test_evolution_of_a_light_curve_has_the_classification_of_each_prefix(edge: 
     assert reply["model"] == classified["model"]
 
 
-def test_evolution_of_a_long_light_curve_is_sampled_and_says_so(edge: Live) -> None:
+def test_evolution_of_a_long_light_curve_is_sampled(edge: Live) -> None:
     curve = light_curve(390, detected=[True] * 390)
     reply = evolve(edge, curve)
     assert reply["sampled"]

@@ -63,7 +63,7 @@ def test_live_events_show_results_of_every_route(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("key", ["", API_KEY, DIGEST])
-def test_live_events_without_their_key_are_refused(edge: Live, key: str) -> None:
+def test_live_events_without_the_key_are_rejected(edge: Live, key: str) -> None:
     connection, response = open_events(edge, key=key)
     assert response.status == 401
     connection.close()
@@ -87,7 +87,7 @@ def test_live_events_are_filtered(edge: Live) -> None:
     again.close()
 
 
-def test_live_events_for_too_many_readers_are_refused_until_one_leaves(edge: Live) -> None:
+def test_live_events_for_too_many_readers_are_rejected_until_one_leaves(edge: Live) -> None:
     readers = [open_events(edge) for _ in range(MAX_READERS)]
     assert {response.status for _, response in readers} == {200}
     connection, response = open_events(edge)

@@ -225,7 +225,7 @@ def test_infer_unsupported_content_type_is_415(edge: Live, kind: str) -> None:
 
 @given(data=st.data())
 @effort(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_infer_corrupted_body_is_answered_or_a_problem(edge: Live, data: st.DataObject) -> None:
+def test_infer_corrupted_body_is_a_result_or_a_problem(edge: Live, data: st.DataObject) -> None:
     body, length = (BODY, LENGTH) if data.draw(st.booleans()) else (JSON, len(JSON))
     spoiled = bytearray(body)
     for _ in range(data.draw(st.integers(1, 4))):

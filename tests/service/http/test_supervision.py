@@ -124,7 +124,7 @@ def process(*arguments: str, **settings: str) -> Iterator[Process]:
 
 
 @pytest.mark.parametrize("kind", [ENDLESS, STUCK], ids=["endless loop", "kernel that nothing can interrupt"])
-def test_serve_with_a_hung_run_answers_everybody_and_exits(trouble: Bundle, kind: dict[str, float]) -> None:
+def test_serve_with_a_hung_run_responds_to_all_and_exits(trouble: Bundle, kind: dict[str, float]) -> None:
     settings = {"BUNDLE": str(trouble.path), "HUNG_RUN_SECONDS": "1"}
     with process("nightjar_alerts.service", "serve", **settings) as service:
         wait_until(lambda: service.answers("/readyz"), 60)

@@ -91,7 +91,7 @@ def test_deadline_header_is_used(edge: Live, network: Network) -> None:
     assert (status, problem["errors"][0]["reason"]) == (422, "not_milliseconds")
 
 
-def test_queue_burst_of_one_key_leaves_room_for_another(edge: Live, network: Network) -> None:
+def test_queue_burst_of_one_key_does_not_block_another(edge: Live, network: Network) -> None:
     network.hold()
     engine = edge.service.models.default.engine
     with ThreadPoolExecutor() as threads:
@@ -108,7 +108,7 @@ def test_queue_burst_of_one_key_leaves_room_for_another(edge: Live, network: Net
         assert [done.result()[0] for done in (running, burst, late)] == [200, 200, 200]
 
 
-def test_limiter_open_requests_of_one_key_leave_room_for_another(edge: Live, network: Network) -> None:
+def test_limiter_open_requests_of_one_key_do_not_block_another(edge: Live, network: Network) -> None:
     network.hold()
     with ThreadPoolExecutor(16) as threads:
         running = threads.submit(post, edge, "burst", 1)

@@ -76,7 +76,7 @@ def test_since_beyond_what_is_held_counts_the_rest() -> None:
     )
 
 
-def test_since_has_what_the_result_says_but_nothing_large() -> None:
+def test_since_has_the_details_of_results_without_large_members() -> None:
     feed = LiveFeed()
     warnings = [{"reason": "total_flux", "detail": "looks like total flux"}]
     more = {"prediction_set": ["Ia", "II"], "coverage": 0.9, "warnings": warnings}

@@ -61,7 +61,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
+def test_record_run_updates_all_metrics(metrics: Metrics) -> None:
     metrics.model(bundle("1.0.0")).record_run(report(), 2e-3)
     expected = {
         ("nightjar_batch_size_sum", "task", TASK): 2,
@@ -128,7 +128,7 @@ def test_expert_load_is_counted_by_layer(metrics: Metrics, layer: str, expert: s
     assert value(metrics, "nightjar_expert_load_total", layer=layer, expert=expert) == 2 * load
 
 
-async def test_the_queue_is_read_when_it_is_scraped(metrics: Metrics) -> None:
+async def test_queue_gauges_are_read_at_the_scrape(metrics: Metrics) -> None:
     graph, cost = EchoGraph(), CostModel(1.0, 0.0, 0.0)
     engine = Engine(graph, TaskAdapter(echo_manifest()), cost, EngineOptions(workers=1))
     metrics.model(bundle("1.0.0")).serve(engine, "cpu", 0.5)
@@ -199,7 +199,7 @@ def test_scraped_metrics_parse_and_keep_to_the_naming_rules(metrics: Metrics) ->
     assert {"python_info", "python_gc_collections"} <= {family.name for family in families}
 
 
-def test_every_stage_exists_before_it_is_seen(metrics: Metrics) -> None:
+def test_stage_metrics_exist_before_the_first_request(metrics: Metrics) -> None:
     """A dashboard shows a stage at zero rather than no data."""
     for stage in STAGES:
         assert value(metrics, "nightjar_stage_duration_seconds_count", stage=stage) == 0
@@ -211,7 +211,7 @@ def test_two_services_in_one_process_do_not_share_numbers(metrics: Metrics) -> N
     assert value(metrics, "nightjar_requests_total", route="/v1/classify", code="200") is None
 
 
-async def test_a_busy_event_loop_shows_as_lag(metrics: Metrics) -> None:
+async def test_busy_event_loop_is_recorded_as_lag(metrics: Metrics) -> None:
     sampler = asyncio.create_task(metrics.sample_loop_lag(interval=0.01))
     await asyncio.sleep(0.015)
     await asyncio.sleep(0)

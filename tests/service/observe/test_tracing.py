@@ -43,7 +43,7 @@ def test_without_an_exporter_a_reply_names_the_trace_all_the_same() -> None:
         assert headers["traceresponse"].split("-")[3] == "02"
 
 
-def test_every_line_of_the_log_carries_the_ids() -> None:
+def test_log_lines_have_request_and_trace_ids() -> None:
     """Log lines of the decoding thread have them as well."""
 
     lines: list[dict[str, Any]] = []
@@ -94,7 +94,7 @@ def collected(
         return target, headers
 
 
-def test_the_spans_of_a_request() -> None:
+def test_request_spans_have_the_stages() -> None:
     target, headers = collected()
     trace = target.of(TRACE)
     (request,) = trace["POST /v1/classify"]
@@ -120,7 +120,7 @@ def test_the_spans_of_a_request() -> None:
     assert (resource["service.name"], resource["service.version"] != "") == ("nightjar", True)
 
 
-def test_a_batch_and_the_requests_in_it_lead_to_each_other() -> None:
+def test_batch_and_request_spans_are_linked() -> None:
     """Two requests that are queued behind a third share a run."""
     network = Network()
     traces = [f"{number:032x}" for number in (1, 2, 3)]
@@ -164,7 +164,7 @@ def test_requests_that_are_not_sampled_are_not_sent() -> None:
         assert target.spans == []
 
 
-def test_a_request_that_fails_is_marked() -> None:
+def test_request_span_of_an_error_is_marked() -> None:
     network = Network()
     network.on_marker[7.0] = lambda: 1 / 0
     with collector() as target:
@@ -177,7 +177,7 @@ def test_a_request_that_fails_is_marked() -> None:
     assert (attributes(refused)["http.response.status_code"], refused.status.code) == (400, 0)
 
 
-def test_a_collector_that_is_not_there_costs_nobody_an_answer() -> None:
+def test_unreachable_collector_does_not_affect_requests() -> None:
     with capture_logs(), live(loader(Network()), otlp_endpoint="http://127.0.0.1:9/v1/traces") as edge:
         for _ in range(20):
             traced(edge)
@@ -209,7 +209,7 @@ print([name for name in sys.modules if name.startswith(behind)])
     assert done.stdout.strip() == "[]"
 
 
-def test_an_installation_that_cannot_send_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_to_without_the_otel_extra_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "nightjar_alerts.service.observe.trace_exporter", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(TracingError, match=r"pip install 'nightjar-alerts\[otel\]'"):

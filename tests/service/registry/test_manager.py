@@ -387,7 +387,7 @@ async def test_set_alias_exact_version_stays_and_name_follows(home: Home, root: 
         await models.set_alias("mine", Reference("first"))
 
 
-async def test_set_canary_answers_its_share_and_then_all(home: Home, root: Path) -> None:
+async def test_set_canary_serves_its_share_and_then_all(home: Home, root: Path) -> None:
     old = await home.top()
     version(root, "1.1.0", 2.0)
     models = home.models

@@ -6,7 +6,7 @@ from nightjar_alerts.service.registry.names import Reference, version_key
 
 
 @pytest.mark.parametrize("text", ["mine", "mine@1.2.3", "a-1@10.0.20"])
-def test_a_name_is_read_as_it_is_written(text: str) -> None:
+def test_reference_parse_returns_name_and_version(text: str) -> None:
     assert str(Reference.parse(text)) == text
 
 
@@ -25,7 +25,7 @@ def test_a_name_is_read_as_it_is_written(text: str) -> None:
         "a" * 101,
     ],
 )
-def test_names_that_are_refused(text: str) -> None:
+def test_reference_parse_invalid_name_raises(text: str) -> None:
     with pytest.raises(ValueError, match="named as"):
         Reference.parse(text)
 

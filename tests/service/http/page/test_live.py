@@ -84,7 +84,7 @@ def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: 
     expect(page.locator(".key")).not_to_contain_text("does not know this key")
 
 
-def test_live_view_without_its_setting_says_that_it_is_off(open_page: OpenPage) -> None:
+def test_live_view_without_its_setting_is_disabled(open_page: OpenPage) -> None:
     with running() as plain:
         page = open_page("/live", url=plain.url)
         expect(page.locator("main")).to_contain_text("The live view is off")

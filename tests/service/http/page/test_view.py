@@ -95,7 +95,7 @@ def test_page_opened_shows_a_classified_sample_from_this_service_alone(
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_page_sample_chosen_shows_the_answer_of_the_service(
+def test_page_sample_chosen_shows_the_result_of_the_service(
     open_page: OpenPage, service: ServiceProcess, name: str
 ) -> None:
     result = ask(service, "/v1/alerts", packet(name), PACKET)
@@ -249,7 +249,7 @@ def test_page_packet_cut_short_shows_why_it_was_rejected(open_page: OpenPage, se
     expect(page.locator(".answer")).to_contain_text(result["reason"])
 
 
-def test_page_prior_coverage_and_metadata_change_the_answer(open_page: OpenPage, service: ServiceProcess) -> None:
+def test_page_prior_coverage_and_metadata_change_the_result(open_page: OpenPage, service: ServiceProcess) -> None:
     page = open_page()
     body = light_curve()
     paste(page, json.dumps(body))
@@ -430,7 +430,7 @@ def test_page_impossible_redshift_is_an_error_at_its_field(open_page: OpenPage) 
     expect(page.locator("mark")).to_have_text("-0.5")
 
 
-def test_page_without_connection_keeps_the_answer_and_tries_again(open_page: OpenPage) -> None:
+def test_page_without_connection_keeps_the_result_and_retries(open_page: OpenPage) -> None:
     page = open_page()
     answer = shown(page).inner_text()
     page.route("**/v1/**", lambda route: route.abort())
@@ -456,9 +456,7 @@ def test_page_loaded_again_names_the_file_that_is_gone(open_page: OpenPage) -> N
     expect(page.locator("main")).not_to_contain_text("is no longer here")
 
 
-def test_page_link_holds_the_light_curve_and_gives_the_same_answer(
-    open_page: OpenPage, service: ServiceProcess
-) -> None:
+def test_page_link_has_the_light_curve_and_gives_the_same_result(open_page: OpenPage, service: ServiceProcess) -> None:
     page = open_page()
     paste(page, json.dumps(light_curve(object_id="linked ☄")))
     expect(page.locator(".object")).to_have_text("linked ☄")
@@ -547,7 +545,7 @@ def test_page_downloads_hold_what_is_shown(open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize("source", ["packet", "curve", "edited"])
-def test_page_commands_give_the_same_answer(
+def test_page_commands_give_the_same_result(
     open_page: OpenPage, service: ServiceProcess, tmp_path: Path, source: str
 ) -> None:
     page = open_page()
@@ -678,7 +676,7 @@ def test_page_csv_file_runs_no_formula(open_page: OpenPage) -> None:
     assert [row["object_id"] for row in rows] == ["'=1+1", "-0.5", "'+cmd", "'@x"]
 
 
-def test_page_table_that_can_be_read_in_two_ways_asks(open_page: OpenPage) -> None:
+def test_page_ambiguous_table_asks(open_page: OpenPage) -> None:
     page = open_page()
     paste(page, "object_id,mjd,flux,flux_err,band\nA,60000,19.1,0.1,g\nA,60001,19.2,0.1,g\n")
     expect(page.locator("#problem h2")).to_have_text("One question about this table")
