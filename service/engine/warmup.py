@@ -74,7 +74,7 @@ def measure(
         inputs = dummy_batch(adapter, shape)
         arrays = adapter.assemble(inputs)
         graph(arrays)  # untimed: the first run of a shape allocates
-        # The shortest, not the mean: a disturbance can only lengthen a run.
+        # The minimum, not the mean: other load can only lengthen a run.
         seconds = min(time_run(graph, arrays, clock) for _ in range(repeats))
         samples.append(RunSample(len(inputs), padded_length(arrays), sum(map(len, inputs)), seconds))
     return samples

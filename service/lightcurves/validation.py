@@ -78,11 +78,11 @@ def _annotate(curve: LightCurve, sent: LightCurveIn) -> LightCurve:
     """Add described filters, the number of upper limits and warnings to a light curve."""
     changes: dict[str, Any] = {}
     if sent.filters is not UNSET:
-        notes["described_filters"] = _choose_bands(sent.filters)
+        changes["described_filters"] = _choose_bands(sent.filters)
         named = sent.band if isinstance(sent.band, list) else ()
         if unused := [name for name in sent.filters if name not in named]:
             detail = f"no observation is in {', '.join(unused)}, which filters describes: check the names in band"
-            notes["warnings"] = (PhotometryWarning("unused_filter", detail),)
+            changes["warnings"] = (PhotometryWarning("unused_filter", detail),)
     if sent.upper_limit is not None and (limits := _count_limits(sent.upper_limit)):
         changes["dropped"] = {"upper_limit": limits}
     return (replace(curve, **changes) if changes else curve).with_warnings(check_total=sent.flux_kind is UNSET)

@@ -53,7 +53,7 @@ class ModelRouter:
         Parameters
         ----------
         name : ``name``, ``name@version`` or an alias; empty for the default.
-        routing_key : object, else client; decides whether a canary answers.
+        routing_key : object, else client; decides whether the canary is used.
 
         Raises
         ------
