@@ -439,7 +439,7 @@ def _count_by_filter(filters: Int64) -> dict[str, int]:
 
 
 def no_band_message(curve: LightCurve, bands: BandMap) -> str:
-    """Return which filters a light curve has where none stands for a band of a network, and what to send instead."""
+    """Return the error text for a light curve without points in a network's bands: its filters, and the remedy."""
     counts = {**curve.unknown_filters, **_count_by_filter(curve.band)}
     listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
     return (

@@ -215,7 +215,7 @@ class Evidence:
         if not metadata:
             return None
         log_C = np.zeros(len(self._galactic_C))
-        texts = [_crossing(metadata)]
+        texts = [_passing_object(metadata)]
         if self._galactic_C.any() and not self._galactic_C.all():
             texts += [self._spectrum(metadata, log_C), *(factor(metadata, log_C) for factor in self._soft)]
         evidence = tuple(text for text in texts if text)
@@ -238,7 +238,7 @@ class Evidence:
         sigmas = redshift.value / error
         # A product overflows to infinity; ``**`` would raise OverflowError.
         at_zero = math.exp(-0.5 * sigmas * sigmas) / (error * math.sqrt(2 * math.pi))
-        fits = min(1.0, at_zero / _galaxies(redshift.value))
+        fits = min(1.0, at_zero / _redshift_density(redshift.value))
         factor = HOST_BY_CHANCE + (1 - HOST_BY_CHANCE) * fits
         log_C[self._galactic_C] += math.log(factor)
         return f"redshift {redshift.value:.3g} of the host: classes of our Galaxy times {factor:.3g}"
@@ -273,7 +273,7 @@ class Evidence:
         return f"{text}; it contradicts the redshift" if excluded else text
 
 
-def _crossing(metadata: Mapping[str, float]) -> str:
+def _passing_object(metadata: Mapping[str, float]) -> str:
     """Report a passing Solar System object; it changes no probability, because the light curve is of the position."""
     distance = metadata.get("solar_system_distance")
     if distance is None:
@@ -316,6 +316,6 @@ def host_redshift(metadata: Mapping[str, float]) -> Redshift | None:
     return None
 
 
-def _galaxies(redshift: float) -> float:
+def _redshift_density(redshift: float) -> float:
     """Return a broad probability density of the redshifts of extragalactic objects: 1 / (z + 0.1) up to 3."""
     return 1.0 / ((min(max(redshift, 0.0), 3.0) + 0.1) * math.log(31.0))

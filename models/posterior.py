@@ -349,7 +349,7 @@ class PosteriorResult:
         return np.array(self.values)
 
 
-class SharesStated(Protocol):
+class NamedShares(Protocol):
     """Class shares that a client may select by name; the attributes that :class:`Posterior` uses."""
 
     @property
@@ -365,7 +365,7 @@ class SharesStated(Protocol):
         """Thresholds fitted under them; None for the bundle's own."""
 
 
-class Named(Protocol):
+class HasName(Protocol):
     """Object with a name."""
 
     @property
@@ -373,7 +373,7 @@ class Named(Protocol):
         """Name of the object."""
 
 
-class Stated(Protocol):
+class ClassifierManifest(Protocol):
     """Attributes of :class:`models.bundle.Manifest` that a posterior needs."""
 
     @property
@@ -401,18 +401,18 @@ class Stated(Protocol):
         """Thresholds of prediction sets; None if there are none."""
 
     @property
-    def prior(self) -> Named | None:
+    def prior(self) -> HasName | None:
         """Class shares that the probabilities assume; None if they are not named."""
 
     @property
-    def priors(self) -> Mapping[str, SharesStated]:
+    def priors(self) -> Mapping[str, NamedShares]:
         """Other class shares that a client may select, by name."""
 
 
 class Posterior:
     """Posterior of one classifier: prior, evidence, novelty and prediction sets applied to the outputs of the graph."""
 
-    def __init__(self, manifest: Stated) -> None:
+    def __init__(self, manifest: ClassifierManifest) -> None:
         self._manifest = manifest
         self._classes = manifest.classes.names
         assumed = manifest.assumed_shares
@@ -439,7 +439,7 @@ class Posterior:
         """
         if shares is None:
             return self.default
-        return self.named(shares) if isinstance(shares, str) else self._weighted(shares)
+        return self.named(shares) if isinstance(shares, str) else self._from_weights(shares)
 
     def _named(self, name: str) -> Prior:
         if name == self.default.name:
@@ -459,7 +459,7 @@ class Posterior:
         sets = measured.prediction_sets or self._manifest.prediction_sets
         return Prior(name, share_C, sets, measured.measured_on)
 
-    def _weighted(self, weights: Mapping[str, float]) -> Prior:
+    def _from_weights(self, weights: Mapping[str, float]) -> Prior:
         return Prior(
             "given", normalised(weights, self._classes), self._manifest.prediction_sets, _unmeasured("given weights")
         )
@@ -505,28 +505,29 @@ class Posterior:
         rows : probabilities of the graph, as lists, because NumPy is slower for so few numbers.
         """
         prior = prior or self.default
-        weighed = [self._weighed(row, one, prior) for row, one in zip(rows, summaries, strict=True)]
-        values = [_normalised(row) for row, _ in weighed]
+        reweighted = [self._apply_evidence_and_prior(row, one, prior) for row, one in zip(rows, summaries, strict=True)]
+        values = [_normalised(row) for row, _ in reweighted]
         rule = self._manifest.novelty
         unusual = [
             None if rule is None or one.novelty is None else rule.unusual(one.novelty, one.detections)
             for one in summaries
         ]
         if prior.sets is None:
-            columns = zip(values, unusual, weighed, strict=True)
+            columns = zip(values, unusual, reweighted, strict=True)
             return [
-                PosteriorResult(row, prior.name, strange, evidence=evidence) for row, strange, (_, evidence) in columns
+                PosteriorResult(row, prior.name, is_unusual, evidence=evidence)
+                for row, is_unusual, (_, evidence) in columns
             ]
         edges = [(one.detections, one.bands, one.novelty or 0.0) for one in summaries]
         members, reached = prior.sets.members_each(values, edges, coverage)
         return [
-            PosteriorResult(row, prior.name, strange, evidence=evidence)
-            if strange
-            else PosteriorResult(row, prior.name, strange, classes, reached, prior.measured_on, evidence)
-            for row, strange, classes, (_, evidence) in zip(values, unusual, members, weighed, strict=True)
+            PosteriorResult(row, prior.name, is_unusual, evidence=evidence)
+            if is_unusual
+            else PosteriorResult(row, prior.name, is_unusual, classes, reached, prior.measured_on, evidence)
+            for row, is_unusual, classes, (_, evidence) in zip(values, unusual, members, reweighted, strict=True)
         ]
 
-    def _weighed(
+    def _apply_evidence_and_prior(
         self, row: Sequence[float], summary: CurveSummary, prior: Prior
     ) -> tuple[Sequence[float], tuple[str, ...]]:
         """Reweight the graph's probabilities by the metadata and the prior; also return the evidence used."""

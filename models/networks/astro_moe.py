@@ -101,7 +101,7 @@ class AstroMoEConfig(TimeEncodingFields):
     head_copies: int = Field(default=1, ge=1, description="mixed heads, whose mean log-probability is the prediction")
     head_dropout: float = Field(default=0.0, ge=0, lt=1, description="in the mixed head and before the statistics")
     # Interpretations of the paper where its text is ambiguous.
-    flux_transform: FluxTransform = Field(default="asinh", description="published R2 and RMSE imply a compressed flux")
+    flux_transform: FluxTransform = Field(default="asinh", description="asinh: implied by the published R2 and RMSE")
     flux_scale: float = Field(default=1.0, gt=0, description="s of asinh(flux / s), in the network's flux unit")
     norm_order: NormOrder = Field(default="pre", description="ATAT; ASTROMER is post-norm")
     pooling: Pooling = Field(default="cls", description="mean pooling has 320 parameters fewer")

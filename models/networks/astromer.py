@@ -243,11 +243,11 @@ class AstromerConfig(TimeEncodingFields):
 
     architecture: Literal["astromer"] = "astromer"
     version: Literal["note", "v0", "v2"] = Field(default="note", description="residual connections, mask token")
-    leak: bool = Field(default=False, description="v0, v2: a linear map where a residual connection would be")
+    leak: bool = Field(default=False, description="v0, v2: a linear map in place of the residual connection")
     n_classes: int = Field(default=20, ge=2)
     band: int | None = Field(default=None, ge=0, lt=len(BANDS), description="the only band seen; None: all, as one")
     window: int = Field(default=200, ge=1, description="newest observations kept")
-    value: Value = Field(default="magnitude", description="what the flux becomes before centring")
+    value: Value = Field(default="magnitude", description="conversion of the flux before centring")
     flux_scale: float = Field(default=1.0, gt=0, description="softening of the value, in the network's flux unit")
     d_model: int = 256
     n_heads: int = 4

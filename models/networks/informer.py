@@ -268,7 +268,7 @@ class InformerConfig(TimeEncodingFields):
     )
     # The decoder of the forecaster.
     n_decoder_blocks: int = Field(default=2, ge=1)
-    start_tokens: int = Field(default=16, ge=1, description="newest observations that the decoder is shown again")
+    start_tokens: int = Field(default=16, ge=1, description="newest observations that are also input of the decoder")
     query_context: QueryContext = Field(
         default="independent", description="causal: a query also looks at the queries before it, as published"
     )

@@ -74,9 +74,11 @@ class RoMAEEncoderConfig(BaseModel):
     n_heads: int = Field(default=3, ge=1)
     depth: int = Field(default=12, ge=1)
     d_ff: int | None = Field(default=None, ge=1, description="hidden width of the feed-forward; None: 4 d_model")
-    p: float = Field(default=0.75, ge=0, le=1, description="share of the rotary frequencies that turn")
+    p: float = Field(default=0.75, ge=0, le=1, description="fraction of the rotary frequencies that rotate")
     base: float = Field(default=10_000.0, gt=1, description="of the rotary frequencies")
-    keep: Keep = Field(default="highest", description="frequencies that turn: highest as released, lowest as written")
+    keep: Keep = Field(
+        default="highest", description="frequencies that rotate: highest as released, lowest as in the text"
+    )
     attention: AttentionConfig = AttentionConfig()
     attention_dropout: float = Field(default=0.0, ge=0, lt=1, description="of the attention weights")
     output_dropout: float = Field(default=0.0, ge=0, lt=1, description="after the attention's output projection")

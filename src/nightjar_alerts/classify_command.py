@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
-from nightjar_alerts.inputs import CallOptions, File, Input, Named, Unread, files_in, inputs_of_file
+from nightjar_alerts.inputs import CallOptions, File, Input, NamedInput, UnreadFile, files_in, inputs_of_file
 from nightjar_alerts.models.alerts.files import exit_status
 from nightjar_alerts.models.tables import TableError, TableOptions, read_object_metadata
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
@@ -353,7 +353,7 @@ class Report:
                 count, detail, first_name = self.warnings.get(warning["reason"], first)
                 self.warnings[warning["reason"]] = (count + 1, detail, first_name)
 
-    def add_unread(self, item: Unread) -> None:
+    def add_unread(self, item: UnreadFile) -> None:
         """Count a file that was not read."""
         if item.is_other:
             self.others += 1
@@ -408,7 +408,7 @@ class Report:
 class Output(Protocol):
     """Destination of results."""
 
-    def add(self, named: Named, results: Sequence[Result]) -> None:
+    def add(self, named: NamedInput, results: Sequence[Result]) -> None:
         """Add the results of one input."""
 
     def flush(self) -> None:
@@ -422,12 +422,12 @@ def _classify(
     report: Report,
     outputs: Sequence[Output],
 ) -> None:
-    read: deque[Named | Unread] = deque()
+    read: deque[NamedInput | UnreadFile] = deque()
 
     def inputs() -> Iterator[Input]:
         for item in reader.items(skip=report.inputs):
             read.append(item)
-            if isinstance(item, Named):
+            if isinstance(item, NamedInput):
                 yield item.input
 
     def flush() -> None:
@@ -437,7 +437,7 @@ def _classify(
         reader.progress.update(report.counts.total(), skipped)
 
     def add_unread() -> None:
-        while read and isinstance(item := read[0], Unread):
+        while read and isinstance(item := read[0], UnreadFile):
             report.add_unread(item)
             report.inputs += 1
             read.popleft()
@@ -446,7 +446,7 @@ def _classify(
     for number, results in enumerate(engine.classify_each(inputs(), wanted), start=1):
         add_unread()
         named = read.popleft()
-        assert isinstance(named, Named)
+        assert isinstance(named, NamedInput)
         report.add_results(named.name, results)
         report.inputs += 1
         for output in outputs:
@@ -466,7 +466,7 @@ class _Reader:
         self._alike = 0
         self.progress = progress
 
-    def items(self, skip: int) -> Iterator[Named | Unread]:
+    def items(self, skip: int) -> Iterator[NamedInput | UnreadFile]:
         """Yield the inputs.
 
         Parameters
@@ -477,7 +477,7 @@ class _Reader:
         for file in self._files:
             for item in inputs_of_file(file, self._options, self._on_notes):
                 read += 1
-                if isinstance(item, Named):
+                if isinstance(item, NamedInput):
                     self.progress.advance(file.path, item.share)
                 if read > skip:
                     yield item
@@ -555,7 +555,7 @@ class _Printer:
     def __init__(self) -> None:
         self._is_started = False
 
-    def add(self, named: Named, results: Sequence[Result]) -> None:
+    def add(self, named: NamedInput, results: Sequence[Result]) -> None:
         """Print a line for each result."""
         for result in results:
             if not self._is_started:
@@ -596,7 +596,7 @@ class _Pictures:
         self._folder = folder
         self._names: Counter[str] = Counter()
 
-    def add(self, named: Named, results: Sequence[Result]) -> None:
+    def add(self, named: NamedInput, results: Sequence[Result]) -> None:
         """Write the pictures of the results."""
         for result in results:
             name = re.sub(r"[^\w.+-]+", "_", result.object_id or named.name).strip("._") or "object"

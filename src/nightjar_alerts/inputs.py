@@ -433,7 +433,7 @@ def _name(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadFile:
     """File, or part of one, that was not read: the reason, and whether it is a file of another kind."""
 
     name: str
@@ -441,7 +441,7 @@ class Unread:
     is_other: bool = False
 
 
-class Named(NamedTuple):
+class NamedInput(NamedTuple):
     """Input with the name of its file or part of a file.
 
     Attributes
@@ -474,7 +474,7 @@ def read_files(path: Path, options: TableOptions, notes: list[str]) -> Iterator[
             yield from table_inputs(file.path, options, notes)
             continue
         for item in inputs_of_file(file, options, add_notes):
-            if isinstance(item, Named):
+            if isinstance(item, NamedInput):
                 yield item.input
             elif not item.is_other:
                 raise TableError(f"{item.name}: {item.detail}")
@@ -512,10 +512,12 @@ def _is_catalogue(path: Path) -> bool:
     return (path / "hats.properties").is_file() or (path / "properties").is_file()
 
 
-def inputs_of_file(file: File, options: TableOptions, on_notes: OnNotes = lambda *_: None) -> Iterator[Named | Unread]:
+def inputs_of_file(
+    file: File, options: TableOptions, on_notes: OnNotes = lambda *_: None
+) -> Iterator[NamedInput | UnreadFile]:
     """Yield the content of a file: objects of a table, light curves as JSON, alert packets, or packets of an archive.
 
-    Parts that cannot be read are yielded as :class:`Unread`.
+    Parts that cannot be read are yielded as :class:`UnreadFile`.
     """
     if is_table_file(file.path, options):
         yield from _inputs_of_table(file.path, file.name, options, on_notes)
@@ -562,7 +564,7 @@ def _is_table_in_json(path: Path) -> bool:
 
 def _inputs_of_table(
     source: Path | bytes, name: str, options: TableOptions, on_notes: OnNotes
-) -> Iterator[Named | Unread]:
+) -> Iterator[NamedInput | UnreadFile]:
     try:
         table = read_table(source, options, name="" if isinstance(source, Path) else name)
         guesses = [
@@ -572,13 +574,13 @@ def _inputs_of_table(
         if guesses:
             on_notes(name, guesses, True)
         for item, share in _with_share(table):
-            yield Named(f"{name}: {item.object_id}" if item.object_id else name, table_light_curve(item), share)
+            yield NamedInput(f"{name}: {item.object_id}" if item.object_id else name, table_light_curve(item), share)
         if lines := table.report.lines():
             on_notes(name, lines, False)
     except TableQuestion as question:
-        yield Unread(name, _on_command_line(question))
+        yield UnreadFile(name, _on_command_line(question))
     except (TableError, OSError) as error:
-        yield Unread(name, str(error).removeprefix(f"{source}: " if isinstance(source, Path) else f"{name}: "))
+        yield UnreadFile(name, str(error).removeprefix(f"{source}: " if isinstance(source, Path) else f"{name}: "))
 
 
 def _on_command_line(question: TableQuestion) -> str:
@@ -615,19 +617,19 @@ def _with_share(table: Table) -> Iterator[tuple[TableObject, float]]:
         read = table.progress
 
 
-def _inputs_of_item(item: FileItem, options: TableOptions, on_notes: OnNotes) -> Iterator[Named | Unread]:
+def _inputs_of_item(item: FileItem, options: TableOptions, on_notes: OnNotes) -> Iterator[NamedInput | UnreadFile]:
     if item.kind == "unreadable":
-        yield Unread(item.name, item.detail)
+        yield UnreadFile(item.name, item.detail)
     elif item.kind == "other" and item.name.lower().endswith(TABLE_SUFFIXES):  # in an archive
         yield from _inputs_of_table(item.data, item.name, options, on_notes)
     elif bodies := _bodies_in(item.data):
         for index, body in enumerate(bodies):
             name = item.name if len(bodies) == 1 else f"{item.name}[{index}]"
-            yield Named(name, {key: value for key, value in body.items() if key != "options"})
+            yield NamedInput(name, {key: value for key, value in body.items() if key != "options"})
     elif item.kind == "other":
-        yield Unread(item.name, item.detail, is_other=True)
+        yield UnreadFile(item.name, item.detail, is_other=True)
     else:
-        yield Named(item.name, item.data)
+        yield NamedInput(item.name, item.data)
 
 
 def _bodies_in(data: bytes) -> list[dict[str, Any]]:

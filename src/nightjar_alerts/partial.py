@@ -16,7 +16,7 @@ from nightjar_alerts.results import Result
 
 if TYPE_CHECKING:
     from nightjar_alerts.classify_command import Report
-    from nightjar_alerts.inputs import Named
+    from nightjar_alerts.inputs import NamedInput
 
 CHUNK: Final = 1000
 _ARGUMENTS, _REPORT = b'{"run":', b'{"report":'
@@ -83,7 +83,7 @@ class PartialRun:
         if not line.startswith(_ARGUMENTS) or orjson.loads(line)["run"] != self._arguments:
             raise OutputError(f"{self._path} is of a run with other files: --overwrite replaces it")
 
-    def add(self, named: "Named", results: Sequence[Result]) -> None:
+    def add(self, named: "NamedInput", results: Sequence[Result]) -> None:
         """Add the results of one input."""
         self._lines += [encode_line(result) for result in results]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nightjar_alerts.models.lightcurve import LightCurve
     from nightjar_alerts.results import Evolution, Result, Results
 
-LOOKS: Final = {
+FILTER_STYLES: Final = {
     "u": ("#0c71ff", "o"), "g": ("#2f9e44", "^"), "r": ("#c61c00", "v"), "i": ("#e8a500", "s"), "z": ("#d6338a", "*"),
     "Y": ("#5d0000", "p"), "c": ("#00a3b8", "D"), "o": ("#e8730c", "h"), "BP": ("#2b5fd9", "o"), "G": ("#2e9a47", "^"),
     "RP": ("#c61c00", "v"), "U": ("#7a3fd1", "o"), "B": ("#2b5fd9", "D"), "V": ("#2e9a47", "s"), "R": ("#c61c00", "h"),
@@ -164,7 +164,7 @@ def _panel(curve: "LightCurve") -> list[str]:
     )
     parts.append('<g clip-path="url(#panel)">')
     for name, rows in points.bands:
-        colour, symbol = LOOKS[name]
+        colour, symbol = FILTER_STYLES[name]
         columns = (days[rows], points.flux[rows], points.flux_err[rows], points.detected[rows])
         for day, flux, error, detected in zip(*(column.tolist() for column in columns), strict=True):
             parts.append(
@@ -173,7 +173,7 @@ def _panel(curve: "LightCurve") -> list[str]:
                 f'fill="{colour if detected else "#fff"}"/>'
             )
     parts.append("</g>")
-    legend = [(name, *LOOKS[name], True) for name, _ in points.bands]
+    legend = [(name, *FILTER_STYLES[name], True) for name, _ in points.bands]
     if not points.detected.all():
         legend.append(("not detected", _INK, "o", False))
     left = _RIGHT + 8.0 - sum(22 + 7 * len(name) for name, *_ in legend)
@@ -260,7 +260,7 @@ def _draw_light_curve(result: "Result", ax: Any) -> None:
         return
     points = _Points(curve)
     for name, rows in points.bands:
-        (colour, symbol), detected = LOOKS[name], points.detected
+        (colour, symbol), detected = FILTER_STYLES[name], points.detected
         style = {"fmt": symbol, "color": colour, "markersize": 4, "elinewidth": 0.8}
         days = points.mjd - points.zero
         for chosen, look in ((rows & detected, {}), (rows & ~detected, {"markerfacecolor": "none"})):

@@ -50,12 +50,12 @@ class AttentionConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: AttentionKind = "exact"
-    max_length: int = Field(default=1024, ge=1, description="longest row planned for; Linformer takes no longer one")
+    max_length: int = Field(default=1024, ge=1, description="longest expected row; the maximum for Linformer")
     factor: float = Field(default=5.0, gt=0, description="probsparse: sampled keys and attending queries per ln n")
     sparsity: Sparsity = Field(default="released", description="probsparse: reading of sample and measure")
     n_projected: int = Field(default=64, ge=1, description="linformer: combinations that replace the keys")
     n_features: int = Field(default=256, ge=1, description="performer: random features per head")
-    chunk: int = Field(default=64, ge=1, description="reformer: tokens in a chunk, and the most that a bucket averages")
+    chunk: int = Field(default=64, ge=1, description="reformer: tokens in a chunk, and maximum mean bucket size")
     n_rounds: int = Field(default=4, ge=1, description="reformer: rounds of hashing")
     n_groups: int = Field(default=2, ge=1, description="grouped_query: key and value heads")
 

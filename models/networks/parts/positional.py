@@ -244,9 +244,9 @@ class TimeEncodingFields(BaseModel):
     n_harmonics: int = Field(default=64, ge=1, description="of the modulation, the constant included")
     t_max: float = Field(default=1500.0, gt=0, description="days; period of the modulation's first harmonic")
     modulation_init_std: float = Field(default=1.0, description="ATAT draws from N(0, 1)")
-    rotary_p: float = Field(default=0.75, ge=0, le=1, description="share of the rotary frequencies that turn")
+    rotary_p: float = Field(default=0.75, ge=0, le=1, description="fraction of the rotary frequencies that rotate")
     rotary_base: float = Field(default=10_000.0, gt=1, description="base of the rotary frequencies")
-    rotary_keep: Keep = Field(default="highest", description="which end of the frequencies turns")
+    rotary_keep: Keep = Field(default="highest", description="end of the frequencies that rotates")
 
 
 def time_encoding(fields: TimeEncodingFields, width: int, n_heads: int, n_bands: int = 1) -> TimeEncoding:
