@@ -73,7 +73,7 @@ class Bench(BaseSettings):
 
     def cli_cmd(self) -> None:
         """Run the selected parts, write the file after each, and print the figures."""
-        self._facts = report.held_for(self.bundle)
+        self._facts = report.run_facts(self.bundle)
         for part in self.parts:
             say(f"-- {part}")
             self._keep(self._measure(part))

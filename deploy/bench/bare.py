@@ -111,12 +111,12 @@ class Best:
         session = open_session(bundle.model)
         tokens = [tokens_of(curve, bundle.manifest) for curve in curves]
         some = tokens[:SAMPLE]
-        ready = {budget: [_inputs(group) for group in cut(some, budget)] for budget in BUDGETS}
+        ready = {budget: [_inputs(group) for group in length_batches(some, budget)] for budget in BUDGETS}
         rates = dict.fromkeys(BUDGETS, 0.0)
         for budget in [*BUDGETS] * (1 + TRIALS):  # the first run of a shape is slower and thus never the best
             rates[budget] = max(rates[budget], pace(session, ready[budget], callers, len(some)).per_second)
         best = max(BUDGETS, key=lambda budget: rates[budget])
-        return cls(session, best, [_inputs(group) for group in cut(tokens, best)], len(tokens))
+        return cls(session, best, [_inputs(group) for group in length_batches(tokens, best)], len(tokens))
 
     def run(self, callers: int) -> BarePace:
         """Run all curves once, with `callers` threads that share the session."""
@@ -131,7 +131,7 @@ def tokens_of(curve: Columns, manifest: Manifest) -> Tokens:
     return featurise(record, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map)
 
 
-def cut(tokens: Sequence[Tokens], budget: int) -> list[list[Tokens]]:
+def length_batches(tokens: Sequence[Tokens], budget: int) -> list[list[Tokens]]:
     """Return batches of curves sorted by length, the longest first, with at most `budget` padded observations."""
     groups: list[list[Tokens]] = []
     for one in sorted(tokens, key=len, reverse=True):

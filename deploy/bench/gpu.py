@@ -21,7 +21,7 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
-from deploy.bench.bare import cut, tokens_of
+from deploy.bench.bare import length_batches, tokens_of
 from deploy.bench.http_load import run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
 from deploy.bench.workload import BATCH, Columns, alert_mix, packed_request
@@ -88,7 +88,7 @@ def device_run(graph: Path, provider: Provider) -> OnnxGraph:
 def real_mix(graph: Path, provider: Provider, drawn: Sequence[Columns], manifest: Manifest) -> list[float]:
     """Return the light curves per second of each round; two threads run batches."""
     tokens = [tokens_of(one, manifest) for one in drawn]
-    batches = [RaggedBatch.collate(some).padded() for some in cut(tokens, GPU_BUDGET)]
+    batches = [RaggedBatch.collate(some).padded() for some in length_batches(tokens, GPU_BUDGET)]
     bound = device_run(graph, provider)
     paces = []
     with ThreadPoolExecutor(GPU_THREADS) as threads:

@@ -125,7 +125,7 @@ class AttackConnection:
                 if self._streams is None:
                     self._has_transport = True
                     self._streams = await asyncio.open_connection(sock=self._socket, limit=READ_BYTES)
-                    if self.target.tls is not None:  # start_tls: an aborted handshake leaves a transport to close
+                    if self.target.tls is not None:  # later, so that aborting leaves a transport
                         await self._streams[1].start_tls(self.target.tls, server_hostname=HOST)
                     self._streams[1].transport.set_write_buffer_limits(0)  # drain() waits until all is sent
                 self._streams[1].write(data)
@@ -430,7 +430,7 @@ def attacks() -> list[Attack]:
     ]
 
 
-def lawful() -> Attack:
+def valid_bodies() -> Attack:
     """Return the flood of large valid bodies, whose memory ``max_held_bytes`` limits."""
     return Attack(LAWFUL, posting(b"/v1/classify", b"application/json", large_curves(), 32))
 
@@ -472,7 +472,7 @@ def measure(
     ValueError
         For an unknown name.
     """
-    every = [*attacks(), lawful()]
+    every = [*attacks(), valid_bodies()]
     names = [attack.name for attack in every]
     if unknown := [name for name in only if name not in names]:
         raise ValueError(f"no attack is named {', '.join(unknown)}; there are {', '.join(names)}")

@@ -43,7 +43,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def held_for(bundle: Path) -> Facts:
+def run_facts(bundle: Path) -> Facts:
     """Return the facts of a run: bundle, date, processor, cores, load average, versions and commit."""
     manifest = load_bundle(bundle).manifest
     return {

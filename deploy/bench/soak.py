@@ -82,12 +82,12 @@ def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
     return found
 
 
-def drawn() -> list[Columns]:
+def light_curves() -> list[Columns]:
     """Return the light curves of the test."""
     return alert_mix(CURVES, SEED)
 
 
-def prepared(curves: Sequence[Columns]) -> list[SoakRequest]:
+def prepare_requests(curves: Sequence[Columns]) -> list[SoakRequest]:
     """Return requests of all kinds in the proportions of :data:`SHARES`."""
     rng = random.Random(SEED)
     kinds = rng.choices(list(SHARES), list(SHARES.values()), k=REQUESTS)
@@ -355,12 +355,12 @@ class Soak(BaseSettings):
         second, repository = folder / "made", folder / "repository"
         repository.mkdir()
         name, version = next_version(self.bundle, self.other, second)
-        curves, admin = drawn(), free_port()
+        curves, admin = light_curves(), free_port()
         answers = golden({load_bundle(self.bundle).manifest.version: self.bundle, version: second}, curves)
         chosen = {"REPOSITORY": repository, "ADMIN_PORT": admin, "CACHE_BYTES": 0}
         settings = {f"NIGHTJAR_{key}": str(value) for key, value in chosen.items()}
         with running(self.bundle, settings, PATIENCE_SECONDS) as service:
-            driver = SoakDriver(service.port, prepared(curves), answers)
+            driver = SoakDriver(service.port, prepare_requests(curves), answers)
             rate = self.load * asyncio.run(self._measure_max_rate(driver))
             (repository / name).mkdir()
             second.rename(repository / name / version)  # after the measurement, which would use the newest version

@@ -221,7 +221,7 @@ def measure(bundle: Path, scale: float, waiting: int, say: Callable[[str], None]
     if shutil.which("redis-server") is None or find_spec("redis") is None:
         say("redis-server or the `stream` extra is not installed: only the decoder was measured")
         return numbers
-    numbers |= _beside_bare(bundle, visit(int(VISITS[0] * scale)), say)
+    numbers |= _backlog_rates(bundle, visit(int(VISITS[0] * scale)), say)
     for size in VISITS:
         name = f"stream.visit_{size // 1000}k_s"
         drained = _drain(bundle, visit(int(size * scale)), 1, ARRIVAL_SECONDS)
@@ -231,7 +231,7 @@ def measure(bundle: Path, scale: float, waiting: int, say: Callable[[str], None]
     return numbers | measure_backlog(bundle, int(waiting * scale), say)
 
 
-def _beside_bare(bundle: Path, packets: Sequence[bytes], say: Callable[[str], None]) -> Numbers:
+def _backlog_rates(bundle: Path, packets: Sequence[bytes], say: Callable[[str], None]) -> Numbers:
     """Measure the throughput of a backlog with different numbers of workers, and that of bare onnxruntime.
 
     ``stream.vs_bare`` is relative to the best schedule of bare onnxruntime, because workers batch, too.

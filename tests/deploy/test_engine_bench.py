@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.bench import engine_bench
-from deploy.bench.bare import Best, cut, tokens_of
+from deploy.bench.bare import Best, length_batches, tokens_of
 from deploy.bench.engine_bench import Lone, lone_numbers, stages_of
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.workload import LONGEST, alert_mix
@@ -33,7 +33,7 @@ def tokens(length: int) -> Tokens:
 @given(st.lists(st.integers(1, 60), max_size=30), st.sampled_from([0, 64, 256]))
 def test_a_schedule_loses_nothing_and_keeps_its_budget(lengths: list[int], budget: int) -> None:
     curves = [tokens(length) for length in lengths]
-    groups = cut(curves, budget)
+    groups = length_batches(curves, budget)
     assert sorted(map(id, chain(*groups))) == sorted(map(id, curves))
     for group in groups:
         assert len(group) == 1 or len(group) * max(map(len, group)) <= budget

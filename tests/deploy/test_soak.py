@@ -18,9 +18,9 @@ from deploy.bench.soak import (
     SoakResult,
     Tally,
     check_reply,
-    drawn,
+    light_curves,
     next_version,
-    prepared,
+    prepare_requests,
     table,
 )
 from nightjar_alerts.models.bundle import load_bundle
@@ -32,7 +32,7 @@ GOLDEN = {"1.0.0": np.array([[0.5, 0.5], [0.1, 0.9]], np.float32)}
 
 
 def request_of(kind: Kind) -> SoakRequest:
-    return next(one for one in prepared(drawn()[:20]) if one.kind == kind)
+    return next(one for one in prepare_requests(light_curves()[:20]) if one.kind == kind)
 
 
 def answer(version: str = "1.0.0", probabilities: tuple[float, float] = (0.1, 0.9)) -> HttpReply:
@@ -41,10 +41,10 @@ def answer(version: str = "1.0.0", probabilities: tuple[float, float] = (0.1, 0.
 
 
 def test_requests_come_in_their_shares() -> None:
-    counts = Counter(one.kind for one in prepared(drawn()[:20]))
+    counts = Counter(one.kind for one in prepare_requests(light_curves()[:20]))
     for kind, share in SHARES.items():
         assert abs(counts[kind] / counts.total() - share) < 0.04
-    assert all(one.request.vanish == (one.kind == "cancelled") for one in prepared(drawn()[:20]))
+    assert all(one.request.vanish == (one.kind == "cancelled") for one in prepare_requests(light_curves()[:20]))
 
 
 def test_an_answer_is_held_to_the_version_it_names() -> None:
