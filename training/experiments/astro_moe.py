@@ -1,28 +1,28 @@
-"""Astro-MoE's comparisons: fixed encoding against time modulation, experts against dense, pretrained against not.
+"""Ablations of Astro-MoE: time encoding, experts, and pretraining.
 
-Every arm differs from the reference, ``tm`` (time modulation, experts, from scratch), in one thing, and sees the same
-curves in the same views in the same number of steps:
+Every arm (``--arm``) differs from the reference, ``tm`` (time modulation, experts, from scratch), in one respect, and
+is trained on the same light curves and views for the same number of steps:
 
     tm          Astro-MoE (TM)
     pe          Astro-MoE (PE): fixed sinusoids added (eq 6), without the band
-    pe-band     the same with a learned vector per band, which separates the time encoding from that
+    pe-band     ``pe`` with a learned vector per band, to separate the effects of time encoding and band
     dense       every mixture replaced by one dense layer
     pe-dense    both: the paper's "Multiband-Astromer" baseline
-    pretrained  ``tm`` after masked reconstruction of other steps' worth of curves, labels unused
-    trees       the floor: boosted trees (simulated) or a random forest (MALLORN) on summary features
+    pretrained  ``tm`` after additional steps of masked reconstruction without labels
+    trees       baseline: boosted trees (simulated) or a random forest (MALLORN) on summary features
 
 Data:
 
-- ``simulated``: the file of ``nightjar-train simulate``, 20 classes; the views, split and limits of the shipped
-  model's recipe. The test curves are shown in full and again without metadata; pretraining sees the training curves;
-- ``mallorn``: the folder of the challenge, five classes, redshift and extinction as metadata, complete curves; one of
-  five stratified folds is held out, fold ``seed % 5``. Pretraining sees the unlabelled curves. Objects that share a
-  parent may sit on both sides of a split (see ``training.importers.surveys``), for all arms alike.
+- ``simulated``: a file of ``nightjar-train simulate``, 20 classes; the views, split and limits of the shipped model's
+  recipe. Test light curves are complete, with and without metadata; pretraining uses the training light curves;
+- ``mallorn``: the folder of the challenge, five classes, redshift and extinction as metadata, complete light curves;
+  one of five stratified folds is held out, fold ``seed % 5``. Pretraining uses the unlabelled light curves. Objects
+  that share a parent may be in different parts of the split (see ``training.importers.surveys``) in all arms.
 
-Notable: the paper's network is 192 wide and trained for 400,000 steps of 256 curves of ELAsTiCC, which is ``--width 192
---batch 256 --steps 400000``; the defaults do all arms in an hour of one CPU core. An eighth of the training folds
-(MALLORN) or the recipe's validation split decides which weights are scored. The pretraining of a data set is shared by
-all seeds.
+Notable: the paper's network has a width of 192 and is trained for 400,000 steps of 256 light curves of ELAsTiCC
+(``--width 192 --batch 256 --steps 400000``); with the defaults all arms take an hour on one CPU core. The best weights
+are selected on an eighth of the training folds (MALLORN) or the recipe's validation split. The pretraining of a data
+set is shared by all seeds.
 
 Run::
 
@@ -87,7 +87,7 @@ CHANGES: dict[str, dict[str, object]] = {
 }
 WHOLE_CURVES = AugmentationConfig(mta_days=(), no_metadata=0.3)
 SIMULATED_VIEWS = {"macro-F1": View(), "macro-F1, no metadata": LSST}
-# Undetected objects are scored too, so these are draws in which there is nothing to draw.
+# Augmentation without random changes, since views would leave out objects without detections.
 MALLORN_VIEWS = {
     "macro-F1": AugmentationConfig(mta_days=()),
     "macro-F1, no metadata": AugmentationConfig(mta_days=(), no_metadata=1.0),
@@ -99,20 +99,20 @@ Split = dict[str, Int64]
 
 
 class AstroMoEArm(ExperimentOptions):
-    """Train one arm of Astro-MoE's comparisons; macro-F1 on untouched objects."""
+    """Train one arm of the ablations of Astro-MoE and score it by macro-F1 on held-out objects."""
 
     experiment: ClassVar[str] = "astro-moe"
 
-    seed: int = Field(default=0, ge=0, description="of weights, draws and, for MALLORN, which fold is held out")
-    dataset: Literal["simulated", "mallorn"] = Field(description="which data")
+    seed: int = Field(default=0, ge=0, description="seed of weights and draws; for MALLORN also of the held-out fold")
+    dataset: Literal["simulated", "mallorn"] = Field(description="data set")
     data: Path = Field(description="Parquet file of `simulate`, or the folder of MALLORN")
-    arm: Arm = Field(description="what is compared")
-    width: int = Field(default=64, ge=8, multiple_of=8, description="of the light-curve branch; the paper's is 192")
-    batch: int = Field(default=16, ge=2, description="curves of a step")
+    arm: Arm = Field(description="configuration to train")
+    width: int = Field(default=64, ge=8, multiple_of=8, description="width of the light-curve branch; published: 192")
+    batch: int = Field(default=16, ge=2, description="light curves per step")
     lr: float = Field(default=1e-3, gt=0, description="peak learning rate")
     pretrain_steps: int = Field(default=1_000, ge=1, description="steps of masked reconstruction, for `pretrained`")
-    objects: int = Field(default=2_000, ge=1, description="test objects of the simulated set")
-    examples: int = Field(default=10_000, ge=100, description="training draws of the boosted trees")
+    objects: int = Field(default=2_000, ge=1, description="number of test objects of the simulated set")
+    examples: int = Field(default=10_000, ge=100, description="number of training examples of the boosted trees")
 
     def cli_cmd(self) -> None:
         """Train, score and record."""
@@ -121,7 +121,7 @@ class AstroMoEArm(ExperimentOptions):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmProblem:
-    """A data set with its split, and the test objects as the networks will be shown them, by name of the view."""
+    """A data set with its split, and the test examples by name of the view."""
 
     dataset: Dataset
     split: Split
@@ -129,7 +129,7 @@ class ArmProblem:
 
 
 class ArmOutcome(NamedTuple):
-    """Scores of an arm, the steps it was trained for and the minutes that took."""
+    """Scores of an arm, its number of training steps and minutes."""
 
     metrics: dict[str, float]
     steps: int
@@ -137,7 +137,7 @@ class ArmOutcome(NamedTuple):
 
 
 def run_arm(options: AstroMoEArm) -> RunRecord | None:
-    """Train, score, write the record; None when ``max_minutes`` ended the training."""
+    """Train, score and write the record; None if ``max_minutes`` ended the training early."""
     recipe = recipe_of(options)
     problem = simulated(options, recipe) if options.dataset == "simulated" else mallorn(options, recipe)
     outcome = trees(options, recipe, problem) if options.arm == "trees" else network(options, recipe, problem)
@@ -180,7 +180,7 @@ def network_config(options: AstroMoEArm) -> AstroMoEConfig:
 
 
 def simulated(options: AstroMoEArm, recipe: Recipe) -> ArmProblem:
-    """Return the simulated set; the same test objects for every seed, in full and without metadata."""
+    """Return the simulated set; test objects are the same for every seed, with and without metadata."""
     dataset = read_dataset(options.data)
     split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
     test = np.sort(np.random.default_rng(0).permutation(split["test"])[: options.objects])
@@ -223,7 +223,7 @@ def network(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> ArmOut
 
 
 def _pretrained(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> dict[str, Tensor] | None:
-    """Weights after masked reconstruction, trained once for all seeds; None when it is not finished."""
+    """Return the weights after masked reconstruction, trained once for all seeds; None if it is not finished."""
     steps = options.pretrain_steps
     changes = {
         "seed": 0,
@@ -245,7 +245,7 @@ def _pretrained(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> di
 
 
 def trees(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> ArmOutcome:
-    """Boosted trees on random views (simulated), or a random forest on complete curves (MALLORN)."""
+    """Score boosted trees on random views (simulated), or a random forest on complete light curves (MALLORN)."""
     started = time.monotonic()
     if options.dataset == "simulated":
         fitted = train_trees(problem.dataset, recipe, options.examples)
@@ -259,7 +259,7 @@ def trees(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> ArmOutco
 
 
 def _forest(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> dict[str, float]:
-    """Fit on every training object twice, with and without metadata; the forest needs no validation objects."""
+    """Fit to every training and validation object twice, with and without metadata, and score the forest."""
     rows = np.concatenate([problem.split["train"], problem.split["validation"]])
     rng = np.random.default_rng(options.seed)
     train = [e for view in MALLORN_VIEWS.values() for e in draw_examples(problem.dataset, rows, recipe.data, view, rng)]

@@ -1,25 +1,26 @@
-"""Costs of the kinds of attention and their distance from exact attention, by length.
+"""Cost and error of the kinds of attention, by length.
 
     nightjar-train experiment attention                                  # 1 thread of a CPU
     nightjar-train experiment attention --device cuda --bfloat16 true    # a GPU
 
-One layer on random, unpadded tokens, the same number of tokens at every length. Per length, all kinds are timed in
-turn, round after round, and a ratio to exact is taken within its round, so that a busy machine slows both sides.
+One layer is run on random tokens without padding, with the same number of tokens for every length. For each length all
+kinds are timed in every round, and ratios to exact attention are taken within a round, so that other load of the
+machine affects both.
 
 Notable:
 
-- *error* is the root mean square difference of the layer's output from exact attention's over that of exact
-  attention's, for scores with a standard deviation of 1 and of 4. What counts as exact: for ``grouped_query`` the layer
-  whose key and value heads it averages (how such a layer is made from a trained one); for ``reformer`` attention with
-  the same shared keys to all tokens; for the others the layer with the same weights;
-- random tokens share nothing that a projection or a hash could exploit, and ``linformer`` is measured before training:
-  read its error, and ``grouped_query``'s, as that of replacing a trained layer without training;
-- *forward* is inference, *step* is training, forward and backward. Memory is the peak of the tensors made on the way,
-  beyond weights and input, as reported by the allocator of a GPU; a CPU has no such figure.
+- *error* is the root mean square difference between the outputs of the layer and of exact attention, divided by the
+  root mean square of the latter, for scores with a standard deviation of 1 and of 4. Exact attention is, for
+  ``grouped_query``, the layer whose key and value heads it averages (as when converting a trained layer); for
+  ``reformer`` attention to all tokens with the same shared keys; for other kinds the layer with the same weights;
+- random tokens have no structure that a projection or a hash could use, and ``linformer`` is untrained, so the errors
+  of ``linformer`` and ``grouped_query`` are those of replacing a trained layer without training;
+- *forward* is inference, *step* is training, forward and backward. Memory is the peak of temporary tensors, without
+  weights and input, as reported by the allocator of a GPU; it is not available for a CPU.
 
-Each kind writes a record; the table goes to standard output.
+Each kind writes a record; the table is printed to standard output.
 
-Legend: B batch, S places, D width.
+Legend: B batch, S positions, D width.
 """
 
 import statistics
@@ -71,19 +72,19 @@ class AttentionExperiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lengths: list[int] = Field(default=[65, 128, 256, 512, 1024, 2048, 4096], description="tokens of a row")
-    tokens: int = Field(default=16384, ge=1, description="tokens of a batch")
-    width: int = Field(default=192, description="of the layer")
-    n_heads: int = Field(default=4, description="of the layer")
-    rounds: int = Field(default=5, ge=1, description="timings of each kind; medians are reported")
-    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to run")
-    bfloat16: bool = Field(default=False, description="time under automatic mixed precision; errors stay float32")
+    lengths: list[int] = Field(default=[65, 128, 256, 512, 1024, 2048, 4096], description="tokens per row")
+    tokens: int = Field(default=16384, ge=1, description="tokens per batch")
+    width: int = Field(default=192, description="width of the layer")
+    n_heads: int = Field(default=4, description="number of heads")
+    rounds: int = Field(default=5, ge=1, description="number of timings of each kind; medians are reported")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="device to run on")
+    bfloat16: bool = Field(default=False, description="time with automatic mixed precision; errors are in float32")
     threads: int = Field(default=1, ge=1, description="torch threads")
-    seed: int = Field(default=0, ge=0, description="of weights, draws and tokens")
+    seed: int = Field(default=0, ge=0, description="seed of weights, draws and tokens")
     records: Path = Field(default=RECORDS, description="folder of the JSON records")
 
     def command(self) -> str:
-        """Shell command that repeats the measurement: the options that differ from their defaults."""
+        """Return the shell command of the measurement, without options at their defaults."""
         changed = self.model_dump(mode="json", exclude={"records"}, exclude_defaults=True)
         if "lengths" in changed:
             changed["lengths"] = ",".join(map(str, self.lengths))
@@ -127,7 +128,7 @@ def _record(command: AttentionExperiment, kind: str, metrics: dict[int, Metrics]
 
 
 def table(costs: dict[str, dict[int, dict[str, float]]]) -> str:
-    """Markdown table of kind -> length -> metrics, grouped by length."""
+    """Return a Markdown table of the metrics, grouped by length."""
     lengths = next(iter(costs.values()))
     rows = [
         (
@@ -142,7 +143,7 @@ def table(costs: dict[str, dict[int, dict[str, float]]]) -> str:
 
 
 def measure(command: AttentionExperiment) -> dict[str, dict[int, Metrics]]:
-    """Kind -> length -> metrics."""
+    """Return the metrics by kind and length."""
     torch.set_num_threads(command.threads)
     costs: dict[str, dict[int, Metrics]] = {kind: {} for kind in KINDS}
     for length in command.lengths:
@@ -158,7 +159,7 @@ def measure(command: AttentionExperiment) -> dict[str, dict[int, Metrics]]:
 
 
 def _layer(command: AttentionExperiment, kind: str, length: int, spread: float) -> SelfAttention:
-    """Make a layer with the weights it shares with exact attention, and scores of this standard deviation."""
+    """Return a layer with the weights of exact attention, and scores of this standard deviation."""
     torch.manual_seed(command.seed)
     config = AttentionConfig.model_validate(KINDS[kind] | {"max_length": length})
     layer = SelfAttention(command.width, command.n_heads, bias=False, config=config)
@@ -173,13 +174,13 @@ def _layer(command: AttentionExperiment, kind: str, length: int, spread: float) 
 
 
 def _pooled(weight_DD: Tensor, layer: SelfAttention) -> Tensor:
-    """Mean of the heads of each group (Ainslie et al. 2023, section 2.1); the weights where each head is its own."""
+    """Average the heads of each group (Ainslie et al. 2023, section 2.1)."""
     heads = weight_DD.view(layer.n_key_heads, -1, layer.head_width, weight_DD.shape[1])
     return heads.mean(1).flatten(0, 1)
 
 
 class _AllOthers(nn.Module):
-    """Limit of Reformer when every token meets every other: exact, with itself as the last resort."""
+    """Limit of Reformer with attention to all tokens: exact, with a penalty for the token itself."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask_BS: Tensor, dropout: float) -> Tensor:
         bias_SS = torch.eye(mask_BS.shape[1], device=query.device) * SELF
@@ -187,7 +188,7 @@ class _AllOthers(nn.Module):
 
 
 def _tokens(command: AttentionExperiment, length: int) -> tuple[Tensor, Packing]:
-    """Random tokens of full rows."""
+    """Return random tokens of full rows."""
     batch = max(1, command.tokens // length)
     generator = torch.Generator().manual_seed(command.seed + 1)
     x_MD = torch.randn(batch * length, command.width, generator=generator)
@@ -197,7 +198,7 @@ def _tokens(command: AttentionExperiment, length: int) -> tuple[Tensor, Packing]
 
 @torch.no_grad()
 def _errors(command: AttentionExperiment, kind: str, length: int) -> Metrics:
-    """Relative error of the layer's output, for each spread of the scores."""
+    """Return the relative error of the layer's output, for each standard deviation of the scores."""
     x_MD, packing = _tokens(command, length)
     errors = {}
     for spread in SPREADS:
@@ -212,7 +213,7 @@ def _errors(command: AttentionExperiment, kind: str, length: int) -> Metrics:
 
 
 def _runs(layer: SelfAttention, x_MD: Tensor, packing: Packing, bfloat16: bool) -> Runs:
-    """Inference and a training step of a layer, as things to call."""
+    """Return functions for inference and a training step of a layer."""
 
     def call(x_MD: Tensor) -> Tensor:
         with torch.autocast(x_MD.device.type, torch.bfloat16, enabled=bfloat16):
@@ -232,7 +233,7 @@ def _runs(layer: SelfAttention, x_MD: Tensor, packing: Packing, bfloat16: bool) 
 
 
 def _times(runs: Mapping[str, Runs], rounds: int, device: str) -> dict[str, Metrics]:
-    """Median milliseconds, and median ratio to exact attention in the same round; the first round warms up."""
+    """Return median milliseconds, and median ratio to exact attention in the same round, after a warm-up round."""
     milliseconds: dict[tuple[str, str], list[float]] = {(kind, what): [] for kind in runs for what in WHAT}
     for index in range(rounds + 1):
         for kind, what in milliseconds:
@@ -257,7 +258,7 @@ def _time(run: Callable[[], None], device: str) -> float:
 
 
 def _peaks(runs: Runs) -> Metrics:
-    """Peak memory of what is made on the way, in MB (10^6 bytes), on a GPU."""
+    """Return the peak memory of temporary tensors, in MB (10^6 bytes), on a GPU."""
     return {f"{what}_mb": _cuda_peak(runs[what]) / 1e6 for what in WHAT}
 
 

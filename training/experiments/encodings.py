@@ -4,21 +4,20 @@ For each encoding: pretrain by masked reconstruction on the objects outside the 
 train classifiers on up to 500 objects per class in each of 3 folds, at full, 3/4, 1/2 and 1/4 cadence.
 
 - reconstruction: RMSE (mag) and R2 of the probed observations in windows of objects held out from pretraining and
-  validation; half of a window is probed, of which 60 % are hidden, 20 % random and 20 % shown as they are;
-  Yardsticks for R2: 0 for the window's mean, 0.10 for half of the value shown at the place itself, 0.38 with the mean
-  of what is visible within half an hour, for which times must be compared (the survey exposes four times a visit);
-- convergence: the validation RMSE is measured every ``every`` steps; training ends after ``patience`` of them without a
-  better one, or after ``steps``. Reported are the epochs (passes over the pretraining objects) until the RMSE was first
-  within 2 % of the best: the step of the best itself depends on noise in the last digits;
-- classification: the frozen encoder's vectors are computed once per cadence. Two heads read them: the paper's two LSTMs
-  and a perceptron on their mean. Batches are class-balanced, a tenth of the training folds decides when to stop, and
-  the held-out fold is used once. Heads are trained and tested at the same cadence.
+  validation; half of a window is probed, of which 60 % are hidden, 20 % random and 20 % unchanged. For comparison, R2
+  is 0 for the mean of the window, 0.10 for half of the value at the position itself, and 0.38 for the mean of the
+  visible observations within half an hour, which requires times (the survey has four exposures per visit);
+- convergence: the validation RMSE is measured every ``every`` steps; training ends after ``patience`` validations
+  without a better one, or after ``steps``. The result is the number of epochs (passes over the pretraining objects)
+  until the RMSE is first within 2 % of the best, which is less noisy than the step of the best;
+- classification: the vectors of the frozen encoder are computed once per cadence and classified by two heads, the
+  paper's two LSTMs and a perceptron on their mean. Batches are class-balanced, a tenth of the training folds is used
+  for early stopping, and the held-out fold is used once. Heads are trained and tested at the same cadence.
 
 Notable: the paper pretrains 2 blocks of 4 x 64 heads on windows of 200 observations of MACHO (1.5 million curves) and
-uses LSTMs of 256. The defaults here are what a CPU core does in minutes: windows of 128, a width of 64, LSTMs of 64.
-``--window 200 --d-model 256 --d-ff 128 --lstm-width 256 --batch 512 --patience 40`` is the paper's network (on a GPU).
-Frequencies are those of the authors' branch (base 1000, exponent 1, no 2 pi); ``rotary`` and ``modulation`` are not in
-the paper.
+uses LSTMs of 256. The defaults train in minutes on a CPU core: windows of 128, a width of 64, LSTMs of 64. The paper's
+network (on a GPU) is ``--window 200 --d-model 256 --d-ff 128 --lstm-width 256 --batch 512 --patience 40``. Frequencies
+are those of the authors' branch (base 1000, exponent 1, no 2 pi); ``rotary`` and ``modulation`` are not in the paper.
 
 Run::
 
@@ -28,16 +27,16 @@ Run::
 Legend: N objects, B windows of a batch, L observations of the longest, W observations of a window, D width, C classes.
 
 **Catalina's** southern periodic variables (Drake et al. 2017) have one band, 13 classes and magnitudes. The Parquet
-file holds one row per object: ``object_id``, ``class`` and the list columns ``mjd`` (days), ``mag`` and
-``magerr`` (V_CSS magnitudes).
+file has one row per object: ``object_id``, ``class`` and the list columns ``mjd`` (days), ``mag`` and ``magerr``
+(V_CSS magnitudes).
 
 Notable:
 
-- two observations carry a Modified Julian Date of -2,409,998.5, which is no date, and 14,223 repeat the time of the
-  observation before them: the first kind is dropped, of the second kind the first is kept;
-- the labelled sample is drawn by object before anything is trained, so that no curve of it is ever pretrained on;
-- thinning takes observations out of a window and keeps its span, as a survey with a slower cadence would have seen the
-  same years; thinner versions of a window are subsets of denser ones.
+- two observations with the invalid MJD -2,409,998.5 are dropped, and of observations at the same time (14,223 repeat
+  the previous time) the first is kept;
+- the labelled sample is drawn by object before pretraining, so that none of its light curves is used for pretraining;
+- thinning removes observations of a window but keeps its span, as for a survey with a slower cadence; the observations
+  of a sparser version of a window are a subset of those of denser ones.
 """
 
 import sys
@@ -85,22 +84,22 @@ class Encodings(ExperimentOptions):
     experiment: ClassVar[str] = "encodings"
 
     data: Path = Field(description="Parquet file of Catalina light curves")
-    encoding: EncodingName = Field(description="how time enters")
-    window: int = Field(default=128, ge=2, description="observations the network sees")
+    encoding: EncodingName = Field(description="time encoding")
+    window: int = Field(default=128, ge=2, description="number of observations of a window")
     d_model: int = Field(default=64, ge=2, description="width of the encoder")
     n_heads: int = Field(default=4, ge=1, description="attention heads")
     n_blocks: int = Field(default=2, ge=1, description="encoder blocks")
     d_ff: int = Field(default=64, ge=1, description="hidden width of the feed-forward part")
-    batch: int = Field(default=32, ge=1, description="windows of a pretraining step")
+    batch: int = Field(default=32, ge=1, description="windows per pretraining step")
     lr: float = Field(default=3e-3, gt=0, description="peak learning rate, constant after the warm-up")
     every: int = Field(default=250, ge=1, description="pretraining steps between validations")
     patience: int = Field(default=8, ge=1, description="validations without a better RMSE that end the pretraining")
     head: Literal["lstm", "pool", "both"] = Field(default="both", description="classifiers")
-    lstm_width: int = Field(default=64, ge=1, description="of both LSTMs")
+    lstm_width: int = Field(default=64, ge=1, description="width of both LSTMs")
     head_steps: int = Field(
-        default=250, ge=1, description="most steps of an LSTM head; of a pooled one four times that"
+        default=250, ge=1, description="maximum number of steps of an LSTM head; four times as many for a pooled head"
     )
-    per_class: int = Field(default=PER_CLASS, ge=1, description="labelled objects of a class to train on")
+    per_class: int = Field(default=PER_CLASS, ge=1, description="number of labelled training objects of a class")
 
     @property
     def heads(self) -> tuple[EncodingHead, ...]:
@@ -113,8 +112,8 @@ class Encodings(ExperimentOptions):
             classify(self, pretrained)
 
 
-EARLIEST_MJD = 50_000.0  # the survey began at 53,550
-FEWEST_POINTS = 5  # ASTROMER drops shorter curves
+EARLIEST_MJD = 50_000.0  # before the start of the survey at 53,550
+MIN_POINTS = 5  # ASTROMER drops shorter light curves
 
 
 class CatalinaError(ValueError):
@@ -123,7 +122,7 @@ class CatalinaError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Catalina:
-    """All objects: concatenated observations, and ``offsets`` i64[N + 1] that cut them into objects.
+    """All objects: concatenated observations, and ``offsets`` i64[N + 1] of the objects.
 
     ``mjd`` f64[P] days, sorted within each object; ``mag``, ``mag_err`` f32[P] V_CSS magnitudes; ``label`` i64[N] into
     ``classes``, which are in alphabetical order.
@@ -171,7 +170,7 @@ def read_catalina(path: Path) -> Catalina:
     Raises
     ------
     CatalinaError
-        When columns are missing or lists of one object differ in length.
+        If columns are missing or lists of one object differ in length.
     """
     table = pq.read_table(path)
     if missing := sorted({"class", "mjd", "mag", "magerr"} - set(table.column_names)):
@@ -192,7 +191,7 @@ def _clean(offsets: Int64, mjd: Float64, mag: Float32, mag_err: Float32, names: 
     repeated[1:] = (np.diff(mjd[order]) == 0) & (np.diff(owner[order]) == 0)
     valid = np.isfinite(mag) & np.isfinite(mag_err) & (mag_err > 0) & (mjd > EARLIEST_MJD)
     rows = order[valid[order] & ~repeated]
-    long_enough = np.bincount(owner[rows], minlength=len(names)) >= FEWEST_POINTS
+    long_enough = np.bincount(owner[rows], minlength=len(names)) >= MIN_POINTS
     rows = rows[long_enough[owner[rows]]]
     counts = np.bincount(owner[rows], minlength=len(names))[long_enough]
     classes, label = np.unique(names[long_enough], return_inverse=True)
@@ -201,9 +200,9 @@ def _clean(offsets: Int64, mjd: Float64, mag: Float32, mag_err: Float32, names: 
 
 
 def draw_sample(label_N: Int64, per_class: int, n_folds: int, seed: int) -> LabelledSample:
-    """Draw the labelled sample and deal it into stratified folds; everything else is for pretraining.
+    """Draw the labelled sample and divide it into stratified folds; all other objects are for pretraining.
 
-    Each class gives as many objects as leave ``per_class`` of it in training when one fold is held out, or all it has.
+    The number of objects of a class is such that ``per_class`` are for training if one fold is held out, or all.
     """
     rng = np.random.default_rng(seed)
     per_sample = per_class * n_folds // (n_folds - 1)
@@ -211,40 +210,40 @@ def draw_sample(label_N: Int64, per_class: int, n_folds: int, seed: int) -> Labe
     for label in range(int(label_N.max()) + 1):
         drawn = rng.permutation(np.flatnonzero(label_N == label))[:per_sample]
         for number in range(n_folds):
-            # Class by class the deal starts at another fold, or the first would get every odd object.
+            # Each class starts at another fold, so that the folds have equal sizes.
             folds[(number + label) % n_folds].append(drawn[number::n_folds])
     dealt = tuple(np.sort(np.concatenate(fold)) for fold in folds)
     return LabelledSample(np.setdiff1d(np.arange(len(label_N)), np.concatenate(dealt)), dealt)
 
 
 def training_windows(data: Catalina, indices: Int64, length: int, rng: np.random.Generator) -> Windows:
-    """One window of up to ``length`` consecutive observations of each object, its start drawn at random."""
+    """Return a window of up to ``length`` consecutive observations of each object, with a random start."""
     counts = data.offsets[indices + 1] - data.offsets[indices]
     starts = data.offsets[indices] + (rng.random(len(indices)) * (np.maximum(counts - length, 0) + 1)).astype(np.int64)
-    places = [np.arange(start, start + min(int(count), length)) for start, count in zip(starts, counts, strict=True)]
-    return gather(data, indices, places)
+    rows = [np.arange(start, start + min(int(count), length)) for start, count in zip(starts, counts, strict=True)]
+    return gather(data, indices, rows)
 
 
 def thinned_windows(data: Catalina, indices: Int64, length: int, cadence: float, seed: int) -> Windows:
-    """Return a share ``cadence`` of the first ``length`` observations of each object, five at least.
+    """Return a share ``cadence`` of the first ``length`` observations of each object, at least `MIN_POINTS`.
 
     Which ones is a function of (seed, object); what a slower cadence sees is part of what a faster one sees.
     """
-    places = []
+    rows = []
     for index in indices:
         points = data.points(int(index))
         count = min(length, points.stop - points.start)
         rank = np.random.default_rng((seed, int(index))).permutation(count)
-        places.append(points.start + np.flatnonzero(rank < max(FEWEST_POINTS, round(cadence * count))))
-    return gather(data, indices, places)
+        rows.append(points.start + np.flatnonzero(rank < max(MIN_POINTS, round(cadence * count))))
+    return gather(data, indices, rows)
 
 
-def gather(data: Catalina, indices: Int64, places: list[Int64]) -> Windows:
-    """Pad the observations at ``places`` of each object to the longest."""
-    lengths = np.array([len(place) for place in places])
+def gather(data: Catalina, indices: Int64, rows: list[Int64]) -> Windows:
+    """Pad the observations ``rows`` of each object to the longest."""
+    lengths = np.array([len(place) for place in rows])
     mask_BL = np.arange(lengths.max()) < lengths[:, None]
-    place_P = np.concatenate(places)
-    first_P = np.repeat(data.mjd[[place[0] for place in places]], lengths)
+    place_P = np.concatenate(rows)
+    first_P = np.repeat(data.mjd[[place[0] for place in rows]], lengths)
 
     def padded(values_P: Float32) -> Float32:
         grid_BL = np.zeros(mask_BL.shape, dtype=np.float32)
@@ -260,11 +259,11 @@ def gather(data: Catalina, indices: Int64, places: list[Int64]) -> Windows:
 MASKING = MaskingConfig(probed=0.5, hidden=0.6, random=0.2, same=0.2)
 CONVERGED = 1.02  # of the best validation RMSE
 WARMUP = 200
-HELD_OUT = 0.05  # of the unlabelled objects for validation, and as many for the reported scores
+HELD_OUT = 0.05  # share of the unlabelled objects for validation, and the same for testing
 
 
 class PretrainedNetwork(NamedTuple):
-    """A pretrained network with its best weights, and the data and sample that it came from."""
+    """A pretrained network with its best weights, its data and labelled sample."""
 
     network: AstromerPretraining
     data: Catalina
@@ -272,7 +271,7 @@ class PretrainedNetwork(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Unlabelled objects: to train on, to decide when to stop, to report on."""
+    """Unlabelled objects for training, validation and testing."""
 
     train: Int64
     validation: Int64
@@ -280,29 +279,29 @@ class Parts(NamedTuple):
 
 
 class MagnitudeReconstruction(Task):
-    """Masked reconstruction of magnitudes: the root of the mean over windows of each window's error, as ASTROMER's."""
+    """Masked reconstruction of magnitudes with ASTROMER's loss: the root of the mean of the errors of the windows."""
 
     def __init__(self, data: Catalina, parts: Parts, window: int, batch: int, seed: int) -> None:
         self.data, self.parts, self.window, self.batch, self.seed = data, parts, window, batch, seed
         self.validation = self.held_out(parts.validation)
 
     def batches(self, step: int) -> Generator[MaskedBatch, None, None]:
-        """Shuffled epochs with new random windows and masks."""
+        """Yield the batches of shuffled epochs with new random windows and masks."""
         drawn = epochs(len(self.parts.train), self.batch, self.seed, step)
         for number, indices in enumerate(drawn, start=step):
             yield self._draw(self.parts.train[indices], np.random.default_rng((self.seed, number)))
 
     def loss(self, network: nn.Module, batch: MaskedBatch) -> StepLoss:
-        """Error of the probed observations, mag."""
+        """Return the error of the probed observations, mag."""
         output: Reconstruction = network(*batch.curves.inputs_of(network), batch.masking)
         return StepLoss(reconstruction_loss(output, batch.masking.probed_BL, "rmse"), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
-        """RMSE (mag) and R2 on the validation windows."""
+        """Return RMSE (mag) and R2 of the validation windows."""
         return reconstruction_scores(network, self.validation)
 
     def held_out(self, indices: Int64) -> list[MaskedBatch]:
-        """One masked window of each object, the same for every encoding."""
+        """Return one masked window of each object, the same for every encoding."""
         rng = np.random.default_rng(0)
         return [self._draw(part, rng) for part in np.array_split(indices, max(1, len(indices) // self.batch))]
 
@@ -312,7 +311,7 @@ class MagnitudeReconstruction(Task):
 
 
 def to_batch(curves: Windows) -> TrainingBatch:
-    """Windows as network inputs, magnitudes in the place of fluxes; one band."""
+    """Convert windows to network inputs in one band, with magnitudes instead of fluxes."""
     tensors = [torch.from_numpy(array) for array in curves]
     mag_BL, mag_err_BL, time_BL, mask_BL, label_B = tensors
     band_BL = torch.zeros(mask_BL.shape, dtype=torch.int64)
@@ -320,7 +319,7 @@ def to_batch(curves: Windows) -> TrainingBatch:
 
 
 def network_config(options: Encodings) -> AstromerConfig:
-    """Return configuration of the network: magnitudes as they are, centred per window, the branch's frequencies."""
+    """Return the configuration of the network: magnitudes centred per window, frequencies of the authors' branch."""
     return AstromerConfig(
         value="linear",
         time_encoding=options.encoding,
@@ -337,14 +336,14 @@ def network_config(options: Encodings) -> AstromerConfig:
 
 
 def split_unlabelled(unlabelled: Int64) -> Parts:
-    """Cut the unlabelled objects at random, the same way for every seed."""
+    """Split the unlabelled objects at random, the same way for every seed."""
     order = np.random.default_rng(0).permutation(unlabelled)
     held_out = max(1, round(HELD_OUT * len(order)))
     return Parts(order[2 * held_out :], np.sort(order[:held_out]), np.sort(order[held_out : 2 * held_out]))
 
 
 def fit_config(options: Encodings) -> FitConfig:
-    """Adam at a constant rate after a warm-up; patience ends the run."""
+    """Return the training settings: a constant learning rate after a warm-up, with early stopping."""
     schedule = ScheduleConfig(
         steps=options.steps or ENCODING_STEPS, warmup_steps=WARMUP, shape="constant", patience=options.patience
     )
@@ -360,7 +359,7 @@ def fit_config(options: Encodings) -> FitConfig:
 
 
 def pretrain(options: Encodings) -> PretrainedNetwork | None:
-    """Pretrain or resume, write the record of the reconstruction; None when ``max_minutes`` ended the run."""
+    """Pretrain or resume, and write the record of the reconstruction; None if ``max_minutes`` ended the run."""
     data = read_catalina(options.data)
     sample = draw_sample(data.label, options.per_class, ENCODING_FOLDS, seed=0)
     task = MagnitudeReconstruction(
@@ -380,12 +379,12 @@ def pretrain(options: Encodings) -> PretrainedNetwork | None:
 
 
 def run_folder(options: Encodings) -> Path:
-    """Return the folder in which the pretraining keeps its checkpoints."""
+    """Return the run folder of the pretraining."""
     return options.runs / options.experiment / f"{options.encoding}-{options.d_model}-{options.seed}"
 
 
 def converged(log: list[dict[str, float]]) -> int:
-    """First step at which the validation RMSE was within 2 % of the best of the run."""
+    """Return the first step at which the validation RMSE is within 2 % of the best of the run."""
     curve = [(int(line["step"]), line["validation_rmse"]) for line in log if "validation_rmse" in line]
     best = min(rmse for _, rmse in curve)
     return next(step for step, rmse in curve if rmse <= CONVERGED * best)
@@ -396,7 +395,7 @@ def _pretraining_record(
 ) -> RunRecord:
     with torch.inference_mode():
         scores = reconstruction_scores(network, task.held_out(task.parts.test))
-    budget = options.steps or ENCODING_STEPS  # the record's steps: patience ends encodings at different ones
+    budget = options.steps or ENCODING_STEPS  # recorded instead of the steps done, which depend on early stopping
     passes = options.batch / len(task.parts.train)
     metrics = {
         "RMSE (mag)": scores["rmse"],
@@ -410,11 +409,11 @@ def _pretraining_record(
 BATCH = 64
 POOL_WIDTHS = (256, 128)  # ASTROMER's released head: 1024, 512, 256
 VALIDATION = 0.1  # of the training folds
-POOL_STEPS = 4  # a step of the pooled head costs a fiftieth of one of the LSTMs
+POOL_STEPS = 4  # factor on the steps of the pooled head, whose steps take a fiftieth of the time of the LSTMs
 
 
 class Vectors(NamedTuple):
-    """Encoded windows, observations first: ``x_NWD``, ``mask_NW``, ``label_N``; also a batch."""
+    """Encoded windows, observations before padding: ``x_NWD``, ``mask_NW``, ``label_N``; also used for batches."""
 
     x_NWD: Tensor
     mask_NW: Tensor
@@ -429,7 +428,7 @@ class Vectors(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Objects to train on, to decide when to stop, and to report on."""
+    """Labelled objects for training, validation and testing."""
 
     train: Int64
     validation: Int64
@@ -444,22 +443,22 @@ class HeadTask(Task):
         self.label_N = vectors.label_N.numpy()
 
     def batches(self, step: int) -> Generator[Vectors, None, None]:
-        """Every class equally often."""
+        """Yield class-balanced batches."""
         while True:
             rng = np.random.default_rng((self.seed, step))
             yield self.vectors.take(draw_indices(self.label_N, self.fold.train, BATCH, balance=1.0, rng=rng))
             step += 1
 
     def loss(self, network: nn.Module, batch: Vectors) -> StepLoss:
-        """Cross-entropy of a batch."""
+        """Return the cross-entropy of a batch."""
         return StepLoss(cross_entropy(network(batch.x_NWD, batch.mask_NW)[0], batch.label_N), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
-        """Macro-F1 of the validation objects."""
+        """Return the macro-F1 of the validation objects."""
         return {"score": self.f1(network, self.fold.validation)}
 
     def f1(self, network: nn.Module, indices: Int64) -> float:
-        """Macro-F1 of some objects."""
+        """Return the macro-F1 of some objects."""
         device, classes = next(network.parameters()).device, int(self.label_N.max()) + 1
         counts = np.zeros((classes, classes), dtype=np.int64)
         for part in np.array_split(indices, max(1, len(indices) // (4 * BATCH))):
@@ -471,7 +470,7 @@ class HeadTask(Task):
 
 @torch.inference_mode()
 def encode(network: AstromerPretraining, data: Catalina, indices: Int64, window: int, cadence: float) -> Vectors:
-    """Vectors of the objects' windows at a cadence, on the CPU; batches of similar length save padding."""
+    """Return the vectors of the objects' windows at a cadence, on the CPU, computed in batches of similar length."""
     curves = thinned_windows(data, indices, window, cadence, seed=0)
     batch, device = to_batch(curves), next(network.parameters()).device
     x_NWD = torch.zeros(*curves.mask_BL.shape, network.config.d_model)
@@ -482,8 +481,8 @@ def encode(network: AstromerPretraining, data: Catalina, indices: Int64, window:
         mag_BL, time_BL, mask_BL = (
             column[rows, :longest].to(device) for column in (batch.flux_BL, batch.time_BL, batch.mask_BL)
         )
-        place = Window.newest(mask_BL, window)
-        value_BW, time_BW = (place.centre(x_BL, place.mean(x_BL)) for x_BL in (mag_BL, time_BL))
+        newest = Window.newest(mask_BL, window)
+        value_BW, time_BW = (newest.centre(x_BL, newest.mean(x_BL)) for x_BL in (mag_BL, time_BL))
         x_NWD[rows, :longest] = network.encoder(value_BW, time_BW, mask_BL).cpu()
     return Vectors(x_NWD, batch.mask_BL, batch.label_B)
 
@@ -505,13 +504,13 @@ def classify(options: Encodings, pretrained: PretrainedNetwork) -> None:
                 spent[head, number] = spent.get((head, number), 0.0) + took
     for (head, number), metrics in scores.items():
         steps = _head_fit_config(options, head).schedule.steps
-        # The spread of a classifier is that over folds, so a fold takes the place of the seed.
+        # The table shows the spread over seeds, here over folds.
         record = options.record(f"{options.encoding}-{head}", metrics, steps, spent[head, number], seed=number)
         write_record(record, options.records)
 
 
 def make_fold(ends: Int64, number: int) -> Fold:
-    """Fold ``number`` of consecutive ranges of objects is for the report, a tenth of the others for validation."""
+    """Return fold ``number`` of consecutive ranges of objects for testing, and a tenth of the others for validation."""
     every = np.arange(ends[-1])
     test = every[ends[number] : ends[number + 1]]
     rest = np.random.default_rng(number).permutation(np.setdiff1d(every, test))
@@ -520,7 +519,7 @@ def make_fold(ends: Int64, number: int) -> Fold:
 
 
 def train_head(options: Encodings, head: EncodingHead, vectors: Vectors, fold: Fold, name: str) -> tuple[float, float]:
-    """Macro-F1 on the test objects of the weights that were best on the validation objects, and the minutes it took."""
+    """Train a head; return the macro-F1 of its best weights on the test objects, and the minutes."""
     task = HeadTask(vectors, fold, options.seed)
     torch.manual_seed(options.seed)
     width, classes = vectors.x_NWD.shape[2], int(vectors.label_N.max()) + 1

@@ -1,22 +1,22 @@
 """Synthetic interpolation (HeTVAE's toy curves; RoMAE, section 5.3): a masked autoencoder against the Bayes optimum.
 
 A curve is a smooth mixture of 10 standard normal numbers z: x(t) = sum_k w_k(t) z_k, w_k proportional to
-exp(-120 (t - r_k)^2) and normalised over k; observed with noise of standard deviation 0.1. Some points are shown, the
-rest must be predicted, noise included. Everything is linear and Gaussian, so the best possible prediction is known:
-:func:`posterior_mean`. The result is the network's MSE over that of the optimum *on the same curves and masks*; a ratio
-clearly below 1 is a leak.
+exp(-120 (t - r_k)^2) and normalised over k; it is observed with noise of standard deviation 0.1. Some points are
+visible, and the others, including noise, must be predicted. The problem is linear and Gaussian, so the best possible
+prediction is known: :func:`posterior_mean`. The result is the network's MSE divided by that of the optimum *on the same
+curves and masks*; a ratio clearly below 1 means that hidden values leak.
 
-Notable, where paper and code disagree:
+Differences between paper and code:
 
 - the published test set is the first 400 of the 1,600 training curves (both are drawn with seed 0). Here they are
-  disjoint; the number of shown points is drawn for each curve and step, in the published run once;
-- the published run keeps t in [0, 1], where the highest rotary frequency turns by 1 rad over the whole curve and all
-  tokens look alike. Default here: grid steps as the unit (``position_scale`` 50); 1 is the published choice;
-- published learning rate 1e-3, from which training hardly starts; here 3e-4. Batch 8 for 50 epochs (10,000
-  steps), 200 steps of warm-up and clipping at 1 are those of a stored configuration of the published runs;
-- the text says RoMAE-tiny and the script builds RoMAE-small, both times with a decoder as large as the encoder. Here
-  RoMAE-tiny with the method's own tiny-shallow decoder, several times faster;
-- the text says noise "N(0, 0.01)", which is the variance.
+  disjoint; the number of visible points is drawn for each curve and step, in the published run only once;
+- in the published run t is in [0, 1], where the highest rotary frequency turns by 1 rad over the whole curve, so tokens
+  can hardly be distinguished. The default here is grid steps as the unit (``position_scale`` 50); published: 1;
+- the learning rate is 3e-4; with the published 1e-3 training hardly starts. Batch 8 for 50 epochs (10,000 steps), 200
+  steps of warm-up and clipping at 1 are those of a stored configuration of the published runs;
+- the text has RoMAE-tiny and the script RoMAE-small, both with a decoder as large as the encoder. Here the network is
+  RoMAE-tiny with the method's tiny-shallow decoder, which is several times faster;
+- the noise "N(0, 0.01)" of the text is the variance.
 
 Run::
 
@@ -56,7 +56,7 @@ REFERENCE_Z: Float64 = np.linspace(0.1, 1.0, 10)
 
 
 def _weights() -> Float64:
-    """Matrix [L, Z] from normal numbers to a noise-free curve."""
+    """Return the matrix [L, Z] from normal numbers to a noise-free curve."""
     kernel_LZ = np.exp(-SHARPNESS * (TIME_L[:, None] - REFERENCE_Z) ** 2)
     weight_LZ: Float64 = kernel_LZ / kernel_LZ.sum(1, keepdims=True)
     return weight_LZ
@@ -66,7 +66,7 @@ WEIGHT_LZ = _weights()
 
 
 def draw_curves(n: int, rng: np.random.Generator) -> Float64:
-    """Noisy curves [N, L]."""
+    """Draw noisy curves [N, L]."""
     clean_NL = rng.standard_normal((n, len(REFERENCE_Z))) @ WEIGHT_LZ.T
     return clean_NL + NOISE * rng.standard_normal(clean_NL.shape)
 
@@ -79,7 +79,7 @@ def draw_observed(count_N: NDArray[np.int64], rng: np.random.Generator) -> Mask:
 
 
 def posterior_mean(curve_NL: Float64, observed_NL: Mask) -> Float64:
-    """Return the expected value [N, L] of every point given the observed ones: the least possible mean squared error.
+    """Return the expected value [N, L] of every point given the observed ones, which minimises the squared error.
 
     z given y_o is normal with mean A^-1 W_o^T y_o, A = W_o^T W_o + 0.01 I.
     """
@@ -91,7 +91,7 @@ def posterior_mean(curve_NL: Float64, observed_NL: Mask) -> Float64:
 
 
 def hidden_mse(prediction_NL: NDArray[np.floating], curve_NL: Float64, observed_NL: Mask) -> float:
-    """Mean squared error over all hidden points of all curves, against the noisy values."""
+    """Return the mean squared error over all hidden points of all curves, relative to the noisy values."""
     return float(((prediction_NL - curve_NL) ** 2)[~observed_NL].mean())
 
 
@@ -104,7 +104,7 @@ class Case(NamedTuple):
 
 
 def held_out_cases(n: int = N_TEST) -> list[Case]:
-    """Test curves (never a training curve) with 3, 10 and 20 observed points and with 3 to 10; the same every call."""
+    """Return fixed test curves with 3, 10 and 20 observed points and with 3 to 10."""
     rng = np.random.default_rng((0, 1))
     curve_NL = draw_curves(n, rng)
     counts = {f"n={count}": np.full(n, count) for count in COUNTS}
@@ -113,14 +113,14 @@ def held_out_cases(n: int = N_TEST) -> list[Case]:
 
 
 def floors(cases: list[Case]) -> dict[str, float]:
-    """Bayes MSE of each case, by the name of the metric; a network is below it only by chance."""
+    """Return the Bayes MSE of each case, by the name of the metric; a network can be below it only by chance."""
     means = [posterior_mean(case.curve_NL, case.observed_NL) for case in cases]
     pairs = zip(cases, means, strict=True)
     return {f"MSE, {case.name}": hidden_mse(mean, case.curve_NL, case.observed_NL) for case, mean in pairs}
 
 
 def over_bayes(predict: Predict, cases: list[Case]) -> dict[str, float]:
-    """MSE of each case, and its ratio to the Bayes MSE of the same curves and masks."""
+    """Return the MSE of each case, and its ratio to the Bayes MSE of the same curves and masks."""
     floor, metrics = floors(cases), {}
     for case in cases:
         name = f"MSE, {case.name}"
@@ -131,7 +131,7 @@ def over_bayes(predict: Predict, cases: list[Case]) -> dict[str, float]:
 
 
 def train_curves() -> Float64:
-    """Training curves [N, L]."""
+    """Return the training curves [N, L]."""
     return draw_curves(N_TRAIN, np.random.default_rng((0, 0)))
 
 
@@ -139,21 +139,21 @@ AT_ONCE = 100  # curves of an evaluation batch
 
 
 class NoisyCurves(NamedTuple):
-    """A batch: noisy curves and what is hidden of them."""
+    """A batch of noisy curves and the mask of their hidden points."""
 
     values_BLK: Tensor
     hidden_BL: Tensor
 
 
 class CurveReconstruction(Task):
-    """Mean squared error of the hidden points.
+    """Reconstruction of hidden points by mean squared error.
 
     Parameters
     ----------
     curve_NLK : noisy training curves.
-    position_L : of the points, in the unit that the rotation is to see.
-    draw_shown : from a number of curves and a generator to the points shown, [N, L].
-    check : errors of a network's predictions, for the log; the score is minus the first of them.
+    position_L : positions of the points for the rotation.
+    draw_shown : draws the mask of visible points [N, L] for a number of curves and a generator.
+    check : returns errors of a network's predictions for the log; the score is minus the first of them.
     """
 
     def __init__(
@@ -171,23 +171,23 @@ class CurveReconstruction(Task):
         self.draw_shown, self.check, self.batch_size, self.seed = draw_shown, check, batch_size, seed
 
     def batches(self, step: int) -> Generator[NoisyCurves, None, None]:
-        """Epochs over all training curves, shuffled, masked by (seed, step)."""
+        """Yield the batches of shuffled epochs over all training curves, with masks from (seed, step)."""
         indices = epochs(len(self.curve_NLK), self.batch_size, self.seed, step)
         for number, index in enumerate(indices, start=step):
             visible_BL = self.draw_shown(len(index), np.random.default_rng((self.seed, 1, number)))
             yield NoisyCurves(self.curve_NLK[index], torch.from_numpy(~visible_BL))
 
     def loss(self, network: nn.Module, batch: NoisyCurves) -> StepLoss:
-        """Error of the hidden points."""
+        """Return the error of the hidden points."""
         return StepLoss(masked_mse(self._reconstruct(network, batch), *batch), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
-        """Errors on held-out curves."""
+        """Return the errors on held-out curves."""
         errors = self.check(partial(self.predict, network))
         return {"score": -next(iter(errors.values())), **errors}
 
     def predict(self, network: nn.Module, curve_NLK: NDArray[np.float64], visible_NL: Mask) -> NDArray[np.float64]:
-        """Values [N, L, K] of all points; only those of hidden points mean anything."""
+        """Return values [N, L, K] of all points; only those of hidden points are meaningful."""
         device = next(network.parameters()).device
         batch = NoisyCurves(torch.from_numpy(curve_NLK).float(), torch.from_numpy(~visible_NL))
         predictions = []
@@ -209,11 +209,13 @@ class Interpolation(ExperimentOptions):
 
     experiment: ClassVar[str] = "interpolation"
 
-    position_scale: float = Field(default=50.0, gt=0, description="positions are t times this; published: 1")
-    most_observed: int = Field(default=MOST, ge=FEWEST, le=40, description="in training; published: 10")
+    position_scale: float = Field(default=50.0, gt=0, description="factor from t to positions; published: 1")
+    most_observed: int = Field(
+        default=MOST, ge=FEWEST, le=40, description="maximum number of observed points in training; published: 10"
+    )
 
     def plan(self) -> ExperimentPlan:
-        """Network, task and measure."""
+        """Return network, task and metrics."""
         torch.manual_seed(self.seed)
         cases = held_out_cases()
 

@@ -4,17 +4,17 @@
 
 Notable:
 
-- mind the published unit. RoMAE's script prints the sum of squared errors over 1,000 sequences, times 1e-3, and a
-  sequence has 100 numbers: it prints *100 times* the MSE. The table's "3.32" in units of 1e-3 is most probably that
-  print, hence an MSE near 3.3e-2, ten times S5's 3.41e-3 and not equal to it;
-- ``head="cls"`` is the published network: [CLS] -> 100 numbers for 50 frames, whichever frames were kept, so it must
-  carry all angles through 60 channels. ``head="frames"`` is the natural one: each frame's token -> its 2 numbers;
+- the published unit is unclear. RoMAE's script prints the sum of squared errors over 1,000 sequences, times 1e-3, and a
+  sequence has 100 values, so it prints *100 times* the MSE. The table's "3.32" in units of 1e-3 is most probably that
+  value, so the MSE is about 3.3e-2, ten times larger than S5's 3.41e-3;
+- ``head="cls"`` is the published network: 100 values for 50 frames from [CLS], so 60 channels must represent all
+  angles. ``head="frames"`` predicts two values from the token of each frame;
 - the published inputs are (pixel / 255 - 0.002) / 0.0021, with a wrong mean and deviation, so they reach 475.
 
 RoMAE with width 60, 2 heads, 2 layers, feed-forward 30; a frame is one patch, its number the position. AdamW 3e-4
 (decay 0.01), batch 16, 50 epochs, 1,000 steps of warm-up, no clipping, loss = sum of squared errors.
 
-Run (the images are drawn first, half a minute, and kept)::
+Run (the images are drawn first, which takes half a minute, and cached)::
 
     nightjar-train experiment pendulum --seed 42
     nightjar-train experiment pendulum --seed 42 --head frames
@@ -24,13 +24,13 @@ The images:
 - A pendulum (mass 1, length 1, friction 0.1, 29.43 = m g l / (m l^2 / 3)) starts at rest at a random angle; semi-
   implicit Euler, 100 steps of 1e-4 a frame, and its angular velocity gets a kick from N(0, 0.1^2) after each frame.
 - The image of an angle is a rod of width 8 on 128 x 128 pixels, reduced to 24 x 24 (Lanczos).
-- Image noise is correlated in time: a factor that walks in [0, 1], cut so that spells of pure noise and of clean images
-  both occur, blends each image with uniform noise. The first five frames are clean.
+- Image noise is correlated in time: each image is blended with uniform noise by a random walk in [0, 1], clipped so
+  that periods of pure noise and of clean images occur. The first five frames are clean.
 - Of the 100 frames of a sequence 50 are kept (irregular sampling); the target is (sin, cos) of the angle at each.
 
-2,000 training and 1,000 test sequences come from seed 42 and 1,000 validation sequences from seed 43, as in the
-published sets; the order in which numbers are drawn is not theirs (all sequences move together here), the kept frames
-are exactly theirs. Writing the sets takes about half a minute; they are cached.
+2,000 training and 1,000 test sequences are drawn from seed 42 and 1,000 validation sequences from seed 43, as in the
+published sets. The kept frames are the published ones, but the sequences differ, since all of them are simulated
+together here.
 
 Legend: N sequences, K kept frames, T frames, P side of an image in pixels.
 """
@@ -71,7 +71,7 @@ UInt8 = NDArray[np.uint8]
 
 
 class Sequences(NamedTuple):
-    """Kept frames of some pendulums.
+    """Kept frames of several pendulums.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Sequences(NamedTuple):
 
 
 def swing(n: int, rng: np.random.Generator) -> Float64:
-    """Angle [N, T] in [-pi, pi) of ``n`` pendulums."""
+    """Return the angle [N, T] in [-pi, pi) of ``n`` pendulums."""
     angle_N, velocity_N = rng.uniform(0.0, 2 * np.pi, n), np.zeros(n)
     angle_NT = np.empty((n, N_FRAMES))
     for frame in range(N_FRAMES):
@@ -97,7 +97,7 @@ def swing(n: int, rng: np.random.Generator) -> Float64:
 
 
 def advance(angle_N: Float64, velocity_N: Float64) -> tuple[Float64, Float64]:
-    """Angle, measured from the highest point, and velocity one frame later, without noise."""
+    """Return angle, measured from the highest point, and velocity one frame later, without noise."""
     for _ in range(STEPS_PER_FRAME):
         velocity_N = velocity_N + STEP * (GRAVITY * np.sin(angle_N) - FRICTION * velocity_N)
         angle_N = angle_N + STEP * velocity_N
@@ -105,7 +105,7 @@ def advance(angle_N: Float64, velocity_N: Float64) -> tuple[Float64, Float64]:
 
 
 def visibility(n: int, rng: np.random.Generator) -> Float64:
-    """Share [N, T] of the clean image in each frame: a clipped random walk, stretched between random levels."""
+    """Return the share [N, T] of the clean image in each frame: a clipped random walk, scaled to random levels."""
     walk_NT = np.empty((n, N_FRAMES))
     walk_NT[:, 0] = rng.uniform(0.0, 1.0, n)
     for frame in range(1, N_FRAMES):
@@ -117,14 +117,14 @@ def visibility(n: int, rng: np.random.Generator) -> Float64:
 
 
 def kept_frames(split: str) -> Int64:
-    """Numbers of the kept frames [N, K] of a split, those of the published irregular sets."""
+    """Return the numbers of the kept frames [N, K] of a split, those of the published irregular sets."""
     first = {"train": SIZES["train"], "validation": SIZES["validation"], "test": 0}[split]
     generators = (np.random.default_rng(first + index) for index in range(SIZES[split]))
     return np.stack([np.sort(rng.choice(N_FRAMES, N_KEPT, replace=False)) for rng in generators])
 
 
 def render(angle: float) -> UInt8:
-    """Clean image [P, P] of one pendulum."""
+    """Return the clean image [P, P] of one pendulum."""
     image = Image.new("F", (CANVAS, CANVAS), 0.0)
     centre = CANVAS / 2
     tip = (centre + ROD * np.sin(angle), centre + ROD * np.cos(angle))
@@ -135,7 +135,7 @@ def render(angle: float) -> UInt8:
 
 
 def observe(angle: Float64, share: Float64, rng: np.random.Generator) -> UInt8:
-    """Noisy images, of the shape of ``angle`` and two axes of pixels."""
+    """Return noisy images, with the shape of ``angle`` and two axes of pixels."""
     image = np.stack([render(value) for value in angle.ravel()]).reshape(*angle.shape, SIDE, SIDE)
     for row, share_K in zip(image.reshape(-1, angle.shape[-1], SIDE, SIDE), share, strict=True):
         noise_KPP = rng.uniform(0.0, 255.0, row.shape)
@@ -144,7 +144,7 @@ def observe(angle: Float64, share: Float64, rng: np.random.Generator) -> UInt8:
 
 
 def draw(n: int, frame_NK: Int64, rng: np.random.Generator) -> Sequences:
-    """Draw ``n`` pendulums, seen at the frames given."""
+    """Draw ``n`` pendulums, observed at the given frames."""
     angle_NK = np.take_along_axis(swing(n, rng), frame_NK, axis=1)
     share_NK = np.take_along_axis(visibility(n, rng), frame_NK, axis=1)
     target_NK2 = np.stack([np.sin(angle_NK), np.cos(angle_NK)], axis=-1).astype(np.float32)
@@ -152,7 +152,7 @@ def draw(n: int, frame_NK: Int64, rng: np.random.Generator) -> Sequences:
 
 
 def read_pendulums(split: str, cache: Path) -> Sequences:
-    """Read a split from the cache folder, writing all three first when it is not there."""
+    """Read a split from the cache folder, after writing all three splits if it does not exist."""
     path = cache / f"{split}.npz"
     if not path.exists():
         _write_all(cache)
@@ -172,14 +172,14 @@ class Pendulum(ExperimentOptions):
 
     experiment: ClassVar[str] = "pendulum"
 
-    seed: int = Field(default=42, ge=0, description="of the weights and of the order of the batches; published: 42..61")
+    seed: int = Field(default=42, ge=0, description="seed of weights and order of batches; published: 42..61")
     head: PendulumHead = Field(
         default="cls", description="cls: 100 numbers from [CLS] (published); frames: 2 from each token"
     )
     cache: Path = Field(default=Path("build/experiments/pendulum-data"), description="folder of the drawn images")
 
     def plan(self) -> ExperimentPlan:
-        """Network, task and measure."""
+        """Return network, task and metrics."""
         torch.manual_seed(self.seed)
         encoder = RoMAEEncoderConfig(d_model=60, n_heads=2, depth=2, d_ff=30)
         readout: Readout = "cls" if self.head == "cls" else "token"

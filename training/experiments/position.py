@@ -1,17 +1,17 @@
-"""Position reconstruction (RoMAE, section 4, table 1): does a network with relative positions know absolute ones?
+"""Position reconstruction (RoMAE, section 4, table 1): can a network with relative positions learn absolute ones?
 
-Ten tokens, each with the value 1, at positions drawn from U(1, 50); the target of each token is its own position. The
-learned [CLS] token sits at position 0 and gives the network an origin.
+Ten tokens, each with the value 1, are at positions drawn from U(1, 50); the target of each token is its position. The
+learned [CLS] token is at position 0 and gives the network an origin.
 
 Notable:
 
-- *without* [CLS] nothing can be learned, and the best prediction is the mean: its MSE is 49^2 / 12 = 200.08. The
-  reason is stronger than shift invariance, from which alone one could do better (ten positions that span almost the
-  whole range give the shift away; about 9 is possible): attention mixes values, all tokens have the same one, so every
-  token stays equal to every other whatever the positions. A result below 200 by more than sampling (of 0.9 in the
-  variance of the test draws) is a leak of position past the rotation;
-- the text says positions from 0 to 50; the code draws from U(1, 50), and the printed 200.33 agrees with that and not
-  with U(0, 50), whose variance is 208.33;
+- *without* [CLS] nothing can be learned, and the best prediction is the mean, with an MSE of 49^2 / 12 = 200.08.
+  Attention mixes values, and all tokens have the same value, so all tokens remain equal for any positions. (With shift
+  invariance only, an MSE of about 9 would be possible, since ten positions that span almost the whole range determine
+  the shift.) A result below 200 by more than the sampling error (0.9 in the variance of the test positions) means that
+  positions are used outside the rotation;
+- the paper states positions from 0 to 50; the code draws from U(1, 50), which agrees with the printed 200.33, while the
+  variance of U(0, 50) is 208.33;
 - the three widths share a feed-forward width of 720 and 3 heads: heads of 60, 144 and 240 channels, encoders of
   4.67, 16.4 and 37.3 million parameters.
 
@@ -48,17 +48,17 @@ POSITION_PAPER_WITHOUT_CLS = "200.33"
 
 
 def draw_positions(split: Literal["train", "test"]) -> NDArray[np.float32]:
-    """Positions [N, L] of a split; the same ones for every model seed."""
+    """Return the positions [N, L] of a split, which are the same for every model seed."""
     n, stream = (POSITION_TRAIN, 0) if split == "train" else (POSITION_TEST, 1)
     return np.random.default_rng((40, stream)).uniform(LOW, HIGH, (n, N_TOKENS)).astype(np.float32)
 
 
 AT_ONCE = 250  # examples of an evaluation batch
-VALIDATED = 500  # examples that the log is about; the record is about all
+VALIDATED = 500  # examples for validation scores; the record uses all
 
 
 class Examples(NamedTuple):
-    """Tokens and targets; also the batch."""
+    """Tokens and targets of examples or of a batch."""
 
     values_NLK: Tensor
     position_NLA: Tensor
@@ -70,11 +70,11 @@ class Examples(NamedTuple):
 
 
 class Regression(Task):
-    """Squared error of every number; its sum over the batch where ``summed``, else its mean.
+    """Regression by squared error, its sum over the batch if ``summed``, or else its mean.
 
     Parameters
     ----------
-    prepare : from stored values to the network's inputs, on the network's device.
+    prepare : converts stored values to inputs of the network, on its device.
     """
 
     def __init__(
@@ -91,29 +91,29 @@ class Regression(Task):
         self.prepare, self.summed = prepare, summed
 
     def batches(self, step: int) -> Generator[Examples, None, None]:
-        """Epochs over all training examples, shuffled."""
+        """Yield the batches of shuffled epochs over all training examples."""
         for index in epochs(len(self.train.target_NLO), self.batch_size, self.seed, step):
             yield self.train.take(index)
 
     def predict(self, network: nn.Module, batch: Examples) -> Tensor:
-        """Numbers [B, L, O] of a batch."""
+        """Return the predictions [B, L, O] for a batch."""
         mask_BL = torch.ones_like(batch.position_NLA[..., 0], dtype=torch.bool)
         out: Tensor = network(self.prepare(batch.values_NLK), batch.position_NLA, mask_BL)
         return out.view(batch.target_NLO.shape)  # a [CLS] readout gives the numbers of all tokens in one row
 
     def loss(self, network: nn.Module, batch: Examples) -> StepLoss:
-        """Sum or mean of the squared errors; the log has the mean."""
+        """Return the sum or mean of the squared errors; the mean is logged."""
         prediction_BLO = self.predict(network, batch)
         mean = mse_loss(prediction_BLO, batch.target_NLO)
         return StepLoss(mean * prediction_BLO.numel() if self.summed else mean, {"mse": mean})
 
     def score(self, network: nn.Module) -> dict[str, float]:
-        """MSE of the validation examples; the score is minus that."""
+        """Return the MSE of the validation examples; the score is minus that."""
         mse = self.mse(network, self.validation)
         return {"score": -mse, "mse": mse}
 
     def mse(self, network: nn.Module, examples: Examples) -> float:
-        """Mean squared error per number."""
+        """Return the mean squared error per element."""
         device, total = next(network.parameters()).device, 0.0
         for start in range(0, len(examples.target_NLO), AT_ONCE):
             part = Examples(*(tensor.to(device) for tensor in examples.take(slice(start, start + AT_ONCE))))
@@ -126,12 +126,12 @@ class Position(ExperimentOptions):
 
     experiment: ClassVar[str] = "position"
 
-    seed: int = Field(default=40, ge=0, description="of the weights and of the order of the batches; published: 40..44")
-    width: int = Field(default=180, ge=12, multiple_of=12, description="d of the network; published: 180, 432, 720")
-    cls: bool = Field(default=True, description="whether there is a [CLS] token; without one 200 is the best")
+    seed: int = Field(default=40, ge=0, description="seed of weights and order of batches; published: 40..44")
+    width: int = Field(default=180, ge=12, multiple_of=12, description="width of the network; published: 180, 432, 720")
+    cls: bool = Field(default=True, description="use a [CLS] token; without it the best MSE is 200")
 
     def plan(self) -> ExperimentPlan:
-        """Network, task and measure."""
+        """Return network, task and metrics."""
         torch.manual_seed(self.seed)
         encoder = RoMAEEncoderConfig(d_model=self.width, n_heads=TINY.n_heads, depth=TINY.depth, d_ff=720)
         network = SequenceModel(1, 1, 1, encoder, "token", cls=self.cls)

@@ -9,11 +9,11 @@ its spread is the sample standard deviation over seeds (n - 1).
 
 Notable:
 
-- the reported metrics are those of the *last* weights, as in the published experiments; validation scores go to the
-  log and select nothing;
+- the reported metrics are those of the *last* weights, as in the published experiments; validation scores are only
+  logged;
 - ``--steps`` shortens a run together with its warm-up and cosine;
-- the published RoMAE runs chain a cosine, whose phase counts from step 0, to a linear warm-up. Here the cosine starts
-  at the end of the warm-up and ends at zero: the same peak and end, and at most a few per cent apart in between.
+- in the published RoMAE runs the cosine starts at step 0 and follows a linear warm-up. Here the cosine starts at the
+  end of the warm-up; peak and end are the same, and the difference in between is a few per cent.
 """
 
 import shlex
@@ -49,22 +49,22 @@ class RunRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     experiment: str
-    variant: str = Field(description="what the seeds have in common; part of the file's name")
+    variant: str = Field(description="name of the configuration, the same for all seeds; part of the file name")
     seed: int
-    metrics: dict[str, float] = Field(description="name, with its unit where it has one -> value")
-    paper: dict[str, str] = Field(default={}, description="metric -> the published figure, as printed")
-    floor: dict[str, float] = Field(default={}, description="metric -> what no model can be below, on these data")
-    settings: dict[str, Any] = Field(description="everything that decides the run, resolved")
+    metrics: dict[str, float] = Field(description="values by name and unit")
+    paper: dict[str, str] = Field(default={}, description="published values by metric, as printed")
+    floor: dict[str, float] = Field(default={}, description="smallest possible value on these data, by metric")
+    settings: dict[str, Any] = Field(description="resolved configuration of the run")
     command: str
-    steps: int = Field(ge=0, description="optimiser steps done")
-    published_steps: int = Field(ge=0, description="optimiser steps of the published run")
+    steps: int = Field(ge=0, description="number of optimiser steps")
+    published_steps: int = Field(ge=0, description="number of optimiser steps of the published run")
     minutes: float = Field(ge=0)
     machine: str
     threads: int
 
 
 def machine(device: str = "cpu") -> str:
-    """Name of the processor, or of the GPU when ``device`` is ``cuda``."""
+    """Return the name of the processor, or of the GPU if ``device`` is ``cuda``."""
     if device == "cuda":
         import torch
 
@@ -73,7 +73,7 @@ def machine(device: str = "cpu") -> str:
 
 
 def write_record(record: RunRecord, records: Path = RECORDS) -> Path:
-    """Write a run's record, over an earlier one of the same variant and seed; returns the file."""
+    """Write the record of a run, replacing one of the same variant and seed, and return the file."""
     path = records / record.experiment / f"{record.variant}-{record.seed}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -86,7 +86,7 @@ def read_records(experiment: str, records: Path = RECORDS) -> list[RunRecord]:
     Raises
     ------
     ValueError
-        When there are none, or a file is not a record.
+        If there are none, or a file is not a record.
     """
     stored_records = []
     for path in sorted((records / experiment).glob("*.json")):
@@ -100,7 +100,7 @@ def read_records(experiment: str, records: Path = RECORDS) -> list[RunRecord]:
 
 
 def table(records: Iterable[RunRecord]) -> str:
-    """Markdown table, a row for each variant, number of steps and metric."""
+    """Return a Markdown table with a row for each variant, number of steps and metric."""
     groups: dict[tuple[str, int, str], list[RunRecord]] = defaultdict(list)
     for record in records:
         groups[record.variant, record.steps, record.machine].append(record)
@@ -131,49 +131,49 @@ def _floor(metric: str, group: list[RunRecord]) -> str:
 
 
 def mean_and_spread(values: list[float]) -> str:
-    """``mean ± sample standard deviation`` of one value per seed; the value alone when there is one."""
+    """Format mean ± sample standard deviation over seeds; only the value for one seed."""
     if len(values) == 1:
         return number(values[0])
     return f"{number(statistics.fmean(values))} ± {number(statistics.stdev(values), 2)}"
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Round to significant digits, without a power of ten where that stays short."""
+    """Format with significant digits, without an exponent unless the number is small."""
     text = f"{value:.{digits}g}"
     return text if "e" not in text or abs(value) < 1e-4 else f"{value:.0f}"
 
 
-PLACES = frozenset({"records", "runs", "cache", "max_minutes"})  # decide where and when, not what
+NOT_SETTINGS = frozenset({"records", "runs", "cache", "max_minutes"})  # do not affect the result
 
 
 class ExperimentOptions(BaseModel):
-    """Base of the experiments' commands."""
+    """Base of the commands of experiments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     experiment: ClassVar[str]  # the sub-command's name
 
-    seed: int = Field(default=0, ge=0, description="of the weights and of the order of the batches")
-    steps: int | None = Field(default=None, ge=1, description="instead of the published number; the schedule shrinks")
-    threads: int = Field(default=1, ge=1, description="torch threads; on few cores one process a core is fastest")
-    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to train")
-    max_minutes: float | None = Field(default=None, gt=0, description="save and stop after this long; run again")
+    seed: int = Field(default=0, ge=0, description="seed of the weights and of the order of the batches")
+    steps: int | None = Field(default=None, ge=1, description="number of steps; default: as published")
+    threads: int = Field(default=1, ge=1, description="torch threads; on few cores one process per core is fastest")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="device to train on")
+    max_minutes: float | None = Field(default=None, gt=0, description="save and stop after this time; repeat to resume")
     records: Path = Field(default=RECORDS, description="folder of the JSON records")
     runs: Path = Field(default=Path("runs/experiments"), description="folder of checkpoints and logs")
 
     def settings(self) -> dict[str, Any]:
-        """Every option that decides the result."""
-        return self.model_dump(mode="json", exclude=set(PLACES))
+        """Return the options that affect the result."""
+        return self.model_dump(mode="json", exclude=set(NOT_SETTINGS))
 
     def command(self) -> str:
-        """Shell command that repeats the run: the options that differ from their defaults."""
+        """Return the shell command of the run, without options at their defaults."""
         words = ["nightjar-train", "experiment", self.experiment]
-        for name, value in self.model_dump(mode="json", exclude=set(PLACES), exclude_defaults=True).items():
+        for name, value in self.model_dump(mode="json", exclude=set(NOT_SETTINGS), exclude_defaults=True).items():
             words += [f"--{name.replace('_', '-')}", str(value).lower() if isinstance(value, bool) else str(value)]
         return shlex.join(words)
 
     def record(self, variant: str, metrics: dict[str, float], steps: int, minutes: float, **more: Any) -> RunRecord:
-        """Return the record of a run; ``more`` are its other fields, of which ``published_steps`` is ``steps``."""
+        """Return the record of a run; ``more`` are further fields. ``published_steps`` defaults to ``steps``."""
         fields: dict[str, Any] = {
             "experiment": self.experiment,
             "variant": variant,
@@ -190,8 +190,8 @@ class ExperimentOptions(BaseModel):
         return RunRecord(**(fields | more))
 
     def plan(self) -> "ExperimentPlan":
-        """Build what :func:`run` trains and measures."""
-        # Not abstract: Astro-MoE and encodings train by recipes, override `cli_cmd` and have no plan.
+        """Build the plan for :func:`run`."""
+        # Not abstract, since Astro-MoE and encodings override `cli_cmd` and have no plan.
         raise NotImplementedError
 
     def cli_cmd(self) -> None:
@@ -200,7 +200,7 @@ class ExperimentOptions(BaseModel):
 
 
 class RunIdentity(BaseModel):
-    """Content of a run folder's ``config.json``: a folder that holds another run is refused."""
+    """Content of a run folder's ``config.json``; a folder of another run is rejected."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -211,13 +211,13 @@ class RunIdentity(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExperimentPlan:
-    """Plan of an experiment: what it trains, and what it measures in the end.
+    """Network, task and metrics of an experiment.
 
     Attributes
     ----------
-    variant : what its seeds have in common.
-    measure : metrics of the trained network, called in evaluation mode; never during training.
-    paper, floor : of the metrics, as in :class:`RunRecord`.
+    variant : name of the configuration, the same for all seeds.
+    measure : returns the metrics of the trained network, in evaluation mode.
+    paper, floor : values for the metrics, as in :class:`RunRecord`.
     """
 
     variant: str
@@ -233,7 +233,7 @@ class ExperimentPlan:
 def fit_config(
     options: ExperimentOptions, *, steps: int, warmup: int, lr: float, clip_norm: float | None, validations: int = 10
 ) -> FitConfig:
-    """Return the loop configuration of a published run, shortened to ``options.steps``; AdamW, decay 0.01."""
+    """Return the loop configuration of a published run with ``options.steps``; AdamW, decay 0.01."""
     done = options.steps or steps
     return FitConfig(
         name=options.experiment,
@@ -247,7 +247,7 @@ def fit_config(
 
 
 def run(options: ExperimentOptions, plan: ExperimentPlan) -> RunRecord | None:
-    """Train or resume, measure and write the record; None when ``max_minutes`` ended the run before its last step."""
+    """Train or resume, measure and write the record; None if ``max_minutes`` ended the run early."""
     steps = plan.fit.schedule.steps
     folder = options.runs / options.experiment / f"{plan.variant}-{options.seed}-{steps}"
     identity = RunIdentity(variant=plan.variant, settings=options.settings(), fit=plan.fit)
@@ -272,17 +272,17 @@ def run(options: ExperimentOptions, plan: ExperimentPlan) -> RunRecord | None:
 
 
 def minutes(folder: Path, steps: int) -> float:
-    """Minutes that all calls together have trained, from the pace in the log: it outlives a kill."""
-    paces = [line["seconds_per_step"] for line in read_log(folder) if "seconds_per_step" in line]
-    if not paces:
-        raise ValueError(f"{folder / LOG} has no pace: fewer steps than one interval of the log")
-    return round(float(np.mean(paces)) * steps / 60.0, 2)
+    """Return the training time in minutes over all calls, from the seconds per step in the log."""
+    seconds = [line["seconds_per_step"] for line in read_log(folder) if "seconds_per_step" in line]
+    if not seconds:
+        raise ValueError(f"{folder / LOG} has no seconds_per_step: fewer steps than one interval of the log")
+    return round(float(np.mean(seconds)) * steps / 60.0, 2)
 
 
 def epochs(n_examples: int, batch_size: int, seed: int, step: int) -> Iterator[Int64]:
-    """Yield the examples of the batch of ``step`` and of every one after it; each epoch is a shuffle of all of them.
+    """Yield the example indices of the batches of ``step`` and all later steps; each epoch has all examples, shuffled.
 
-    The last batch of an epoch is the remainder. Shuffles come from (seed, epoch), so any step can be the first.
+    The last batch of an epoch is the remainder. Shuffles depend on (seed, epoch) only.
     """
     per_epoch = -(-n_examples // batch_size)
     epoch, first = divmod(step, per_epoch)
@@ -323,7 +323,7 @@ class ExperimentSettings(BaseSettings):
 
 
 def main(name: str, arguments: list[str]) -> None:
-    """Parse the options of an experiment, or of ``table``, and run it. Only the module of that name is imported."""
+    """Parse the options of an experiment, or of ``table``, and run it. Only its module is imported."""
     options: Any = RecordsTable
     if name != "table":
         options = getattr(import_module(f"{__package__}.{name.replace('-', '_')}"), EXPERIMENTS[name])

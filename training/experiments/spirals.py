@@ -3,17 +3,18 @@
 Half of the spirals run counter-clockwise, r = a + b theta, half clockwise and backwards, with a ~ N(0, 0.02^2) and
 b ~ N(0.3, 0.02^2), theta from 0 to 6 pi in 150 points. A token is one noisy point (x, y), its position is theta.
 
-Notable: the published figures ("0.0183" for RoMAE, "0.49" for ContiFormer) are in different units, on different scales
-and against different targets, so neither is repeated here as a rival. What is reported is in the units of the plane:
+Notable: the published values ("0.0183" for RoMAE, "0.49" for ContiFormer) have different units, scales and targets, so
+they are not listed for comparison. Metrics are in the units of the plane:
 
-- ``noisy RMSE``: per coordinate, against the noisy held-out points, as RoMAE's notebook sums it (its stored output is
-  0.102 in this unit). The noise itself is 0.100: **no model can be below that**;
-- ``clean RMSE``: per coordinate, against the curve without noise; this is what the network has learned, floor 0.
+- ``noisy RMSE``: per coordinate, relative to the noisy hidden points, as in RoMAE's notebook (its stored output is
+  0.102 in this unit). The noise is 0.100, so **no model can be below that**;
+- ``clean RMSE``: per coordinate, relative to the curve without noise; the smallest possible value is 0.
 
-The published RoMAE run draws training and test spirals from one seed: the first 100 share a and direction. Here they
-are disjoint. Table, text and stored configuration disagree about the optimiser; the table is taken: AdamW 3e-4, batch
-32, 500 epochs of 200 spirals (3,500 steps); warm-up (200 steps) and clipping (at 1) are taken from the interpolation
-runs of the same authors. Encoder and decoder are RoMAE-tiny, no [CLS], 60 % of the first 75 points hidden.
+In the published RoMAE run, training and test spirals are drawn from one seed, so the first 100 share a and direction.
+Here they are disjoint. Table, text and stored configuration of the paper have different optimisers; that of the table
+is used: AdamW 3e-4, batch 32, 500 epochs of 200 spirals (3,500 steps), with warm-up (200 steps) and clipping (at 1) of
+the interpolation runs of the same authors. Encoder and decoder are RoMAE-tiny, without [CLS], with 60 % of the first 75
+points hidden.
 
 Run::
 
@@ -37,7 +38,7 @@ from nightjar_alerts.training.experiments.runner import ExperimentOptions, Exper
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-N_POINTS, N_FIRST = 150, 75  # of a spiral; of them the network sees or predicts
+N_POINTS, N_FIRST = 150, 75  # points of a spiral, and number of first points that are used
 END = 6 * np.pi
 THETA_L: Float64 = np.linspace(0.0, END, N_POINTS)
 N_TRAIN, N_TEST = 200, 100
@@ -48,14 +49,14 @@ FLOOR = {"noisy RMSE": NOISE, "clean RMSE": 0.0}
 
 
 class Spirals(NamedTuple):
-    """Curves and their noisy observation, [N, L, 2] each, in the units of the plane."""
+    """Curves without and with noise, [N, L, 2] each, in the units of the plane."""
 
     clean_NL2: Float64
     noisy_NL2: Float64
 
 
 def curves(a_N: Float64, b_N: Float64, clockwise_N: Mask) -> Float64:
-    """Points [N, L, 2] of spirals without noise, in the order of time."""
+    """Return the points [N, L, 2] of spirals without noise, in order of time."""
     a_N1, b_N1 = a_N[:, None], b_N[:, None]
     radius_NL = a_N1 + b_N1 * THETA_L
     outward_NL2 = np.stack([radius_NL * np.cos(THETA_L) + 5.0, radius_NL * np.sin(THETA_L)], axis=-1)
@@ -66,7 +67,7 @@ def curves(a_N: Float64, b_N: Float64, clockwise_N: Mask) -> Float64:
 
 
 def draw_spirals() -> tuple[Spirals, Spirals]:
-    """Training and test spirals; the same ones for every model seed."""
+    """Return training and test spirals, which are the same for every model seed."""
     n, rng = N_TRAIN + N_TEST, np.random.default_rng(0)
     clean_NL2 = curves(rng.normal(0.0, 0.02, n), rng.normal(0.3, 0.02, n), rng.random(n) < 0.5)
     noisy_NL2 = clean_NL2 + NOISE * rng.standard_normal(clean_NL2.shape)
@@ -75,12 +76,12 @@ def draw_spirals() -> tuple[Spirals, Spirals]:
 
 
 def draw_shown(n: int, rng: np.random.Generator) -> Mask:
-    """Draw which points [N, L] the network sees."""
+    """Draw a mask [N, L] of the visible points."""
     return rng.random((n, N_FIRST)).argsort(1).argsort(1) < N_SHOWN
 
 
 def errors(prediction_NL2: Float64, spirals: Spirals, visible_NL: Mask) -> dict[str, float]:
-    """Metrics of the module docstring, over all hidden points."""
+    """Return the metrics of the module docstring, over all hidden points."""
     targets = {"noisy RMSE": spirals.noisy_NL2, "clean RMSE": spirals.clean_NL2}
     differences = {name: (prediction_NL2 - target_NL2)[~visible_NL] for name, target_NL2 in targets.items()}
     return {name: float(np.sqrt((difference_M2**2).mean())) for name, difference_M2 in differences.items()}
@@ -94,7 +95,7 @@ class SpiralsExperiment(ExperimentOptions):
     decoder: Literal["tiny", "tiny-shallow"] = Field(default="tiny", description="12 blocks (published) or 2")
 
     def plan(self) -> ExperimentPlan:
-        """Network, task and measure."""
+        """Return network, task and metrics."""
         torch.manual_seed(self.seed)
         train, test = draw_spirals()
         visible_NL = draw_shown(N_TEST, np.random.default_rng((0, 1)))

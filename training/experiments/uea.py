@@ -1,18 +1,18 @@
 """UEA sets with 30 % of the time steps dropped (RoMAE, irregular time-series classification): test accuracy.
 
-Each token is one time step with all its channels, its position the number of the step; the prediction is read at the
-[CLS] token. Which steps are dropped is drawn once per series from the seed, for all channels together.
+Each token is one time step with all its channels, and its position is the number of the step; the [CLS] token is
+classified. Dropped steps are drawn once per series from the seed, for all channels together.
 
 Notable:
 
-- the split is the archive's own. Channels are scaled to mean 0 and deviation 1 over the observed training steps;
+- the split is that of the archive. Channels are scaled to mean 0 and deviation 1 over the observed training steps;
 - epochs, batch, label smoothing and dropout of BasicMotions and Epilepsy are those of the released script, whose seeds
-  are 69, 84 and 1066 (42 is added to 27, 42 and 1024). It has no settings for JapaneseVowels and RacketSports; those
-  here are our choice;
+  are 69, 84 and 1066 (42 is added to 27, 42 and 1024). It has no settings for JapaneseVowels and RacketSports, so those
+  were chosen for this project;
 - the released script fine-tunes with SGD at a learning rate chosen per set, after 400 epochs of masked pretraining on
-  the training side, and validates on the test side. Here AdamW at one learning rate serves all sets, nothing is
-  pretrained, and the test side is used once, after the last step;
-- the published size is ``tiny``, 4.67 million encoder parameters for as few as 40 training series; ``tiny-shallow`` is
+  the training part, and validates on the test part. Here all sets use AdamW with one learning rate and no pretraining,
+  and the test part is used once, after the last step;
+- the published size is ``tiny``, 4.67 million encoder parameters for as few as 40 training series; ``tiny-shallow`` has
   two of its twelve blocks.
 
 Run::
@@ -20,7 +20,7 @@ Run::
     nightjar-train experiment uea --data DIR --name BasicMotions --seed 69
     nightjar-train experiment uea --data DIR --name Epilepsy --size tiny-shallow --steps 270
 
-**Files** hold multivariate series of the UEA archive: its ``.ts`` files, and ``.npz`` files of the same sets.
+**Files** of multivariate series of the UEA archive: its ``.ts`` files, and ``.npz`` files of the same sets.
 
     BasicMotions/BasicMotions_TRAIN.ts, ..._TEST.ts     channels separated by ':', the class after the last one
     Epilepsy_mlmts.npz                                  X [series, steps, channels], y; the training block first
@@ -62,11 +62,11 @@ NPZ_TRAINING = {"Epilepsy": 137, "RacketSports": 151}
 
 
 class ArchiveError(ValueError):
-    """The folder does not hold the set, or a file of it is malformed."""
+    """The folder does not have the set, or a file of it is malformed."""
 
 
 class ObservedSteps(NamedTuple):
-    """The time steps of a series that are kept: ``step`` i64[n], ascending, and ``values`` f32[n, channels]."""
+    """The kept time steps of a series: ``step`` i64[n], ascending, and ``values`` f32[n, channels]."""
 
     step: Int64
     values: Float32
@@ -74,7 +74,7 @@ class ObservedSteps(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One side of a set: series of equal channels and possibly unequal length, and class indices."""
+    """One part of a set: series of equal channels and possibly unequal length, and class indices."""
 
     observed: tuple[ObservedSteps, ...]
     label: Int64
@@ -94,17 +94,17 @@ class SeriesSet:
 
     @property
     def channels(self) -> int:
-        """Channels of every series."""
+        """Number of channels of every series."""
         return int(self.train.observed[0].values.shape[1])
 
 
 def read_set(folder: Path, name: str) -> SeriesSet:
-    """Read a set from its ``.ts`` files or, where there are none, from its ``.npz`` file.
+    """Read a set from its ``.ts`` files or, if there are none, from its ``.npz`` file.
 
     Raises
     ------
     ArchiveError
-        When neither is there, or a file is malformed.
+        If there are neither, or a file is malformed.
     """
     sides = [folder / name / f"{name}_{side}.ts" for side in ("TRAIN", "TEST")]
     if all(path.exists() for path in sides):
@@ -120,13 +120,13 @@ def read_set(folder: Path, name: str) -> SeriesSet:
 
 
 def drop_steps(data: SeriesSet, share: float, seed: int) -> SeriesSet:
-    """Take away a share of the time steps of every series, all channels of a step together, once and for all."""
+    """Remove a share of the time steps of every series, all channels of a step together."""
     rng = np.random.default_rng(seed)
     return replace(data, train=_dropped(data.train, share, rng), test=_dropped(data.test, share, rng))
 
 
 def standardise(data: SeriesSet) -> SeriesSet:
-    """Give every channel mean 0 and standard deviation 1 over the observed training steps."""
+    """Scale every channel to mean 0 and standard deviation 1 over the observed training steps."""
     values = np.concatenate([observed.values for observed in data.train.observed]).astype(np.float64)
     mean, deviation = values.mean(0), values.std(0)
     deviation[deviation == 0] = 1.0
@@ -189,7 +189,7 @@ AT_ONCE = 64  # series of an evaluation batch
 
 
 class SeriesBatch(NamedTuple):
-    """Padded series: values, step numbers as positions on one axis, which places are real, and classes."""
+    """Padded series: values, step numbers as positions on one axis, mask of real steps, and classes."""
 
     values_BLK: Tensor
     position_BL1: Tensor
@@ -209,33 +209,33 @@ def collate(observed: Sequence[ObservedSteps], label_B: Int64) -> SeriesBatch:
 
 
 def batch_of(series: Series, indices: Int64) -> SeriesBatch:
-    """Pad some of the series of one side."""
+    """Pad some of the series of one part."""
     return collate([series.observed[index] for index in indices], series.label[indices])
 
 
 class SeriesClassification(Task):
-    """Cross-entropy with label smoothing; the score is the training accuracy and selects nothing."""
+    """Cross-entropy with label smoothing; the score is the training accuracy and is not used for selection."""
 
     def __init__(self, data: SeriesSet, batch: int, smoothing: float, seed: int) -> None:
         self.data, self.batch, self.smoothing, self.seed = data, batch, smoothing, seed
 
     def batches(self, step: int) -> Generator[SeriesBatch, None, None]:
-        """Shuffled epochs."""
+        """Yield the batches of shuffled epochs."""
         for indices in epochs(len(self.data.train), self.batch, self.seed, step):
             yield batch_of(self.data.train, indices)
 
     def loss(self, network: nn.Module, batch: SeriesBatch) -> StepLoss:
-        """Cross-entropy of a batch."""
+        """Return the cross-entropy of a batch."""
         logits_BC = network(batch.values_BLK, batch.position_BL1, batch.mask_BL)
         return StepLoss(cross_entropy(logits_BC.float(), batch.label_B, label_smoothing=self.smoothing), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
-        """Training accuracy: there is no third side to validate on."""
+        """Return the training accuracy, since there is no validation part."""
         return {"score": accuracy(network, self.data.train)}
 
 
 def accuracy(network: nn.Module, series: Series) -> float:
-    """Share of the series that are classified correctly."""
+    """Return the share of series that are classified correctly."""
     device = next(network.parameters()).device
     hits = 0
     for indices in np.array_split(np.arange(len(series)), -(-len(series) // AT_ONCE)):
@@ -246,7 +246,7 @@ def accuracy(network: nn.Module, series: Series) -> float:
 
 
 class Setting(NamedTuple):
-    """Fine-tuning of a set."""
+    """Training settings of a set."""
 
     epochs: int
     batch: int
@@ -263,24 +263,24 @@ SETS = {
 
 
 class UEA(ExperimentOptions):
-    """Classify multivariate series of which three in ten time steps are missing; test accuracy."""
+    """Classify multivariate series with 30 % of the time steps missing; test accuracy."""
 
     experiment: ClassVar[str] = "uea"
 
-    seed: int = Field(default=69, ge=0, description="of the dropped steps, the weights and the batches")
+    seed: int = Field(default=69, ge=0, description="seed of dropped steps, weights and batches")
     data: Path = Field(description="folder with the sets")
-    name: Literal["BasicMotions", "Epilepsy", "JapaneseVowels", "RacketSports"] = Field(description="which set")
-    size: Literal["tiny-shallow", "tiny", "small", "base"] = Field(default="tiny", description="of the encoder")
+    name: Literal["BasicMotions", "Epilepsy", "JapaneseVowels", "RacketSports"] = Field(description="name of the set")
+    size: Literal["tiny-shallow", "tiny", "small", "base"] = Field(default="tiny", description="size of the encoder")
     dropped: float = Field(default=0.3, ge=0, lt=1, description="share of the time steps of every series")
     lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
 
     @property
     def setting(self) -> Setting:
-        """Fine-tuning of the chosen set."""
+        """Training settings of the chosen set."""
         return SETS[self.name]
 
     def plan(self) -> ExperimentPlan:
-        """Read and thin the set and build the classifier."""
+        """Read the set, drop time steps and return network, task and metrics."""
         setting = self.setting
         data = standardise(drop_steps(read_set(self.data, self.name), self.dropped, self.seed))
         torch.manual_seed(self.seed)

@@ -1,24 +1,24 @@
-"""Visits and signals: when an LSST-like survey observes a position, and the fluxes of its difference images.
+"""Visits and fluxes of an LSST-like survey with difference images.
 
-Visits (nights, bands, depths), for many objects at once. What is imitated is what a classifier can trip over: season
-gaps, weather, moon (u and g in dark time, z and Y in bright time), pairs of visits half an hour apart in the same or
-neighbouring bands, nights with two pairs where fields overlap, rolling (a field is busy in one year and all but rests
-in the next), and deep fields with five times the visits. The rate is the wide survey's 825 visits in ten years (LSST
-Science Requirements, LPM-17) and its overlaps; band pairs, visits per night and depths are close to those of 5,000
-ELAsTiCC supernovae (depths to 0.1 mag). Nothing here knows the class of the object.
+**Visits** (nights, bands, depths), for many objects at once. The simulation includes season gaps, weather, the moon (u
+and g in dark time, z and Y in bright time), pairs of visits half an hour apart in the same or neighbouring bands,
+nights with two pairs where fields overlap, rolling (a field has many visits in one year and few in the next), and deep
+fields with five times the visits. The rate is 825 visits of the wide survey in ten years (LSST Science Requirements,
+LPM-17) and overlaps; band pairs, visits per night and depths are close to those of 5,000 ELAsTiCC supernovae (depths to
+0.1 mag). Visits do not depend on the class of the object.
 
-Measured flux and reported error. The error has the sky (from the visit's depth), the photon noise of everything under
-the aperture (source and the steady light below it, which a difference image does not show) and a calibration floor; the
-reported error is itself only right to some per cent, and one point in a thousand is three times worse than it claims.
+**Measured flux and reported error.** The error includes the sky (from the visit's depth), the photon noise of all light
+in the aperture (the source and the constant light that is subtracted) and a calibration error. The reported error is
+accurate to some per cent, and one point in a thousand has three times its error.
 
-Detections and alert histories. The detection chance is a logistic curve in |S/N|, one half at 5, which is what
-difference-image detections of the ELAsTiCC challenge follow to 3 % between S/N 3 and 12. An object exists for the
-survey once it has two detections. Its history then runs from 30 days before the first detection (forced photometry
-reaches no further back) to the last.
+**Detections and alert histories.** The detection probability is a logistic function of |S/N|, one half at 5, which
+agrees with detections of the ELAsTiCC challenge to 3 % between S/N 3 and 12. An object is detected by the survey if it
+has two detections. Its history is from 30 days before the first detection, when forced photometry starts, to the last
+detection.
 
-Sources that shine all the time: a difference image shows their light minus that of the template. Templates are medians
-of a few visits taken before the survey, at unknown phases of the variation, so the zero level of each band is its own
-and difference fluxes are as often negative as positive.
+**Sources with constant light**: a difference image has their light minus that of the template. Templates are medians of
+a few visits before the survey, at unknown phases of the variation, so each band has a different zero level, and
+difference fluxes are as often negative as positive.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ PAIR_BANDS: Ints = np.array(list(PAIRS), dtype=np.int64)
 PAIR_SHARE: Floats = np.array(list(PAIRS.values()))
 BAND_SHARE: Floats = 0.5 * PAIR_SHARE @ (PAIR_BANDS[:, :, None] == np.arange(6)).sum(axis=1, dtype=np.float64)
 # dark-time preference of each band: the share is multiplied by exp(tilt * darkness), darkness in [-1, 1]; the u filter
-# is in the changer for the half month about new moon only
+# is available for the half month around new moon only
 DARK_TILT: Floats = np.array([4.0, 0.7, 0.15, 0.0, -0.45, -0.6])
 VISITS_A_NIGHT: Floats = np.array([0.165, 0.53, 0.08, 0.225])  # chance of 1, 2, 3, 4
 MEAN_VISITS_A_NIGHT = float(VISITS_A_NIGHT @ np.arange(1.0, 5.0))
@@ -55,7 +55,7 @@ BUSY, RESTING = 1.75, 0.25  # rolling: a field's rate in alternate years over it
 DEPTH: Floats = np.array([24.0, 24.9, 24.5, 23.9, 23.2, 22.6])
 MOON_LOSS: Floats = np.array([0.6, 0.5, 0.3, 0.15, 0.05, 0.05])  # depth lost at full moon, mag
 DEEP_GAP = 0.011  # days between bands of a deep field's sequence
-SLOTS = 6  # places for visits in one night
+SLOTS = 6  # maximum number of visits in one night
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +80,9 @@ def visits(
     *,
     deep_fraction: float = DEEP_FRACTION,
 ) -> Visits:
-    """Draw the visits of ``n`` positions over three years, kept to [start, end] (f64[n], MJD) where given.
+    """Draw the visits of ``n`` positions over three years, limited to [start, end] (f64[n], MJD) if given.
 
-    ``deep_fraction`` of the positions lie in deep fields, the rest in the wide survey.
+    ``deep_fraction`` of the positions are in deep fields, the others in the wide survey.
     """
     deep = rng.random(n) < deep_fraction
     observed = _nights(rng, n, deep)
@@ -106,7 +106,7 @@ def visits(
 
 
 def _nights(rng: np.random.Generator, n: int, deep: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Nights with at least one visit, bool[n, SURVEY_NIGHTS]: in season, clear, and scheduled."""
+    """Return the nights with a visit, bool[n, SURVEY_NIGHTS]: in season, clear, and scheduled."""
     day = np.arange(SURVEY_NIGHTS)[None, :]
     season_length = rng.uniform(150.0, 230.0, (n, 1))
     year, day_of_year = np.divmod(day + rng.uniform(0.0, 365.25, (n, 1)), 365.25)
@@ -119,7 +119,7 @@ def _nights(rng: np.random.Generator, n: int, deep: NDArray[np.bool_]) -> NDArra
 
 
 def _bands(rng: np.random.Generator, darkness: Floats, deep: NDArray[np.bool_]) -> Ints:
-    """Band of each visit of each night, i64[nights, SLOTS], -1 for none: up to two pairs, or most bands if deep."""
+    """Return the band of each visit of each night, i64[nights, SLOTS], -1 for none: up to two pairs, more if deep."""
     n = len(darkness)
     tilt = DARK_TILT[PAIR_BANDS].mean(axis=1)
     weight = PAIR_SHARE * np.exp(tilt * darkness[:, None]) / np.i0(tilt)  # the mean over a month is the share
@@ -136,7 +136,7 @@ def _bands(rng: np.random.Generator, darkness: Floats, deep: NDArray[np.bool_]) 
 
 
 def _times(rng: np.random.Generator, n: int, day: Floats, object_index: Ints, deep: NDArray[np.bool_]) -> Floats:
-    """MJD of each visit, f64[nights, SLOTS]: the field's time of night, pairs some 34 minutes apart."""
+    """Return the MJD of each visit, f64[nights, SLOTS]; pairs are some 34 minutes apart."""
     begin: Floats = day + rng.uniform(0.05, 0.2, n)[object_index] + rng.uniform(0.0, 0.12, len(day))
     repeat, overlap = rng.uniform(0.0215, 0.0255, len(day)), rng.uniform(0.003, 0.014, len(day))
     zero = np.zeros(len(day))
@@ -149,8 +149,8 @@ def _times(rng: np.random.Generator, n: int, day: Floats, object_index: Ints, de
 def _depths(rng: np.random.Generator, n: int, object_index: Ints) -> Floats:
     """Return the change of depth of each night, f64[nights] mag: a template and blending loss per field, and seeing.
 
-    The field loss of 0.3 to 0.9 mag spans what separates nominal single-visit depths from those measured on difference
-    images with shallow templates. Bad seeing has a long tail, good seeing an end.
+    The field loss of 0.3 to 0.9 mag is the range between nominal single-visit depths and those of difference images
+    with shallow templates. The distribution of seeing has a long tail of bad seeing.
     """
     field_loss = rng.uniform(0.3, 0.9, n)[object_index]
     seeing = np.minimum(0.25 * rng.standard_normal(len(object_index)), 0.2) - 0.08 * rng.exponential(
@@ -171,7 +171,7 @@ MISJUDGED = 0.04
 
 
 def observe(rng: np.random.Generator, visits: Visits, difference: Floats, steady: Floats) -> tuple[Floats, Floats]:
-    """Measured difference flux and reported 1-sigma error, f64[P] nJy, from true ``difference`` and ``steady`` flux."""
+    """Draw measured difference flux and reported 1-sigma error, f64[P] nJy, for the true fluxes of the visits."""
     sky = njy_of_magnitude(visits.depth) / 5.0
     total = np.maximum(difference + steady, 0.0)
     photons = (total + steady) / ELECTRONS[visits.band]  # the template contributes its own photon noise
@@ -192,16 +192,16 @@ PRE_TRIGGER_DAYS = 30.0
 
 
 def detect(rng: np.random.Generator, flux: Floats, error: Floats) -> NDArray[np.bool_]:
-    """Return detection flag of each point, bool[P]; negative difference flux is detected like positive."""
+    """Return the detection flag of each point, bool[P]; negative difference flux is detected like positive flux."""
     snr = np.abs(flux) / error
     exponent = np.clip((HALF_EFFICIENCY_SNR - snr) / EFFICIENCY_WIDTH, -50.0, 50.0)
     return (snr > MINIMUM_SNR) & (rng.random(len(snr)) < 1.0 / (1.0 + np.exp(exponent)))
 
 
 def history(visits: Visits, detected: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Floats]:
-    """Points that the last alert's history holds, bool[P], and each object's trigger MJD, f64[n] (+inf if never seen).
+    """Return the points of the last alert's history, bool[P], and the trigger MJD, f64[n] (+inf if not detected).
 
-    Objects with fewer than two detections keep no point.
+    Objects with fewer than two detections have no point.
     """
     first, last = np.full(visits.n, np.inf), np.full(visits.n, -np.inf)
     np.minimum.at(first, visits.object_index[detected], visits.mjd[detected])
@@ -220,7 +220,7 @@ TotalFlux: TypeAlias = Callable[[Floats, Ints, Ints], Floats]
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """True light of every visit: ``difference`` and ``steady`` (template) flux f64[P] nJy; ``redshift`` f64[n]."""
+    """True fluxes of every visit: ``difference`` and ``steady`` (template) flux f64[P] nJy; ``redshift`` f64[n]."""
 
     difference: Floats
     steady: Floats
@@ -228,7 +228,7 @@ class Signal:
 
 
 def subtract_template(rng: np.random.Generator, visits: Visits, total: TotalFlux) -> Signal:
-    """Difference flux of a source inside the Galaxy whose total flux is ``total``."""
+    """Return the difference flux of a source inside the Galaxy whose total flux is ``total``."""
     shape = (visits.n, 6, TEMPLATE_VISITS)
     epoch = SURVEY_START - rng.uniform(0.0, TEMPLATE_SPAN, shape)
     own, band, _ = np.broadcast_arrays(*np.ogrid[: shape[0], : shape[1], : shape[2]])
@@ -257,7 +257,7 @@ class MeasuredPoints:
 
 
 def objects(name: str, first_id: int, points: MeasuredPoints) -> list[LabelledObject]:
-    """Return the candidates that kept a point, numbered from ``first_id``."""
+    """Return the candidates with a published point, numbered from ``first_id``."""
     visits, rows_kept = points.visits, np.flatnonzero(points.is_published)
     edges = np.searchsorted(visits.object_index[rows_kept], np.arange(visits.n + 1))
     candidates: list[LabelledObject] = []

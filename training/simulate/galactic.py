@@ -7,21 +7,21 @@ rises and falls of caustic crossings. Blended light that is not lensed is added;
 a uniform time with a log-normal Einstein time about 25 days (Wyrzykowski+ 2015). The source is a point, so at a caustic
 its magnification is cut at what a disc of finite size would reach.
 
-**Active nuclei**: damped random walk in magnitude (Kelly+ 2009; amplitudes and time scales after MacLeod+ 2010), driven
-by the same shocks in every band but slower, weaker and later towards the red, over a red host.
+**Active nuclei**: damped random walk in magnitude (Kelly+ 2009; amplitudes and time scales after MacLeod+ 2010) with
+the same random steps in every band, but slower, weaker and later towards the red, on a red host.
 
 **Dwarf novae**: outbursts with a linear rise and decline in magnitude around a plateau (Otulakowska-Hypka+ 2016), every
 fourth a superoutburst.
 
 **M-dwarf flares**: the empirical template of Davenport+ 2014 on a 9,000 to 14,000 K blackbody. Flares last minutes, so
-they are drawn around visits; a volume-complete draw would be all but never seen.
+they are drawn around visits; flares at random times would hardly ever be observed.
 
 **Periodic variables**: RR Lyrae, Cepheids, delta Scuti stars, eclipsing binaries. Pulsators follow a skewed sine,
 arctan(s sin x / (1 - s cos x)), which is the Fourier series sum s^k sin(kx)/k: a sine at s = 0, the steep-rise sawtooth
 of RRab stars near s = 0.8; Cepheids add the second harmonic's bump. Period sets luminosity, temperature, amplitude and
 shape (period-luminosity-colour relations; Bailey diagram; Hertzsprung progression), amplitude falls towards the red as
-for a pulsating photosphere, and red light lags. Distances are drawn where the mean light is neither saturated nor lost,
-so absolute brightness shows only through the period.
+for a pulsating photosphere, and red light lags. Distances are drawn so that the mean flux is neither saturated nor too
+faint, so the absolute brightness is only known from the period.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ Complexes: TypeAlias = NDArray[np.complex128]
 
 BINARY_SOURCES, BINARY_LENSES = 0.1, 0.3  # shares of the events
 FAR = 3.5  # Einstein radii beyond which two lenses act as one, to better than 2 %
-RESIDUAL = 1e-4  # a root of the quintic is an image if it solves the lens equation this well
+RESIDUAL = 1e-4  # largest residual of the lens equation at which a root of the quintic is an image
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class _Lenses:
 
 
 def microlensing(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> Signal:
-    """Stars magnified by a passing mass; three in ten lenses and one in ten sources are double."""
+    """Return the fluxes of lensed stars; three in ten lenses and one in ten sources are double; class uLens."""
     n = visits.n
     star = njy_of_magnitude(
         star_magnitudes(rng, rng.uniform(16.5, 23.0, n), np.exp(rng.normal(np.log(4700.0), 0.15, n)), milky_way)
@@ -94,14 +94,14 @@ def microlensing(rng: np.random.Generator, visits: Visits, milky_way: Floats) ->
 
 
 def magnification(time: Floats, nearest: Floats) -> Floats:
-    """Point-lens magnification at ``time`` Einstein times from closest approach ``nearest`` (Paczynski 1986, eq. 1)."""
+    """Return the point-lens magnification at ``time`` Einstein times from closest approach (Paczynski 1986, eq. 1)."""
     u2 = time**2 + nearest**2
     gain: Floats = (u2 + 2.0) / np.sqrt(u2 * (u2 + 4.0))
     return gain
 
 
 def binary_magnification(source: Complexes, ratio: Floats, separation: Floats) -> Floats:
-    """Magnification of point sources by two masses of sum 1, f64[P].
+    """Return the magnification of point sources by two masses of sum 1, f64[P].
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _pairs(rng: np.random.Generator, paired: NDArray[np.bool_]) -> _Lenses:
 
 
 def _gain(time: Floats, nearest: Floats, lenses: _Lenses, own: Ints) -> Floats:
-    """Magnification of the first source of each event, by one lens or two."""
+    """Return the magnification of the first source of each event, by one lens or two."""
     gain = magnification(time, nearest)
     rows = np.flatnonzero(lenses.paired[own] & (np.hypot(time, nearest) < FAR))
     which = own[rows]
@@ -149,7 +149,9 @@ def _gain(time: Floats, nearest: Floats, lenses: _Lenses, own: Ints) -> Floats:
 
 
 def _quintic(source: Complexes, half: Floats, imbalance: Floats) -> Complexes:
-    """Coefficients, lowest first, of the polynomial whose roots hold the images (Witt & Mao 1995, with total mass 1).
+    """Return the coefficients, lowest first, of the polynomial whose roots include the images (Witt & Mao 1995).
+
+    The total mass is 1.
 
     The lenses are at +``half`` and -``half`` with masses 1/2 -+ ``imbalance``.
     """
@@ -209,12 +211,12 @@ def active_nucleus(rng: np.random.Generator, visits: Visits, milky_way: Floats) 
 
 
 def _variability(rng: np.random.Generator, absolute: Floats) -> tuple[Floats, Floats]:
-    """Amplitude (mag) and time scale (days at rest) of damped random walks at rest 4000 Angstrom, each f64[n].
+    """Draw amplitude (mag) and time scale (days at rest) of damped random walks at rest 4000 Angstrom, each f64[n].
 
-    The regression of MacLeod+ 2010 (equation 7 and table 1) on luminosity and black-hole mass, the mass by its
-    distribution at a luminosity (their section 5). Quasars scatter around it as the walks do that were fitted to 9,258
-    of Stripe 82 (MacLeod+ 2012, Suberlak+ 2021): those that vary more take longer. Their amplitude is the root of 2
-    smaller than the structure function at long times.
+    They follow the regression of MacLeod+ 2010 (equation 7 and table 1) on luminosity and black-hole mass, with the
+    distribution of mass at a luminosity (their section 5). The scatter is that of fits to 9,258 quasars of Stripe 82
+    (MacLeod+ 2012, Suberlak+ 2021), in which larger amplitudes have longer time scales. The amplitude is the structure
+    function at long times divided by the root of 2.
     """
     luminosity = absolute + 23.0
     mass = 2.0 - 0.27 * absolute + (0.58 + 0.011 * absolute) * rng.standard_normal(len(absolute)) - 9.0
@@ -226,7 +228,7 @@ def _variability(rng: np.random.Generator, absolute: Floats) -> tuple[Floats, Fl
 
 
 def _nuclei(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
-    """Redshift and apparent r of ``n`` nuclei brighter than 23.5, log-normal in luminosity with evolving density."""
+    """Draw redshift and apparent r of ``n`` nuclei brighter than 23.5, log-normal in luminosity, with evolution."""
     redshift, r = np.empty(0), np.empty(0)
     while len(r) < n:
         z = photometry.redshifts(rng, 4096, 0.03, 3.5, 0.5)
@@ -238,9 +240,9 @@ def _nuclei(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
 
 
 def _damped_walk(rng: np.random.Generator, timescale: Floats) -> Floats:
-    """Unit-variance Ornstein-Uhlenbeck processes on a daily grid, f64[WALK_DAYS, n, bands].
+    """Draw unit-variance Ornstein-Uhlenbeck processes on a daily grid, f64[WALK_DAYS, n, bands].
 
-    ``timescale`` f64[n, bands] in days; the bands of an object feel the same shocks.
+    ``timescale`` f64[n, bands] in days; the bands of an object have the same random steps.
     """
     keep = np.exp(-1.0 / timescale)
     shock = rng.standard_normal((WALK_DAYS, len(timescale), 1))
@@ -306,7 +308,7 @@ def dwarf_flare(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> 
 
 
 def flare_template(x: Floats) -> Floats:
-    """Relative flux of a flare at ``x`` half-widths from its peak (Davenport+ 2014, eqs 1 and 4)."""
+    """Return the relative flux of a flare at ``x`` half-widths from its peak (Davenport+ 2014, eqs 1 and 4)."""
     early, late = np.clip(x, -1.0, 0.0), np.clip(x, 0.0, 1e3)
     rise = 1.0 + 1.941 * early - 0.175 * early**2 - 2.246 * early**3 - 1.125 * early**4
     decay = 0.6890 * np.exp(-1.600 * late) + 0.3030 * np.exp(-0.2783 * late)
@@ -337,18 +339,18 @@ class _Wave:
 
 
 def skewed_sine(phase: Floats, skew: Floats) -> Floats:
-    """Brightness in [-0.5, 0.5] with a rise that steepens with ``skew`` in (0, 1); phase in cycles."""
+    """Return brightness in [-0.5, 0.5] with a rise that is steeper for larger ``skew`` in (0, 1); phase in cycles."""
     x = 2.0 * np.pi * phase
     wave: Floats = np.arctan2(skew * np.sin(x), 1.0 - skew * np.cos(x)) / (2.0 * np.arcsin(skew))
     return wave
 
 
 def star_magnitudes(rng: np.random.Generator, r: Floats, temperature: Floats, milky_way: Floats) -> Floats:
-    """Mean AB magnitudes [n, 6] of stars of apparent ``r``: blackbody colours, a break below u, reddening."""
+    """Return mean AB magnitudes [n, 6] of stars of apparent ``r``: blackbody colours, a break below u, reddening."""
     colours = colours_of_temperature(temperature)
     colours[:, 0] += np.clip(0.55 + 0.15 * rng.standard_normal(len(r)), 0.1, 1.2)
     colours += 0.05 * rng.standard_normal(colours.shape)
-    # a star sits inside the dust column that the map gives, not behind all of it
+    # a star is inside the dust column of the map, not behind all of it
     reddening = rng.uniform(0.4, 1.0, len(r)) * milky_way
     magnitudes: Floats = r[:, None] + colours + (MILKY_WAY_DUST - MILKY_WAY_DUST[2]) * reddening[:, None]
     return magnitudes
@@ -380,7 +382,7 @@ def rr_lyrae(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> Sig
 def cepheid(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> Signal:
     """Classical (seven tenths) and type II Cepheids, 1 to 60 days; class Cepheid.
 
-    They sit in the Clouds, in other galaxies out to 2.5 Mpc and, if of type II, in the halo. Luminosity and period
+    They are in the Magellanic Clouds, in galaxies out to 2.5 Mpc and, for type II, in the halo. Luminosity and period
     distribution: Soszynski+ 2008 (OGLE, moved to r); amplitudes: Ulaczyk+ 2013; bump: Simon & Lee 1981.
     """
     n = visits.n
@@ -399,7 +401,7 @@ def cepheid(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> Sign
 
 
 def _cepheid_moduli(rng: np.random.Generator, absolute: Floats, classical: NDArray[np.bool_]) -> Floats:
-    """Distance moduli f64[n] that put a Cepheid of ``absolute`` r between 15.9 and 23."""
+    """Draw distance moduli f64[n] at which a Cepheid of ``absolute`` r is between 15.9 and 23."""
     shape = (TRIES, len(absolute))
     clouds = np.where(rng.random(shape) < 0.6, 18.5, 18.95) + 0.07 * rng.standard_normal(shape)
     elsewhere = np.where(classical, rng.uniform(21.0, 27.0, shape), rng.uniform(15.0, 21.5, shape))
@@ -430,7 +432,7 @@ def delta_scuti(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> 
 def _pulsator(
     rng: np.random.Generator, visits: Visits, mean: Floats, wave: _Wave, amplitude_ratio: Floats, lag: float
 ) -> Signal:
-    """Return a wave in magnitudes with a weaker overtone mode, in each band its amplitude ratio and phase lag."""
+    """Return a wave in magnitudes with a weaker overtone mode, with amplitude ratio and phase lag of each band."""
     n = visits.n
     start, second_start = rng.random((2, n))
     second_period = wave.period * rng.uniform(0.70, 0.82, n)
@@ -460,7 +462,7 @@ def eclipsing_binary(rng: np.random.Generator, visits: Visits, milky_way: Floats
     flatness = rng.uniform(1.0, 2.5, n)
     primary = np.where(contact, rng.uniform(0.15, 0.75, n), np.exp(rng.normal(np.log(0.45), 0.55, n)).clip(0.05, 1.6))
     secondary = primary * np.where(contact, rng.uniform(0.75, 1.0, n), rng.beta(1.5, 1.5, n))
-    # the cooler star is eclipsed at the shallower minimum: the colour change follows the difference of the two depths
+    # the cooler star is eclipsed at the shallower minimum, so the colour change follows the difference of the depths
     tint = 0.15 * (primary - secondary)
     start, eccentric = rng.random(n), np.where(contact, 0.0, 0.04 * rng.standard_normal(n))
     mean = star_magnitudes(rng, rng.uniform(15.8, 21.8, n), np.exp(rng.normal(np.log(5600.0), 0.22, n)), milky_way)
@@ -476,7 +478,7 @@ def eclipsing_binary(rng: np.random.Generator, visits: Visits, milky_way: Floats
 
 
 def _minimum(phase: Floats, centre: Floats | float, width: Floats, flatness: Floats, contact: np.ndarray) -> Floats:
-    """Depth profile in [0, 1] of the eclipse at ``centre``: a super-Gaussian, or half a raised cosine in contact."""
+    """Return the depth profile in [0, 1] of the eclipse at ``centre``: super-Gaussian, or half a raised cosine."""
     distance = np.abs((phase - centre + 0.5) % 1.0 - 0.5)
     eclipse = np.exp(-np.minimum((distance / width) ** (2.0 * flatness), 100.0))
     overlap = np.where(distance < 0.25, np.cos(2.0 * np.pi * distance) ** 2, 0.0)

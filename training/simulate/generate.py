@@ -3,14 +3,14 @@
     from nightjar_alerts.training.simulate.generate import simulate
     simulate(Path("build/sim.parquet"), n_per_class=3000, seed=1, workers=2)
 
-Classes are the 20 of ELAsTiCC: ``rubin`` as Rubin sees them, ``any`` at every brightness, as any survey reports
-them (`training.simulate.anywhere`).
+Classes are the 20 of ELAsTiCC: ``rubin`` as observed by Rubin, ``any`` at every brightness, as observed by random
+surveys (`training.simulate.anywhere`).
 
-Notable: work is cut into chunks of `CHUNK` kept objects of one class, each with its own random stream derived from
-(seed, class, chunk). The output is therefore the same for any number of workers, and a larger set begins with the
-objects of a smaller one, class by class. Inside a chunk everything is vectorised over a flat list of visits.
-What is kept is what a survey would alert on: see `training.simulate.cadence`; saturated points are left out. How the
-populations compare with real ones is in docs/populations.md.
+Work is divided into chunks of `CHUNK` objects of one class, each with a random stream derived from (seed, class,
+chunk). The output is therefore the same for any number of workers, and a larger set starts with the objects of a
+smaller one, class by class. Inside a chunk everything is vectorised over a flat list of visits. Only objects that a
+survey would alert on are kept (see `training.simulate.cadence`), without saturated points. docs/populations.md compares
+the populations with real ones.
 """
 
 import json
@@ -40,7 +40,7 @@ from nightjar_alerts.training.simulate.cadence import (
 from nightjar_alerts.training.simulate.photometry import Floats
 from nightjar_alerts.training.simulate.transient_classes import KINDS
 
-VERSION = "2.1.0"  # rises when the same seed gives other objects
+VERSION = "2.1.0"  # increased if the same seed gives other objects
 CHUNK = 64
 SATURATION: Floats = njy_of_magnitude(np.array([14.7, 15.7, 15.8, 15.8, 15.3, 13.9]))  # total flux, one 30 s visit
 VARIABLES: dict[str, Callable[[np.random.Generator, Visits, Floats], Signal]] = {
@@ -81,12 +81,12 @@ def simulate(
 
     Parameters
     ----------
-    classes : names of those to simulate, in any order; none means all. An object does not depend on this choice.
+    classes : names of classes to simulate; default: all. Objects do not depend on this choice.
 
     Raises
     ------
     ValueError
-        For a class outside the taxonomy, no objects or a negative seed.
+        If a class is not in the taxonomy, the number of objects is 0 or the seed is negative.
     """
     class_names = ELASTICC.names
     if unknown := sorted(set(classes) - set(class_names)):
@@ -112,7 +112,7 @@ def simulate(
 def provenance(counts: Mapping[str, int], seed: int, survey: Survey = "rubin") -> dict[str, Any]:
     """Describe a simulated file, key ``simulation`` of `training.data.dataset.read_notes`.
 
-    With the version of the simulator it is all that is needed to make the same file again.
+    It contains everything that is needed to reproduce the file with the same version of the simulator.
     """
     options = {"deep_fraction": DEEP_FRACTION} if survey == "rubin" else {"survey": survey}
     return {
@@ -132,7 +132,7 @@ def simulate_objects(n_per_class: int, seed: int) -> Iterator[LabelledObject]:
 
 
 def simulate_class(name: str, n: int, seed: int) -> Iterator[LabelledObject]:
-    """Yield the ``n`` objects of class ``name`` that are also in the set `simulate_objects` makes of the seed."""
+    """Yield the ``n`` objects of class ``name`` that `simulate_objects` yields for the seed."""
     for task in _class_tasks(ELASTICC.names.index(name), n, seed):
         yield from _run(task)
 
@@ -167,7 +167,7 @@ def _run(task: _Task) -> list[LabelledObject]:
 
 
 def _round(rng: np.random.Generator, name: str, first_id: int) -> list[LabelledObject]:
-    """Draw 2 `CHUNK` candidates of class ``name`` and return those that a survey would have found."""
+    """Draw 2 `CHUNK` candidates of class ``name`` and return those that a survey would detect."""
     milky_way = photometry.milky_way_dust(rng, 2 * CHUNK, galactic=name not in host.HOSTS)
     visits, signal = _scene(rng, name, milky_way)
     flux, error = cadence.observe(rng, visits, signal.difference, signal.steady)
@@ -180,7 +180,7 @@ def _round(rng: np.random.Generator, name: str, first_id: int) -> list[LabelledO
 
 
 def _scene(rng: np.random.Generator, name: str, milky_way: Floats) -> tuple[Visits, Signal]:
-    """Visits of one batch of candidates and the true light they see."""
+    """Return the visits of one batch of candidates and their true fluxes."""
     if name not in KINDS:
         visits = cadence.visits(rng, len(milky_way))
         return visits, VARIABLES[name](rng, visits, milky_way)

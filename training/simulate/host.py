@@ -1,11 +1,12 @@
 """The 64 metadata columns: two nearby galaxies (photometry, shape, photo-z), Galactic dust, a final redshift.
 
-Notable, and what a user of the columns should know:
-- a missing value is NaN here; in ELAsTiCC alerts it is -9, -999, -9999 or 999;
-- the catalogue is not the truth: 3 to 13 % of the photo-z are outliers, one host in twenty is the wrong galaxy, faint
-  hosts are not in the catalogue at all, and Galactic objects sometimes have a chance galaxy nearby;
-- ``z_final`` is the host's spectroscopic redshift where one is known, else its photo-z, with the matching error;
-- values cover what ELAsTiCC's do (mag errors floor at 0.0155, 12 % second hosts, 6 % spectroscopic redshifts).
+Notable:
+
+- missing values are NaN; in ELAsTiCC alerts they are -9, -999, -9999 or 999;
+- the catalogue has errors: 3 to 13 % of the photo-z are outliers, one host in twenty is the wrong galaxy, faint hosts
+  are missing, and some Galactic objects have a chance galaxy nearby;
+- ``z_final`` is the host's spectroscopic redshift if known, or else its photo-z, with the matching error;
+- ranges are those of ELAsTiCC (magnitude errors of at least 0.0155, 12 % second hosts, 6 % spectroscopic redshifts).
 """
 
 from dataclasses import dataclass
@@ -26,13 +27,13 @@ BLUE_GALAXY: Floats = np.array(
     [4.0, 2.5, 2.0, 1.45, 0.35, 0.0, -0.15, -0.25, -0.35]
 )  # AB magnitudes relative to r (Scd)
 RED_GALAXY: Floats = np.array([7.0, 5.8, 4.4, 2.6, 0.78, 0.0, -0.38, -0.68, -1.1])  # (elliptical)
-# photo-z quantiles 0, 10 ... 100 % in units of their spread: Gaussian inside, heavy outside
+# photo-z quantiles 0, 10 ... 100 % in units of their spread: Gaussian with heavy tails
 QUANTILES: Floats = np.array([-3.3, -1.35, -0.86, -0.53, -0.25, 0.0, 0.25, 0.53, 0.86, 1.35, 4.5])
 
 
 @dataclass(frozen=True)
 class Galaxies:
-    """Hosts that a class prefers: absolute r magnitude, share of red ones, offset in units of size, hostless share."""
+    """Host galaxies of a class: absolute r magnitude, share of red ones, offset in units of size, hostless share."""
 
     absolute: tuple[float, float]
     red: float
@@ -62,7 +63,7 @@ WRONG_HOST = 0.05
 
 
 def metadata(rng: np.random.Generator, name: str, redshift: Floats, milky_way: Floats) -> NDArray[np.float32]:
-    """Metadata of ``n`` objects of class ``name``, f32[n, 64] in the order of `METADATA_COLUMNS`, NaN = missing."""
+    """Draw the metadata of ``n`` objects of a class, f32[n, 64] in the order of `METADATA_COLUMNS`, NaN = missing."""
     n = len(redshift)
     host = HOSTS.get(name)
     wrong = rng.random(n) < WRONG_HOST
@@ -97,13 +98,13 @@ def _field_redshifts(rng: np.random.Generator, n: int) -> Floats:
 
 
 def _chance_separation(rng: np.random.Generator, n: int) -> Floats:
-    """Separations in arcsec of unrelated galaxies: uniform over a disc of 6 arcsec."""
+    """Draw separations in arcsec of unrelated galaxies, uniform over a disc of 6 arcsec."""
     separation: Floats = 6.0 * np.sqrt(rng.uniform(0.003, 1.0, n))
     return separation
 
 
 def _galaxy(rng: np.random.Generator, kind: Galaxies, redshift: Floats, milky_way: Floats) -> dict[str, Floats]:
-    """Catalogue entry of one galaxy per redshift, keys as in the metadata without their prefix."""
+    """Draw the catalogue entry of one galaxy per redshift, with the names of the metadata without prefix."""
     n = len(redshift)
     absolute = rng.normal(*kind.absolute, n)
     magnitude = _magnitudes(rng, kind, redshift, absolute, milky_way)
@@ -140,7 +141,7 @@ def _magnitudes(
 
 
 def _redshift_estimates(rng: np.random.Generator, redshift: Floats, r: Floats) -> dict[str, Floats]:
-    """Photo-z with its eleven quantiles, and a spectroscopic redshift for the bright few."""
+    """Draw photo-z with eleven quantiles, and spectroscopic redshifts for some, mostly bright, galaxies."""
     n = len(redshift)
     spread = (0.025 + 0.012 * np.clip(r - 20.0, 0.0, 6.0)) * (1.0 + redshift) * np.exp(0.3 * rng.standard_normal(n))
     outlier = rng.random(n) < 0.03 + 0.02 * np.clip(r - 21.0, 0.0, 5.0)

@@ -1,16 +1,14 @@
 """Photometry and distances of simulated objects: bands, colours, dust, redshifts.
 
-**Colours**: LSST bands, blackbodies and dust, the arithmetic every light-curve family shares.
-Bands are represented by their effective wavelength, not by the filter curve. That costs some hundredths of a magnitude
-for a smooth spectrum, far below the intrinsic scatter of the classes.
+**Colours**: LSST bands, blackbodies and dust. Bands are represented by their effective wavelength instead of the filter
+curve; the error is some hundredths of a magnitude for a smooth spectrum, far below the scatter within classes.
 
 **Distances** in a flat Lambda-CDM universe (H0 70 km/s/Mpc, Omega_m 0.3), by astropy. Radiation is ignored, which
 changes distances by less than 0.1 % below z = 4.
 
-**Places** of objects: redshift priors and Milky Way dust. An event rate per comoving volume of (1+z)^alpha gives p(z)
-proportional to dV/dz (1+z)^(alpha-1), the 1/(1+z) being time dilation of the rate. Objects far too faint at maximum to
-be detected are not simulated at all, which all but leaves the distribution of detected objects unchanged and saves most
-of the work.
+**Redshifts and Milky Way dust** of objects. An event rate per comoving volume of (1+z)^alpha gives p(z) proportional to
+dV/dz (1+z)^(alpha-1), where 1/(1+z) is the time dilation of the rate. Objects that are far too faint to be detected are
+not simulated, which hardly changes the distribution of detected objects and saves most of the work.
 """
 
 import math
@@ -31,21 +29,21 @@ HC_OVER_K = 1.438777e8  # h c / k in Angstrom kelvin
 
 
 def planck(wavelength: Floats, temperature: Floats) -> Floats:
-    """B_nu up to a constant factor; wavelength in Angstrom, temperature in kelvin, broadcast together."""
-    # the exponent is capped where the Wien tail has long left every survey's dynamic range
+    """Return B_nu up to a constant factor; wavelength in Angstrom, temperature in kelvin, broadcast together."""
+    # the cap avoids overflow; there the Wien tail is far below the dynamic range of any survey
     spectrum: Floats = wavelength**-3 / np.expm1(np.minimum(HC_OVER_K / (wavelength * temperature), 200.0))
     return spectrum
 
 
 def colours_of_temperature(temperature: Floats) -> Floats:
-    """AB magnitude in each band minus that in r for blackbodies; temperature [n] -> [n, 6]."""
+    """Return the AB magnitude in each band minus that in r of blackbodies, [n, 6]."""
     spectrum = planck(WAVELENGTH[None, :], temperature[:, None])
     colours: Floats = -2.5 * np.log10(spectrum / spectrum[:, 2:3])
     return colours
 
 
 def host_dust(wavelength: Floats, a_v: Floats) -> Floats:
-    """Attenuation in magnitudes at rest wavelength (Angstrom) for A_V: a power law of index -1.3.
+    """Return the attenuation in magnitudes at rest wavelength (Angstrom) for A_V: a power law of index -1.3.
 
     Close to R_V = 3.1 Milky Way extinction between 3000 and 10000 Angstrom (Cardelli, Clayton & Mathis 1989); the
     2175 Angstrom bump is left out.
@@ -77,11 +75,11 @@ def volume_element(redshift: Floats) -> Floats:
     return volume
 
 
-FAINTEST_PEAK = 24.6  # AB; a peak fainter than this has no chance of two detections in single visits
+FAINTEST_PEAK = 24.6  # AB; fainter peaks cannot have two detections in single visits
 
 
 def redshifts(rng: np.random.Generator, n: int, low: float, high: float, rate_index: float) -> Floats:
-    """``n`` redshifts in [low, high] from the volumetric rate (1+z)^rate_index."""
+    """Draw ``n`` redshifts in [low, high] from the volumetric rate (1+z)^rate_index."""
     grid = np.linspace(low, high, 512)
     density = volume_element(grid) * (1.0 + grid) ** (rate_index - 1.0)
     cumulative = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
@@ -89,10 +87,10 @@ def redshifts(rng: np.random.Generator, n: int, low: float, high: float, rate_in
 
 
 def milky_way_dust(rng: np.random.Generator, n: int, galactic: bool) -> Floats:
-    """E(B-V) towards each object.
+    """Draw E(B-V) towards each object.
 
-    Extragalactic fields are log-normal about 0.02 mag with a tail to 0.5 (the wide survey avoids the plane); sources
-    inside the Galaxy crowd to low latitude but share the high-latitude range.
+    For extragalactic objects it is log-normal around 0.02 mag with a tail to 0.5, since the wide survey avoids the
+    plane; sources inside the Galaxy are concentrated at low latitude.
     """
     plane = rng.random(n) < (0.55 if galactic else 0.06)
     median = np.where(plane, 0.12, 0.018)

@@ -1,17 +1,17 @@
-"""The extragalactic explosions, as one table of measured quantities per (sub)type.
+"""Parameters of extragalactic explosions, one table per (sub)type.
 
-Notable: every number is a centre and a scatter, so classes overlap where nature's do (Ia with Iax, 91bg and Ib/c; IIb
-with Ib/c; SLSN with IIn and TDE). A class may be a mixture of subtypes. Times are rest-frame days, magnitudes are AB at
-rest 4800 Angstrom at maximum, before host dust. Numbers are rounded readings of, by class:
+Every parameter has a centre and a scatter, so classes overlap as in nature (Ia with Iax, 91bg and Ib/c; IIb with Ib/c;
+SLSN with IIn and TDE). A class may be a mixture of subtypes. Times are rest-frame days, magnitudes are AB at rest 4800
+Angstrom at maximum, before host dust. Values are rounded from these sources:
 Ia, 91bg: Scolnic & Kessler 2016; Jha+ 2007 (colour against phase, host dust); Taubenberger 2017. Iax: Jha 2017.
 Ib/c, IIb: Drout+ 2011; Richardson+ 2014 (luminosities); Taddia+ 2018. II: Anderson+ 2014 (plateaus, luminosities);
 Li+ 2011 (shares of subtypes); Nyholm+ 2020 (IIn). SLSN: De Cia+ 2018; Nicholl+ 2017. PISN: Kasen+ 2011.
 TDE: van Velzen+ 2021. KN: Kasen+ 2017; Villar+ 2017. CART (calcium-rich): De+ 2020. ILOT: Kashi & Soker 2016;
 Cai+ 2021. Rate evolution: Kessler+ 2019 (PLAsTiCC models).
 
-The light is quoted at the maximum of all wavelengths together; as the spectrum cools, the maximum in B follows by two
-days in Ia, and V brightens on into the plateaus of II. The departures `IA`, `HYDROGEN` and `PARTLY_STRIPPED` were set
-with median colours of ELAsTiCC in view, so agreement with those is no independent check.
+Phases are relative to the maximum of the bolometric light; as the spectrum cools, the maximum in B is two days later in
+Ia, and V becomes brighter until the plateau of II. The spectral differences `IA`, `HYDROGEN` and `PARTLY_STRIPPED` were
+adjusted to median colours of ELAsTiCC, so agreement with these is not an independent check.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Population:
 class Light:
     """Luminosity against time: fireball ``rise``, Gaussian ``fall``, and a slower component holding the share ``tail``.
 
-    The tail fades as (1 + t / (p tail_time))^-p with p = ``tail_power`` (30 is an exponential in all but name).
+    The tail fades as (1 + t / (p tail_time))^-p with p = ``tail_power`` (30 is nearly an exponential).
     ``stretch`` scatters all time scales together and ``stretch_slope`` is the magnitude change per e-fold of it
     (negative: slower is brighter). ``shock`` is the chance of an early shock-cooling peak.
     """
@@ -58,9 +58,8 @@ class Light:
 class Colour:
     """Temperature in kelvin, ``hot`` at maximum and ``cool`` at last, approached in ``cooling`` days.
 
-    ``blanketing`` is the rest wavelength in Angstrom below which metal lines blot out the spectrum, or dim it by the
-    power ``slope`` of the wavelength, where there is one; ``bump`` the strength of a second maximum in the near
-    infrared.
+    ``blanketing`` is the rest wavelength in Angstrom below which metal lines absorb the spectrum, or attenuate it by
+    the power ``slope`` of the wavelength if given; ``bump`` the strength of a second maximum in the near infrared.
     """
 
     hot: Spread
@@ -73,7 +72,7 @@ class Colour:
 
 @dataclass(frozen=True)
 class Plateau:
-    """Days held after maximum and the slow fading meanwhile, mag/day."""
+    """Duration of the plateau after maximum in days, and its decline rate in mag/day."""
 
     length: Spread = (0.0, 0.0)
     slope: Spread = (0.0, 0.0)

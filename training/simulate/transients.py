@@ -1,10 +1,10 @@
-"""Explosions seen across cosmological distances: draw their parameters, then their flux at any visit.
+"""Explosions at cosmological distances: parameters, and fluxes at visits.
 
 The luminosity L(t) rises as a fireball, 1 - (t / rise)^2 before maximum (Riess+ 1999), and after it is a Gaussian drop,
 optionally delayed by a fading plateau, over a slower tail (exponential, or a power law for fall-back and merger
 ejecta). Spectra are blackbodies of cooling temperature normalised by their total light, so that
 F_nu = L(t) B_nu(lambda, T) / T^4, times line blanketing in the ultraviolet, class-average and per-object departures,
-and host dust. Bandwidth stretch (1+z), time dilation and luminosity distance are applied in full.
+and host dust. Bandwidth stretch (1+z), time dilation and luminosity distance are included.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class Events:
 def draw(
     rng: np.random.Generator, kinds: tuple[Subtype, ...], milky_way: Floats, first_mjd: float, last_mjd: float
 ) -> Events:
-    """One event of a class of these subtypes per entry of ``milky_way`` (E(B-V)), bright enough to be detected."""
+    """Draw a detectable event of a class with these subtypes for each entry of ``milky_way`` (E(B-V))."""
     n = len(milky_way)
     sample = _detectable(rng, kinds, n)
     shape = {key: _spread(rng, [pair(k) for k in kinds], sample.kind) for key, pair in PARAMETERS.items()}
@@ -101,7 +101,7 @@ def draw(
 
 
 def window(events: Events) -> tuple[Floats, Floats]:
-    """MJD range outside which an event's light is negligible, with 40 days of quiet before first light."""
+    """Return the MJD range outside which the flux of each event is negligible, from 40 days before first light."""
     shape, dilation = events.shape, 1.0 + events.redshift
     fading = shape["plateau"] + 4.0 * shape["fall"] + 6.0 * shape["tail_time"]
     return events.peak_mjd - 40.0 - shape["rise"] * dilation, events.peak_mjd + fading * dilation
@@ -125,7 +125,7 @@ def flux(events: Events, visits: Visits) -> Floats:
 
 
 def luminosity(phase: Floats, shape: dict[str, Floats], tail_power: Floats) -> Floats:
-    """L(t) / L(maximum) at rest days ``phase`` from maximum; zero before first light."""
+    """Return L(t) / L(maximum) at rest days ``phase`` from maximum; zero before first light."""
     before = np.clip(1.0 - (phase / shape["rise"]) ** 2, 0.0, None)
     after = np.maximum(phase, 0.0)
     days_held = np.minimum(after, shape["plateau"])
@@ -154,7 +154,7 @@ class _Sample:
 
 
 def _detectable(rng: np.random.Generator, kinds: tuple[Subtype, ...], n: int) -> _Sample:
-    """``n`` events of a volume-limited population that are bright enough at maximum to be worth simulating."""
+    """Draw ``n`` events of a volume-limited population that are bright enough at maximum to be detected."""
     sample = _bright(_volume(rng, kinds, POOL))
     while len(sample.kind) < n:
         sample = sample.joined(_bright(_volume(rng, kinds, POOL)))
@@ -189,9 +189,9 @@ def _spread(rng: np.random.Generator, pairs: Sequence[Spread], kind: Ints) -> Fl
 
 
 def _spectrum(rest: Floats, phase: Floats, shape: dict[str, Floats], cut: Floats) -> Floats:
-    """Blanketed blackbody at ``phase`` per unit total light, relative to that at maximum and 4800 Angstrom.
+    """Return the blanketed blackbody at ``phase`` per unit total light, relative to maximum and 4800 Angstrom.
 
-    Where there is a ``cut`` it dims the ultraviolet by that power of the wavelength.
+    A ``cut`` attenuates the ultraviolet by that power of the wavelength.
     """
     cooled = np.exp(-np.maximum(phase, -0.7 * shape["cooling"]) / shape["cooling"])
     temperature = shape["cool"] + (shape["hot"] - shape["cool"]) * cooled
@@ -203,19 +203,19 @@ def _spectrum(rest: Floats, phase: Floats, shape: dict[str, Floats], cut: Floats
 
 
 def _near_infrared(rest: Floats) -> Floats:
-    """Share of the second maximum at rest wavelength: none in B, all beyond i (Kasen 2006)."""
+    """Return the strength of the second maximum at rest wavelength: 0 in B, 1 beyond i (Kasen 2006)."""
     share: Floats = 1.0 / (1.0 + np.exp((6900.0 - rest) / 350.0))
     return share
 
 
 def _shock(age: Floats, rest: Floats) -> Floats:
-    """Cooling of a shocked envelope, relative to the main maximum: blue, fading within days of first light."""
+    """Return the flux of the cooling envelope relative to the main maximum: blue, fading within days."""
     light: Floats = np.where(age > 0.0, np.exp(-np.maximum(age, 0.0) / SHOCK_FADE), 0.0) * (rest / 4800.0) ** -1.5
     return light
 
 
 def _departure(events: Events, own: Ints, rest: Floats, phase: Floats) -> Floats:
-    """Magnitudes by which each event's spectrum departs from the blackbody, linear between nodes and in phase."""
+    """Return the difference in magnitudes of each event's spectrum from the blackbody, linear in nodes and phase."""
     position = np.interp(rest, SED_NODES, np.arange(len(SED_NODES)))
     low = np.minimum(position.astype(np.int64), len(SED_NODES) - 2)
     part = position - low

@@ -55,7 +55,7 @@ def test_the_same_draw_gives_the_same_light_curve(curve: LightCurve) -> None:
     assert one.metadata == other.metadata
 
 
-def test_elsewhere_it_is_as_well_measured_and_its_redshift_unknown(curve: LightCurve) -> None:
+def test_degrade_brightness_keeps_the_snr_and_removes_the_redshift(curve: LightCurve) -> None:
     scales = []
     for seed in range(50):
         degraded = drawn(curve, seed, brightness=1.0)
@@ -66,7 +66,7 @@ def test_elsewhere_it_is_as_well_measured_and_its_redshift_unknown(curve: LightC
     assert max(scales) > 30
 
 
-def test_without_metadata_there_is_none_and_strangers_may_have_a_redshift(curve: LightCurve) -> None:
+def test_degrade_can_remove_metadata_and_add_a_redshift(curve: LightCurve) -> None:
     assert drawn(curve, 1, no_metadata=1.0).metadata == {}
     assert "z_final" not in drawn(curve, 1, no_redshift=1.0).metadata
     star = LightCurve.from_columns(curve.mjd, curve.flux, curve.flux_err, curve.band)
@@ -74,7 +74,7 @@ def test_without_metadata_there_is_none_and_strangers_may_have_a_redshift(curve:
     assert drawn(curve, 1, noisy_redshift=1.0).metadata["z_final"] != 0.2
 
 
-def test_misjudged_errors_scatter_more_than_they_say(curve: LightCurve) -> None:
+def test_degrade_misjudged_errors_are_smaller_than_the_scatter(curve: LightCurve) -> None:
     flat = LightCurve.from_columns(curve.mjd, np.full(80, 1e4), np.full(80, 50.0), curve.band)
     ratios = []
     for seed in range(60):
@@ -84,7 +84,7 @@ def test_misjudged_errors_scatter_more_than_they_say(curve: LightCurve) -> None:
     assert max(ratios) < 6
 
 
-def test_shaken_light_curves_are_like_the_object_and_unlike_each_other() -> None:
+def test_perturb_changes_light_curves_slightly() -> None:
     """Points are some of the object's, a detection stays, brightness moves by tenths, errors never shrink below it."""
     rng, many = np.random.default_rng(3), curve_of_points(60)
     ratios = []
@@ -101,7 +101,7 @@ def test_shaken_light_curves_are_like_the_object_and_unlike_each_other() -> None
     np.testing.assert_array_equal(one.flux, other.flux)
 
 
-def test_a_lone_detection_survives_shaking() -> None:
+def test_perturb_keeps_the_only_detection() -> None:
     """However many points are left out, something was detected."""
     lone = curve_of_points(30, detected=[17])
     assert all(perturb(lone, np.random.default_rng(seed)).detected.any() for seed in range(50))

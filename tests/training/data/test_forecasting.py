@@ -51,7 +51,7 @@ def test_history_ends_at_a_detection_and_queries_follow_it(dataset: Dataset) -> 
         assert (ahead <= 25.0 + 1e-4).all()
 
 
-def test_targets_are_the_observations_asked_for(dataset: Dataset) -> None:
+def test_question_targets_are_the_observations_of_its_queries(dataset: Dataset) -> None:
     curve = dataset.curve(5)
     question = draw(curve, 0)
     order = np.lexsort((curve.band, curve.mjd))
@@ -141,7 +141,7 @@ def test_simultaneous_visits_are_not_each_others_future() -> None:
 
 
 @pytest.mark.parametrize("horizon", [0.5, 3.0, 60.0])
-def test_askable_objects_are_those_with_a_cut(dataset: Dataset, horizon: float) -> None:
+def test_forecastable_returns_the_objects_with_a_cut(dataset: Dataset, horizon: float) -> None:
     expected = [index for index in range(len(dataset)) if len(cut_times(dataset.curve(index), horizon))]
     assert forecastable(dataset, horizon).tolist() == expected
 
@@ -158,7 +158,7 @@ def test_padding(dataset: Dataset) -> None:
     assert arrays["target_flux"].dtype == arrays["query_time"].dtype == np.float32
 
 
-def test_asking_sorts_by_time_and_band() -> None:
+def test_make_question_sorts_by_time_and_band() -> None:
     curve = LightCurve.from_columns(
         [0.0, 5.0, 5.0, 2.0], [1.0, 2.0, 3.0, 4.0], [1.0] * 4, ["g", "r", "g", "i"], [True] * 4, flux_unit="nJy"
     )

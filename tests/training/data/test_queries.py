@@ -39,7 +39,7 @@ def test_the_origin_is_that_of_what_was_kept() -> None:
     assert make_queries(tokens, [60_002.0], ["r"]).time.tolist() == [2.0]
 
 
-def test_any_time_may_be_asked_for_also_before_and_within_the_history() -> None:
+def test_queries_before_and_within_the_history_are_allowed() -> None:
     queries = make_queries(history(), [60_001.5, 59_990.0, 60_100.0], ["u", "g", "Y"])
     assert queries.time.tolist() == [-10.0, 1.5, 100.0]
     assert queries.band.tolist() == [1, 0, 5]

@@ -83,7 +83,7 @@ def test_the_posterior_mean_is_that_of_gaussian_conditioning() -> None:
         np.testing.assert_allclose(predicted, expected, atol=1e-9)
 
 
-def test_masks_have_the_counts_asked_for() -> None:
+def test_masks_have_the_requested_counts() -> None:
     count_N = np.array([3, 10, 20, 7])
     observed_NL = draw_observed(count_N, np.random.default_rng(0))
     assert observed_NL.sum(1).tolist() == count_N.tolist()

@@ -27,7 +27,7 @@ def test_a_bundle_of_one_temperature_and_nothing_else_has_one_section(confident_
     assert "| 3 or more | 90 | 0.0456 | 0.0123 | 0.0111 |" in section
 
 
-def test_everything_is_told(confident_bundle: Path) -> None:
+def test_card_has_calibration_sets_and_novelty(confident_bundle: Path) -> None:
     manifest = with_numbers(load_bundle(confident_bundle).manifest, ("all", "0", "2", "3", "5"))
     calibration, sets, novelty = confidence_sections(manifest)
     assert "exp((0.4000) + (-0.2000) ln n); the best single one is 1.100." in calibration

@@ -61,7 +61,7 @@ def test_products_of_whole_numbers_are_products_of_single_ones() -> None:
     assert session.run(["y"], {"a": a, "b": b})[0].tolist() == [[-64], [63]]
 
 
-def test_a_missing_operator_a_missing_type_and_an_old_opset_are_told() -> None:
+def test_without_kernel_names_missing_operators_types_and_opsets() -> None:
     assert without_kernel(model("Asinh")) == ["one: Asinh, defined in opset 9, has no kernel"]
     assert without_kernel(model("Neg", TensorProto.UINT8)) == ["one: Neg has no kernel for uint8"]
     assert without_kernel(model("Abs", opset=12)) == ["one: Abs, defined in opset 6, has no kernel"]

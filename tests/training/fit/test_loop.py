@@ -139,7 +139,7 @@ def test_on_a_terminal_there_is_a_bar_and_warnings_stand_above_it(
     assert "best=-" in last  # minus an error
 
 
-def test_decay_spares_biases_where_asked(tmp_path: Path) -> None:
+def test_make_optimiser_with_matrices_does_not_decay_biases(tmp_path: Path) -> None:
     for decay in ("all", "matrices"):
         optimiser = OptimiserConfig(lr=1e-6, weight_decay=1e5, decay=decay)
         fit(network(), Line(), config(5, optimiser=optimiser), tmp_path / decay, config(), progress=False)

@@ -140,7 +140,7 @@ def test_the_file_carries_its_classes_report_and_provenance(tmp_path: Path) -> N
     assert (stored["source"], stored["licence"]) == ("test", "CC0")
 
 
-def test_the_common_taxonomy_can_be_asked_for(tmp_path: Path) -> None:
+def test_import_with_taxonomy_uses_its_classes(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     imported(path, [raw_object(label="TDE")], taxonomy="elasticc-20")
     data = read_dataset(path)

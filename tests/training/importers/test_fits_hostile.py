@@ -26,7 +26,7 @@ def header(*cards: str) -> bytes:
         ("NAXIS   = 1", "NAXIS1  = 8", "PCOUNT  = -9"),
     ],
 )
-def test_sizes_that_cannot_be_are_told(cards: tuple[str, ...], tmp_path: Path) -> None:
+def test_open_table_with_impossible_sizes_raises(cards: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "strange.fits"
     path.write_bytes(header("SIMPLE  = T", "BITPIX  = 8", *cards) + b"\0" * 2880)
     with pytest.raises(TableError), open_table(path):

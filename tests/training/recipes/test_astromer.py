@@ -42,7 +42,7 @@ def test_encoders_have_the_released_sizes() -> None:
         assert sum(value.numel() for value in encoder.parameters()) == 2 * width + n_blocks * block + mix
 
 
-def test_a_single_band_network_is_asked_about_its_band_only(tmp_path: Path) -> None:
+def test_astromer_pretraining_probes_only_its_band(tmp_path: Path) -> None:
     recipe = catalogue.debug_astromer_pretraining()
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", count=60))
     task = MaskedReconstruction(recipe, dataset, split_indices(dataset, (0.5, 0.25, 0.25)))

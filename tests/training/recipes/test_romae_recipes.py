@@ -31,7 +31,7 @@ def test_encoders_have_the_published_sizes_and_settings(recipe: Recipe, encoder:
     assert recipe.augmentation.mta_days == ()
 
 
-def test_pretraining_hides_all_it_asks_for() -> None:
+def test_romae_pretraining_hides_all_probed_observations() -> None:
     masking = catalogue.romae_tiny_pretraining().masking
     assert (masking.probed, masking.hidden) == (0.5, 1.0)
 

@@ -48,7 +48,7 @@ def test_a_process_goes_through_its_points_and_knows_less_between_them() -> None
     assert process.spread(np.array([18.0]), wave[:1])[0] > 3 * process.spread(np.array([3.0]), wave[:1])[0]
 
 
-def test_draws_scatter_as_the_posterior_says_and_no_more_than_asked() -> None:
+def test_process_draw_scatter_is_the_posterior_or_its_limit() -> None:
     days, wave = np.array([0.0, 40.0]), np.full(2, 6.4)
     process = fit_process(days, wave, np.array([10.0, 20.0]), np.full(2, 0.1))
     rng = np.random.default_rng(0)

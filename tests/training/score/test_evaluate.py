@@ -89,7 +89,7 @@ def lengths(batch: Sequence[Example]) -> ModelOutputs:
     return ModelOutputs(np.array([[float(len(example.tokens))] for example in batch]))
 
 
-def test_a_question_is_asked_once(tmp_path: Path) -> None:
+def test_panel_predicts_each_view_once(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 40))
     batch_sizes = []
 

@@ -73,7 +73,7 @@ def test_hierarchical_f1_by_sets_of_ancestors(seed: int) -> None:
     assert hierarchical_f1(label_B, predicted_B, ELASTICC) == pytest.approx(expected)
 
 
-def test_a_sibling_is_better_than_a_stranger() -> None:
+def test_hierarchical_f1_prefers_classes_of_the_same_group() -> None:
     ia, ibc, agn = (np.array([ELASTICC.names.index(name)]) for name in ("Ia", "Ib/c", "AGN"))
     assert hierarchical_f1(ia, ia, ELASTICC) == 1.0
     assert hierarchical_f1(ia, ibc, ELASTICC) == pytest.approx(2 / 3)

@@ -30,7 +30,7 @@ def test_mahalanobis_by_definition() -> None:
     np.testing.assert_allclose(fit_reference(train, label).mahalanobis(test), expected, rtol=1e-9)
 
 
-def test_left_out_classes_look_strange() -> None:
+def test_ood_scores_of_left_out_classes_are_larger() -> None:
     (train, label), (test, true) = cloud(0, (0, 1, 2)), cloud(1, (0, 1, 2, 3, 4))
     uniform = np.full((len(test), 3), 1 / 3)
     strange = ood_scores(fit_reference(train, label), test, uniform)

@@ -54,7 +54,7 @@ def test_the_page_stands_alone(drawn: str) -> None:
     assert not re.search(r"""(href|src)="(?!#|data:)""", drawn)
 
 
-def test_the_page_shows_the_scores_and_the_baseline_beside(drawn: str, report: Any, pipeline: Pipeline) -> None:
+def test_page_shows_the_scores_of_model_and_baseline(drawn: str, report: Any, pipeline: Pipeline) -> None:
     trees = json.loads(pipeline.baseline.read_text())
     for source in (report, trees):
         for scores in source["views"].values():
@@ -95,7 +95,7 @@ def test_names_cannot_break_out_of_the_page(bare: str) -> None:
     assert "&lt;script" in bare
 
 
-def test_scores_of_other_objects_are_not_put_beside(report: Any, tmp_path: Path) -> None:
+def test_write_page_with_a_baseline_of_other_objects_raises(report: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="same objects"):
         write_page(tmp_path / "page.html", report, [{"data": {}}])
     assert not (tmp_path / "page.html").exists()

@@ -33,7 +33,7 @@ def test_other_light_curves_are_covered_in_every_stratum(sets: PredictionSets) -
         assert coverage_and_size(sets, p[rows], label[rows], strata.take(rows))["coverage"] > 0.88
 
 
-def test_no_threshold_is_below_the_floor_and_strange_ones_are_never_surer(sets: PredictionSets) -> None:
+def test_fit_strata_thresholds_have_a_floor_and_rise_with_novelty(sets: PredictionSets) -> None:
     assert min(min(group.largest) for group in sets.groups) >= FLOOR
     usual = {group.edges[:2]: group.largest for group in sets.groups if group.novelty == 0}
     for group in sets.groups:

@@ -64,7 +64,7 @@ def test_surveys_differ_in_bands_and_depth() -> None:
 def test_stated_errors_are_too_small_or_too_large() -> None:
     """True over stated error is 0.4 to 2.5 times: real surveys state too much as well as too little."""
     report = anywhere._report(np.random.default_rng(0), 4000)
-    level = report.understated.mean(axis=1)
+    level = report.error_ratio.mean(axis=1)
     assert 0.3 < level.min() < 0.5
     assert 2.4 < level.max() < 3.5
     assert 0.05 < (level < 0.75).mean() < 0.2

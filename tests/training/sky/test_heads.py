@@ -132,7 +132,7 @@ def test_a_saved_network_is_a_run_whose_branches_load_alone(
     assert np.array_equal(embeddings_of(load_backbone(run)[0], curve_set), inputs.embedding)
 
 
-def test_strangers_are_told_and_their_share_of_usual_ones_is_even(curve_set: CurveSet) -> None:
+def test_fit_outliers_separates_outliers_and_novelty_is_uniform(curve_set: CurveSet) -> None:
     rng = np.random.default_rng(0)
     usual_curves = rng.standard_normal((600, 12)).astype(np.float32)
     label = (usual_curves[:, 0] > 0).astype(np.int64)

@@ -32,7 +32,7 @@ def test_assign_other_filters_get_the_band_they_stand_for() -> None:
     assert wavelength[:2] == pytest.approx([436.0, 545.0])
 
 
-def test_names_are_told_apart_from_their_prefixes() -> None:
+def test_normalized_name_removes_prefixes() -> None:
     assert normalized_name("ztf:ZTF18abc") == normalized_name("ZTF18abc")
     assert normalized_name("SN2018gft") == normalized_name("2018gft") == normalized_name("slsne:SN2018gft")
     assert normalized_name("CSS110329:133902-240114") == "CSS110329:133902-240114"

@@ -52,19 +52,19 @@ def small_sky() -> SurveySample:
 
 
 def surely_ia(sky: SurveySample, context: ContextPolicy) -> SkyPredictions:
-    row_answers = predictions(*[(IA, 0.9)] * len(sky))
+    row_predictions = predictions(*[(IA, 0.9)] * len(sky))
     return SkyPredictions(
         np.arange(len(sky)),
-        row_answers.probabilities_NC,
-        row_answers.inside_NC,
-        row_answers.novelty_N,
-        row_answers.unusual_N,
+        row_predictions.probabilities_NC,
+        row_predictions.inside_NC,
+        row_predictions.novelty_N,
+        row_predictions.unusual_N,
     )
 
 
 def test_scores_are_what_they_are_by_hand() -> None:
-    row_answers = predictions((IA, 0.9), (IA, 0.9), (II, 0.5), (RRL, 0.6), unusual=(False, False, False, True))
-    scores = summary(row_answers, np.array([IA, II, II, IA]))
+    row_predictions = predictions((IA, 0.9), (IA, 0.9), (II, 0.5), (RRL, 0.6), unusual=(False, False, False, True))
+    scores = summary(row_predictions, np.array([IA, II, II, IA]))
     assert scores["top_1"] == pytest.approx(0.5)
     assert scores["balanced"] == pytest.approx(0.5)
     assert scores["sure_and_wrong"] == pytest.approx(0.25)
@@ -81,9 +81,9 @@ def test_no_objects_have_no_scores() -> None:
 
 
 def test_choosing_among_three_forgets_the_others() -> None:
-    row_answers = predictions((RRL, 0.9), (IA, 0.4))
-    row_answers.probabilities_NC[0, IBC] += 0.01
-    assert restricted(row_answers, np.array([IBC, II]))["top_1"] == pytest.approx(0.5)
+    row_predictions = predictions((RRL, 0.9), (IA, 0.4))
+    row_predictions.probabilities_NC[0, IBC] += 0.01
+    assert restricted(row_predictions, np.array([IBC, II]))["top_1"] == pytest.approx(0.5)
 
 
 def test_broad_classes_sum_their_members() -> None:
@@ -93,17 +93,17 @@ def test_broad_classes_sum_their_members() -> None:
 
 
 def test_brightness_bins_of_few_objects_are_not_the_worst() -> None:
-    row_answers = predictions(*[(IA, 0.9)] * 12, (RRL, 0.9))
-    scores = broad_scores(row_answers, np.full(13, IA), np.array([23.0] * 12 + [17.0]))
+    row_predictions = predictions(*[(IA, 0.9)] * 12, (RRL, 0.9))
+    scores = broad_scores(row_predictions, np.full(13, IA), np.array([23.0] * 12 + [17.0]))
     assert scores["worst_bin"] == pytest.approx(1.0)
     assert scores["recall"]["SN-like"]["recall"] == pytest.approx(12 / 13)
 
 
 def test_novelty_of_a_model_that_cannot_tell_is_unknown() -> None:
-    row_answers = predictions((IA, 0.9), (IA, 0.9))
-    assert novelty_auroc(row_answers, row_answers) == pytest.approx(0.5)
-    row_answers.novelty_N[:] = np.nan
-    assert np.isnan(novelty_auroc(row_answers, row_answers))
+    row_predictions = predictions((IA, 0.9), (IA, 0.9))
+    assert novelty_auroc(row_predictions, row_predictions) == pytest.approx(0.5)
+    row_predictions.novelty_N[:] = np.nan
+    assert np.isnan(novelty_auroc(row_predictions, row_predictions))
 
 
 def test_every_row_has_figures_and_the_test_part_alone_is_scored() -> None:
@@ -133,12 +133,12 @@ def test_views_are_a_row_of_their_own() -> None:
     assert "ztf_sn" in report["patterns"]
 
 
-def test_a_bundle_is_asked_as_it_is_served() -> None:
+def test_predict_bundle_returns_normalised_probabilities_and_sets() -> None:
     sky = small_sky().take(np.arange(4))
-    row_answers = predict_bundle(DEFAULT_BUNDLE, sky, "redshift")
-    assert row_answers.probabilities_NC.shape == (4, C)
-    np.testing.assert_allclose(row_answers.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
-    assert (row_answers.inside_NC[np.arange(4), row_answers.probabilities_NC.argmax(axis=1)]).all()
+    row_predictions = predict_bundle(DEFAULT_BUNDLE, sky, "redshift")
+    assert row_predictions.probabilities_NC.shape == (4, C)
+    np.testing.assert_allclose(row_predictions.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
+    assert (row_predictions.inside_NC[np.arange(4), row_predictions.probabilities_NC.argmax(axis=1)]).all()
 
 
 def test_a_bundle_of_other_classes_is_refused() -> None:
@@ -176,7 +176,7 @@ def test_nothing_that_serves_measuring_alone_is_scored_with_the_validation_part(
     assert set(objects.source.tolist()) == {"rubin"}
 
 
-def test_other_seeds_are_told_by_mean_and_standard_deviation(tmp_path: Path) -> None:
+def test_measure_all_with_seeds_returns_mean_and_standard_deviation(tmp_path: Path) -> None:
     """Counts are left out, and so is a figure that one of them lacks; a lone measurement has no spread."""
     paths = []
     for number, recall in enumerate((0.5, 0.6, 0.7)):
