@@ -240,20 +240,18 @@ def thinned_windows(data: Catalina, indices: Int64, length: int, cadence: float,
 
 def gather(data: Catalina, indices: Int64, rows: list[Int64]) -> Windows:
     """Pad the observations ``rows`` of each object to the longest."""
-    lengths = np.array([len(place) for place in rows])
+    lengths = np.array([len(part) for part in rows])
     mask_BL = np.arange(lengths.max()) < lengths[:, None]
-    place_P = np.concatenate(rows)
-    first_P = np.repeat(data.mjd[[place[0] for place in rows]], lengths)
+    row_P = np.concatenate(rows)
+    first_P = np.repeat(data.mjd[[part[0] for part in rows]], lengths)
 
     def padded(values_P: Float32) -> Float32:
         grid_BL = np.zeros(mask_BL.shape, dtype=np.float32)
         grid_BL[mask_BL] = values_P
         return grid_BL
 
-    time_P = (data.mjd[place_P] - first_P).astype(np.float32)
-    return Windows(
-        padded(data.mag[place_P]), padded(data.mag_err[place_P]), padded(time_P), mask_BL, data.label[indices]
-    )
+    time_P = (data.mjd[row_P] - first_P).astype(np.float32)
+    return Windows(padded(data.mag[row_P]), padded(data.mag_err[row_P]), padded(time_P), mask_BL, data.label[indices])
 
 
 MASKING = MaskingConfig(probed=0.5, hidden=0.6, random=0.2, same=0.2)

@@ -28,7 +28,7 @@ from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.tables import About, TableError, TableObject
 from nightjar_alerts.models.tables.columns import object_column
 
-RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1].observations)}
+RANKS: Final = {observations.path: rank for rank, observations in enumerate(SURVEY.layouts[-1].observations)}
 """Order of preference of the lists of observations, which have the same names in packets of brokers."""
 UNLIMITED: Final = 1 << 40
 LIMITS: Final = ReadLimits(
@@ -56,7 +56,7 @@ class AlertRow(NamedTuple):
     filter_name: str
     rank: int
     rows: Photometry
-    place: int
+    position: int
     reason: str
 
 
@@ -162,7 +162,7 @@ def _reason(part: ObservationList, index: int) -> str:
 def _object(name: str, rows: list[AlertRow], about: About) -> TableObject:
     """Return the object with one point per exposure: the first row with a flux, detected if any row is."""
     rows = sorted(rows, key=lambda row: (row.rank, row.mjd))
-    points = photometry.concatenate([row.rows.at(np.array([row.place])) for row in rows])
+    points = photometry.concatenate([row.rows.at(np.array([row.position])) for row in rows])
     detected, spare = _exposures(points)
     reasons = sorted({row.reason for row in rows if row.reason})
     rejected = {reason: np.array([row.reason == reason for row in rows]) for reason in reasons}

@@ -115,10 +115,10 @@ def pulse_of(sky: SurveySample, row: int, rng: np.random.Generator) -> Pulse | N
     coefficients, amplitude = shape
     mean_B, amplitude_B = np.full(len(BANDS), np.nan), np.full(len(BANDS), np.nan)
     for number in range(len(BANDS)):
-        mine = band == number
-        if mine.sum() >= 6:
-            curve = fourier_basis(phase[mine], len(coefficients) // 2) @ coefficients
-            mean_B[number], amplitude_B[number] = _band_fit(curve, magnitude[mine], sigma[mine], amplitude)
+        in_band = band == number
+        if in_band.sum() >= 6:
+            curve = fourier_basis(phase[in_band], len(coefficients) // 2) @ coefficients
+            mean_B[number], amplitude_B[number] = _band_fit(curve, magnitude[in_band], sigma[in_band], amplitude)
     label = int(sky.label[row])
     return Pulse(row, label, period, *_fill_bands(mean_B, amplitude_B, label, rng), coefficients)
 

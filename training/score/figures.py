@@ -222,13 +222,13 @@ def sets_figure(section: Mapping[str, Any], classes: Sequence[str]) -> Figure:
 
 
 def _class_coverage(axes: Axes, coverage: Mapping[str, Any], stated: float, classes: Sequence[str]) -> None:
-    place = np.arange(len(classes))
+    position = np.arange(len(classes))
     labels = {"one threshold": "one threshold", "one threshold per class": "one per class"}
     for (name, label), (colour, marker, _), shift in zip(labels.items(), STYLES, (-0.16, 0.16), strict=False):
         values = np.array(coverage[name], dtype=np.float64)
-        axes.plot(values, place + shift, marker, color=colour, label=label)
+        axes.plot(values, position + shift, marker, color=colour, label=label)
     axes.axvline(stated, **DASHED)
-    axes.set_yticks(place, classes, fontsize=8.5)
+    axes.set_yticks(position, classes, fontsize=8.5)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.04)
     axes.set_title("by class, complete light curves", loc="left")
@@ -243,8 +243,8 @@ def novelty_figure(section: Mapping[str, Any], classes: Sequence[str]) -> Figure
     figure, (axes,) = canvas(1, 1, 1.6 + 0.4 * len(names))
     for (name, score), (colour, marker, _) in zip(scores.items(), STYLES, strict=False):
         areas = [*(score["by_class"][label]["mean"] for label in labels), score["all"]["mean"]]
-        place = np.arange(len(names))
-        axes.plot(np.array(areas, dtype=np.float64), place, marker, color=colour, label=name, markersize=7)
+        position = np.arange(len(names))
+        axes.plot(np.array(areas, dtype=np.float64), position, marker, color=colour, label=name, markersize=7)
     axes.axvline(0.5, **DASHED)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlim=(0, 1.02), ylim=(len(names) - 0.5, -0.5), xlabel="AUROC (0.5, dashed: no better than chance)")
