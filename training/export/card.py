@@ -22,10 +22,10 @@ SHARES = """The probabilities assume the class shares that the manifest names as
 (`options.prior`), or multiply by the ratio of the shares and normalise, before adding them up over a population."""
 BALANCED = """The probabilities assume equally common classes: multiply them by the rates of your survey relative to a
 uniform mix, and normalise, before adding them up over a population."""
-BETWEEN = """Training drew each class as often as its share of the training data to the power {power:.2f}, between how
-common it is there and equally often, so that rare classes are named more readily than their rate alone would allow;
-the temperature was fitted on the data's own mix. For another survey, or before adding probabilities up over a
-population, divide them by that power of the shares, multiply by your rates and normalise."""
+BETWEEN = """Training drew classes in proportion to their share of the training data to the power {power:.2f}, so rare
+classes are predicted more often than their share; the temperature was fitted on the natural shares of the data. For
+another survey, or before adding probabilities up over a population, divide them by that power of the shares, multiply
+by your rates and normalise."""
 
 KEPT = {"newest": "the newest", "around_maximum": "those around the brightest detection"}
 
@@ -160,41 +160,41 @@ Report = Mapping[str, Any]
 USE = """## Intended use
 
 Ranking and filtering of alerts for follow-up, tests of brokers and pipelines, and a starting point for training on real
-labels. The service makes light curves for it from alerts of Rubin, ZTF and ELAsTiCC; how well it classifies those of a
-survey is known where the scores above name that survey, and it knows no classes but its own.
+labels. The service converts alerts of Rubin, ZTF and ELAsTiCC to its inputs. Its accuracy is known only for the surveys
+in the scores above, and it has no classes other than its own.
 
 ## What it must not be used for
 
 - as a spectroscopic label, or as evidence for a discovery, without confirmation
-- for rates, populations or cosmological samples: the class mix, redshifts and hosts it was trained on are not the sky's
-- for objects outside its classes: it knows no artefacts, Solar System objects or stars of high proper motion, and will
-  name one of its own classes with confidence
+- for rates, populations or cosmological samples: class shares, redshifts and hosts of its training data are not natural
+- for objects outside its classes: it was not trained on artefacts, Solar System objects or stars of high proper motion,
+  and assigns them one of its classes with confidence
 - on images, spectra, or photometry that is not difference flux against a template"""
 
-SIMULATED = """Light curves of this project's own simulator (`nightjar-train simulate`{version}, seed {seed}), and
-nothing else: no survey data, no data of the ELAsTiCC challenge."""
+SIMULATED = """Light curves of this project's simulator (`nightjar-train simulate`{version}, seed {seed}) only: no
+survey data, no data of the ELAsTiCC challenge."""
 
 SIMULATED_LIMITS = """## Known limits
 
 - Trained and scored on simulated objects only; it has not been validated on labelled real alerts.
-- The simulator is honest but simple: analytic light curves and blackbody colours at effective wavelengths, no
-  artefacts, no bad subtractions, no variable host centres.
-- Where it was compared with other sets: medians of peak, duration,
-  redshift, colours and points per band of Ia, II and IIb agree with ELAsTiCC's (0.3 mag, 0.15 mag in colour, a factor
-  of 1.4), with r-i of Ia and II 0.1 mag too red, no II beyond redshift 0.6 and more faint objects. At equal redshift
+- The simulator is simplified: analytic light curves and blackbody colours at effective wavelengths, no artefacts, no
+  bad subtractions, no variable host centres.
+- Comparison with other sets: medians of peak, duration, redshift, colours and points per band of Ia, II and IIb agree
+  with ELAsTiCC's (0.3 mag, 0.15 mag in colour, a factor of 1.4), with r-i of Ia and II 0.1 mag too red, no II beyond
+  redshift 0.6 and more faint objects. At equal redshift
   tidal disruptions are 0.2 to 0.35 mag bluer, stripped-envelope supernovae 0.8 mag fainter and active nuclei 1.5 mag
   brighter than MALLORN's. Kilonovae, periodic and eruptive stars, lenses, CART, ILOT, PISN, SLSN, 91bg, Iax and all
-  host metadata had nothing to be compared with.
-- ZTF is imitated by Rubin's light curves of brighter objects in g, r and sometimes i; bands of the same name are taken
-  as the same band, without a colour correction.
+  host metadata have not been compared.
+- ZTF is represented by Rubin's light curves of brighter objects in g, r and sometimes i; bands of the same name are
+  treated as the same band, without a colour correction.
 - The final redshift is the host's spectroscopic or photometric one and is more often known than in a survey. The rows
-  without metadata are those that concern Rubin and ZTF alerts as they are sent."""
+  without metadata apply to Rubin and ZTF alerts, which have none."""
 
 IMPORTED_LIMITS = """## Known limits
 
-- Trained and scored on one labelled set: its selection (what was bright enough to be followed up), its label errors and
-  its cadence are in the scores, and other surveys have others.
-- Objects whose labels were left out of the import are not among its classes and get one of them nevertheless."""
+- Trained and scored on one labelled set: the scores depend on its selection (objects bright enough for follow-up), its
+  label errors and its cadence, which differ in other surveys.
+- Objects whose labels were left out of the import are not in its classes, but are assigned one of them."""
 
 
 def write_card(path: Path, report: Report | None = None, baseline: Report | None = None) -> Bundle:
@@ -287,7 +287,7 @@ def _scores(manifest: Manifest, report: Report | None, baseline: Report | None) 
 
 def _views(manifest: Manifest, report: Report) -> str:
     data = report["data"]
-    header = ["what is shown", "objects", *SCORES.values()]
+    header = ["view", "objects", *SCORES.values()]
     rows = (
         [view, f"{scores['objects']['mean']:.0f}", *(_value(scores[name]) for name in SCORES)]
         for view, scores in report["views"].items()
@@ -300,7 +300,7 @@ On the {data["split"]} split: {data["split_objects"]:,} objects that no training
 
 {markdown_table(header, rows, numbers=True)}
 
-An object without a detection in a view is left out of it: no alert would have been sent."""
+An object without a detection in a view is left out of it, since there would be no alert."""
 
 
 def _runs(models: list[Report]) -> str:
@@ -316,11 +316,11 @@ def _early(report: Report) -> str:
     days = ([key, _value(scores["macro_f1"])] for key, scores in report["days"].items())
     return f"""## Early classification
 
-Macro-F1 when the light curve ends at its n-th detection; objects with fewer are shown whole.
+Macro-F1 of light curves that end at the n-th detection; objects with fewer detections are complete.
 
 {markdown_table(["detections", "with metadata", "without"], rows, numbers=True)}
 
-The same when it ends a number of days after the first detection, with metadata:
+Macro-F1 of light curves that end a number of days after the first detection, with metadata:
 
 {markdown_table(["days", "macro-F1"], days, numbers=True)}"""
 
@@ -339,12 +339,12 @@ def _against(report: Report, baseline: Report) -> str:
 Macro-F1 of {trees["name"]} on {trees["features"]} features of the light curve and its metadata, trained on
 {trees["examples"]:,} random views of the same training objects, scored on the same test objects.
 
-{markdown_table(["what is shown", "this network", trees["name"]], rows, numbers=True)}"""
+{markdown_table(["view", "this network", trees["name"]], rows, numbers=True)}"""
 
 
 def _classes(manifest: Manifest, report: Report) -> str:
     rows = ([name, "-" if score is None else f"{score:.3f}"] for name, score in report["f1"].items())
-    return f"""## By class, everything shown
+    return f"""## By class, complete light curves
 
 ![Confusion matrix of {manifest.name} {manifest.version}]({PICTURE})
 

@@ -110,7 +110,7 @@ class NoveltyScore(nn.Module):
         self.register_buffer("step_Q", _single(np.diff(fit.share_Q)))
 
     @classmethod
-    def of_tables(cls, tables: Mapping[str, Tensor]) -> "NoveltyScore":
+    def from_tables(cls, tables: Mapping[str, Tensor]) -> "NoveltyScore":
         """Create a score from the tables in a graph."""
         score = cls.__new__(cls)
         nn.Module.__init__(score)
@@ -157,7 +157,7 @@ class OutlierScore(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width + 1, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
 
     @classmethod
-    def of_tables(cls, tables: Mapping[str, Tensor]) -> "OutlierScore":
+    def from_tables(cls, tables: Mapping[str, Tensor]) -> "OutlierScore":
         """Create a score from the tables and weights in a graph."""
         score = cls.__new__(cls)
         nn.Module.__init__(score)

@@ -166,7 +166,7 @@ def _novelty(model: onnx.ModelProto) -> nn.Module | None:
     tables = {name.removeprefix(NOVELTY): table for name, table in tensors.items() if name.startswith(NOVELTY)}
     if not tables:
         return None
-    return NoveltyScore.of_tables(tables) if "distance_Q" in tables else OutlierScore.of_tables(tables)
+    return NoveltyScore.from_tables(tables) if "distance_Q" in tables else OutlierScore.from_tables(tables)
 
 
 def _weights(model: onnx.ModelProto) -> dict[str, Array]:
