@@ -1,4 +1,4 @@
-"""Fixtures of the training room."""
+"""Fixtures of the training tests."""
 
 import pytest
 

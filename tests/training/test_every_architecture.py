@@ -1,4 +1,4 @@
-"""Every architecture goes the whole way by the same commands: train, be killed, resume, export, be served."""
+"""Every architecture with the same commands: train, kill, resume, export, serve."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Views: what they keep, what they refuse, and how often training draws them."""
+"""Views: the points they keep, invalid views, and their frequencies in training."""
 
 from collections import Counter
 

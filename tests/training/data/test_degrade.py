@@ -1,4 +1,4 @@
-"""Light curves as other surveys might have them: still light curves, with a detection, the same for the same draw."""
+"""Degraded light curves: valid, with a detection, and reproducible."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Questions: nothing after the cut is seen, targets are what was observed, and draws depend on their seed alone."""
+"""Forecast questions: histories end at the cut, targets are observations, and draws depend on the seed only."""
 
 from dataclasses import replace
 

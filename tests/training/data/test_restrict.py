@@ -1,4 +1,4 @@
-"""Light curves as brokers have them: the draw of bands, ends and metadata does not depend on the object."""
+"""Restricted light curves: the draws of bands, ends and metadata do not depend on the object."""
 
 import numpy as np
 import pytest

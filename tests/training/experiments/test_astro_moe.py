@@ -1,4 +1,4 @@
-"""The arms of Astro-MoE's comparisons: what they change, what they share, and whole runs on tiny data."""
+"""The arms of Astro-MoE's ablations: differences, shared settings, and runs on tiny data."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The MALLORN tables: units, classes, missing fluxes, and what unlabelled curves must not carry."""
+"""The MALLORN tables: units, classes, missing fluxes, and unlabelled light curves without metadata."""
 
 from pathlib import Path
 

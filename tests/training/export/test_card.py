@@ -1,4 +1,4 @@
-"""The card says what the manifest and the reports say, and the bundle stays valid."""
+"""Model cards: values of manifest and reports, and a valid bundle afterwards."""
 
 import json
 import shutil
@@ -76,7 +76,7 @@ def test_one_run_has_no_spread(pipeline: Pipeline, tmp_path: Path) -> None:
     assert "boosted trees" not in card_of(copy)
 
 
-def test_scores_of_different_objects_are_not_put_side_by_side(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_write_card_with_a_baseline_of_other_objects_raises(pipeline: Pipeline, tmp_path: Path) -> None:
     copy = tmp_path / "bundle"
     shutil.copytree(pipeline.bundle, copy)
     report, trees = read_report(pipeline.report), json.loads(pipeline.baseline.read_text())

@@ -1,4 +1,4 @@
-"""The sections of the card on how far to believe a classifier."""
+"""Sections of the model card on calibration, prediction sets and novelty."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Graphs for CUDA: what onnxruntime has kernels for, by its own table, and asinh written out."""
+"""Graphs for CUDA: the kernel table of onnxruntime, and replaced operators."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def answer(graph: onnx.ModelProto, x: NDArray[np.float32]) -> NDArray[np.float32
     return found
 
 
-def test_asinh_written_out_loses_no_digits() -> None:
+def test_cuda_asinh_is_accurate() -> None:
     size = np.concatenate([[0.0], np.logspace(-30, 15, 4001)])
     x = np.concatenate([-size, size]).astype(np.float32)
     graph = cuda_graph(model("Asinh"))
@@ -97,6 +97,6 @@ def test_a_bundle_gets_a_graph_for_cuda_that_is_taken_there(tiny_bundle: Path, t
 
 
 @pytest.mark.parametrize("operator", ["MatMul", "Gemm", "TopK", "NonZero", "CumSum", "ScatterElements", "If"])
-def test_the_table_knows_what_networks_are_made_of(operator: str) -> None:
+def test_kernel_table_has_the_operators_of_networks(operator: str) -> None:
     assert kernels()["operators"][operator]
     assert "commit" in kernels()["version"]

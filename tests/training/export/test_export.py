@@ -1,4 +1,4 @@
-"""Export: parity over ragged batches that reach every expert, sparse dispatch, refusal of what is wrong."""
+"""Export: parity over ragged batches that reach every expert, sparse dispatch, and errors."""
 
 from pathlib import Path
 
@@ -106,7 +106,7 @@ class Looked(torch.nn.Module):
         return summed
 
 
-def test_a_value_within_may_be_called_like_an_output(tmp_path: Path) -> None:
+def test_inner_values_named_like_an_output_are_renamed(tmp_path: Path) -> None:
     """``nn.Embedding`` gives a value called ``embedding``, and so is an output of every classifier."""
     network, path = Looked().eval(), tmp_path / "model.onnx"
     band = torch.tensor([[0, 1, 5], [2, 2, 3]])

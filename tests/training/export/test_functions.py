@@ -1,4 +1,4 @@
-"""Parts of a graph that kernels can take over: functions that mean the same nodes, of the bundles that are shipped."""
+"""Functions that native kernels can replace, in the graphs of the shipped bundles."""
 
 import json
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_kernels_reproduce_the_golden_outputs(bundle: Path, native_library: Path
     assert verify_golden(made, open_session(made.model, kernels=native_library)) < GOLDEN_TOLERANCE
 
 
-def test_kernels_answer_as_the_nodes_do(graph: Path, native_library: Path) -> None:
+def test_kernels_equal_the_nodes(graph: Path, native_library: Path) -> None:
     rng, differ = np.random.default_rng(1), list[float]()
     nodes, kernels = open_session(graph), open_session(graph, kernels=native_library)
     for seed in range(24):
@@ -126,5 +126,5 @@ def test_add_statistics_for_network_without_statistics_adds_no_function(tiny_bun
     assert native_operators(open_session(tiny_bundle / "model.onnx")) == (ROUTING,)
 
 
-def test_more_bands_than_a_kernel_knows_stay_nodes() -> None:
+def test_functions_are_not_added_for_more_bands_than_a_kernel_supports() -> None:
     assert not add_statistics(nodes_alone(DEFAULT_BUNDLE), MODULE, ATTRIBUTES | {"bands": 33})

@@ -1,4 +1,4 @@
-"""Cheaper graphs with the same answers: slices that take one place, squares, a part that only runs on what is there."""
+"""Simplified graphs with the same outputs: slices of one element, squares, conditional parts."""
 
 import numpy as np
 import onnx
@@ -86,7 +86,7 @@ def branch() -> onnx.ModelProto:
     return model(nodes, {"half": np.array(0.5, dtype=np.float32), "two": np.array(2.0, dtype=np.float32)}, ("batch", 2))
 
 
-def test_a_part_runs_only_where_there_is_something() -> None:
+def test_only_where_present_skips_missing_inputs() -> None:
     some, none = (
         np.array([[1.0, np.nan], [np.nan, np.nan]], dtype=np.float32),
         np.full((3, 2), np.nan, dtype=np.float32),
@@ -102,7 +102,7 @@ def test_a_part_runs_only_where_there_is_something() -> None:
         np.testing.assert_allclose(answer(graph, x), expected, rtol=1e-6)
 
 
-def test_the_answer_to_nothing_is_the_one_given() -> None:
+def test_only_where_present_returns_the_given_output() -> None:
     graph = branch()
     only_where_present(graph, "network.part", "x", np.array([3.0, 4.0], dtype=np.float32))
     nothing = np.full((2, 2), np.nan, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Weights read back from a bundle answer as the bundle does."""
+"""Weights read from a bundle reproduce its outputs."""
 
 import json
 from pathlib import Path
@@ -25,8 +25,8 @@ def test_a_run_folder_of_a_bundle_predicts_what_the_bundle_predicts(tmp_path: Pa
     assert config.recipe.task == "classify"
 
 
-def test_of_a_bundle_with_trees_the_network_comes_back(tmp_path: Path) -> None:
-    """The trees stay behind: the embedding is the bundle's, and so is the answer once its trees are added."""
+def test_unpack_of_a_bundle_with_trees_reproduces_its_outputs(tmp_path: Path) -> None:
+    """The network has the embedding of the bundle, and its probabilities once the trees are added."""
     network, _ = load_network(weights.unpack(DEFAULT_BUNDLE, tmp_path / "run"))
     inputs, outputs = read_golden(DEFAULT_BUNDLE)
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # nn.Module types attributes as tensors
@@ -69,7 +69,7 @@ def test_the_command_writes_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(DEFAULT_BUNDLE.parents[1].glob("astro-moe-*/*")), ids=lambda path: path.name)
-def test_trees_novelty_and_calibration_come_back(path: Path) -> None:
+def test_read_served_has_trees_novelty_and_calibration(path: Path) -> None:
     served = weights.read_served(path)
     inputs, outputs = read_golden(path)
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_trees_novelty_and_calibration_come_back(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_bundle_exported_again_answers_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_again_reproduces_the_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["export-again", str(DEFAULT_BUNDLE), str(tmp_path / "again")])
     report = json.loads(capsys.readouterr().out)
     assert report["nodes"] <= report["nodes_before"] + 30  # the routing outputs, which the shipped bundle may lack

@@ -1,4 +1,4 @@
-"""Boosted trees beside heads: LightGBM's own answers in both forms, and weights that the validation part chose."""
+"""Boosted trees: both implementations against LightGBM, and weights of the ensemble."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def table(count: int, seed: int) -> tuple[Float32, Int64]:
     return np.hstack([value, rng.normal(size=(count, 3)).astype(np.float32)]), label
 
 
-def test_tables_answer_what_lightgbm_does() -> None:
+def test_tree_logits_equal_lightgbm() -> None:
     value, label = table(900, 0)
     value[:, 7] = 1.0  # a number that never varies
     data = lightgbm.Dataset(value, label)
@@ -51,7 +51,7 @@ def test_tables_answer_what_lightgbm_does() -> None:
     assert tree_logits(forest, other)[:, CLASSES].max() < -5  # a class that was never seen
 
 
-def test_trees_come_back_from_their_file(tmp_path: Path) -> None:
+def test_forest_round_trips(tmp_path: Path) -> None:
     value, label = table(300, 2)
     forest = fit_forest(value, label, CLASSES, seed=0, rounds=3)
     save_forest(forest, tmp_path / "trees.npz")
@@ -60,7 +60,7 @@ def test_trees_come_back_from_their_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tree_logits(read, value), tree_logits(forest, value))
 
 
-def test_fit_forest_from_a_start_goes_on_where_it_ends() -> None:
+def test_fit_forest_with_start_continues_boosting() -> None:
     value, label = table(900, 6)
     start = fit_forest(value, label, CLASSES, seed=0, rounds=3)
     longer = fit_forest(value, label, CLASSES, seed=0, rounds=4, start=start)
@@ -70,7 +70,7 @@ def test_fit_forest_from_a_start_goes_on_where_it_ends() -> None:
     assert losses[1] < losses[0] - 0.02
 
 
-def test_bundled_forest_answers_as_the_graph_does() -> None:
+def test_bundled_forest_equals_the_graph() -> None:
     (node,) = [node for node in onnx.load(DEFAULT_BUNDLE / MODEL).graph.node if node.op_type == "TreeEnsemble"]
     numbers = 1 + max(helper.get_attribute_value(next(a for a in node.attribute if a.name == "nodes_featureids")))
     rows = np.random.default_rng(0).normal(size=(64, numbers)).astype(np.float32)
@@ -92,7 +92,7 @@ def _answers_of(node: onnx.NodeProto, rows: Float32, classes: int) -> Float32:
     return np.asarray(logits, dtype=np.float32)
 
 
-def test_the_better_of_trees_and_network_weighs_more() -> None:
+def test_fit_ensemble_weighs_the_better_model_more() -> None:
     """Trees are right about long light curves, the network about short ones; both together beat either."""
     rng = np.random.default_rng(1)
     value, label = table(2000, 4)

@@ -1,4 +1,4 @@
-"""The run folder: atomic files, refusals, and no code run from a checkpoint."""
+"""The run folder: atomic files, rejected folders, and no code execution from a checkpoint."""
 
 import json
 import pickle
@@ -126,7 +126,7 @@ def test_no_run_folder_is_named(tmp_path: Path) -> None:
     assert read_log(tmp_path) == []
 
 
-def test_fingerprints_tell_files_apart(tmp_path: Path) -> None:
+def test_fingerprint_differs_between_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     (tmp_path / "b").write_bytes(b"b")
     a, b = fingerprint(tmp_path / "a", 1), fingerprint(tmp_path / "b", 1)

@@ -66,7 +66,7 @@ def test_two_processes_train_the_weights_of_one(launch: tuple[Path, str], data: 
             assert right[name] == pytest.approx(left[name], rel=1e-3), name
 
 
-def test_two_processes_speak_with_one_voice(launch: tuple[Path, str]) -> None:
+def test_only_the_first_of_two_processes_writes_output(launch: tuple[Path, str]) -> None:
     folder, printed = launch
     assert json.loads(printed)["step"] == 10
     assert json.loads((folder / "command" / STARTS).read_text())["processes"] == 2
@@ -103,7 +103,7 @@ def test_the_mean_of_nothing_is_zero(count: int | torch.Tensor) -> None:
     assert batch_means.mean(torch.zeros(2), count).tolist() == [0.0, 0.0]
 
 
-def test_rows_are_dealt_out_like_cards() -> None:
+def test_share_distributes_rows_in_turn() -> None:
     batch = (torch.arange(7), [torch.arange(14).view(7, 2)], torch.tensor(5))
     first, second = (Ranks(rank, 2, alone=False).share(batch) for rank in (0, 1))
     assert (first[0].tolist(), second[0].tolist()) == ([0, 2, 4, 6], [1, 3, 5])

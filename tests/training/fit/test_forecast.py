@@ -92,7 +92,7 @@ def test_the_loss_is_the_mean_over_queries(task: ForecastingTask) -> None:
 
 
 class Known(nn.Module):
-    """Says what it is told."""
+    """Forecaster with a given distribution."""
 
     def __init__(self, mean_BQ: torch.Tensor, std: float) -> None:
         super().__init__()
@@ -110,13 +110,13 @@ def test_answers_and_errors(task: ForecastingTask) -> None:
     observed = np.concatenate([question.flux for question in questions]).astype(np.float64)
     flux_err = np.concatenate([question.flux_err for question in questions]).astype(np.float64)
     with torch.no_grad():
-        answers = score_queries(Known(torch.asinh(batch.flux_BQ / 10.0) + 0.02, 0.01), questions, 8)
-    np.testing.assert_allclose(answers.deviation_N, -2.0, atol=1e-2)
+        scored = score_queries(Known(torch.asinh(batch.flux_BQ / 10.0) + 0.02, 0.01), questions, 8)
+    np.testing.assert_allclose(scored.deviation_N, -2.0, atol=1e-2)
     width = 0.01 * np.hypot(observed, 10.0)
-    np.testing.assert_allclose(answers.nll_N, 2.0 + np.log(width) + 0.5 * np.log(2 * np.pi), atol=2e-2)
+    np.testing.assert_allclose(scored.nll_N, 2.0 + np.log(width) + 0.5 * np.log(2 * np.pi), atol=2e-2)
     expected = 10.0 * np.sinh(np.arcsinh(observed / 10.0) + 0.02) * np.exp(0.5e-4)
-    np.testing.assert_allclose(answers.flux_N, expected, rtol=1e-4, atol=1e-4)
-    scores = errors("x_", answers.flux_N, questions)
+    np.testing.assert_allclose(scored.flux_N, expected, rtol=1e-4, atol=1e-4)
+    scores = errors("x_", scored.flux_N, questions)
     assert scores["x_rmse_sigma"] == pytest.approx(np.sqrt(np.mean(((expected - observed) / flux_err) ** 2)), rel=1e-3)
     assert scores["x_median_sigma"] == pytest.approx(np.median(np.abs(expected - observed) / flux_err), rel=1e-3)
 
@@ -137,11 +137,11 @@ def test_baselines(task: ForecastingTask) -> None:
 
 def test_scores_are_those_of_the_answers(task: ForecastingTask) -> None:
     with torch.no_grad():
-        scores, answers = task.score(network()), score_queries(network(), task.validation, 8)
-    assert scores["score"] == -scores["nll"] == pytest.approx(-answers.nll_N.mean(), rel=1e-6)
-    assert scores["coverage_68"] == pytest.approx(np.mean(np.abs(answers.deviation_N) < norm.ppf(0.8413447)), abs=0.01)
-    assert scores["coverage_95"] == pytest.approx(np.mean(np.abs(answers.deviation_N) < norm.ppf(0.975)), abs=0.01)
-    assert scores["rmse_sigma"] == pytest.approx(errors("", answers.flux_N, task.validation)["rmse_sigma"], rel=1e-4)
+        scores, scored = task.score(network()), score_queries(network(), task.validation, 8)
+    assert scores["score"] == -scores["nll"] == pytest.approx(-scored.nll_N.mean(), rel=1e-6)
+    assert scores["coverage_68"] == pytest.approx(np.mean(np.abs(scored.deviation_N) < norm.ppf(0.8413447)), abs=0.01)
+    assert scores["coverage_95"] == pytest.approx(np.mean(np.abs(scored.deviation_N) < norm.ppf(0.975)), abs=0.01)
+    assert scores["rmse_sigma"] == pytest.approx(errors("", scored.flux_N, task.validation)["rmse_sigma"], rel=1e-4)
     persistence = errors("persistence_", baseline(task.validation, last_flux), task.validation)
     assert scores["persistence_rmse_sigma"] == persistence["persistence_rmse_sigma"]
 
@@ -161,7 +161,7 @@ def test_a_run_learns_and_a_killed_one_ends_alike(data: Path, dataset: Dataset, 
     assert whole.best_score > before["score"]
 
 
-def test_objects_that_are_never_seen_again_are_refused(dataset: Dataset) -> None:
+def test_forecasting_without_later_observations_raises(dataset: Dataset) -> None:
     never = recipe().model_copy(update={"forecasting": recipe().forecasting.model_copy(update={"horizon_days": 1e-9})})
     with pytest.raises(ValueError, match="observed again"):
         ForecastingTask(never, dataset, split_indices(dataset))

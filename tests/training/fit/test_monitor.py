@@ -1,4 +1,4 @@
-"""Expert alarms: when they sound, what the log says, and that a router that really collapses sets them off."""
+"""Starved experts: warnings, log lines, and a router that collapses."""
 
 import logging
 from pathlib import Path

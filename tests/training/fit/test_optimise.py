@@ -1,4 +1,4 @@
-"""Groups of weights that learn at rates of their own, and what stays as it is."""
+"""Parameter groups with different learning rates, and frozen parameters."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def moved(config: OptimiserConfig, steps: int = 1) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("decay", ["all", "matrices"])
-def test_the_body_learns_at_its_share_of_the_rate(decay: str) -> None:
+def test_body_lr_scales_the_learning_rate_of_the_body(decay: str) -> None:
     config = OptimiserConfig.model_validate({"lr": 1e-2, "body_lr": 0.25, "decay": decay})
     went = moved(config)  # Adam's first step is as long as the rate
     for name, distance in went.items():
@@ -49,7 +49,7 @@ def test_a_frozen_body_needs_no_gradient_and_stays_as_it_is() -> None:
     assert min(went["statistics.weight"], went["head_mix.weight"]) > 0.0
 
 
-def test_of_a_network_that_names_nothing_new_the_heads_are() -> None:
+def test_make_optimiser_without_new_parameters_treats_heads_as_new() -> None:
     parts = nn.ModuleDict({"statistics": nn.Linear(3, 4), "head": nn.Linear(4, 2)})
     make_optimiser(OptimiserConfig(body_lr=0.0), parts)
     assert [name for name, one in parts.named_parameters() if one.requires_grad] == ["head.weight", "head.bias"]

@@ -1,4 +1,4 @@
-"""A run folder is enough to train the same weights again, and says what it was made with."""
+"""A run folder has everything that is needed to reproduce its weights."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def tiny(base: Recipe) -> Recipe:
     )
 
 
-def test_the_folder_trains_the_same_weights_again(data: Path, tmp_path: Path) -> None:
+def test_run_folder_reproduces_the_weights(data: Path, tmp_path: Path) -> None:
     train(tiny(debug_pretraining()), data, tmp_path / "before", progress=False)
     first, again = tmp_path / "first", tmp_path / "again"
     train(tiny(debug()), data, first, pretrained=tmp_path / "before", progress=False)
@@ -62,7 +62,7 @@ def test_the_folder_trains_the_same_weights_again(data: Path, tmp_path: Path) ->
     assert (first / CONFIG).read_bytes() == (again / CONFIG).read_bytes()
 
 
-def test_every_start_is_noted(data: Path, tmp_path: Path) -> None:
+def test_starts_log_has_every_start(data: Path, tmp_path: Path) -> None:
     train(tiny(debug()), data, tmp_path, max_minutes=1e-9, progress=False)
     train(tiny(debug()), data, tmp_path, progress=False)
     starts = [json.loads(line) for line in (tmp_path / STARTS).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The two sides see the same curves and differ in order and padding alone; the summary is the rounds'."""
+"""Throughput: both variants have the same light curves and differ in order and padding only."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def dataset(data: Path) -> Dataset:
     return read_dataset(data)
 
 
-def test_both_sides_train_on_the_same_curves(dataset: Dataset) -> None:
+def test_grouped_and_plain_pools_have_the_same_curves(dataset: Dataset) -> None:
     indices = split_indices(dataset)["train"]
     grouped, plain = (pool(dataset, indices, debug(), 3) for pool in (grouped_pool, plain_pool))
     assert sum(batch.observations for batch in grouped) == sum(batch.observations for batch in plain)

@@ -185,7 +185,7 @@ def test_patience_ends_a_run_that_does_not_improve(data: Path, tmp_path: Path) -
     assert (result.step, result.finished) == (3, True)
 
 
-def test_a_diverging_run_says_so(data: Path, tmp_path: Path) -> None:
+def test_fit_with_a_diverging_loss_raises(data: Path, tmp_path: Path) -> None:
     wild = OptimiserConfig(lr=1e30, clip_norm=None)
     with pytest.raises(FloatingPointError, match="step"):
         train(tiny(20, optimiser=wild), data, tmp_path, progress=False)
@@ -234,7 +234,7 @@ def test_new_heads_on_frozen_branches(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep_heads", [False, True])
-def test_train_on_pretrained_run_keeps_heads_only_if_asked(keep_heads: bool, data: Path, tmp_path: Path) -> None:
+def test_train_on_pretrained_run_keeps_heads_only_with_keep_heads(keep_heads: bool, data: Path, tmp_path: Path) -> None:
     train(tiny(), data, tmp_path / "first", progress=False)
     frozen = OptimiserConfig(lr=1e-12, weight_decay=0.0)
     recipe = tiny().model_copy(update={"optimiser": frozen, "seed": 1, "keep_heads": keep_heads})

@@ -1,4 +1,4 @@
-"""Headers of FITS files from outliers: a size that cannot be is a sentence, not all memory."""
+"""FITS files with invalid headers: impossible sizes raise an error and do not exhaust memory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Adapting a bundle: thresholds that hold in a survey of somebody's own, and a report that says what they rest on."""
+"""Adapting a bundle to a survey: thresholds and report."""
 
 from pathlib import Path
 
@@ -32,20 +32,18 @@ def labelled(number: int = GOOD) -> SurveySample:
     return collect(rows, [row.object_id for row in rows])
 
 
-def test_a_survey_is_its_visits_whoever_observed_what(tmp_path: Path) -> None:
+def test_library_of_has_the_cadences_of_all_objects(tmp_path: Path) -> None:
     library = library_of(read_dataset(like(tmp_path / "mine.parquet")))
     assert library.surveys == (SURVEY,)
     assert (library.sky.label == -1).all()
 
 
-def test_too_few_light_curves_tell_nothing(tmp_path: Path) -> None:
+def test_library_of_too_few_light_curves_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="are needed"):
         library_of(read_dataset(like(tmp_path / "mine.parquet", 6)))
 
 
-def test_an_adapted_bundle_keeps_its_graph_and_states_what_holds_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapt_keeps_the_graph_and_reports_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_origins", lambda folder, seed: (labelled(), "objects of a test"))
     adapted = adapt(DEFAULT_BUNDLE, like(tmp_path / "mine.parquet"), tmp_path / "new", number=300)
     old, new = load_bundle(DEFAULT_BUNDLE), load_bundle(tmp_path / "new")
@@ -65,7 +63,7 @@ def test_an_adapted_bundle_keeps_its_graph_and_states_what_holds_there(
     assert new.manifest.prediction_sets.split == "views through the survey that it was adapted to"
 
 
-def test_nothing_is_overwritten_and_other_classes_are_refused(tmp_path: Path) -> None:
+def test_adapt_to_a_used_folder_or_of_other_classes_raises(tmp_path: Path) -> None:
     mine = like(tmp_path / "mine.parquet")
     with pytest.raises(ValueError, match="holds something"):
         adapt(DEFAULT_BUNDLE, mine, tmp_path)
@@ -80,7 +78,7 @@ def test_without_origins_simulated_objects_are_observed(monkeypatch: pytest.Monk
     assert "no real origins" in where
 
 
-def test_made_up_variables_fill_the_classes_that_have_none() -> None:
+def test_add_synthetic_fills_classes_without_origins() -> None:
     sky = labelled(3)
     origins = find_origins(sky, 0)
     add_synthetic(origins, 0, 5)
@@ -90,7 +88,7 @@ def test_made_up_variables_fill_the_classes_that_have_none() -> None:
 
 
 @pytest.mark.parametrize("label", sorted(PERIODIC))
-def test_made_up_variables_swing_as_their_class_does(label: int) -> None:
+def test_synthetic_pulses_have_periods_and_amplitudes_of_their_class(label: int) -> None:
     for pulse in synthetic_pulses(label, 5, np.random.default_rng(0)):
         magnitude = pulse.magnitude(np.linspace(0, 1, 300), np.full(300, 1, dtype=np.int8))
         assert np.ptp(magnitude) == pytest.approx(pulse.amplitude_B[1], rel=0.1)

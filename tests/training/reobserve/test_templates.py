@@ -1,4 +1,4 @@
-"""Objects from published fits: the magnetar's energy, tables of made-up fits, and sides of the split."""
+"""Objects from published fits: energy of the magnetar, synthetic tables, and parts of the split."""
 
 from pathlib import Path
 
@@ -51,13 +51,13 @@ def tables(folder: Path, number: int = 16) -> Path:
     return folder
 
 
-def test_a_magnetar_gives_what_its_spin_holds() -> None:
+def test_spin_down_power_integrates_to_the_rotational_energy() -> None:
     age = np.geomspace(1e-4, 1e5, 40_000)
     whole = np.trapezoid(_spin_down(FIT, age), age * 86_400.0)
     assert whole == pytest.approx(2.6e52 * (1.7 / 1.4) ** 1.5 / 2.4**2, rel=1e-3)
 
 
-def test_light_leaves_late_and_the_photosphere_stops_at_its_floor() -> None:
+def test_diffusion_delays_light_and_temperature_has_a_minimum() -> None:
     age = np.geomspace(0.3, 500.0, 2_000)
     power = _spin_down(FIT, age) + _nickel(0.2, age)
     out = _diffused(FIT, age, power)
@@ -77,7 +77,7 @@ def test_a_magnetar_supernova_is_superluminous() -> None:
     assert -22.5 < magnitude < -20.0
 
 
-def test_every_copy_is_another_and_on_the_side_of_its_object(tmp_path: Path) -> None:
+def test_template_objects_copies_differ_and_keep_the_part(tmp_path: Path) -> None:
     folder = tables(tmp_path)
     parts = [template_objects(folder, part, 1, seed=1) for part in range(3)]
     names = [set(part.group.tolist()) for part in parts]
@@ -92,5 +92,5 @@ def test_every_copy_is_another_and_on_the_side_of_its_object(tmp_path: Path) -> 
         assert sum(event_of(train, int(row)) is not None for row in mine[:6]) >= 4
 
 
-def test_without_tables_there_is_nothing(tmp_path: Path) -> None:
+def test_template_objects_without_files_is_empty(tmp_path: Path) -> None:
     assert len(template_objects(tmp_path, 0, 3)) == 0

@@ -1,4 +1,4 @@
-"""Re-observation: what goes into a view must come out of it, and what an origin does not tell must not."""
+"""Re-observation: views keep the properties of origin and cadence."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from nightjar_alerts.training.reobserve.views import (
 from nightjar_alerts.training.sky.record import LABELS, SurveySample, collect
 from support.sky import bump, pulsator
 
-HONEST = ViewRules(log_error_ratio=(0.0, 1e-9), of_flux=0.0, outlier_fraction=0.0)
+EXACT_ERRORS = ViewRules(log_error_ratio=(0.0, 1e-9), of_flux=0.0, outlier_fraction=0.0)
 
 
 def many(number: int = 30) -> SurveySample:
@@ -39,7 +39,7 @@ def many(number: int = 30) -> SurveySample:
     return collect(rows, [row.object_id for row in rows], [0] * len(rows))
 
 
-def test_a_process_goes_through_its_points_and_knows_less_between_them() -> None:
+def test_process_fits_its_points_and_is_uncertain_between_them() -> None:
     days = np.array([0.0, 2.0, 4.0, 6.0, 30.0, 32.0])
     wave = np.full(6, np.log(622.0))
     flux = 100.0 * np.sin(days / 9.0)
@@ -59,7 +59,7 @@ def test_process_draw_scatter_is_the_posterior_or_its_limit() -> None:
     assert bounded.std() == pytest.approx(0.2, rel=0.15)
 
 
-def test_points_that_are_not_finite_are_refused() -> None:
+def test_fit_process_with_non_finite_points_raises() -> None:
     with pytest.raises(ValueError, match="finite"):
         fit_process(np.zeros(2), np.zeros(2), np.array([1.0, np.nan]), np.ones(2))
 
@@ -72,14 +72,14 @@ def test_points_of_a_night_and_filter_are_averaged_by_their_errors() -> None:
     np.testing.assert_allclose(error[order], [1.0, np.sqrt(0.5)])
 
 
-def test_a_poorly_sampled_object_is_no_origin() -> None:
+def test_event_of_a_poorly_sampled_object_is_none() -> None:
     sky = collect([bump("A", points=6), bump("B", points=60, bands="r"), bump("C", points=60)])
     assert event_of(sky, 0) is None
     assert event_of(sky, 1) is None  # one band tells no colour
     assert event_of(sky, 2) is not None
 
 
-def test_an_event_is_moved_in_redshift_as_distance_and_dilation_say() -> None:
+def test_view_of_event_scales_flux_and_time_with_redshift() -> None:
     sky = many()
     library = build_library(sky)
     event = event_of(sky, 0)
@@ -107,7 +107,7 @@ def test_flux_is_zero_long_before_and_fades_long_after() -> None:
     assert (noiseless.flux_K >= 0).all()
 
 
-def test_a_view_has_the_bands_the_errors_and_the_times_of_its_pattern() -> None:
+def test_view_has_bands_errors_and_times_of_its_cadence() -> None:
     sky = many()
     library = build_library(sky)
     event = event_of(sky, 0)
@@ -116,14 +116,14 @@ def test_a_view_has_the_bands_the_errors_and_the_times_of_its_pattern() -> None:
     sky_object = None
     while sky_object is None:
         cadence = library.draw("wide", rng)
-        sky_object = view(event, cadence, library, no_templates(), HONEST, rng)
+        sky_object = view(event, cadence, library, no_templates(), EXACT_ERRORS, rng)
     assert set(sky_object.band.tolist()) <= {1, 2}
     assert np.isin(sky_object.mjd, cadence.mjd).all()
     assert np.median(sky_object.flux_err) == pytest.approx(150.0, rel=0.05)  # more only where brighter than any there
     assert sky_object.source == "wide"
 
 
-def test_a_folded_variable_comes_back_with_its_shape() -> None:
+def test_pulse_of_recovers_the_shape() -> None:
     sky = collect([pulsator("P", points=200)])
     pulse = pulse_of(sky, 0, np.random.default_rng(0))
     assert pulse is not None
@@ -133,13 +133,13 @@ def test_a_folded_variable_comes_back_with_its_shape() -> None:
     np.testing.assert_allclose(folded, true, rtol=0.06)
 
 
-def test_a_wrong_period_is_no_origin() -> None:
+def test_pulse_of_a_wrong_period_is_none() -> None:
     row = pulsator("P", points=200)
     row.period = 0.731
     assert pulse_of(collect([row]), 0, np.random.default_rng(0)) is None
 
 
-def test_views_keep_their_class_group_and_side_and_are_the_same_again() -> None:
+def test_make_views_keeps_class_group_and_part_and_is_reproducible() -> None:
     sky = many()
     origins, library = find_origins(sky, 0), build_library(sky)
     one = make_views(origins, library, 60, seed=4)
@@ -152,13 +152,13 @@ def test_views_keep_their_class_group_and_side_and_are_the_same_again() -> None:
     assert len(set(one.source.tolist())) > 1
 
 
-def test_surveys_of_one_band_are_looked_through_less() -> None:
+def test_survey_weights_of_single_band_surveys_are_smaller() -> None:
     sky = collect([bump("A", source="gaia_alerts", points=20), bump("B", source="spcc", points=20)])
     weights = survey_weights(build_library(sky))
     assert weights["gaia_alerts"] < weights["spcc"]
 
 
-def test_detections_alone_are_tiled_and_forced_histories_are_not() -> None:
+def test_cadence_is_tiled_only_for_surveys_with_detections_only() -> None:
     bright = bump("A", source="alerts", points=60)
     keep = bright.detected
     for name in ("mjd", "flux", "flux_err", "band", "detected", "foreign", "wavelength"):
@@ -170,7 +170,7 @@ def test_detections_alone_are_tiled_and_forced_histories_are_not() -> None:
     assert np.ptp(library.draw("forced", rng).mjd) < 110
 
 
-def test_a_template_continues_colours_where_nothing_was_seen(tmp_path: Path) -> None:
+def test_colours_with_a_template_extrapolate_to_other_wavelengths(tmp_path: Path) -> None:
     assert read_colours(tmp_path).series == {}
     days, wave = np.array([-10.0, 50.0]), np.log(np.array([300.0, 600.0, 1000.0]))
     red = SpectralSeries(days, wave, np.array([[0.0, 1.0, 2.0], [0.0, 2.0, 4.0]]))
@@ -181,7 +181,7 @@ def test_a_template_continues_colours_where_nothing_was_seen(tmp_path: Path) -> 
     assert np.isfinite(slope.log_ratio(np.zeros(1), wave[:1], wave[1:2])).all()
 
 
-def test_a_nucleus_over_a_template_is_a_constant_of_either_sign() -> None:
+def test_view_of_a_nucleus_is_nearly_constant_of_either_sign() -> None:
     rng = np.random.default_rng(2)
     mjd = np.sort(rng.uniform(59_000.0, 60_000.0, 110))
     slow = 3_000.0 * np.sin(mjd / 150.0)

@@ -1,4 +1,4 @@
-"""Boosted trees: their features, that they learn, and that they are asked what the network is asked."""
+"""Boosted trees: features, training, and scores on the same views as the network."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Temperature scaling: known temperatures come back, the simplest that will do is chosen, and nonsense is refused."""
+"""Temperature scaling: known temperatures are recovered, the simplest degree is chosen, invalid input is rejected."""
 
 import numpy as np
 import pytest

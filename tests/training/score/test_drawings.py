@@ -1,4 +1,4 @@
-"""Computations before pictures are drawn, and marks that say what the numbers say."""
+"""Figures: values computed for them, and the texts and marks that they show."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_families_are_put_together_in_the_order_they_appear() -> None:
     assert len(family_order(families)[1]) == 4
 
 
-def test_cells_tell_the_median_and_how_far_the_percentiles_are() -> None:
+def test_confusion_figure_shows_median_and_percentiles() -> None:
     median, low, high = np.array([[90.0, 10.0], [0.2, 99.8]]), np.array([[80.0, 9.8], [0, 99]]), np.full((2, 2), 10.2)
     high[0, 0] = 95.0
     drawn = confusion_figure(median, ["a", "b"], [5, 6], "title", (low, high))

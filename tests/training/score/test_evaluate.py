@@ -1,4 +1,4 @@
-"""Scores of what is shipped: the report, its views, and that torch and the bundle are scored alike."""
+"""Evaluation: the report, its views, and equal scores of a bundle and its run."""
 
 import json
 from collections.abc import Sequence
@@ -110,7 +110,7 @@ def test_panel_predicts_each_view_once(tmp_path: Path) -> None:
     assert len(panel.first(np.arange(7), View(detections=2)).rows_N) == 7
 
 
-def test_a_view_that_shows_nobody_has_no_predictions(tmp_path: Path) -> None:
+def test_panel_view_without_detections_has_no_predictions(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 4))
     panel = ModelPanel(dataset, [ScoredModel("lengths", 0, DataConfig(), lengths)])
     assert len(panel.first(np.zeros(0, dtype=np.int64), View()).label_N) == 0
@@ -118,7 +118,7 @@ def test_a_view_that_shows_nobody_has_no_predictions(tmp_path: Path) -> None:
         predict_in_order(lengths, [])
 
 
-def test_answers_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+def test_predict_in_order_with_nan_raises(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 4))
     examples = view_examples(dataset, np.arange(4), DataConfig(), View())
     with pytest.raises(ValueError, match="not finite"):

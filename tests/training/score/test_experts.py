@@ -1,4 +1,4 @@
-"""Use of experts: counts by token against the loads that the network tells, and against a plain loop."""
+"""Use of experts: counts by token against the loads of the network, and against a loop."""
 
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def test_a_bundle_counts_what_its_network_does(pipeline: Pipeline) -> None:
     assert shares_in_bundle(pipeline.bundle, [], 20) == []
 
 
-def test_a_run_tells_more_than_a_bundle(pipeline: Pipeline) -> None:
+def test_specialisation_prefers_run_folders(pipeline: Pipeline) -> None:
     dataset = read_dataset(pipeline.data)
     models = [open_model(path, dataset) for path in (pipeline.bundle, pipeline.run)]
     special = specialisation(models, dataset, np.arange(40), 20)

@@ -1,4 +1,4 @@
-"""Cross-validation: every object is told once, and networks and trees share the folds."""
+"""Cross-validation: every object is tested once, and networks and trees share the folds."""
 
 import json
 from pathlib import Path

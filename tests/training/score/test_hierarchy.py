@@ -80,7 +80,7 @@ def test_hierarchical_f1_prefers_classes_of_the_same_group() -> None:
     assert hierarchical_f1(ia, agn, ELASTICC) == 0.0
 
 
-def test_the_root_counts_for_nobody() -> None:
+def test_hierarchical_f1_ignores_the_root() -> None:
     assert ancestry(UNEVEN).sum(1).tolist() == [2, 2, 1]
 
 

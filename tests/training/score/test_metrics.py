@@ -63,7 +63,7 @@ def test_auroc_leaves_out_classes_without_two_sides() -> None:
     assert np.isnan(auroc(probabilities_BC, np.zeros(40, dtype=np.int64)))
 
 
-def test_no_objects_have_no_scores() -> None:
+def test_scores_without_objects_are_empty() -> None:
     empty = scores(np.zeros((0, CLASSES)), np.zeros(0, dtype=np.int64))
     assert tuple(empty) == SCORES
     assert np.isnan(list(empty.values())).all()

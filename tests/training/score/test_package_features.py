@@ -1,4 +1,4 @@
-"""Features of the light-curve package: that they are fed what they mean, against numpy, and at the edges."""
+"""Features of the light-curve package: against numpy, and edge cases."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The page: one file, nothing from outside, and every number it shows is the report's."""
+"""The report page: self-contained, with the values of the report."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""The sample of answers as served: every view of every object, each with what it showed."""
+"""Predictions of views as in the service, with the properties of every view."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Flips and settling against a walk through every object's answers."""
+"""Flip rate and stability against a loop over the predictions of every object."""
 
 from itertools import pairwise
 

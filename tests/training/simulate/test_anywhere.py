@@ -1,4 +1,4 @@
-"""Every class at every brightness as any survey reports it: brightness tells no class, and a seed decides."""
+"""Random surveys: brightness does not reveal the class, and the seed determines the result."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Marks of each class: brightness, time scales, colours, periods, redshifts."""
+"""Properties of each class: brightness, time scales, colours, periods, redshifts."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The 64 metadata: missing is NaN, and values hang together."""
+"""The 64 metadata columns: missing values are NaN, and values are consistent."""
 
 import numpy as np
 

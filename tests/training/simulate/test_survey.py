@@ -1,4 +1,4 @@
-"""Cadence, noise, detection rules, distances and units: the parts of the simulator that know no class."""
+"""Cadence, noise, detection rules, distances and units of the simulator."""
 
 import numpy as np
 import pytest

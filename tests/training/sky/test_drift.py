@@ -1,4 +1,4 @@
-"""Statistics of surveys in a manifest, and how many faults windows of held-out light curves show by them."""
+"""Input statistics of surveys in a manifest, and error rates of the drift checks."""
 
 from pathlib import Path
 

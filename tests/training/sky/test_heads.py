@@ -1,4 +1,4 @@
-"""Stored embeddings and statistics: heads answer as the whole network does; novelty, trees and export from folders."""
+"""Stored embeddings and statistics: outputs of the heads, novelty, trees and export from folders."""
 
 import json
 from pathlib import Path
@@ -95,7 +95,7 @@ def whole(backbone: AstroMoE, recipe: Recipe, inputs: HeadInputs) -> AstroMoE:
     return network.eval()
 
 
-def test_light_curves_come_back_from_their_file(curve_set: CurveSet, tmp_path: Path) -> None:
+def test_curve_set_round_trips(curve_set: CurveSet, tmp_path: Path) -> None:
     curve_set.save(tmp_path / "asked.npz")
     read = read_curve_set(tmp_path / "asked.npz")
     assert np.array_equal(read.curves.flux, curve_set.curves.flux)
@@ -111,7 +111,7 @@ def test_shares_are_positive_and_sum_to_one(curve_set: CurveSet) -> None:
     assert (share > 0).all()
 
 
-def test_the_whole_network_answers_what_its_heads_do(whole: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) -> None:
+def test_head_outputs_equal_those_of_the_network(whole: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) -> None:
     logits, embedding = head_outputs(whole, inputs)
     rows, batch = next(curve_set.batches(8))
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_the_whole_network_answers_what_its_heads_do(whole: AstroMoE, inputs: He
     np.testing.assert_allclose(output.embedding_BE.numpy(), embedding[rows], atol=1e-4)
 
 
-def test_a_saved_network_is_a_run_whose_branches_load_alone(
+def test_load_backbone_of_a_saved_run_has_no_heads(
     whole: AstroMoE, recipe: Recipe, curve_set: CurveSet, inputs: HeadInputs, tmp_path: Path
 ) -> None:
     source = DataSource(name="mix.json", sha256="0", objects=1)
@@ -148,7 +148,7 @@ def test_fit_outliers_separates_outliers_and_novelty_is_uniform(curve_set: Curve
     assert fit_reference(usual_curves, label).mean_KE.shape == (2, 12)
 
 
-def test_impossible_light_curves_keep_points_and_lose_sense(curve_set: CurveSet) -> None:
+def test_synthetic_outliers_are_finite_and_unlabelled(curve_set: CurveSet) -> None:
     strange = synthetic_outliers(curve_set, 0)
     assert set(strange.source) == {"shuffled", "doubled"}
     assert (strange.label == -1).all()
@@ -156,7 +156,7 @@ def test_impossible_light_curves_keep_points_and_lose_sense(curve_set: CurveSet)
 
 
 @pytest.mark.slow
-def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
+def test_ship_writes_trees_shares_strata_and_card(
     whole: AstroMoE, recipe: Recipe, backbone: AstroMoE, curve_set: CurveSet, tmp_path: Path
 ) -> None:
     folder, run = tmp_path / "tables", tmp_path / "run"

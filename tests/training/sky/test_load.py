@@ -25,7 +25,7 @@ from support.shared import needs_shared, shared
 from support.sky import bump
 
 
-def test_assign_other_filters_get_the_band_they_stand_for() -> None:
+def test_assign_bands_maps_other_filters() -> None:
     band, foreign, wavelength = assign_bands(np.array(["B", "V", "r", "R", "I", "UVW1", "K"]))
     assert band.tolist() == [1, 2, 2, 2, 3, -1, -1]
     assert foreign.tolist() == [True, True, False, True, True, False, False]
@@ -39,19 +39,19 @@ def test_normalized_name_removes_prefixes() -> None:
     assert normalized_name("crts_mantra:CSS110329:133902") == normalized_name("CSS110329:133902")
 
 
-def test_rows_with_any_common_name_are_one_group() -> None:
+def test_group_names_joins_rows_with_a_common_name() -> None:
     groups = group_names([["A", "B"], ["C"], ["B", "D"], ["D"], ["", "E"]])
     assert groups[0] == groups[2] == groups[3] == "A"
     assert len({groups[0], groups[1], groups[4]}) == 3
 
 
-def test_the_split_keeps_its_shares_and_never_moves() -> None:
+def test_part_of_has_fixed_shares_and_is_stable() -> None:
     parts = np.bincount([part_of(f"object-{number}") for number in range(4000)], minlength=3) / 4000
     np.testing.assert_allclose(parts, [0.70, 0.15, 0.15], atol=0.02)
     assert [part_of(name) for name in ("A", "B", "C", "D")] == [part_of(name) for name in ("A", "B", "C", "D")]
 
 
-def test_sets_only_for_measuring_stand_in_the_test_part_with_their_relatives() -> None:
+def test_assemble_puts_evaluation_sets_and_their_groups_into_the_test_part() -> None:
     rows = [bump(f"X{number}", source="tdecat", label=18) for number in range(20)]
     twin = bump("Y", source="ztf_sn", label=18)
     twin.names = ("Y", "X3")
@@ -59,14 +59,14 @@ def test_sets_only_for_measuring_stand_in_the_test_part_with_their_relatives() -
     assert (sky.part == PARTS.index("test")).all()
 
 
-def test_types_that_disagree_are_left_out() -> None:
+def test_assemble_drops_contradictory_labels() -> None:
     other = bump("A", source="two", label=16)
     sky = assemble([bump("A", source="one", label=13), other, bump("B")])
     assert sky.label.tolist() == [-1, -1, 13]
     assert sky.quality[0] == "conflicting"
 
 
-def test_one_point_of_a_band_and_instant_is_kept() -> None:
+def test_merge_duplicates_keeps_one_point_per_band_and_time() -> None:
     row = bump("A", points=4, bands="g")
     row.mjd = np.array([1.0, 1.0, 2.0, 3.0])
     row.flux_err = np.array([9.0, 5.0, 1.0, 1.0])
@@ -75,7 +75,7 @@ def test_one_point_of_a_band_and_instant_is_kept() -> None:
     assert merged.flux_err.tolist() == [5.0, 1.0, 1.0]
 
 
-def test_foreign_points_and_limits_are_not_sent_where_natives_suffice() -> None:
+def test_as_observed_removes_foreign_points_and_limits() -> None:
     rich, poor = bump("A", points=20), bump("B", points=20)
     rich.foreign[:5] = True
     poor.foreign[:] = True
@@ -84,7 +84,7 @@ def test_foreign_points_and_limits_are_not_sent_where_natives_suffice() -> None:
     assert sent.lengths.tolist() == [15, 19]
 
 
-def test_the_common_schema_is_read(tmp_path: Path) -> None:
+def test_read_real_reads_the_common_schema(tmp_path: Path) -> None:
     row = {
         "source": "s", "object_id": "SN2001a", "label": "Ia", "raw_label": "Ia", "label_quality": "spectroscopic",
         "z": 0.1, "z_err": None, "z_phot": None, "z_phot_err": None, "mwebv": 0.02, "period_d": None,
@@ -106,7 +106,7 @@ def test_the_common_schema_is_read(tmp_path: Path) -> None:
     assert sky_object.z == pytest.approx(0.1)
 
 
-def test_ztf_magnitudes_become_fluxes_and_limits_zeros(tmp_path: Path) -> None:
+def test_read_ztf_supernovae_converts_magnitudes_and_limits(tmp_path: Path) -> None:
     with (tmp_path / "objects.csv").open("w", encoding="utf-8") as file:
         csv.writer(file).writerows([["object_id", "type"], ["Z1", "SN IIn"], ["Z2", "SN"]])
     lines = ["object_id,mjd,band,mag,magerr,upperlimit", "Z1,1.0,g,20.0,0.1,0", "Z1,2.0,r,20.0,,1", "Z2,1.0,g,,0.1,0"]
@@ -119,7 +119,7 @@ def test_ztf_magnitudes_become_fluxes_and_limits_zeros(tmp_path: Path) -> None:
     assert ELASTICC.names[sky_object.label] == "II"
 
 
-def test_an_empty_folder_says_so(tmp_path: Path) -> None:
+def test_load_surveys_of_an_empty_folder_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds none of the sets"):
         load_surveys(tmp_path)
 

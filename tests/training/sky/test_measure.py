@@ -1,4 +1,4 @@
-"""The table of real surveys: scores by hand, columns that are never mixed, and a page made from the report alone."""
+"""The score table of real surveys: scores by hand, separate columns, and earlier reports."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ def surely_ia(sky: SurveySample, context: ContextPolicy) -> SkyPredictions:
     )
 
 
-def test_scores_are_what_they_are_by_hand() -> None:
+def test_summary_scores_equal_hand_calculation() -> None:
     row_predictions = predictions((IA, 0.9), (IA, 0.9), (II, 0.5), (RRL, 0.6), unusual=(False, False, False, True))
     scores = summary(row_predictions, np.array([IA, II, II, IA]))
     assert scores["top_1"] == pytest.approx(0.5)
@@ -76,37 +76,37 @@ def test_scores_are_what_they_are_by_hand() -> None:
     assert scores["recurring"] == pytest.approx(0.75)
 
 
-def test_no_objects_have_no_scores() -> None:
+def test_scores_without_objects_are_empty() -> None:
     assert summary(predictions((IA, 0.9)).take(np.array([False])), np.zeros(0, dtype=np.int64)) == {"objects": 0}
 
 
-def test_choosing_among_three_forgets_the_others() -> None:
+def test_restricted_ignores_other_classes() -> None:
     row_predictions = predictions((RRL, 0.9), (IA, 0.4))
     row_predictions.probabilities_NC[0, IBC] += 0.01
     assert restricted(row_predictions, np.array([IBC, II]))["top_1"] == pytest.approx(0.5)
 
 
-def test_broad_classes_sum_their_members() -> None:
+def test_to_broad_sums_probabilities() -> None:
     p = np.zeros((1, C))
     p[0, [IA, II, RRL]] = 0.3, 0.3, 0.4
     assert BROAD[to_broad(p).argmax()] == "SN-like"
 
 
-def test_brightness_bins_of_few_objects_are_not_the_worst() -> None:
+def test_broad_scores_worst_bin_ignores_small_bins() -> None:
     row_predictions = predictions(*[(IA, 0.9)] * 12, (RRL, 0.9))
     scores = broad_scores(row_predictions, np.full(13, IA), np.array([23.0] * 12 + [17.0]))
     assert scores["worst_bin"] == pytest.approx(1.0)
     assert scores["recall"]["SN-like"]["recall"] == pytest.approx(12 / 13)
 
 
-def test_novelty_of_a_model_that_cannot_tell_is_unknown() -> None:
+def test_novelty_auroc_without_scores_is_nan() -> None:
     row_predictions = predictions((IA, 0.9), (IA, 0.9))
     assert novelty_auroc(row_predictions, row_predictions) == pytest.approx(0.5)
     row_predictions.novelty_N[:] = np.nan
     assert np.isnan(novelty_auroc(row_predictions, row_predictions))
 
 
-def test_every_row_has_figures_and_the_test_part_alone_is_scored() -> None:
+def test_measure_has_every_row_and_scores_only_the_test_part() -> None:
     sky = small_sky()
     sky.part[:3] = PARTS.index("train")
     objects, strange = scored_part(sky)
@@ -125,7 +125,7 @@ def test_every_row_has_figures_and_the_test_part_alone_is_scored() -> None:
     json.dumps(report, allow_nan=False)
 
 
-def test_views_are_a_row_of_their_own() -> None:
+def test_measure_with_views_has_their_row() -> None:
     sky = small_sky()
     report = measure("always Ia", surely_ia, sky, sky.take(sky.label >= 0))
     assert report["rows"]["views"]["balanced, no z"] == pytest.approx(0.5)
@@ -141,12 +141,12 @@ def test_predict_bundle_returns_normalised_probabilities_and_sets() -> None:
     assert (row_predictions.inside_NC[np.arange(4), row_predictions.probabilities_NC.argmax(axis=1)]).all()
 
 
-def test_a_bundle_of_other_classes_is_refused() -> None:
+def test_measure_bundle_of_other_classes_raises() -> None:
     with pytest.raises(ValueError, match="does not have the 20 classes"):
         measure_bundle(SURVEY_BUNDLES["ztf"], small_sky())
 
 
-def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None:
+def test_measure_all_adds_columns_of_earlier_reports(tmp_path: Path) -> None:
     sky = small_sky()
     trees = {"reports": {"trees": {"left out": measure("trees", surely_ia, sky)}}}
     (tmp_path / "trees.json").write_text(json.dumps(trees), encoding="utf-8")
@@ -165,7 +165,7 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     assert all(0 <= scores["coverage"] <= 1 <= scores["size"] for scores in under.values())
 
 
-def test_nothing_that_serves_measuring_alone_is_scored_with_the_validation_part() -> None:
+def test_scored_part_valid_excludes_evaluation_labels() -> None:
     sky = small_sky()
     sky.part[:] = PARTS.index("valid")
     sky.source[:4] = ["rubin", "rubin", "tdecat", "tdecat"]
@@ -190,12 +190,12 @@ def test_measure_all_with_seeds_returns_mean_and_standard_deviation(tmp_path: Pa
     assert spread([json.loads(paths[0].read_text(encoding="utf-8"))]) == []
 
 
-def test_a_column_that_does_not_exist_is_refused() -> None:
+def test_measure_all_with_an_unknown_column_raises() -> None:
     with pytest.raises(ValueError, match="no column"):
         measure_all(small_sky(), {"guessed": []}, views=None)
 
 
-def test_numbers_of_a_report_are_rounded_and_unknown_ones_null() -> None:
+def test_rounded_rounds_numbers_and_replaces_nan() -> None:
     assert rounded({"a": np.float64(0.123456), "b": [float("nan"), np.int64(3)], "c": "x"}) == {
         "a": 0.1235, "b": [None, 3], "c": "x",
     }  # fmt: skip

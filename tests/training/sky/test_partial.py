@@ -1,4 +1,4 @@
-"""Tables of light curves that lack something: which points each row shows, and what a pattern gives away."""
+"""Tables of incomplete light curves: the points of each row, and the pattern score."""
 
 import numpy as np
 import pytest

@@ -42,7 +42,7 @@ def ztf() -> SurveySample:
     return collect(rows, [row.object_id for row in rows], [*parts, *(0,) * 4])
 
 
-def test_equal_answers_differ_by_nothing() -> None:
+def test_paired_equal_predictions_have_no_difference() -> None:
     truth, named = np.array([0, 1, 0, 1] * 20), np.array([0, 1, 1, 1] * 20)
     assert paired(truth, named, named) == (0.0, 0.0, 0.0)
     better, low, high = paired(truth, truth, named)
@@ -82,7 +82,7 @@ def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(
     assert drawn.weights(drawn.rows(drawn.unlearned_O)).mean() == pytest.approx(1.0, rel=1e-5)
 
 
-def test_folded_heads_are_those_of_the_network_that_is_shipped(run: Path, drawn: SupernovaDraws) -> None:
+def test_with_six_heads_equals_folded_logits(run: Path, drawn: SupernovaDraws) -> None:
     held_out_O = drawn.unlearned_O & (np.arange(90) % 5 == 0)
     fit = fit_six(drawn, ~held_out_O, seed=0)
     network, _ = load_astro_moe(run)
@@ -96,7 +96,7 @@ def test_folded_heads_are_those_of_the_network_that_is_shipped(run: Path, drawn:
     np.testing.assert_allclose(probabilities["both"], mean / mean.sum(axis=1, keepdims=True), atol=1e-5)
 
 
-def test_folds_tell_everybody_apart(drawn: SupernovaDraws) -> None:
+def test_folds_report_scores_of_every_model(drawn: SupernovaDraws) -> None:
     report = folds(drawn, draws=(0,), seeds=(0,))
     (draw,) = report["draws"].values()
     assert report["objects"] == 45
@@ -106,7 +106,7 @@ def test_folds_tell_everybody_apart(drawn: SupernovaDraws) -> None:
 
 
 @pytest.mark.slow
-def test_prepare_writes_what_ship_needs(run: Path, drawn: SupernovaDraws, tmp_path: Path) -> None:
+def test_prepare_writes_the_inputs_of_ship(run: Path, drawn: SupernovaDraws, tmp_path: Path) -> None:
     prepare(ztf(), drawn, run, small(6), tmp_path / "six", seed=0)
     about: dict[str, Any] = {"learned_from": "every part"}
     six = tmp_path / "six"
