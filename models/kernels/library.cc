@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "curves.h"
+#include "folds.h"
 #include "lags.h"
 #include "onnxruntime.h"
 #include "periods.h"
@@ -49,6 +50,7 @@ struct Workspace {
   Lags lags;
   Shapes shapes;
   std::unique_ptr<Periods> periods;
+  std::unique_ptr<Folds> folds;
 
   // Write the statistics of one light curve.
   void write(const Attributes& attributes, const Curve& curve, Outputs outputs) {
@@ -60,6 +62,11 @@ struct Workspace {
       periods->write(points, attributes.bands, attributes.periods, outputs);
     }
     if (attributes.shapes) shapes.write(points, attributes.bands, curve.redshift, outputs);
+    if (attributes.shapes == 2) {
+      if (!periods) periods = std::make_unique<Periods>(length);
+      if (!folds) folds = std::make_unique<Folds>(length);
+      folds->write(points, attributes.bands, periods->search, periods->sums, outputs);
+    }
   }
 };
 
@@ -148,7 +155,8 @@ OrtStatus* get_output(const OrtApi* api, OrtKernelContext* context, size_t index
 int width_of(const Attributes& attributes) {
   const int bands = attributes.bands;
   return count_of_curves(bands) + (attributes.lags ? 2 * kLagCount : 0) +
-         (attributes.periods ? count_of_periods(bands) : 0) + (attributes.shapes ? count_of_shapes(bands) : 0);
+         (attributes.periods ? count_of_periods(bands) : 0) + (attributes.shapes ? count_of_shapes(bands) : 0) +
+         (attributes.shapes == 2 ? kFoldCount : 0);
 }
 
 OrtStatus* compute(const StatisticsKernel& kernel, OrtKernelContext* context) {
@@ -187,9 +195,9 @@ OrtStatus* create_statistics(const OrtCustomOp*, const OrtApi* api, const OrtKer
   RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "lags", &lags));
   RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "periods", &periods));
   RETURN_IF_ERROR(api->KernelInfoGetAttribute_int64(info, "shapes", &shapes));
-  if (bands < 1 || bands > kMostBands || periods < 0 || periods > 2)
+  if (bands < 1 || bands > kMostBands || periods < 0 || periods > 2 || shapes < 0 || shapes > 2)
     return api->CreateStatus(kInvalidArgument, "Statistics: unsupported attributes");
-  const Attributes attributes{static_cast<int>(bands), lags != 0, shapes != 0, static_cast<int>(periods)};
+  const Attributes attributes{static_cast<int>(bands), lags != 0, static_cast<int>(periods), static_cast<int>(shapes)};
   *kernel = new StatisticsKernel{api, attributes, {}};
   return nullptr;
 }

@@ -21,8 +21,9 @@ constexpr int kMostBands = 32;
 // Attributes of the operator.
 struct Attributes {
   int bands;
-  bool lags, shapes;
+  bool lags;
   int periods;  // none, summed, fitted
+  int shapes;   // none, shapes, folds as well
 };
 
 // One row of the inputs.

@@ -29,13 +29,15 @@ struct Search {
         columns((kWaves + 2) * (length + kLine)), values(length + kLine), near_cos(length + kLine),
         near_sin(length + kLine) {}
 
+  float frequency[kCandidates];
+
+  void find(const Scores& scores, Periodogram& sums, Peaks& peaks);
   Peaks best(const Scores& scores, Periodogram& sums, int bands);
 
  private:
   Row part_cos, part_sin, day_cos, day_sin, around_cos, around_sin, columns, values, near_cos, near_sin;
   std::vector<float> first_power;  // of the first of two searches
   float most[2][kIntervals];       // of every interval, in each search
-  float frequency[kCandidates];
   float residual[kCandidates][2];  // share of the variance that a wave leaves, and one with its overtone
   float trust = 0.0f, alike = 0.0f;
 
@@ -202,8 +204,8 @@ inline void Search::choose(Peaks& peaks) const {
   }
 }
 
-inline Peaks Search::best(const Scores& scores, Periodogram& sums, int bands) {
-  Peaks peaks;
+// The frequencies with the highest sums, and the highest sum of every octave.
+inline void Search::find(const Scores& scores, Periodogram& sums, Peaks& peaks) {
   float first = INFINITY, last = -INFINITY;
   for (int point = 0; point < scores.count; ++point) {
     first = std::min(first, scores.time[point]);
@@ -218,6 +220,11 @@ inline Peaks Search::best(const Scores& scores, Periodogram& sums, int bands) {
   }
   take_candidates(sums, searches);
   for (float& each : frequency) each = finer(scores, each);
+}
+
+inline Peaks Search::best(const Scores& scores, Periodogram& sums, int bands) {
+  Peaks peaks;
+  find(scores, sums, peaks);
   for (int candidate = 0; candidate < kCandidates; ++candidate) fit(scores, bands, candidate);
   choose(peaks);
   return peaks;

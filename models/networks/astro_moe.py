@@ -58,6 +58,8 @@ from nightjar_alerts.models.networks.statistics.curve_statistics import (
     lag_statistics,
     statistics,
 )
+from nightjar_alerts.models.networks.statistics.fold_statistics import COUNT as COUNT_OF_FOLDS
+from nightjar_alerts.models.networks.statistics.fold_statistics import fold_statistics, fold_values
 from nightjar_alerts.models.networks.statistics.period_statistics import PeriodSearch, period_statistics, period_values
 from nightjar_alerts.models.networks.statistics.period_statistics import count as count_of_periods
 from nightjar_alerts.models.networks.statistics.points import Statistics, points
@@ -97,6 +99,7 @@ class AstroMoEConfig(TimeEncodingFields):
         default="summed", description="selection of the best period: by sums, or by fits"
     )
     shape_statistics: bool = Field(default=False, description="statistics of shape, for trees in the graph")
+    fold_statistics: bool = Field(default=False, description="add those of the folded light curve to those of shape")
     head_width: int = Field(default=0, ge=0, description="of the hidden layers of the mixed head; 0: of its input")
     head_copies: int = Field(default=1, ge=1, description="mixed heads, whose mean log-probability is the prediction")
     head_dropout: float = Field(default=0.0, ge=0, lt=1, description="in the mixed head and before the statistics")
@@ -232,6 +235,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "periods": period_statistics,
     "shapes": shape_statistics,
     "period": period_values,
+    "folds": fold_statistics,
+    "fold": fold_values,
 }
 REDSHIFT = METADATA_COLUMNS.index("z_final")
 
@@ -264,8 +269,12 @@ class AstroMoE(LightCurveBranch):
 
     def row_subset_modules(self) -> dict[str, int]:
         """Return the modules that run on a subset of the rows, and the width of their output."""
-        has_periods = self.statistics is not None and self.config.period_statistics
-        return {"features.period": count_of_periods(self.config.n_bands)} if has_periods else {}
+        config, rows = self.config, {}
+        if self.statistics is not None and config.period_statistics:
+            rows["features.period"] = count_of_periods(config.n_bands)
+        if self.statistics is not None and config.shape_statistics and config.fold_statistics:
+            rows["features.fold"] = COUNT_OF_FOLDS
+        return rows
 
     def native_kernels(self) -> dict[str, dict[str, int]]:
         """Return the modules that native kernels can replace (``models.native``), with the kernels' attributes."""
@@ -276,7 +285,8 @@ class AstroMoE(LightCurveBranch):
             return kernels
         periods = 1 + (config.period_search == "fitted") if config.period_statistics else 0
         attributes = {"bands": config.n_bands, "lags": int(config.lag_statistics), "periods": periods}
-        return kernels | {"features": attributes | {"shapes": int(config.shape_statistics)}}
+        shapes = config.shape_statistics * (1 + config.fold_statistics)
+        return kernels | {"features": attributes | {"shapes": shapes}}
 
     @property
     def _routed_layers(self) -> int:
@@ -308,7 +318,7 @@ class AstroMoE(LightCurveBranch):
     ) -> Statistics:
         """Compute the inputs of the statistics branch from padded light curves.
 
-        Shape statistics come last; the branch ignores them.
+        Shape and fold statistics come last; the branch ignores them.
         """
         light_curves = self.features["points"](flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
         groups = [self.features["curves"](light_curves, metadata_BF[:, REDSHIFT])]
@@ -318,6 +328,8 @@ class AstroMoE(LightCurveBranch):
             groups.append(self.features["periods"](light_curves, self.config.period_search, self.features["period"]))
         if self.config.shape_statistics:
             groups.append(self.features["shapes"](light_curves, metadata_BF[:, REDSHIFT]))
+        if self.config.shape_statistics and self.config.fold_statistics:
+            groups.append(self.features["folds"](light_curves, self.features["fold"]))
         return Statistics(*(torch.cat(parts, dim=1) for parts in zip(*groups, strict=True)))
 
     def forward(

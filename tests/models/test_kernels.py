@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.native import FLAGS, LEVELS, SOURCES
 from nightjar_alerts.models.networks.statistics.curve_statistics import N_LAG_STATISTICS
 from nightjar_alerts.models.networks.statistics.curve_statistics import count as count_of_curves
+from nightjar_alerts.models.networks.statistics.fold_statistics import COUNT as COUNT_OF_FOLDS
 from nightjar_alerts.models.networks.statistics.period_statistics import HATS, OCTAVES
 from nightjar_alerts.models.networks.statistics.period_statistics import count as count_of_periods
 from support.native import BANDS, Curves, alone, drawn, unsound, written_out
@@ -36,6 +37,8 @@ CURVES = count_of_curves(BANDS)
 PERIODS = slice(CURVES + N_LAG_STATISTICS, CURVES + N_LAG_STATISTICS + count_of_periods(BANDS))
 _FIRST = PERIODS.start + len(OCTAVES) - 1 + 3 * len(HATS)
 FREQUENCIES = slice(_FIRST, _FIRST + 2)  # of both, the logarithms
+FOLDS = slice(-COUNT_OF_FOLDS, None)
+FOLDED = slice(-COUNT_OF_FOLDS, 2 - COUNT_OF_FOLDS)  # logarithms of its frequency and of another
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -87,7 +90,7 @@ def test_statistics_are_those_of_the_network(kernel: Kernel, seed: int) -> None:
     double_BK, _ = written_out(curves, torch.float64, kernel.periods)
     np.testing.assert_array_equal(mask_BK, expected_BK)
     rest = np.ones(value_BK.shape[1], dtype=bool)
-    rest[PERIODS] = False
+    rest[PERIODS] = rest[FOLDS] = False
     allowed_BK = 1e-4 * np.maximum(1, np.abs(double_BK)) + 2 * np.abs(single_BK - double_BK)
     off_BK = (np.abs(value_BK - double_BK) > allowed_BK) & rest
     assert not off_BK.any(), (np.argwhere(off_BK), value_BK[off_BK], double_BK[off_BK])
@@ -101,20 +104,24 @@ def _same_period(value_K: NDArray[Any], expected_K: NDArray[Any]) -> None:
     np.testing.assert_allclose(value_K[octaves], expected_K[octaves], atol=3e-3, rtol=3e-3)
     if np.allclose(value_K[FREQUENCIES], expected_K[FREQUENCIES], atol=1e-5):
         np.testing.assert_allclose(value_K[PERIODS], expected_K[PERIODS], atol=0.05, rtol=0.05)
+    if np.allclose(value_K[FOLDED], expected_K[FOLDED], atol=1e-5):
+        np.testing.assert_allclose(value_K[FOLDS], expected_K[FOLDS], atol=0.05, rtol=0.05)
 
 
 @pytest.mark.slow
 def test_frequencies_are_those_of_the_network(kernel: Kernel) -> None:
     """Few points fit many frequencies equally well, and rounding chooses among them."""
-    same: list[bool] = []
+    same, same_folded = list[bool](), list[bool]()
     for seed in range(200):
         curves = drawn(seed)
         enough = np.ptp(np.where(curves["mask"], curves["time"], 0), axis=1) > 30
         enough &= curves["mask"].sum(1) >= 30
         found, (expected, _) = kernel(curves)[0], written_out(curves, torch.float32, kernel.periods)
         same += np.isclose(found[:, FREQUENCIES], expected[:, FREQUENCIES], atol=1e-5)[enough, 0].tolist()
+        same_folded += np.isclose(found[:, FOLDED], expected[:, FOLDED], atol=1e-5)[enough, 0].tolist()
     assert len(same) > 50
     assert np.mean(same) >= 0.99
+    assert np.mean(same_folded) >= 0.97
 
 
 @settings(max_examples=300, deadline=None)

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 
 from nightjar_alerts.models.native import DOMAIN
 from nightjar_alerts.models.networks.statistics.curve_statistics import lag_statistics, statistics
+from nightjar_alerts.models.networks.statistics.fold_statistics import fold_statistics
 from nightjar_alerts.models.networks.statistics.period_statistics import period_statistics
 from nightjar_alerts.models.networks.statistics.points import Statistics, points
 from nightjar_alerts.models.networks.statistics.shape_statistics import shape_statistics
@@ -26,7 +27,7 @@ from nightjar_alerts.training.export.functions import STATISTICS, VERSION
 
 BANDS: Final = 6
 INPUTS: Final = ("flux", "flux_err", "time", "band", "mask", "redshift")
-ATTRIBUTES: Final = {"bands": BANDS, "lags": 1, "periods": 2, "shapes": 1}
+ATTRIBUTES: Final = {"bands": BANDS, "lags": 1, "periods": 2, "shapes": 2}
 _KINDS: Final = {"band": TensorProto.INT64, "mask": TensorProto.BOOL}
 
 Curves = dict[str, NDArray[Any]]
@@ -61,7 +62,7 @@ def written_out(curves: Curves, dtype: torch.dtype, periods: int = 2) -> tuple[N
     told: list[Statistics] = [statistics(seen, single["redshift"]), lag_statistics(seen)]
     if periods:
         told.append(period_statistics(seen, "fitted" if periods == 2 else "summed"))
-    told.append(shape_statistics(seen, single["redshift"]))
+    told += [shape_statistics(seen, single["redshift"]), fold_statistics(seen)]
     value_BK, mask_BK = (torch.cat(parts, dim=1).numpy() for parts in zip(*told, strict=True))
     return value_BK, mask_BK
 
@@ -111,7 +112,7 @@ def curves_of(flux: Any, flux_err: Any, time: Any, band: Any, mask: Any, redshif
 
 def try_all(library: Path, rounds: int) -> None:
     """Run every form of the operator on light curves of every kind."""
-    for periods, lags, shapes in product((0, 1, 2), (0, 1), (0, 1)):
+    for periods, lags, shapes in product((0, 1, 2), (0, 1), (0, 1, 2)):
         session = alone(library, periods=periods, lags=lags, shapes=shapes)
         for seed in range(rounds):
             for draw in (drawn, unsound):

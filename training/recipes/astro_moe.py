@@ -140,7 +140,7 @@ def default_finetuning() -> Recipe:
 def sky_heads() -> Recipe:
     """Return the recipe of the heads of bundles of real surveys; half of the light curves are degraded."""
     statistics = {"d_statistics": 192, "lag_statistics": True, "period_statistics": True, "period_search": "fitted"}
-    statistics["shape_statistics"] = True  # for the trees
+    statistics |= {"shape_statistics": True, "fold_statistics": True}  # for the trees
     heads = {"head_width": 192, "head_copies": 4, "head_dropout": 0.15}
     augmentation = AugmentationConfig(
         mta_days=(128.0, 2048.0, 2048.0),

@@ -212,12 +212,11 @@ def octaves(slowest_BJ: Tensor, place_J: Tensor, most_BI: Tensor, interval_I: Te
 CANDIDATES: Final = 16
 LONG: Final = 1500.0  # days: beyond, a step is more than two thirds of the width of a peak
 _AROUND: Final = tuple(number / 8 for number in range(-4, 5))  # steps around a candidate
-_WAVES: Final = 4  # cosine and sine of a frequency, and of its overtone
 _PER_DAY: Final = 16  # coarse frequencies within a cycle a day
-_FASTEST: Final = FREQUENCIES * STEP
-_LEAST_RESIDUAL: Final = 1e-4  # share of the variance: no fit is thought better
-_RIDGE: Final = 1e-5  # of the sum of weights
-_LEAST_SUM: Final = 1e-9
+FASTEST: Final = FREQUENCIES * STEP
+LEAST_RESIDUAL: Final = 1e-4  # share of the variance: no fit is thought better
+RIDGE: Final = (1e-5,) * 5  # of cosine and sine of two harmonics, and of the values; over the sum of weights
+LEAST_SUM: Final = 1e-9
 
 
 class Searched(NamedTuple):
@@ -278,16 +277,22 @@ def search(points: Scores) -> Peaks:
     the octaves is of the sums.
     """
     score_SL, trust_SL, time_SL = (rows_S1L[:, 0] for rows_S1L in (points.score, points.trust, points.time))
+    octaves_SO, frequency_SK = candidates(score_SL, trust_SL, time_SL)
+    value_SL = score_SL / trust_SL.clamp(min=LEAST_SUM)
+    residual_SKH = fits(value_SL, trust_SL, points.share, time_SL, frequency_SK)
+    return Peaks(octaves_SO, *_best(residual_SKH, trust_SL, frequency_SK))
+
+
+def candidates(score_SL: Tensor, trust_SL: Tensor, time_SL: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the highest sum of every octave [S, O], and the frequencies [S, K] with the highest sums."""
     searches = _Searches.of(trust_SL > 0, time_SL)
-    sized_SL = score_SL / score_SL.square().sum(1, keepdim=True).clamp(min=_LEAST_SUM).sqrt()
+    sized_SL = score_SL / score_SL.square().sum(1, keepdim=True).clamp(min=LEAST_SUM).sqrt()
     score_RL, time_RL = (x.index_select(0, searches.row_R) for x in (sized_SL, time_SL))
     power_RIJ, most_RI = _sums(score_RL, time_RL, searches.shift_R1)
     frequency_SK = _finer(score_SL, time_SL, _candidates(power_RIJ, most_RI, searches))
-    residual_SKH = _fits(score_SL, trust_SL, points.share, time_SL, frequency_SK)
     place_J = FINE - 1 - torch.arange(FINE, device=time_SL.device)
     octaves_RO = octaves(power_RIJ[:, 0], place_J, most_RI, _interval(time_SL.device))
-    octaves_SO = torch.maximum(*(octaves_RO.index_select(0, row_S) for row_S in searches.both))
-    return Peaks(octaves_SO, *_best(residual_SKH, trust_SL, frequency_SK))
+    return torch.maximum(*(octaves_RO.index_select(0, row_S) for row_S in searches.both)), frequency_SK
 
 
 def _sums(score_RL: Tensor, time_RL: Tensor, shift_R1: Tensor) -> tuple[Tensor, Tensor]:
@@ -352,40 +357,68 @@ def _finer(score_SL: Tensor, time_SL: Tensor, frequency_SK: Tensor) -> Tensor:
     return frequency_SK + away_J[power_SKJ.argmax(2)]
 
 
-def _fits(score_SL: Tensor, trust_SL: Tensor, share_SGL: Tensor, time_SL: Tensor, frequency_SK: Tensor) -> Tensor:
-    """Share of the variance that is left by a wave, and by one with its overtone, [S, K, 2].
+def fits(
+    value_SL: Tensor,
+    trust_SL: Tensor,
+    share_SGL: Tensor,
+    time_SL: Tensor,
+    frequency_SK: Tensor,
+    ridge: tuple[float, ...] = RIDGE,
+) -> Tensor:
+    """Share of the variance that is left by the first harmonics of a frequency, by one to all of them, [S, K, H].
 
     Weighted least squares by elimination: what is left of the last diagonal element, that of the values, is the sum of
     squares of what is not explained.
+
+    Parameters
+    ----------
+    ridge : of cosine and sine of every harmonic, and of the values, over the sum of weights.
     """
-    once = waves(frequency_SK[:, :, None] * time_SL[:, None])
-    value_SL = score_SL / trust_SL.clamp(min=_LEAST_SUM)
-    all_SPKL = torch.stack([*once, *added(once, once), value_SL[:, None].expand_as(once[0])], dim=1)
-    weight_SGL = share_SGL * trust_SL[:, None]
-    share_SLG = (weight_SGL / weight_SGL.sum(2, keepdim=True).clamp(min=_LEAST_SUM)).transpose(1, 2)
-    away_SPKL = all_SPKL - all_SPKL @ share_SLG[:, None] @ share_SGL[:, None]
-    away_SKPL = away_SPKL.transpose(1, 2)
-    square_SKPP = (away_SKPL * trust_SL[:, None, None]) @ away_SKPL.transpose(2, 3)
-    total_SK1 = square_SKPP[..., -1:, -1].clamp(min=_LEAST_SUM)
-    ridge_S = _RIDGE * trust_SL.sum(1)
-    square_SKPP = square_SKPP + torch.eye(_WAVES + 1, device=time_SL.device) * ridge_S[:, None, None, None]
+    square_SKPP = squares(value_SL, trust_SL, share_SGL, time_SL, frequency_SK, len(ridge) // 2)
+    total_SK1 = square_SKPP[..., -1:, -1].clamp(min=LEAST_SUM)
+    square_SKPP = square_SKPP + ridges(ridge, trust_SL)[:, None]
     residuals = []
-    for wave in range(_WAVES):
+    for wave in range(len(ridge) - 1):
         pivot_SK1P, pivot_SKP1 = square_SKPP[..., :1, 1:], square_SKPP[..., 1:, :1]
         square_SKPP = square_SKPP[..., 1:, 1:] - pivot_SKP1 * (
-            pivot_SK1P / square_SKPP[..., :1, :1].clamp(min=_LEAST_SUM)
+            pivot_SK1P / square_SKPP[..., :1, :1].clamp(min=LEAST_SUM)
         )
         if wave % 2:
             residuals.append(square_SKPP[..., -1:, -1])
-    return (torch.cat(residuals, dim=2) / total_SK1).clamp(_LEAST_RESIDUAL, 1.0)
+    return (torch.cat(residuals, dim=2) / total_SK1).clamp(LEAST_RESIDUAL, 1.0)
+
+
+def ridges(ridge: tuple[float, ...], trust_SL: Tensor) -> Tensor:
+    """Return what is added to the diagonals of sums of products, [S, P, P]."""
+    ridge_P = torch.tensor(ridge, device=trust_SL.device, dtype=trust_SL.dtype)
+    return torch.diag(ridge_P) * trust_SL.sum(1)[:, None, None]
+
+
+def squares(
+    value_SL: Tensor, trust_SL: Tensor, share_SGL: Tensor, time_SL: Tensor, frequency_SK: Tensor, harmonics: int
+) -> Tensor:
+    """Weighted sums of products [S, K, P, P] of cosine and sine of every harmonic, and of the values, less the means of
+    the bands.
+    """
+    once = waves(frequency_SK[:, :, None] * time_SL[:, None])
+    each = [once]
+    for _ in range(1, harmonics):
+        each.append(added(each[-1], once))
+    columns = [wave_SKL for pair in each for wave_SKL in pair]
+    all_SPKL = torch.stack([*columns, value_SL[:, None].expand_as(once[0])], dim=1)
+    weight_SGL = share_SGL * trust_SL[:, None]
+    share_SLG = (weight_SGL / weight_SGL.sum(2, keepdim=True).clamp(min=LEAST_SUM)).transpose(1, 2)
+    away_SPKL = all_SPKL - all_SPKL @ share_SLG[:, None] @ share_SGL[:, None]
+    away_SKPL = away_SPKL.transpose(1, 2)
+    return (away_SKPL * trust_SL[:, None, None]) @ away_SKPL.transpose(2, 3)
 
 
 def _best(residual_SKH: Tensor, trust_SL: Tensor, frequency_SK: Tensor) -> tuple[Tensor, Tensor]:
     """Frequency and power [S, 2] of the likeliest candidate, and of the likeliest elsewhere."""
-    alike_S11 = (trust_SL.sum(1).square() / trust_SL.square().sum(1).clamp(min=_LEAST_SUM))[:, None, None]
+    alike_S11 = (trust_SL.sum(1).square() / trust_SL.square().sum(1).clamp(min=LEAST_SUM))[:, None, None]
     paid_H = torch.tensor([2.0, 4.0], device=residual_SKH.device)
     gain_SKH = (-alike_S11 * residual_SKH.log() - paid_H * alike_S11.clamp(min=1).log()).clamp(min=0)
-    likely_SK = gain_SKH.amax(2) * (1 - TILT / _FASTEST * frequency_SK)
+    likely_SK = gain_SKH.amax(2) * (1 - TILT / FASTEST * frequency_SK)
     power_SK = (1 - residual_SKH[:, :, 1]) * alike_S11[..., 0] / 2
     first_S1 = likely_SK.argmax(1, keepdim=True)
     elsewhere_SK = (frequency_SK - frequency_SK.gather(1, first_S1)).abs() > FINE * STEP

@@ -71,8 +71,8 @@ def backbone() -> AstroMoE:
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    statistics = {"d_statistics": 24, "lag_statistics": True, "period_statistics": True, "shape_statistics": True}
-    return with_network(debug(), "debug-heads", head_width=32, head_copies=2, **statistics)
+    statistics = {f"{kind}_statistics": True for kind in ("lag", "period", "shape", "fold")}
+    return with_network(debug(), "debug-heads", d_statistics=24, head_width=32, head_copies=2, **statistics)
 
 
 @pytest.fixture(scope="module")
