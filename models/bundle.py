@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the base install reads bundles without onnxruntime
     from nightjar_alerts.models.runtime import Provider
 
 PRETRAINED = Path(__file__).parent / "pretrained"
-DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.0.2"
+DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.1.0"
 SURVEY_BUNDLES = {survey.name: PRETRAINED / survey.bundle for survey in SURVEYS if survey.bundle is not None}
 """Shipped bundles that classify the packets of one survey, by survey name."""
 GOLDEN_TOLERANCE = 1e-4

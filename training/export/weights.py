@@ -9,7 +9,7 @@ bundle's golden outputs.
 :func:`export_again` traces weights, calibration, novelty and trees with the current exporter, and compares the new
 graph with the bundle's golden outputs::
 
-    nightjar-train export-again models/pretrained/astro-moe-elasticc/3.0.2 build/again
+    nightjar-train export-again models/pretrained/astro-moe-elasticc/3.1.0 build/again
 """
 
 import hashlib

@@ -160,7 +160,7 @@ class Export(SkyStep):
     trees: Path | None = Field(default=None, description="npz file of `boost`, for the ensemble")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
     name: str = Field(default="astro-moe-elasticc", description="name of the bundle")
-    version: str = Field(default="3.0.2", description="semantic version of the bundle")
+    version: str = Field(default="3.1.0", description="semantic version of the bundle")
 
     def cli_cmd(self) -> None:
         """Export the bundle and print its hash."""
