@@ -26,7 +26,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("native") / "bundle"
     copytree(DEFAULT_BUNDLE, path)
     model = inlined(onnx.load(path / MODEL))
-    add_statistics(model, "network.features", {"bands": 6, "lags": 1, "periods": 2, "shapes": 1})
+    add_statistics(model, "network.features", {"bands": 6, "lags": 1, "periods": 2, "shapes": 2})
     onnx.save(model, path / MODEL)
     write_manifest(path, load_bundle(DEFAULT_BUNDLE).manifest)
     return path
