@@ -152,7 +152,7 @@ def test_a_sample_of_a_split_is_always_the_same(tmp_path: Path) -> None:
 def test_other_classes_than_the_models_are_refused(pipeline: Pipeline, tmp_path: Path) -> None:
     path = tmp_path / "own.parquet"
     write_dataset(path, toy_objects(12), classes=TOY_CLASSES)
-    with pytest.raises(ValueError, match="knows AGN, CART"):
+    with pytest.raises(ValueError, match="has the classes AGN, CART"):
         evaluate([pipeline.bundle], path)
     with pytest.raises(ValueError, match="20 classes, the data 4"):
         evaluate([pipeline.run], path)
