@@ -539,7 +539,7 @@ class Posterior:
     def _reweighted(
         self, row: Sequence[float], prior: Prior, log_C: NDArray[np.float64] | None, evidence: tuple[str, ...]
     ) -> tuple[list[float], tuple[str, ...]]:
-        """Apply shares and factors. Factors that exclude all classes of the prior are ignored; ``evidence`` says so."""
+        """Apply shares and factors. Ignore factors that exclude all classes; ``evidence`` states this."""
         with np.errstate(divide="ignore"):
             total_C = np.log(np.maximum(row, SMALLEST)) + np.log(prior.share_C) - np.log(self._assumed_C)
         if log_C is not None:

@@ -36,8 +36,8 @@ Curves = dict[str, NDArray[Any]]
 def graph(**attributes: int) -> bytes:
     """Return a graph of the operator alone, which only runs where there is a kernel for it."""
     call = helper.make_node(STATISTICS, INPUTS, ["value", "known"], domain=DOMAIN)
-    told = ATTRIBUTES | attributes
-    call.attribute.extend(helper.make_attribute(name, value) for name, value in told.items())
+    merged = ATTRIBUTES | attributes
+    call.attribute.extend(helper.make_attribute(name, value) for name, value in merged.items())
     given = [helper.make_tensor_value_info(name, _KINDS.get(name, TensorProto.FLOAT), None) for name in INPUTS]
     outputs = [
         helper.make_tensor_value_info("value", TensorProto.FLOAT, None),
@@ -59,11 +59,11 @@ def written_out(curves: Curves, dtype: torch.dtype, periods: int = 2) -> tuple[N
     single = {name: value.to(dtype) if value.is_floating_point() else value for name, value in tensors.items()}
     flux, flux_err, time, band, mask = (single[name] for name in INPUTS[:5])
     seen = points(flux, flux_err, time, band, mask, BANDS)
-    told: list[Statistics] = [statistics(seen, single["redshift"]), lag_statistics(seen)]
+    groups: list[Statistics] = [statistics(seen, single["redshift"]), lag_statistics(seen)]
     if periods:
-        told.append(period_statistics(seen, "fitted" if periods == 2 else "summed"))
-    told += [shape_statistics(seen, single["redshift"]), fold_statistics(seen)]
-    value_BK, mask_BK = (torch.cat(parts, dim=1).numpy() for parts in zip(*told, strict=True))
+        groups.append(period_statistics(seen, "fitted" if periods == 2 else "summed"))
+    groups += [shape_statistics(seen, single["redshift"]), fold_statistics(seen)]
+    value_BK, mask_BK = (torch.cat(parts, dim=1).numpy() for parts in zip(*groups, strict=True))
     return value_BK, mask_BK
 
 

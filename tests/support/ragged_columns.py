@@ -1,16 +1,13 @@
-"""Padded light curves of unequal lengths as float64 columns: what statistics of light curves are checked on.
+"""Padded light curves of unequal lengths as float64 columns, and the invariances that all their statistics have."""
 
-And the same told in other ways, which no statistic may care for.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.networks.statistics.points import Points, points
+from nightjar_alerts.models.networks.statistics.points import Points, Statistics, points
 
 G = 4  # bands
 Columns = dict[str, NDArray[Any]]
@@ -29,20 +26,24 @@ def ragged(seed: int = 0, lengths: tuple[int, ...] = (40, 1, 7, 23, 3), width: i
 
 
 def seen(columns: Columns) -> Points:
-    """The light curves of columns as statistics look at them."""
+    """Return the light curves in the form that statistics take."""
     names = ("flux", "flux_err", "time", "band", "mask")
     flux, flux_err, time, band, mask = (torch.from_numpy(columns[name]) for name in names)
     return points(flux, flux_err, time, band, mask, G)
 
 
-def retold(columns: Columns) -> Iterator[tuple[Columns, slice]]:
-    """Yield the light curves shuffled, at another time, with other padding and alone, with the rows that those are.
-
-    Times are expected to be multiples of 1/64 day, so that a shift is exact.
-    """
+def assert_invariant(statistics_of: Callable[[Columns], Statistics], atol: float, rtol: float = 1e-7) -> None:
+    """Require equal statistics of the light curves shuffled, at another time, with other padding and alone."""
+    columns = ragged()
+    columns["time"] = np.round(columns["time"] * 64) / 64  # so that a shift is exact
     shuffled = np.random.default_rng(1).permutation(columns["mask"].shape[1])
-    every = slice(None)
-    yield {name: value if value.ndim == 1 else value[:, shuffled] for name, value in columns.items()}, every
-    yield {**columns, "time": columns["time"] + 1024.0}, every
-    yield {**columns, "time": np.where(columns["mask"], columns["time"], np.nan)}, every
-    yield {name: value[3:4, :30] if value.ndim == 2 else value[3:4] for name, value in columns.items()}, slice(3, 4)
+    reference, every = statistics_of(columns), slice(None)
+    for other, rows in (
+        ({name: value if value.ndim == 1 else value[:, shuffled] for name, value in columns.items()}, every),
+        ({**columns, "time": columns["time"] + 1024.0}, every),
+        ({**columns, "time": np.where(columns["mask"], columns["time"], np.nan)}, every),
+        ({name: value[3:4, :30] if value.ndim == 2 else value[3:4] for name, value in columns.items()}, slice(3, 4)),
+    ):
+        values, known = statistics_of(other)
+        np.testing.assert_array_equal(known, reference.mask_BK[rows])
+        np.testing.assert_allclose(values, reference.value_BK[rows], atol=atol, rtol=rtol)

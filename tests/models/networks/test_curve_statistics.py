@@ -21,7 +21,7 @@ from nightjar_alerts.models.photometry import DETECTION_SNR
 from support.ragged_columns import Columns, G, ragged, seen
 
 
-def told(columns: Columns) -> Statistics:
+def statistics_of(columns: Columns) -> Statistics:
     return statistics(seen(columns), torch.from_numpy(columns["redshift"]))
 
 
@@ -92,7 +92,7 @@ class Curve:
 
 def test_statistics_agree_with_a_loop_over_bands() -> None:
     columns = ragged()
-    values, known = told(columns)
+    values, known = statistics_of(columns)
     assert values.shape == known.shape == (5, count(G))
     assert count(G) == G * (len(BAND_STATISTICS) + len(EDGES) - 1) + len(CURVE_STATISTICS) + G - 1
     for row in range(len(values)):
@@ -103,13 +103,13 @@ def test_statistics_agree_with_a_loop_over_bands() -> None:
 
 def test_padding_order_batch_mates_and_time_shifts_change_nothing() -> None:
     columns = ragged()
-    reference = told(columns)
+    reference = statistics_of(columns)
     shuffled = np.random.default_rng(1).permutation(columns["mask"].shape[1])
     moved = {name: value if value.ndim == 1 else value[:, shuffled] for name, value in columns.items()}
     narrow = {name: value if value.ndim == 1 else value[:, :40] for name, value in columns.items()}
     alone = {name: value[3:4] for name, value in columns.items()}
     for other, rows in ((moved, slice(None)), (narrow, slice(None)), (alone, slice(3, 4))):
-        values, known = told(other)
+        values, known = statistics_of(other)
         np.testing.assert_array_equal(known, reference.mask_BK[rows])
         np.testing.assert_allclose(values, reference.value_BK[rows], atol=1e-12)
 
@@ -117,11 +117,11 @@ def test_padding_order_batch_mates_and_time_shifts_change_nothing() -> None:
 def test_statistics_do_not_see_when_the_clock_starts() -> None:
     columns = ragged()
     columns["time"] = np.round(columns["time"] * 64) / 64  # so that a shift is exact
-    later = told({**columns, "time": columns["time"] + 1024.0})
+    later = statistics_of({**columns, "time": columns["time"] + 1024.0})
     # without a detection, the time of the maximum counts from the clock's start: the first point, where it is served
     shifts = [G * BAND_STATISTICS.index("time_of_maximum") + g for g in range(G)]
     kept = np.setdiff1d(np.arange(count(G)), shifts)
-    np.testing.assert_allclose(later.value_BK[:, kept], told(columns).value_BK[:, kept], atol=1e-12)
+    np.testing.assert_allclose(later.value_BK[:, kept], statistics_of(columns).value_BK[:, kept], atol=1e-12)
 
 
 @pytest.mark.parametrize("flux", [0.0, -1e30, 1e30, 1e-30])
@@ -132,5 +132,5 @@ def test_extremes_are_finite(flux: float, flux_err: float) -> None:
     extreme = {**columns, "flux": np.full(shape, flux), "flux_err": np.full(shape, flux_err)}
     extreme["flux"][:, 1] = -flux
     single = {name: value.astype(np.float32) if value.dtype == np.float64 else value for name, value in extreme.items()}
-    assert torch.isfinite(told(single).value_BK).all()
-    assert torch.isfinite(told({**single, "redshift": np.full(shape[0], np.float32(-9.0))}).value_BK).all()
+    assert torch.isfinite(statistics_of(single).value_BK).all()
+    assert torch.isfinite(statistics_of({**single, "redshift": np.full(shape[0], np.float32(-9.0))}).value_BK).all()

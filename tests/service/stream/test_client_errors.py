@@ -63,6 +63,6 @@ def test_client_errors_repeated_error_is_logged_once_a_minute(clock: Clock) -> N
         for _ in range(150):  # two and a half minutes of them
             errors.record(AWAY)
             clock.now += 1
-        errors.record(REFUSED)  # another trouble is told at once
+        errors.record(REFUSED)  # a different error is logged at once
     assert [line["times"] for line in lines] == [1, 60, 60, 1]
     assert all(line["event"] == "Kafka" and line["end"] == "source" for line in lines)
