@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from nightjar_alerts.models.alerts.surveys import SURVEYS
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.metadata import Context
 from nightjar_alerts.models.photometry import BANDS, BandMap, FluxUnit
@@ -37,8 +36,6 @@ if TYPE_CHECKING:  # the base install reads bundles without onnxruntime
 
 PRETRAINED = Path(__file__).parent / "pretrained"
 DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.1.0"
-SURVEY_BUNDLES = {survey.name: PRETRAINED / survey.bundle for survey in SURVEYS if survey.bundle is not None}
-"""Shipped bundles that classify the packets of one survey, by survey name."""
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
 CUDA_MODEL = "model.cuda.onnx"

@@ -2,7 +2,7 @@
 
 Converting untrusted text to numbers can fail with different exceptions: Python refuses thousands of digits, floats
 overflow at 309 digits, and dates end in the year 9999. :func:`whole_number` and :func:`milliseconds` return None
-instead. :mod:`models.alerts` checks the depth and size of schemas against the constants below before it builds anything
+instead. :mod:`alerts` checks the depth and size of schemas against the constants below before it builds anything
 from them. :class:`Allowance` limits the time spent on a packet. It uses the thread's CPU time, so that packets are not
 rejected because the machine was suspended or busy.
 """

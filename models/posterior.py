@@ -9,7 +9,7 @@ Parts of the manifest:
   with 1 - p up to the threshold (the ``lac`` score of Sadinle et al. 2019, which gives the smallest sets, with the
   score of the most probable class set to 0, so that no set is empty). The coverage holds on average over light curves
   like those of the validation objects, not for each class, nor for objects of unknown classes.
-- :class:`Domain`: light curves on which the model was measured; used for routing (:mod:`models.routing`).
+- :class:`Domain`: light curves on which the model was measured; used for routing (:mod:`routing`).
 
 :class:`Posterior` applies them. The graph's probabilities are a posterior under the class shares of the calibration.
 Other shares (:mod:`models.taxonomy`) and other evidence about the object (:class:`models.metadata.Evidence`) are

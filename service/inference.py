@@ -77,7 +77,7 @@ class Skipped:
 Item = LightCurve | LightCurveError | Skipped
 
 OUTSIDE_DOMAIN: Final = "outside_domain"
-"""Reason of a light curve that :func:`models.routing.route` finds outside every domain."""
+"""Reason of a light curve that :func:`routing.route` finds outside every domain."""
 
 
 @dataclass(frozen=True, slots=True)

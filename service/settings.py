@@ -24,10 +24,11 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from nightjar_alerts.models.alerts.envelopes import TopicRule
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
+from nightjar_alerts.alerts.envelopes import TopicRule
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider
+from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.service.registry.names import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"

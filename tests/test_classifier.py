@@ -18,9 +18,9 @@ import pytest
 
 from nightjar_alerts import Classifier, LightCurve, LightCurveError, Result, Results
 from nightjar_alerts.classifier import BLOCK
-from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.posterior import PriorError
+from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.registry.loader import load_one
 from support import alerts
 from support.curves import close, csv_text, rows, supernovae

@@ -18,12 +18,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nightjar_alerts.classify_command import Report, main
-from nightjar_alerts.cli import SAMPLES
+from nightjar_alerts.classify_command import main
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.results import COLUMNS, Result
+from nightjar_alerts.outputs import COLUMNS
+from nightjar_alerts.report import Report
+from nightjar_alerts.results import Result
+from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.service.settings import ClientSettings
 from support import alerts

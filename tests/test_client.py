@@ -25,10 +25,10 @@ from nightjar_alerts import (
     Results,
     read_packet,
 )
-from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.client import BATCH_ITEMS, DeadlineExceeded
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.posterior import PriorError
+from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.registry.loader import load_one
 from support.alerts import container, ztf_alert
 from support.curves import close, rows, supernovae

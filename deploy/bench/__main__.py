@@ -19,9 +19,9 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench import engine_bench, hostile, in_process, kafka, peers, report, stream, throughput
 from deploy.bench.before import ARMS, Arm, compare
-from nightjar_alerts.cli import SAMPLES
-from nightjar_alerts.models.alerts.files import read_path
+from nightjar_alerts.alerts.files import read_path
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.service import SAMPLES
 
 Part = Literal[
     "throughput",

@@ -38,7 +38,7 @@ import numpy as np
 from deploy.bench.http_load import quantile
 from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
 from deploy.bench.report import ROOT, Numbers
-from nightjar_alerts.models.alerts import containers
+from nightjar_alerts.alerts import containers
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.service.local import HOST, ServiceDied, ServiceProcess, running
 

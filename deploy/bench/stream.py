@@ -26,10 +26,10 @@ import numpy as np
 from deploy.bench.bare import Bare, Best
 from deploy.bench.report import Numbers
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
-from nightjar_alerts.models.alerts import plans
-from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.packet import Packet
-from nightjar_alerts.models.alerts.reader import CONFLUENT_HEADER_BYTES
+from nightjar_alerts.alerts import plans
+from nightjar_alerts.alerts.envelopes import read_packet
+from nightjar_alerts.alerts.packet import Packet
+from nightjar_alerts.alerts.reader import CONFLUENT_HEADER_BYTES
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.runtime import run
 from nightjar_alerts.service.answers.serializer import ResultSerializer, encode_json

@@ -30,8 +30,8 @@ import orjson
 from numpy.typing import NDArray
 
 from deploy.bench.http_load import Request, request
-from nightjar_alerts.models.alerts import avro
-from nightjar_alerts.models.alerts.avro import non_null
+from nightjar_alerts.alerts import avro
+from nightjar_alerts.alerts.avro import non_null
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS, REDSHIFTS
 from nightjar_alerts.models.photometry import BANDS, filter_index

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import orjson
 
-from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Bundle
 from nightjar_alerts.models.evolution import History, stability
 from nightjar_alerts.models.lightcurve import Float64, LightCurve

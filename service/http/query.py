@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import Request
 
-from nightjar_alerts.models.alerts.avro import schema_names
-from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
+from nightjar_alerts.alerts.avro import schema_names
+from nightjar_alerts.alerts.surveys import SURVEY_BY_NAME
 from nightjar_alerts.service.answers.replies import pointer
 from nightjar_alerts.service.http.edge.errors import INVALID, ProblemError, invalid_field
 from nightjar_alerts.service.lightcurves.decoding import ObjectReader, decode_fields, field_types

@@ -18,7 +18,6 @@ from nightjar_alerts.models.checks import PhotometryWarning
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import NAMES, nearest_band
-from nightjar_alerts.models.tables import TableObject
 from nightjar_alerts.service.answers.replies import FieldError, pointer
 from nightjar_alerts.service.lightcurves.brightness import to_fluxes
 from nightjar_alerts.service.lightcurves.decoding import NEVER_EMPTY, find_column_error, short_id
@@ -32,6 +31,7 @@ from nightjar_alerts.service.lightcurves.schemas import (
     LightCurveIn,
     missing_columns,
 )
+from nightjar_alerts.tables import TableObject
 
 _DTYPES: Final = {name: np.dtype(kind) for name, kind in DTYPES.items()}
 _NUMERIC: Final = ("mjd", "flux", "flux_err", "mag", "mag_err")

@@ -11,13 +11,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
-from nightjar_alerts.service.observe.tracing import Tracing
-
 NAME = "nightjar"
 
 
-def exporting(endpoint: str, ratio: float, version: str) -> Tracing:
-    """Return tracing that exports spans.
+def exporting_provider(endpoint: str, ratio: float, version: str) -> TracerProvider:
+    """Return a provider of tracers that export spans; its shutdown sends the remaining ones.
 
     Parameters
     ----------
@@ -32,4 +30,4 @@ def exporting(endpoint: str, ratio: float, version: str) -> Tracing:
         shutdown_on_exit=False,
     )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
-    return Tracing(provider.get_tracer(NAME, version), provider.shutdown)
+    return provider

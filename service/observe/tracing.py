@@ -199,7 +199,8 @@ def tracing_to(endpoint: str, ratio: float) -> Tracing:
     if not endpoint:
         return Tracing()
     try:  # optional, and importing it takes 100 ms
-        from nightjar_alerts.service.observe.trace_exporter import exporting
+        from nightjar_alerts.service.observe.trace_exporter import NAME, exporting_provider
     except ImportError as error:
         raise TracingError("sending traces needs the otel extra: pip install 'nightjar-alerts[otel]'") from error
-    return exporting(endpoint, ratio, VERSION)
+    provider = exporting_provider(endpoint, ratio, VERSION)
+    return Tracing(provider.get_tracer(NAME, VERSION), provider.shutdown)

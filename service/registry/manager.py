@@ -29,7 +29,7 @@ import structlog
 
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.posterior import Posterior
-from nightjar_alerts.models.routing import DEFAULT
+from nightjar_alerts.routing import DEFAULT
 from nightjar_alerts.service.cache import ResultCache
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import LoadedModel

@@ -1,6 +1,6 @@
 """Routing of requests to models by name, version, alias, survey, domain and canary.
 
-A request that names a model (``name``, ``name@1.2.3`` or an alias) uses that model. Otherwise :mod:`models.routing`
+A request that names a model (``name``, ``name@1.2.3`` or an alias) uses that model. Otherwise :mod:`routing`
 chooses a model among the aliases for each light curve. A light curve outside every domain is ``abstained``, with a
 reason that names the model to request.
 
@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.models.routing import DEFAULT, route
+from nightjar_alerts.routing import DEFAULT, route
 from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, Item, Skipped
 from nightjar_alerts.service.registry.names import NotReady, Reference, Role, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel

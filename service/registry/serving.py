@@ -13,8 +13,8 @@ import structlog
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.models.routing import may_be_supernova
 from nightjar_alerts.models.runtime import Provider
+from nightjar_alerts.routing import may_be_supernova
 from nightjar_alerts.service.cache import ModelCache, ResultCache
 from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.service.stream.messages import AlertResult, DeadLetterCause, Message, identity
 
 

@@ -24,8 +24,8 @@
 
 from typing import Final, Literal, NamedTuple
 
-from nightjar_alerts.models.alerts.reader import PacketOutcome
-from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
+from nightjar_alerts.alerts.reader import PacketOutcome
+from nightjar_alerts.alerts.schema_registry import SchemaUnavailableError
 from nightjar_alerts.service.engine.errors import EngineError
 from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.stream.ledger import UnbalancedError

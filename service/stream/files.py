@@ -1,6 +1,6 @@
 """Files as source and sinks of a worker.
 
-- A source is a packet, an archive or a folder, in any format that :mod:`models.alerts.files` reads, or a folder of dead
+- A source is a packet, an archive or a folder, in any format that :mod:`alerts.files` reads, or a folder of dead
   letters.
 - A sink is a file with one JSON document per line (``file:///results.jsonl``), or, where the path ends with a slash, a
   folder with one file per key. Dead letters go to folders.
@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 import structlog
 
-from nightjar_alerts.models.alerts.files import read_path
+from nightjar_alerts.alerts.files import read_path
 from nightjar_alerts.models.common import write_atomic
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.dead_letters import is_dead_letter

@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
-from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.evolution import History
 from nightjar_alerts.service.inference import Outcome

@@ -23,10 +23,10 @@ from typing import Final
 import numpy as np
 import structlog
 
-from nightjar_alerts.models.alerts.envelopes import MessageReader, TopicRule, rule_for
-from nightjar_alerts.models.alerts.packet import Packet, PacketError
-from nightjar_alerts.models.alerts.reader import PacketOutcome
-from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
+from nightjar_alerts.alerts.envelopes import MessageReader, TopicRule, rule_for
+from nightjar_alerts.alerts.packet import Packet, PacketError
+from nightjar_alerts.alerts.reader import PacketOutcome
+from nightjar_alerts.alerts.schema_registry import SchemaUnavailableError
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.limits import milliseconds

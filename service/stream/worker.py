@@ -35,10 +35,10 @@ from typing import Final, TypeVar
 
 import structlog
 
-from nightjar_alerts.models.alerts.envelopes import MessageReader
-from nightjar_alerts.models.alerts.files import exit_status
-from nightjar_alerts.models.alerts.packet import ReadLimits
-from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.alerts.envelopes import MessageReader
+from nightjar_alerts.alerts.files import exit_status
+from nightjar_alerts.alerts.packet import ReadLimits
+from nightjar_alerts.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.engine.errors import EngineError

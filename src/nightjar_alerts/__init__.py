@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nightjar_alerts.alerts.envelopes import read_packet
+    from nightjar_alerts.alerts.packet import Packet, PacketError
     from nightjar_alerts.classifier import Classifier
     from nightjar_alerts.client import AsyncClient, Client, ClientError
-    from nightjar_alerts.models.alerts.envelopes import read_packet
-    from nightjar_alerts.models.alerts.packet import Packet, PacketError
     from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-    from nightjar_alerts.models.tables import TableError, TableOptions, TableQuestion, read_table
     from nightjar_alerts.results import Evolution, Result, Results
+    from nightjar_alerts.tables import TableError, TableOptions, TableQuestion, read_table
 
     __version__: str
 
@@ -52,15 +52,15 @@ _MODULES = {
     "Evolution": "nightjar_alerts.results",
     "LightCurve": "nightjar_alerts.models.lightcurve",
     "LightCurveError": "nightjar_alerts.models.lightcurve",
-    "Packet": "nightjar_alerts.models.alerts.packet",
-    "PacketError": "nightjar_alerts.models.alerts.packet",
+    "Packet": "nightjar_alerts.alerts.packet",
+    "PacketError": "nightjar_alerts.alerts.packet",
     "Result": "nightjar_alerts.results",
     "Results": "nightjar_alerts.results",
-    "TableError": "nightjar_alerts.models.tables",
-    "TableOptions": "nightjar_alerts.models.tables",
-    "TableQuestion": "nightjar_alerts.models.tables",
-    "read_packet": "nightjar_alerts.models.alerts.envelopes",
-    "read_table": "nightjar_alerts.models.tables",
+    "TableError": "nightjar_alerts.tables",
+    "TableOptions": "nightjar_alerts.tables",
+    "TableQuestion": "nightjar_alerts.tables",
+    "read_packet": "nightjar_alerts.alerts.envelopes",
+    "read_table": "nightjar_alerts.tables",
 }
 
 

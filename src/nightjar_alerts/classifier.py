@@ -37,14 +37,13 @@ from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     MANIFEST,
     PRETRAINED,
-    SURVEY_BUNDLES,
     BundleError,
     load_bundle,
 )
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.models.routing import DEFAULT, Route, may_be_supernova, route
 from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
+from nightjar_alerts.routing import DEFAULT, SURVEY_BUNDLES, Route, may_be_supernova, route
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import (
     RequestedPrior,

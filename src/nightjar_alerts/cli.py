@@ -3,11 +3,8 @@
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
-SAMPLES: Final = Path(__file__).resolve().parent / "service" / "samples"
-"""Alert packets shipped with the package."""
 SERVER_PACKAGES: Final = ("fastapi", "onnxruntime", "pydantic_settings")
 USAGE: Final = """usage: nightjar {classify,serve,worker,replay,dead-letters,check,demo,settings} ...
 

@@ -47,6 +47,8 @@ try:
 except ImportError as error:
     raise ImportError("httpx is not installed: pip install 'nightjar-alerts[client]'") from error
 
+from nightjar_alerts.alerts.envelopes import read_packet
+from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.inputs import (
     CallOptions,
     Input,
@@ -61,8 +63,6 @@ from nightjar_alerts.inputs import (
     item_of,
     read_request,
 )
-from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError

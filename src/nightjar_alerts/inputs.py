@@ -23,14 +23,21 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from nightjar_alerts.models.alerts.documents import is_alert
-from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.files import FileItem, read_file
-from nightjar_alerts.models.alerts.packet import Packet, PacketError
+from nightjar_alerts.alerts.documents import is_alert
+from nightjar_alerts.alerts.envelopes import read_packet
+from nightjar_alerts.alerts.files import FileItem, read_file
+from nightjar_alerts.alerts.packet import Packet, PacketError
 from nightjar_alerts.models.bulk import light_curves
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import clean_metadata
-from nightjar_alerts.models.tables import (
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.answers.serializer import RequestedPrior, curve_identity, packet_identity
+from nightjar_alerts.service.inference import Item, Skipped
+from nightjar_alerts.service.lightcurves.decoding import OBJECT_READER, diagnose_light_curve
+from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
+from nightjar_alerts.service.lightcurves.validation import table_light_curve, validate_light_curves
+from nightjar_alerts.tables import (
     Table,
     TableError,
     TableObject,
@@ -39,15 +46,8 @@ from nightjar_alerts.models.tables import (
     read_object_metadata,
     read_table,
 )
-from nightjar_alerts.models.tables.columns import mjd_of_times
-from nightjar_alerts.models.tables.libraries import library_of
-from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.answers.serializer import RequestedPrior, curve_identity, packet_identity
-from nightjar_alerts.service.inference import Item, Skipped
-from nightjar_alerts.service.lightcurves.decoding import OBJECT_READER, diagnose_light_curve
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
-from nightjar_alerts.service.lightcurves.validation import table_light_curve, validate_light_curves
+from nightjar_alerts.tables.columns import mjd_of_times
+from nightjar_alerts.tables.libraries import library_of
 
 MAX_POINTS: Final = 1_000_000
 """Maximum number of observations in one light curve; the network sees the newest of them (``truncated``)."""

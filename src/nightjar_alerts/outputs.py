@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import orjson
 
-from nightjar_alerts.results import COLUMNS, Result
+if TYPE_CHECKING:
+    from nightjar_alerts.results import Result
 
+COLUMNS: Final = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason", "warnings")
+"""Columns of a table of results, named as the fields of the JSON."""
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet", ".vot")
 SEPARATOR: Final = ";"
 """Separator of classes in a prediction set and of warnings, in formats without lists."""
@@ -30,7 +33,7 @@ class OutputError(ValueError):
 class Output(AbstractContextManager["Output"], Protocol):
     """Result file open for writing; leaving its context completes it."""
 
-    def write(self, results: Sequence[Result]) -> None:
+    def write(self, results: Sequence["Result"]) -> None:
         """Add results."""
 
 
@@ -77,7 +80,7 @@ class _Csv:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, results: Sequence[Result]) -> None:
+    def write(self, results: Sequence["Result"]) -> None:
         """Add results."""
         for result in results:
             row = _flat(result.row(self._classes))
@@ -94,7 +97,7 @@ class _JsonLines:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, results: Sequence[Result]) -> None:
+    def write(self, results: Sequence["Result"]) -> None:
         """Add results."""
         for result in results:
             self._file.write(encode_line(result))
@@ -112,7 +115,7 @@ class _Parquet:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def write(self, results: Sequence[Result]) -> None:
+    def write(self, results: Sequence["Result"]) -> None:
         """Add results as a row group."""
         if results:
             self._writer.write_table(arrow_table(results, self._classes))
@@ -131,12 +134,12 @@ class _VOTable:
             warnings.simplefilter("ignore", _import("astropy.io.votable").exceptions.VOWarning)
             astropy_table(self._results, self._classes).write(self._path, format="votable", overwrite=True)
 
-    def write(self, results: Sequence[Result]) -> None:
+    def write(self, results: Sequence["Result"]) -> None:
         """Add results."""
         self._results += results
 
 
-def encode_line(result: Result) -> bytes:
+def encode_line(result: "Result") -> bytes:
     """Return a result and its model as a line of JSON."""
     document = {"model": dict(result.model)} | result.to_dict()
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
@@ -161,13 +164,13 @@ def _schema(classes: Sequence[str]) -> Any:
     return arrow.schema([*fields, *((name, arrow.float64()) for name in classes)])
 
 
-def arrow_table(results: Sequence[Result], classes: Sequence[str] = ()) -> Any:
+def arrow_table(results: Sequence["Result"], classes: Sequence[str] = ()) -> Any:
     """Return results as a ``pyarrow.Table``."""
     rows = [result.row(bool(classes)) for result in results]
     return _import("pyarrow").Table.from_pylist(rows, schema=_schema(classes))
 
 
-def astropy_table(results: Sequence[Result], classes: Sequence[str] = ()) -> Any:
+def astropy_table(results: Sequence["Result"], classes: Sequence[str] = ()) -> Any:
     """Return results as an ``astropy.table.Table``; missing values are masked."""
     table = _import("astropy.table")
     rows = [_flat(result.row(bool(classes))) for result in results]

@@ -12,10 +12,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import orjson
 
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
+from nightjar_alerts.report import Report
 from nightjar_alerts.results import Result
 
 if TYPE_CHECKING:
-    from nightjar_alerts.classify_command import Report
     from nightjar_alerts.inputs import NamedInput
 
 CHUNK: Final = 1000
@@ -32,7 +32,7 @@ class PartialRun:
     report : updated by :meth:`resume`.
     """
 
-    def __init__(self, output: Path, arguments: Mapping[str, Any], report: "Report") -> None:
+    def __init__(self, output: Path, arguments: Mapping[str, Any], report: Report) -> None:
         self.report = report
         self._output, self._arguments = output, dict(arguments)
         self._path = output.with_name(f"{output.name}.partial")

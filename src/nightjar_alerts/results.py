@@ -18,10 +18,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from nightjar_alerts import pictures
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-
-COLUMNS = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason", "warnings")
-"""Columns of a table of results, named as the fields of the JSON."""
+from nightjar_alerts.outputs import COLUMNS, arrow_table, astropy_table, open_output
 
 SHOWN_ROWS = 20
 """Rows of a table of results in a notebook."""
@@ -198,15 +197,11 @@ class Result:
         ----------
         ax : axes for the light curve only. By default a new figure has axes for both, which are returned as an array.
         """
-        from nightjar_alerts.pictures import draw
-
-        return draw(self, ax)
+        return pictures.draw(self, ax)
 
     def to_svg(self) -> str:
         """Return a picture of the light curve and the most probable classes as SVG."""
-        from nightjar_alerts.pictures import svg
-
-        return svg(self)
+        return pictures.svg(self)
 
     def _repr_html_(self) -> str:
         """Return the picture for a notebook."""
@@ -308,15 +303,11 @@ class Evolution:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the probabilities of the most probable classes against time with matplotlib; returns the axes."""
-        from nightjar_alerts.pictures import draw_evolution
-
-        return draw_evolution(self, ax)
+        return pictures.draw_evolution(self, ax)
 
     def _repr_html_(self) -> str:
         """Return a table of the last steps for a notebook."""
-        from nightjar_alerts.pictures import html_steps
-
-        return html_steps(self, SHOWN_ROWS)
+        return pictures.html_steps(self, SHOWN_ROWS)
 
 
 class Results(Sequence[Result]):
@@ -371,20 +362,14 @@ class Results(Sequence[Result]):
 
     def to_arrow(self, probabilities: bool = False) -> Any:
         """Return a ``pyarrow.Table`` of :meth:`rows`."""
-        from nightjar_alerts.outputs import arrow_table
-
         return arrow_table(self._results, self.classes if probabilities else ())
 
     def to_astropy(self, probabilities: bool = False) -> Any:
         """Return an ``astropy.table.Table`` of :meth:`rows`; missing values are masked."""
-        from nightjar_alerts.outputs import astropy_table
-
         return astropy_table(self._results, self.classes if probabilities else ())
 
     def write(self, path: str | Path, probabilities: bool = False) -> None:
         """Write a file; the suffix selects the format: ``.csv``, ``.jsonl`` (all fields), ``.parquet`` or ``.vot``."""
-        from nightjar_alerts.outputs import open_output
-
         with open_output(Path(path), self.classes if probabilities else ()) as output:
             output.write(self._results)
 
@@ -393,9 +378,7 @@ class Results(Sequence[Result]):
 
     def _repr_html_(self) -> str:
         """Return a table for a notebook."""
-        from nightjar_alerts.pictures import html_table
-
-        return html_table(self, SHOWN_ROWS)
+        return pictures.html_table(self, SHOWN_ROWS)
 
 
 def summary(results: Iterable[Result]) -> str:

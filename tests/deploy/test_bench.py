@@ -13,8 +13,8 @@ import pytest
 from deploy.bench import report, stream, throughput, workload
 from deploy.bench.bare import Bare
 from deploy.bench.workload import requests
-from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.alerts.envelopes import read_packet
+from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.models.lightcurve import LightCurve
 from support.redis import needs_redis
 

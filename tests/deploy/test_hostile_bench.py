@@ -11,9 +11,9 @@ import pytest
 from deploy.bench import hostile
 from deploy.bench.hostile import Attack, AttackRow, Target, attacks, numbers, table
 from deploy.bench.nginx import client_context, is_installed, running_nginx
-from nightjar_alerts.models.alerts.envelopes import ANYTHING, MessageReader
-from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
-from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.alerts.envelopes import ANYTHING, MessageReader
+from nightjar_alerts.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.alerts.schema_registry import SchemaRegistry
 from support.edge import Live, Network, live, loader, wait_until
 
 pytestmark = pytest.mark.slow

@@ -88,7 +88,7 @@ def test_base_install_beside_a_project_with_models_and_service_leaves_them_alone
     for name in ("models", "service"):
         (tmp_path / "project" / name).mkdir(parents=True)
         (tmp_path / "project" / name / "__init__.py").write_text("OWNER = 'the project'\n")
-    code = "import models, service, nightjar_alerts.models.alerts.envelopes; print(models.OWNER, service.OWNER)"
+    code = "import models, service, nightjar_alerts.alerts.envelopes; print(models.OWNER, service.OWNER)"
     assert run(base / "bin/python", "-c", code, cwd=tmp_path / "project").strip() == "the project the project"
     for name in ("models", "service", "training"):
         assert f"No module named '{name}'" in run(base / "bin/python", "-c", f"import {name}", cwd=tmp_path, status=1)

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from nightjar_alerts.models.alerts import avro, plans, schema_registry
-from nightjar_alerts.models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
-from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
-from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
+from nightjar_alerts.alerts import avro, plans, schema_registry
+from nightjar_alerts.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
+from nightjar_alerts.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
 from nightjar_alerts.models.bundle import (
     GOLDEN,
     MANIFEST,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.checks import kind_of_source, looks_like_total_flux, photometry_warnings
-from nightjar_alerts.models.tables import TableOptions, read_table
+from nightjar_alerts.tables import TableOptions, read_table
 from support.shared import needs_shared, shared
 
 DAYS: Any = 60_000.0 + 4.0 * np.arange(40)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models import native
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle
 from nightjar_alerts.models.native import LEVELS, NativeError, build, find, select_library
 from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.routing import SURVEY_BUNDLES
 
 X86 = LEVELS["x86_64"]
 

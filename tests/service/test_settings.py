@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MANIFEST, SURVEY_BUNDLES
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MANIFEST
+from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.service.settings import (
     ALL_FIELDS,
     REMOVED_SETTINGS,

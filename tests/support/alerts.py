@@ -8,7 +8,7 @@ from typing import Any
 
 import fastavro
 
-from nightjar_alerts.models.alerts.avro import FOLDER
+from nightjar_alerts.alerts.avro import FOLDER
 
 Json = Any
 _BLANK = {"boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "string": "", "bytes": b""}

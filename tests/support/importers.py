@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.tables import TableObject
+from nightjar_alerts.tables import TableObject
 from nightjar_alerts.training.importers.commands import ImportReport, ImportRules, clean
 
 FORMS = {"S": "A", "i4": "J", "f4": "E", "f8": "D"}

@@ -57,10 +57,10 @@ from nightjar_alerts.models.photometry import (
     SourceUnit,
     filter_index,
 )
-from nightjar_alerts.models.tables import About, TableError, TableObject, TableOptions, read_table
-from nightjar_alerts.models.tables.files import hats_partitions, open_source
-from nightjar_alerts.models.tables.options import ROLES, TimeFormat
 from nightjar_alerts.models.taxonomy import MALLORN, TAXONOMIES, ZTF_SUPERNOVAE
+from nightjar_alerts.tables import About, TableError, TableObject, TableOptions, read_table
+from nightjar_alerts.tables.files import hats_partitions, open_source
+from nightjar_alerts.tables.options import ROLES, TimeFormat
 from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
 from nightjar_alerts.training.importers import surveys
 from nightjar_alerts.training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
@@ -502,7 +502,7 @@ class PanstarrsImport(ImportOptions):
 
 
 class TableImport(LabelledImport):
-    """Any table that `models.tables` reads, with a row per point or points in lists; columns are guessed or named."""
+    """Any table that `tables` reads, with a row per point or points in lists; columns are guessed or named."""
 
     columns: dict[str, str] = Field(
         default={},

@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import NJY_PER_UNIT
-from nightjar_alerts.models.tables import TableError, TableObject
-from nightjar_alerts.models.tables.columns import object_column
+from nightjar_alerts.tables import TableError, TableObject
+from nightjar_alerts.tables.columns import object_column
 
 ROWS = 65_536
 COLUMN_KINDS = "LBIJKEDA"  # of FITS: fixed types

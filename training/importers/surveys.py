@@ -47,10 +47,10 @@ import numpy as np
 
 from nightjar_alerts.models.lightcurve import Int64, LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS, metadata_row
-from nightjar_alerts.models.tables import About, TableError, TableObject, TableOptions
-from nightjar_alerts.models.tables.files import open_source
-from nightjar_alerts.models.tables.options import ROLES
 from nightjar_alerts.models.taxonomy import MALLORN
+from nightjar_alerts.tables import About, TableError, TableObject, TableOptions
+from nightjar_alerts.tables.files import open_source
+from nightjar_alerts.tables.options import ROLES
 from nightjar_alerts.training.data.dataset import Dataset
 from nightjar_alerts.training.importers.tables import read_about, read_tables, tables_in
 

@@ -1,12 +1,12 @@
-"""Objects of the tables that :mod:`models.tables` reads, with labels and metadata from a table of objects."""
+"""Objects of the tables that :mod:`tables` reads, with labels and metadata from a table of objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nightjar_alerts.models.tables import About, TableError, TableObject, TableOptions, read_table
-from nightjar_alerts.models.tables.columns import Lists, numbers, texts
-from nightjar_alerts.models.tables.files import Source, is_table, open_source
+from nightjar_alerts.tables import About, TableError, TableObject, TableOptions, read_table
+from nightjar_alerts.tables.columns import Lists, numbers, texts
+from nightjar_alerts.tables.files import Source, is_table, open_source
 
 
 def tables_in(source: Path) -> list[Path]:

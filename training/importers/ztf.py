@@ -1,6 +1,6 @@
 """ZTF alert archives (files, tar archives, folders; optionally compressed) as light curves of difference flux.
 
-Alerts are read and converted by the code of the service (:mod:`models.alerts`): signs, zero points, times, and the row
+Alerts are read and converted by the code of the service (:mod:`alerts`): signs, zero points, times, and the row
 for each exposure. This module joins alerts and counts skipped files.
 
 An archive is read twice, first for the list of alerts. ``last`` makes a light curve from the last alert of each object,
@@ -17,16 +17,16 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from nightjar_alerts.models.alerts import photometry
-from nightjar_alerts.models.alerts.files import read_path
-from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits
-from nightjar_alerts.models.alerts.photometry import Flaw, Photometry
-from nightjar_alerts.models.alerts.reader import ArchiveAlert, ObservationList
-from nightjar_alerts.models.alerts.reader import read_archive_alerts as alerts_of
-from nightjar_alerts.models.alerts.surveys.ztf import MISSING_FLUX, SURVEY
+from nightjar_alerts.alerts import photometry
+from nightjar_alerts.alerts.files import read_path
+from nightjar_alerts.alerts.packet import PacketError, ReadLimits
+from nightjar_alerts.alerts.photometry import Flaw, Photometry
+from nightjar_alerts.alerts.reader import ArchiveAlert, ObservationList
+from nightjar_alerts.alerts.reader import read_archive_alerts as alerts_of
+from nightjar_alerts.alerts.surveys.ztf import MISSING_FLUX, SURVEY
 from nightjar_alerts.models.photometry import FILTERS
-from nightjar_alerts.models.tables import About, TableError, TableObject
-from nightjar_alerts.models.tables.columns import object_column
+from nightjar_alerts.tables import About, TableError, TableObject
+from nightjar_alerts.tables.columns import object_column
 
 RANKS: Final = {observations.path: rank for rank, observations in enumerate(SURVEY.layouts[-1].observations)}
 """Order of preference of the lists of observations, which have the same names in packets of brokers."""

@@ -15,11 +15,11 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from nightjar_alerts.models.alerts.avro import exists, schema_names
-from nightjar_alerts.models.alerts.envelopes import MessageReader, TopicRule, rule_of
-from nightjar_alerts.models.alerts.packet import Packet, PacketError, ReadLimits
-from nightjar_alerts.models.alerts.plans import NewSchemas
-from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.alerts.avro import exists, schema_names
+from nightjar_alerts.alerts.envelopes import MessageReader, TopicRule, rule_of
+from nightjar_alerts.alerts.packet import Packet, PacketError, ReadLimits
+from nightjar_alerts.alerts.plans import NewSchemas
+from nightjar_alerts.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.replies import AlertsReply
 from nightjar_alerts.service.answers.serializer import ResultSerializer, light_curve_members, packet_identity

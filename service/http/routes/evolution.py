@@ -6,8 +6,8 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from nightjar_alerts.models.alerts.avro import exists, schema_names
-from nightjar_alerts.models.alerts.packet import AbstainReason, PacketError
+from nightjar_alerts.alerts.avro import exists, schema_names
+from nightjar_alerts.alerts.packet import AbstainReason, PacketError
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.replies import EvolutionReply

@@ -28,7 +28,7 @@ from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.models.routing import outside_domain
+from nightjar_alerts.routing import outside_domain
 from nightjar_alerts.service.answers.serializer import encode_json
 from nightjar_alerts.service.engine.errors import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding

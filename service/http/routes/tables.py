@@ -15,7 +15,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.models.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.answers.serializer import encode_json, light_curve_members
 from nightjar_alerts.service.http import openapi
@@ -30,6 +29,7 @@ from nightjar_alerts.service.http.query import TableQuery, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedResponse, body_message
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import table_light_curve
+from nightjar_alerts.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
 
 GROUP_OBJECTS: Final = 64
 """Number of objects that are classified together."""

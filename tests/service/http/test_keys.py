@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from nightjar_alerts.cli import SAMPLES
+from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.__main__ import main
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.edge.keys import (

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nightjar_alerts.cli import SAMPLES
+from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.answers.replies import AlertsReply
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from nightjar_alerts.service.registry.loader import load_one

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from nightjar_alerts.cli import SAMPLES
+from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, CurveResult, PacketResult
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.lightcurves.schemas import Options

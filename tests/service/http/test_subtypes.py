@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nightjar_alerts.cli import SAMPLES
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
+from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.registry.loader import load_one
 from support.edge import Live, live

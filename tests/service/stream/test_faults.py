@@ -278,7 +278,7 @@ def framed_as(schema_id: int) -> bytes:
 def test_schema_registry_outage_loses_no_alert(
     registry: Registry, tmp_path: Path, policy: str, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("nightjar_alerts.models.alerts.schema_registry.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("nightjar_alerts.alerts.schema_registry.RETRY_SECONDS", 0.2)
     place = tmp_path / "alerts"
     place.mkdir()
     (place / "1.avro").write_bytes(framed_as(77_001))

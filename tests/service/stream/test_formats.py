@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.packet import AbstainReason, Packet
+from nightjar_alerts.alerts.envelopes import read_packet
+from nightjar_alerts.alerts.packet import AbstainReason, Packet
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
 from nightjar_alerts.service.engine.batch import Prediction

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from nightjar_alerts.models.alerts.envelopes import TopicRule
+from nightjar_alerts.alerts.envelopes import TopicRule
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.observe.live import LiveFilter

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.tables import TableError
+from nightjar_alerts.tables import TableError
 from nightjar_alerts.training.importers.surveys import (
     MALLORN_CLASSES,
     mallorn_class,

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     GOLDEN_TOLERANCE,
-    SURVEY_BUNDLES,
     load_bundle,
     verify_golden,
     write_manifest,
 )
 from nightjar_alerts.models.native import native_operators
 from nightjar_alerts.models.runtime import open_session, run, session_options
+from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.training.export.cuda import cuda_graph, without_kernel
 from nightjar_alerts.training.export.functions import ROUTING, STATISTICS, add_statistics, inlined
 from nightjar_alerts.training.export.graph import walk

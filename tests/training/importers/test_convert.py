@@ -10,8 +10,8 @@ import pytest
 
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import njy_of_magnitude, njy_with_error
-from nightjar_alerts.models.tables import TableError, TableObject
 from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.tables import TableError, TableObject
 from nightjar_alerts.training.data.dataset import (
     DatasetError,
     LabelledObject,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar_alerts.models.tables import TableError
+from nightjar_alerts.tables import TableError
 from nightjar_alerts.training.importers.snana import open_table
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.tables import TableError
 from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.tables import TableError
 from nightjar_alerts.training.importers import snana
 from nightjar_alerts.training.importers.commands import ImportRules, import_objects
 from nightjar_alerts.training.importers.snana import open_table

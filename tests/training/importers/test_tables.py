@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar_alerts.models.tables import TableError, TableObject, TableOptions
-from nightjar_alerts.models.tables.files import hats_partitions
+from nightjar_alerts.tables import TableError, TableObject, TableOptions
+from nightjar_alerts.tables.files import hats_partitions
 from nightjar_alerts.training.importers.commands import TableImport
 from nightjar_alerts.training.importers.surveys import only
 from nightjar_alerts.training.importers.tables import read_about, read_tables, tables_in
@@ -42,7 +42,7 @@ def test_rows_become_objects(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_an_object_may_reach_over_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("nightjar_alerts.models.tables.libraries.BATCH_ROWS", rows)
+    monkeypatch.setattr("nightjar_alerts.tables.libraries.BATCH_ROWS", rows)
     table = {"id": ["a"] * 4 + ["b"], "t": np.arange(5.0), "b": ["g"] * 5, "f": np.ones(5), "e": np.ones(5)}
     pq.write_table(pa.table(table), tmp_path / "x.parquet")
     raws = read(tmp_path / "x.parquet")
@@ -59,8 +59,8 @@ def test_scattered_rows_are_grouped_by_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scattered", [False, True])
 def test_a_large_csv_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scattered: bool) -> None:
     """Peak memory of Python's own objects and numpy's arrays must not grow with the file."""
-    monkeypatch.setattr("nightjar_alerts.models.tables.text.BATCH_ROWS", 500)
-    monkeypatch.setattr("nightjar_alerts.models.tables.reader.HELD_POINTS", 1000)
+    monkeypatch.setattr("nightjar_alerts.tables.text.BATCH_ROWS", 500)
+    monkeypatch.setattr("nightjar_alerts.tables.reader.HELD_POINTS", 1000)
     row = "{},60000.125,g,12345.678901,0.125\n"
     ids = [n % 600 if scattered else n // 100 for n in range(60_000)]
     path = write_text(tmp_path / "x.csv", "id,t,b,f,e\n" + "".join(map(row.format, ids)))

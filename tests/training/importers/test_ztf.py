@@ -10,10 +10,10 @@ import fastavro
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.alerts import containers
-from nightjar_alerts.models.alerts.envelopes import read_packet
-from nightjar_alerts.models.alerts.packet import Packet
-from nightjar_alerts.models.tables import About, TableError
+from nightjar_alerts.alerts import containers
+from nightjar_alerts.alerts.envelopes import read_packet
+from nightjar_alerts.alerts.packet import Packet
+from nightjar_alerts.tables import About, TableError
 from nightjar_alerts.training.importers.ztf import LeftOut, read_alerts
 from support.importers import avro, cleaned, write_alerts, ztf_alert
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle, read_golden
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle, read_golden
+from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.training.data.dataset import read_dataset, write_dataset
 from nightjar_alerts.training.reobserve import adapt as module
 from nightjar_alerts.training.reobserve.adapt import SURVEY, adapt, library_of

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle
+from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, load_bundle
+from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.training.sky.card import write_sky_card
 
 ROOT = Path(__file__).resolve().parents[3]

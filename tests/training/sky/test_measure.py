@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.training.sky.measure import measure, measure_all, measure_bundle, scored_part, spread
 from nightjar_alerts.training.sky.record import PARTS, ContextPolicy, SurveySample, collect
 from nightjar_alerts.training.sky.rows import ROWS

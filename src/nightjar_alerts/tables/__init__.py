@@ -1,0 +1,41 @@
+"""Reader of tables of light curves: CSV, JSON, ECSV, FITS, VOTable, Parquet, HATS, and tables in memory.
+
+:func:`read_table` opens a table, decides what its columns mean, and yields one :class:`TableObject` per object::
+
+    table = read_table("photometry.csv")
+    for guess in table.guesses:
+        print(guess)
+    for item in table:
+        curve = item.light_curve()
+
+CSV, text and JSON need numpy only. The other formats need pandas, pyarrow or astropy (the ``tables`` extra), which are
+imported when such a table is opened.
+
+``files`` finds the format and opens a source of columns: ``text``, ``documents`` (JSON) or ``libraries``. ``layout``
+decides what the columns mean, with the names in ``vocabulary``. ``reader`` groups rows into objects, whose fluxes
+``brightness`` computes.
+"""
+
+from nightjar_alerts.tables.options import (
+    Choice,
+    Guess,
+    MissingExtra,
+    TableError,
+    TableOptions,
+    TableQuestion,
+)
+from nightjar_alerts.tables.reader import About, Table, TableObject, read_object_metadata, read_table
+
+__all__ = [
+    "About",
+    "Choice",
+    "Guess",
+    "MissingExtra",
+    "Table",
+    "TableError",
+    "TableObject",
+    "TableOptions",
+    "TableQuestion",
+    "read_object_metadata",
+    "read_table",
+]

@@ -1,0 +1,188 @@
+"""Opening a table: its format, and the source that reads it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from nightjar_alerts.tables.columns import Batch
+from nightjar_alerts.tables.documents import JsonLinesSource, columns_of, loads, rows_of
+from nightjar_alerts.tables.libraries import (
+    MemorySource,
+    ParquetSource,
+    batch_of,
+    library_of,
+    read_with_astropy,
+    snana_pair,
+)
+from nightjar_alerts.tables.options import TableError
+from nightjar_alerts.tables.streams import Problems, Stream
+from nightjar_alerts.tables.text import TextSource
+
+SUFFIXES: Final[Mapping[str, str]] = {
+    **dict.fromkeys((".csv", ".tsv", ".txt", ".dat", ".ascii", ".asc", ".tbl", ".lc", ".tab", ".phot"), "csv"),
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    ".json": "json",
+    ".ecsv": "ecsv",
+    **dict.fromkeys((".fits", ".fit", ".fts"), "fits"),
+    **dict.fromkeys((".vot", ".votable", ".xml"), "votable"),
+    **dict.fromkeys((".parquet", ".pq", ".parq"), "parquet"),
+}
+"""Formats by the end of a file's name, behind which .gz, .bz2 and .xz may stand."""
+
+Data = Any
+"""A path, bytes, a binary file, a mapping of columns, or a table of pandas, pyarrow or astropy."""
+
+
+class Source(Protocol):
+    """A table that can be read several times, a bounded number of rows at a time.
+
+    ``name`` stands in messages, ``stem`` names the object of a table without ids, ``header`` the columns, ``units``
+    those that the table states, ``problems`` the malformed rows of the last pass and ``progress`` the fraction that it
+    has read.
+    """
+
+    name: str
+    stem: str
+    header: tuple[str, ...]
+    units: Mapping[str, str]
+    problems: Problems
+
+    @property
+    def progress(self) -> float:
+        """Fraction that the last pass has read."""
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+        """Yield the named columns, or all."""
+
+
+def is_table(path: Path) -> bool:
+    """Return True for a file whose name ends like a table's, and for the folder of a HATS catalogue."""
+    if not path.is_file():
+        return is_hats(path)
+    other = snana_pair(path)
+    return bool(_format_and_stem(path.name)[0]) and not (other is not None and "HEAD" in other.name)
+
+
+def _format_and_stem(name: str) -> tuple[str, str]:
+    """Return the format that a file's name shows, empty if none, and the name without folder and suffixes."""
+    path, form = Path(name), ""
+    while path.suffix.lower() in (".gz", ".bz2", ".xz", *SUFFIXES):
+        form = form or SUFFIXES.get(path.suffix.lower(), "")
+        path = path.with_suffix("")
+    return form, path.name
+
+
+def open_source(data: Data, form: str = "", name: str = "") -> Source:
+    """Open a table.
+
+    Parameters
+    ----------
+    data : path of a file or of a HATS catalogue, content as bytes or binary file, or a table in memory.
+    form : format, if the name does not show it.
+    name : of content without a path, for messages and to find the format.
+
+    Raises
+    ------
+    TableError
+        When it cannot be read; :class:`MissingExtra` when a library is missing.
+    """
+    content = data
+    if isinstance(data, str | Path):
+        content, name = Path(data), str(data)
+        if not content.exists():
+            raise TableError(f"{name} does not exist")
+        if content.is_dir() or form == "hats":
+            return ParquetSource(hats_partitions(content) if content.is_dir() else [content], name, content.stem)
+    elif isinstance(data, bytearray | memoryview):
+        content = bytes(data)
+    elif not isinstance(data, bytes) and (library_of(data) or not hasattr(data, "read")):
+        batch, units = batch_of(data)
+        return MemorySource(batch, name or "the table", units=units)
+    name = name or str(getattr(data, "name", "the table"))
+    named, stem = _format_and_stem(name)
+    return _open_stream(Stream(name, stem, content), form or named)
+
+
+def _open_stream(stream: Stream, form: str) -> Source:
+    head = stream.head()
+    if not head:
+        raise TableError(f"{stream.name} is empty")
+    form = _format_of_content(head, form)
+    if form == "parquet":
+        return ParquetSource([stream.content], stream.name, stream.stem)
+    if form in ("fits", "votable", "ecsv", "ipac"):
+        batch, units = read_with_astropy(stream, form)
+        return MemorySource(batch, stream.name, stream.stem, units)
+    if form == "jsonl":
+        return JsonLinesSource(stream)
+    if form == "json":
+        try:
+            with stream.open() as content:
+                document = loads(content.read())
+        except ValueError as error:
+            if b"\n" in head.strip():  # JSON Lines, the first of which is damaged
+                return JsonLinesSource(stream)
+            raise TableError(f"{stream.name} is not a JSON document: {error}") from None
+        return MemorySource(columns_of(rows_of(document)), stream.name, stream.stem)
+    return TextSource(stream)
+
+
+def _format_of_content(head: bytes, form: str) -> str:
+    """Return the format of the first bytes, which counts more than the name's; otherwise ``form``, or text."""
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if start.startswith(b"SIMPLE  ="):
+        return "fits"
+    if start.startswith(b"# %ECSV"):
+        return "ecsv"
+    if start.startswith(b"<") and b"VOTABLE" in head[:4096].upper():
+        return "votable"
+    if start.startswith((b"{", b"[")) or form in ("json", "jsonl"):
+        try:
+            return "jsonl" if isinstance(loads(start.partition(b"\n")[0]), dict) else "json"
+        except ValueError:
+            return "json"
+    lines = [line for line in start.splitlines()[:9] if not line.startswith(b"\\")]
+    if lines and lines[0].startswith(b"|") and not all(line.startswith(b"|") for line in lines):
+        return "ipac"
+    if form in ("parquet", "fits", "votable", "hats"):
+        raise TableError(f"the content is not {form}, unlike its name")
+    return form
+
+
+def is_hats(folder: Path) -> bool:
+    """Return True for the folder of a HATS catalogue or collection."""
+    marks = ("hats.properties", "properties", "collection.properties")
+    return folder.is_dir() and (any((folder / mark).is_file() for mark in marks) or bool(_partitions(folder, 1)))
+
+
+def hats_partitions(source: Path) -> list[Path]:
+    """Return the Parquet files of a HATS catalogue, pixel by pixel; of a collection, those of its primary catalogue.
+
+    The margin and index tables of a collection repeat objects and are not read, nor are the ``_metadata`` files.
+
+    Raises
+    ------
+    TableError
+        When there is no ``Norder=*/Dir=*/Npix=*`` below ``source``.
+    """
+    catalogue = source
+    properties = source / "collection.properties"
+    if properties.is_file():
+        lines = [line.partition("=") for line in properties.read_text(encoding="utf-8").splitlines()]
+        named = {key.strip(): value.strip() for key, _, value in lines}
+        catalogue = source / named.get("hats_primary_table_url", ".")
+    if not (paths := sorted(_partitions(catalogue))):
+        raise TableError(f"{source} is not a HATS catalogue: it holds no Norder=*/Dir=*/Npix=* Parquet files")
+    return paths
+
+
+def _partitions(folder: Path, most: int = 0) -> list[Path]:
+    found = []
+    for path in folder.rglob("*.parquet"):
+        if all(any(part.startswith(f"{key}=") for part in path.parts) for key in ("Norder", "Dir", "Npix")):
+            found.append(path)
+            if most and len(found) == most:
+                break
+    return found

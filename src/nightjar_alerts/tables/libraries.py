@@ -1,0 +1,275 @@
+"""Tables in memory, and files that need pyarrow or astropy (the ``tables`` extra)."""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+
+from nightjar_alerts.tables.columns import Array, Batch, Lists, column_of, mjd_of_times, object_column
+from nightjar_alerts.tables.documents import columns_of
+from nightjar_alerts.tables.options import MissingExtra, TableError
+from nightjar_alerts.tables.streams import Problems, Stream
+
+BATCH_ROWS: Final = 16_384
+BATCH_OBJECTS: Final = 512
+"""Rows of a table whose rows hold whole light curves."""
+LIBRARIES: Final = ("astropy", "nested_pandas", "pandas", "pyarrow")
+
+
+def _library(name: str, what: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        library = name.partition(".")[0]
+        message = f"{what} needs {library}: install nightjar-alerts with the extra tables (nightjar-alerts[tables])"
+        raise MissingExtra(message) from error
+
+
+class MemorySource:
+    """A table in memory."""
+
+    def __init__(self, batch: Batch, name: str, stem: str = "", units: Mapping[str, str] | None = None) -> None:
+        self.name, self.stem = name, stem
+        self.header = tuple(batch)
+        self.units: Mapping[str, str] = units or {}
+        self.problems = Problems()
+        self.progress = 0.0
+        self._batch = batch
+        lengths = {column: len(values) for column, values in batch.items()}
+        if len(set(lengths.values())) > 1:
+            raise TableError(f"{name}: columns differ in length: {lengths}")
+        self._rows = next(iter(lengths.values()), 0)
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+        """Yield the named columns, or all."""
+        for start in range(0, self._rows, BATCH_ROWS):
+            self.progress = start / self._rows
+            rows = slice(start, start + BATCH_ROWS)
+            yield {name: column[rows] for name, column in self._batch.items() if names is None or name in names}
+        self.progress = 1.0
+
+
+class ParquetSource:
+    """Parquet files with the same columns: one file, or the partitions of a HATS catalogue."""
+
+    def __init__(self, files: Sequence[Path | bytes | IO[bytes]], name: str, stem: str = "") -> None:
+        self._parquet = _library("pyarrow.parquet", f"{name} (Parquet)")
+        self._files = list(files)
+        self.name, self.stem = name, stem
+        self.problems = Problems()
+        self.units: Mapping[str, str] = {}
+        self.progress = 0.0
+        with self._open(0) as file:
+            columns = _arrow_batch(file.schema_arrow.empty_table())
+        self.header = tuple(columns)
+        self._is_nested = any(isinstance(column, Lists) for column in columns.values())
+
+    @contextmanager
+    def _open(self, index: int) -> Iterator[Any]:
+        file = self._files[index]
+        try:
+            with self._parquet.ParquetFile(io.BytesIO(file) if isinstance(file, bytes) else file) as opened:
+                yield opened
+        except (import_module("pyarrow").ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+            where = file if isinstance(file, Path) else self.name
+            raise TableError(f"{where} cannot be read: {error}") from error
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+        """Yield the named columns, or all."""
+        self.progress = 0.0
+        arrow = import_module("pyarrow")
+        for index in range(len(self._files)):
+            with self._open(index) as file:
+                roots = [
+                    root
+                    for root in file.schema_arrow.names
+                    if names is None or any(name == root or name.startswith(f"{root}.") for name in names)
+                ]
+                rows, read = max(1, file.metadata.num_rows), 0
+                for batch in file.iter_batches(BATCH_OBJECTS if self._is_nested else BATCH_ROWS, columns=roots):
+                    read += len(batch)
+                    self.progress = (index + read / rows) / len(self._files)
+                    columns = _arrow_batch(arrow.Table.from_batches([batch]))
+                    yield columns if names is None else {name: columns[name] for name in names if name in columns}
+        self.progress = 1.0
+
+
+def _arrow_batch(table: Any) -> Batch:
+    """Return the columns of an Arrow table, structs and lists of structs as dotted names."""
+    columns: Batch = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        columns |= _arrow_columns(name, column.combine_chunks())
+    return columns
+
+
+def _arrow_columns(name: str, array: Any) -> Batch:
+    pa = import_module("pyarrow")
+    types, kind = pa.types, array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _arrow_columns(name, array.storage)
+    if types.is_struct(kind):
+        fields = zip(kind, array.flatten(), strict=True)
+        return {
+            key: column
+            for field, values in fields
+            for key, column in _arrow_columns(f"{name}.{field.name}", values).items()
+        }
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        lengths = import_module("pyarrow.compute").list_value_length(array).fill_null(0)
+        offsets = np.cumsum([0, *lengths.to_numpy(zero_copy_only=False)], dtype=np.int64)
+        inner = _arrow_columns(name, array.flatten())
+        return {key: Lists(offsets, values) for key, values in inner.items() if isinstance(values, np.ndarray)}
+    return {name: _arrow_values(array)}
+
+
+def _arrow_values(array: Any) -> Array:
+    pa = import_module("pyarrow")
+    types, kind = pa.types, array.type
+    if types.is_dictionary(kind):
+        return _arrow_values(array.dictionary_decode())
+    if types.is_decimal(kind):
+        array = array.cast(pa.float64())
+    elif types.is_timestamp(kind) or types.is_date(kind):
+        array = array.cast(pa.timestamp("ns"))
+    elif types.is_boolean(kind):
+        array = array.fill_null(False)
+    elif not types.is_floating(kind) and (array.null_count or not types.is_integer(kind)):
+        return object_column(array.to_pylist())  # text, and integers with nulls, whose digits a float would lose
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def library_of(data: Any) -> str:
+    """Return the library of a table in memory, also of one derived from it or that Arrow reads; empty for others."""
+    if not hasattr(data, "columns"):
+        return ""
+    modules = [kind.__module__.partition(".")[0] for kind in type(data).__mro__]
+    usual = "pyarrow" if hasattr(data, "__arrow_c_stream__") else ""  # such as polars
+    return next((module for module in modules if module in LIBRARIES), usual)
+
+
+def batch_of(data: Any) -> tuple[Batch, dict[str, str]]:
+    """Return a table of pandas, pyarrow or astropy, a mapping of columns, or a list of rows, and its units.
+
+    Raises
+    ------
+    TableError
+        For data of another type.
+    """
+    library = library_of(data)
+    if library == "pyarrow":
+        table = data if hasattr(data, "to_batches") else _library("pyarrow", "this table").table(data)
+        return _arrow_batch(table), {}
+    if library == "astropy":
+        return _astropy_batch(data)
+    if library:
+        return _pandas_batch(data), {}
+    if isinstance(data, np.ndarray) and data.dtype.names:
+        return {name: column_of(data[name]) for name in data.dtype.names}, {}
+    if isinstance(data, Mapping):
+        return {str(name): column_of(values) for name, values in data.items()}, {}
+    if isinstance(data, Sequence) and data and all(isinstance(row, Mapping) for row in data):
+        return columns_of(data), {}
+    raise TableError(f"a {type(data).__name__} is not a table")
+
+
+def _pandas_batch(frame: Any) -> Batch:
+    """Return the columns of a data frame; its index counts where it has a name."""
+    if kept := [name for name in frame.index.names if name is not None and name not in frame.columns]:
+        frame = frame.reset_index(level=kept)
+    batch: Batch = {}
+    for name, series in frame.items():
+        kind = str(series.dtype)
+        if kind.startswith("nested<") or "pyarrow" in kind:
+            array = _library("pyarrow", "a nested or Arrow column").array(series.array)
+            batch |= _arrow_columns(str(name), getattr(array, "combine_chunks", lambda array=array: array)())
+        elif series.dtype.kind in "fiubM" and series.dtype.kind == series.to_numpy().dtype.kind:
+            batch[str(name)] = column_of(series.to_numpy())
+        else:
+            values = object_column(list(series))
+            values[series.isna().to_numpy()] = None
+            batch[str(name)] = column_of(values)
+    return batch
+
+
+def read_with_astropy(stream: Stream, form: str) -> tuple[Batch, dict[str, str]]:
+    """Return the columns and units of a file of astropy's. Raises TableError."""
+    tables = _library("astropy.table", f"{stream.name} ({form.upper()})")
+    with stream.open() as content, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of units and metadata that no light curve needs
+        try:
+            if form == "fits":
+                table = _first_fits_table(content, stream.name)
+                if isinstance(stream.content, Path):
+                    table = _snana_table(table, stream.content)
+            elif form == "votable":
+                parse = import_module("astropy.io.votable").parse_single_table
+                table = parse(io.BytesIO(content.read())).to_table(use_names_over_ids=True)
+            else:
+                table = tables.Table.read(content.read().decode("utf-8", "replace"), format=f"ascii.{form}")
+        except TableError:
+            raise
+        except Exception as error:  # libraries raise many kinds for damaged files
+            detail = str(error).partition(". ")[0] or type(error).__name__  # advice after that is for programs
+            raise TableError(f"{stream.name} is damaged, or no {form.upper()} file: {detail}") from error
+        return _astropy_batch(table)
+
+
+def snana_pair(path: Path) -> Path | None:
+    """Return the PHOT file of SNANA's HEAD file, or the other way round, where both are there."""
+    for one, other in (("_HEAD.FITS", "_PHOT.FITS"), ("_PHOT.FITS", "_HEAD.FITS")):
+        if one in path.name and (pair := path.with_name(path.name.replace(one, other))).is_file():
+            return pair
+    return None
+
+
+def _snana_table(table: Any, path: Path) -> Any:
+    """Return the points of a pair of SNANA's files, with the columns of their object."""
+    pair = snana_pair(path)
+    if pair is None:
+        return table
+    stream = Stream(str(pair), pair.name, pair)
+    with stream.open() as content:
+        other = _first_fits_table(content, stream.name)
+    head, points = (table, other) if "_HEAD.FITS" in path.name else (other, table)
+    if not {"SNID", "PTROBS_MIN", "PTROBS_MAX"} <= set(head.colnames):
+        raise TableError(f"{path} has no columns SNID, PTROBS_MIN and PTROBS_MAX")
+    first, last = (np.asarray(head[name], np.int64) for name in ("PTROBS_MIN", "PTROBS_MAX"))
+    if len(first) and (first.min() < 1 or last.max() > len(points) or (last < first - 1).any()):
+        raise TableError(f"{path}: PTROBS_MIN and PTROBS_MAX do not fit the {len(points)} rows of its PHOT file")
+    count = last - first + 1
+    rows = np.repeat(first - 1 - (np.cumsum(count) - count), count) + np.arange(count.sum())
+    joined = points[rows]
+    of_object = np.repeat(np.arange(len(head)), count)
+    for name in head.colnames:
+        if name not in joined.colnames and not name.startswith("PTROBS"):
+            joined[name] = head[name][of_object]
+    return joined
+
+
+def _first_fits_table(content: IO[bytes], name: str) -> Any:
+    fits, tables = import_module("astropy.io.fits"), import_module("astropy.table")
+    with fits.open(io.BytesIO(content.read()), memmap=False) as units:
+        for unit in units:
+            if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
+                return tables.Table.read(unit, format="fits")
+    raise TableError(f"{name} holds no table")
+
+
+def _astropy_batch(table: Any) -> tuple[Batch, dict[str, str]]:
+    """Return the columns of an astropy table, times as MJD, and their units."""
+    batch: Batch = {}
+    units: dict[str, str] = {}
+    for name in table.colnames:
+        column = table[name]
+        if hasattr(column, "mjd") and (mjd := mjd_of_times(column)) is not None:
+            batch[name], units[name] = mjd, "mjd"
+            continue
+        if unit := getattr(column, "unit", None):
+            units[name] = str(unit)
+        batch[name] = column_of(np.ma.asarray(getattr(column, "value", column)))
+    return batch, units

@@ -1,0 +1,666 @@
+"""Light curves of a table, one object at a time.
+
+Notable:
+
+- rows may be in any order. A table of up to :data:`HELD_POINTS` points is grouped in memory. Of a larger one the column
+  of names is read first: if the rows of each object are together, objects are yielded as they end, and otherwise the
+  points are distributed over temporary files, a share of the objects in each, and grouped file by file;
+- memory holds :data:`HELD_POINTS` points, or one share, and the names of all objects;
+- rows that cannot be used are left out and counted by reason, in :class:`Report` and for each object.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
+from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
+from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
+from nightjar_alerts.tables.brightness import CODES, REASONS, mark, measure
+from nightjar_alerts.tables.columns import (
+    Array,
+    Batch,
+    Bool,
+    Column,
+    Lists,
+    flags,
+    is_text,
+    iso_times,
+    numbers,
+    object_column,
+    texts,
+)
+from nightjar_alerts.tables.files import Data, Source, open_source
+from nightjar_alerts.tables.layout import KIND_TEXTS, guess_layout, guess_object_columns
+from nightjar_alerts.tables.options import NO_FILTER, Choice, Guess, TableError, TableOptions, TableQuestion
+
+HELD_POINTS: Final = 1_000_000
+SHARES: Final = 64
+DETECTION_BIT: Final = 4096
+"""Of SNANA's ``PHOTFLAG``."""
+UNIX_EPOCH_MJD: Final = 40_587.0
+DAYS_PER_YEAR: Final = 365.25
+MJD_OF_2000: Final = 51_544.0
+CHECKED_OBJECTS: Final = 500
+"""Number of objects, spread over the table, that are checked to find out whether it has total flux."""
+MIN_CHECKED_POINTS: Final = 5
+"""Minimum number of points of such an object."""
+MAX_MINORITY: Final = 0.1
+"""Largest fraction of objects that may look like the other kind without a question."""
+SHOWN_NAMES: Final = 5
+NAMELESS: Final = -1
+NOT_STATED: Final = -1
+ALERT_LISTS: Final = {
+    "prv_candidates": "candidate",
+    "prvDiaSources": "diaSource",
+    "prvDiaForcedSources": "diaSource",
+}
+"""History of an alert, and the detection that the alert is about, whose fields have the same names."""
+_POINT: Final = np.dtype(
+    [
+        ("key", "i8"),
+        ("mjd", "f8"),
+        ("flux", "f8"),
+        ("flux_err", "f8"),
+        ("band", "i4"),
+        ("detected", "i1"),
+        ("code", "i1"),
+    ]
+)
+_NO_POINTS: Final = np.zeros(0, _POINT)
+Points = NDArray[Any]
+"""Rows of :data:`_POINT`: numbers of the object and of the filter, and the code of :data:`REASONS`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableObject:
+    """One object of a table, its points in the order of the rows.
+
+    Attributes
+    ----------
+    mjd : shape (n,), days. flux, flux_err: shape (n,), nJy; NaN where the table has no value.
+    band : n names: of :data:`models.photometry.FILTERS`, or as the table has it where that is unknown or left out.
+    detected : shape (n,), or None if the table has no such column.
+    rejected : masks of shape (n,) of the points that cannot be used, by reason.
+    metadata : by the names of :data:`models.metadata.KNOWN_COLUMNS`; conflicts: the value that is used and another one
+        of each column of metadata whose values differ.
+    label, redshift, parent : as the table has them; empty and NaN where it has none.
+    flux_kind : ``total`` where the flux is that of the whole source, of which :meth:`light_curve` subtracts the
+        medians; empty if unknown.
+    """
+
+    object_id: str
+    mjd: Float64
+    flux: Float64
+    flux_err: Float64
+    band: NDArray[np.object_]
+    detected: Bool | None = None
+    rejected: Mapping[str, Bool] = field(default_factory=dict)
+    metadata: Mapping[str, float] = field(default_factory=dict)
+    conflicts: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    label: str = ""
+    redshift: float = float("nan")
+    parent: str = ""
+    survey: str = ""
+    flux_kind: str = ""
+
+    def usable(self) -> Bool:
+        """Return the mask of the points that can be used."""
+        keep = np.ones(len(self.mjd), np.bool_)
+        for bad in self.rejected.values():
+            keep &= ~bad
+        return keep
+
+    def light_curve(self) -> LightCurve:
+        """Return the record that models classify; its ``dropped`` and ``unknown_filters`` count what is left out.
+
+        Raises
+        ------
+        LightCurveError
+            When no point can be used, or a value breaks a rule of the record.
+        """
+        keep = self.usable()
+        dropped = {reason.replace(" ", "_"): int(bad.sum()) for reason, bad in self.rejected.items()}
+        unknown = (
+            Counter(str(name) for name in self.band[self.rejected["unknown filter"]])
+            if ("unknown filter" in self.rejected)
+            else Counter()
+        )
+        dropped.pop("unknown_filter", None)
+        if not keep.any():
+            listed = ", ".join(f"{count} {reason}" for reason, count in (dropped | dict(unknown)).items())
+            raise LightCurveError("", "no_usable_points", f"no point can be used ({listed})" if listed else "no points")
+        bands = list(self.band[keep])
+        flux = self.flux[keep]
+        metadata = clean_metadata(self.metadata)
+        ignored = [
+            PhotometryWarning("implausible_metadata", f"{name} {detail}; it is not used")
+            for name, detail in implausible_metadata(self.metadata).items()
+        ]
+        for name, (used, other) in self.conflicts.items():
+            detail = f"rows have different values in column {name!r}: {used:g}, which is used, and {other:g}"
+            ignored.append(PhotometryWarning("conflicting_metadata", detail))
+        curve = LightCurve.from_columns(
+            self.mjd[keep],
+            without_reference(flux, bands) if self.flux_kind == "total" else flux,
+            self.flux_err[keep],
+            bands,
+            None if self.detected is None or self.flux_kind == "total" else self.detected[keep],
+            metadata,
+            self.object_id,
+            survey=self.survey,
+        )
+        curve = replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=tuple(ignored))
+        return curve.with_warnings(check_total=not self.flux_kind)
+
+
+class About(NamedTuple):
+    """Label, redshift, parent and metadata of an object."""
+
+    label: str = ""
+    redshift: float = float("nan")
+    parent: str = ""
+    metadata: Mapping[str, float] = {}
+
+
+@dataclass
+class Report:
+    """Counts of one reading.
+
+    ``objects`` and ``points`` that were yielded, ``unused`` points by reason, ``unknown_filters`` by name,
+    ``malformed`` rows by reason and ``examples`` of those, ``without_metadata`` objects that ``object_metadata`` lacks.
+    """
+
+    objects: int = 0
+    points: int = 0
+    unused: Counter[str] = field(default_factory=Counter)
+    unknown_filters: Counter[str] = field(default_factory=Counter)
+    malformed: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    without_metadata: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Return sentences for people, none where everything was used."""
+        lines = []
+        if self.malformed:
+            listed = ", ".join(f"{count} with {reason}" for reason, count in self.malformed.most_common())
+            lines.append(f"malformed rows left out: {listed} (first: {'; '.join(self.examples[:3])})")
+        if self.unused:
+            listed = ", ".join(f"{count} {reason}" for reason, count in self.unused.most_common())
+            lines.append(f"points left out: {listed}")
+        if self.unknown_filters:
+            listed = ", ".join(f"{name} ({count})" for name, count in self.unknown_filters.most_common())
+            lines.append(f"unknown filters: {listed}; the option filters names them")
+        if missing := self.without_metadata:
+            listed = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
+            lines.append(f"objects without a row of metadata: {len(missing)} of {self.objects} ({listed})")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts as JSON values."""
+        return {
+            "objects": self.objects,
+            "points": self.points,
+            "unused_points": dict(self.unused.most_common()),
+            "unknown_filters": dict(self.unknown_filters.most_common()),
+            "malformed_rows": dict(self.malformed.most_common()),
+            "examples": self.examples,
+            "objects_without_metadata": len(self.without_metadata),
+        }
+
+
+def read_table(data: Data, options: TableOptions | None = None, *, name: str = "") -> "Table":
+    """Open a table and decide what its columns mean.
+
+    Parameters
+    ----------
+    data : path of a file or of the folder of a HATS catalogue; its content as bytes or as a binary file; a data frame
+        of pandas, a table of pyarrow or astropy, a structured array, a mapping of columns, or a list of rows.
+    options : options of the reader; the defaults guess everything.
+    name : name of content without a path; its ending gives the format, if the content does not.
+
+    Raises
+    ------
+    TableQuestion
+        When two readings are possible.
+    TableError
+        When the table cannot be read; :class:`MissingExtra` when a library is missing.
+    """
+    return Table(data, options or TableOptions(), name)
+
+
+def read_object_metadata(data: Data) -> Mapping[str, Mapping[str, float]]:
+    """Read a table with one row per object, such as a catalogue of redshifts, for ``TableOptions.object_metadata``.
+
+    Parameters
+    ----------
+    data : as for :func:`read_table`; a mapping of mappings (of metadata by object) is returned as it is.
+
+    Raises
+    ------
+    TableError
+        When there is no column of object names or of metadata, or an object has two rows.
+    """
+    if isinstance(data, Mapping) and all(isinstance(row, Mapping) for row in data.values()):
+        return data
+    source = open_source(data, "")
+    found: dict[str, dict[str, float]] = {}
+    object_id, columns = "", dict[str, str]()
+    try:
+        for batch in source.batches():
+            if not object_id:
+                object_id, columns = guess_object_columns(source.header, batch)
+            values = {}
+            for name, column in columns.items():
+                stated = _flat(batch[column])
+                values[name], bad = numbers(stated)
+                if bad.any():
+                    raise TableError(f"{stated[int(np.argmax(bad))]!r} in column {column!r} is no number")
+            for row, name in enumerate(texts(_flat(batch[object_id]))):
+                if name in found:
+                    raise TableError(f"object {name!r} has two rows")
+                found[name] = {key: float(column[row]) for key, column in values.items() if column[row] == column[row]}
+    except TableError as error:
+        raise TableError(f"{source.name}: {error}") from None
+    return found
+
+
+class Table:
+    """A table whose layout is known. Each iteration reads it from the beginning and yields its objects.
+
+    Attributes
+    ----------
+    columns : column of each role.
+    report : counts of the last iteration, complete when it has ended.
+    header : names of the columns.
+    """
+
+    def __init__(self, data: Data, options: TableOptions, name: str = "") -> None:
+        self._source: Source = open_source(data, options.format, name)
+        self.options = options
+        self.name = self._source.name
+        self.header = self._source.header
+        self._bands: dict[str, int] = {}
+        self._restart()
+        sample = next(self._read(None), None)
+        if sample is None or not any(len(column) for column in sample.values()):
+            examples = "".join(f" ({example})" for example in self._source.problems.examples[:1])
+            raise TableError(f"{self.name} is empty: it holds no rows{examples}")
+        try:
+            self._layout = guess_layout(self.header, self._source.units, sample, options, name or self.name)
+        except TableQuestion:
+            raise
+        except TableError as error:
+            raise TableError(f"{self.name}: {error}") from None
+        self.columns = dict(self._layout.columns)
+        self._held: tuple[Points, Counter[str]] | None = None
+        if not self._layout.flux_kind:
+            self._decide_kind()
+
+    @property
+    def guesses(self) -> tuple[Guess, ...]:
+        """Decisions of the reader that the options did not make."""
+        return tuple(self._layout.guesses)
+
+    @property
+    def progress(self) -> float:
+        """Fraction of the table that the iteration has read."""
+        return self._source.progress
+
+    def __iter__(self) -> Iterator[TableObject]:
+        seen: set[str] = set()
+        for item in self._grouped():
+            seen.add(item.object_id)
+            yield item
+        for name, number in self._numbers.items():
+            if name not in seen:  # an object whose lists are empty
+                yield self._object(number, _NO_POINTS)
+        self.report.malformed.update(self._source.problems.counts)
+        self.report.examples.extend(self._source.problems.examples)
+
+    def _restart(self) -> None:
+        self.report = Report()
+        self._numbers: dict[str, int] = {}
+        self._objects_read: list[tuple[str, About, dict[str, list[float]]]] = []
+
+    def _decide_kind(self) -> None:
+        """Find out from the values of up to :data:`CHECKED_OBJECTS` objects whether the flux is total.
+
+        Raises
+        ------
+        TableQuestion
+            When some are clearly whole sources and others clearly transients.
+        """
+        layout = self._layout
+        points, is_whole = self._first_points()
+        if is_whole:  # the first iteration yields them
+            self._held = points, self.report.unused.copy()
+        keys = np.unique(points["key"])
+        checked = points[np.isin(points["key"], keys[:: len(keys) // CHECKED_OBJECTS + 1])]
+        kinds = Counter(
+            kind_of_source(item.mjd[keep], item.flux[keep], item.flux_err[keep], item.band[keep])
+            for item in self._objects(checked)
+            if (keep := item.usable()).sum() >= MIN_CHECKED_POINTS
+        )
+        total, difference = kinds["total"], kinds["difference"]
+        meanings = (total, "whole sources, such as variable stars"), (difference, "difference fluxes of transients")
+        found = " and ".join(
+            f"{count} of {kinds.total()} objects look like {text}" for count, text in meanings if count
+        )
+        if min(total, difference) > MAX_MINORITY * (total + difference):
+            raise TableQuestion(
+                f"Is the brightness that of the whole source or of difference images? {found}.",
+                "flux_kind",
+                [Choice("difference", KIND_TEXTS["difference"]), Choice("total", KIND_TEXTS["total"])],
+            )
+        kind = layout.usual_kind if total == difference else "total" if total > difference else "difference"
+        layout.flux_kind = "total" if kind == "total" else ""  # otherwise each light curve is checked
+        layout.guess("flux_kind", kind, KIND_TEXTS[kind] + (f": {found}" if found else ""))
+
+    def _read(self, names: Sequence[str] | None) -> Iterator[Batch]:
+        """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
+        own = {name: own for name in names or self.header if (own := _of_alert(name)) in self.header}
+        for batch in self._source.batches(None if names is None else [*dict.fromkeys([*names, *own.values()])]):
+            for name, column in batch.items():
+                if own and isinstance(column, Lists) and _of_alert(name):
+                    batch[name] = _appended(column, batch.get(own.get(name, "")))
+            yield batch
+
+    # Grouping
+
+    def _grouped(self) -> Iterator[TableObject]:
+        """Yield the objects that have points."""
+        if self._held is not None:
+            points, unused = self._held
+            self._held, self.report = None, Report(unused=unused)
+            yield from self._objects(points)
+            return
+        points, is_whole = self._first_points()
+        if is_whole:
+            yield from self._objects(points)
+            return
+        self._restart()
+        batches = map(self._points_of, self._read(self._names()))
+        yield from self._streamed(batches) if self._is_together() else self._distributed(batches)
+
+    def _names(self) -> list[str]:
+        return [*dict.fromkeys([*self._layout.names(), *self.options.minimum])]
+
+    def _first_points(self) -> tuple[Points, bool]:
+        """Return the first points, about :data:`HELD_POINTS` at most, and whether these are all."""
+        self._restart()
+        held, count = [_NO_POINTS], 0
+        for points in map(self._points_of, self._read(self._names())):
+            held.append(points)
+            count += len(points)
+            if count > HELD_POINTS:
+                return np.concatenate(held), False
+        return np.concatenate(held), True
+
+    def _is_together(self) -> bool:
+        """Return True when the rows of each object follow each other."""
+        column = self._layout.columns.get("object_id")
+        ended: set[str] = set()
+        current = None
+        for batch in self._source.batches([column]) if column else ():
+            for name, _ in groupby(texts(_flat(batch[column or ""]))):
+                if name == current:
+                    continue
+                if name in ended:
+                    return False
+                ended.add(name)
+                current = name
+        return True
+
+    def _streamed(self, batches: Iterable[Points]) -> Iterator[TableObject]:
+        """Yield each object when the next one begins."""
+        rest = _NO_POINTS
+        for batch in batches:
+            points = np.concatenate([rest, batch])
+            last = int(np.argmax(points["key"] == points["key"][-1])) if len(points) else 0
+            yield from self._objects(points[:last])
+            rest = points[last:]
+        yield from self._objects(rest)
+
+    def _distributed(self, batches: Iterable[Points]) -> Iterator[TableObject]:
+        """Distribute the points over temporary files by object, and yield the objects of one file after the other."""
+        with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
+            paths = [Path(folder) / str(share) for share in range(SHARES)]
+            with ExitStack() as stack:
+                files = [stack.enter_context(path.open("wb")) for path in paths]
+                for batch in batches:
+                    share = batch["key"] % SHARES
+                    for number in np.unique(share):
+                        batch[share == number].tofile(files[int(number)])
+            for path in paths:
+                yield from self._objects(np.fromfile(path, _POINT))
+
+    def _objects(self, points: Points) -> Iterator[TableObject]:
+        """Yield the objects of points in any order, by their numbers."""
+        points = points[np.argsort(points["key"], kind="stable")]
+        starts = np.flatnonzero(np.diff(points["key"], prepend=NAMELESS))
+        for start, end in pairwise([*starts, len(points)]):
+            yield self._object(int(points["key"][start]), points[start:end])
+
+    def _object(self, number: int, points: Points) -> TableObject:
+        name, about, stated = self._objects_read[number]
+        codes, detected = points["code"], points["detected"]
+        band = object_column(list(self._bands))[points["band"]]
+        rejected = {REASONS[code]: codes == code for code in np.unique(codes) if code}
+        report, rows = self.report, self.options.object_metadata
+        own, columns = dict(rows.get(name, {})), self._layout.metadata
+        if rows and name not in rows:
+            report.without_metadata.append(name)
+        report.objects += 1
+        report.points += len(points)
+        for reason, bad in rejected.items():
+            if reason == "unknown filter":
+                report.unknown_filters.update(str(name) for name in band[bad])
+            else:
+                report.unused[reason] += int(bad.sum())
+        return TableObject(
+            name,
+            points["mjd"].copy(),
+            points["flux"].copy(),
+            points["flux_err"].copy(),
+            band,
+            None if (detected == NOT_STATED).any() else detected.astype(np.bool_),
+            rejected,
+            {known: values[0] for known, values in stated.items()} | own,
+            {columns[known]: values for known, values in stated.items() if len(values) > 1 and known not in own},
+            about.label,
+            about.redshift,
+            about.parent,
+            self._layout.survey,
+            self._layout.flux_kind,
+        )
+
+    # Values
+
+    def _points_of(self, batch: Batch) -> Points:
+        """Return the points of a batch of rows that have an object; new objects are registered."""
+        keys = self._keys_of(batch)
+        pieces = []
+        for band, columns in self._layout.sets():
+            piece = self._measured(batch, columns, band, keys)
+            if self._layout.wide:
+                piece = piece[piece["code"] != CODES["no brightness"]]
+            pieces.append(piece)
+        points: Points = np.concatenate(pieces)
+        is_named = points["key"] != NAMELESS
+        if not is_named.all():
+            self.report.unused["without the name of an object"] += int((~is_named).sum())
+        return np.compress(is_named, points)
+
+    def _keys_of(self, batch: Batch) -> NDArray[np.int64]:
+        """Return the number of each row's object."""
+        rows = len(next(iter(batch.values())))
+        column = self._layout.columns.get("object_id")
+        only = self.options.object_id or self._source.stem
+        if column is not None:
+            names = texts(_flat(batch[column]))
+        elif self._layout.nested and (self._numbers or rows > 1 or not only):
+            first = len(self._numbers) + 1
+            names = object_column([f"{only} {row}".strip() for row in range(first, first + rows)])
+        else:
+            names = object_column([only] * rows)
+        first_rows = dict(zip(names[::-1], range(rows - 1, -1, -1), strict=True))
+        numbers_of = {"": NAMELESS} if column is not None else {}
+        for name in dict.fromkeys(names):
+            if name not in numbers_of:
+                numbers_of[name] = self._numbers.setdefault(name, len(self._numbers))
+            if numbers_of[name] == len(self._objects_read):
+                self._objects_read.append((name, self._about(batch, first_rows[name]), {}))
+        keys = np.fromiter(map(numbers_of.__getitem__, names), np.int64, rows)
+        self._read_metadata(batch, keys)
+        return keys
+
+    def _read_metadata(self, batch: Batch, keys: NDArray[np.int64]) -> None:
+        """Add the metadata of rows to their objects: the first value that is not missing, and one that differs."""
+        for known, name in self._layout.metadata.items():
+            values = _first_numbers(batch[name])
+            rows = np.flatnonzero((keys != NAMELESS) & np.isfinite(values) & ~np.isin(values, list(SENTINELS)))
+            objects, first, index = np.unique(keys[rows], return_index=True, return_inverse=True)
+            stated = [
+                self._objects_read[key][2].setdefault(known, [value])
+                for key, value in zip(objects, values[rows[first]].tolist(), strict=True)
+            ]
+            used = np.array([found[0] for found in stated])
+            for row in np.flatnonzero(values[rows] != used[index]):
+                if len(found := stated[index[row]]) == 1:
+                    found.append(float(values[rows[row]]))
+
+    def _about(self, batch: Batch, row: int) -> About:
+        layout = self._layout
+
+        def text(role: str) -> str:
+            if role not in layout.columns:
+                return ""
+            column = batch[layout.columns[role]][row : row + 1]
+            return str(texts(column.values[:1] if isinstance(column, Lists) else column)[0])
+
+        column = layout.columns.get("redshift")
+        redshift = np.nan if column is None else float(_first_numbers(batch[column][row : row + 1])[0])
+        return About(text("label"), redshift, text("parent"))
+
+    def _measured(self, batch: Batch, columns: Mapping[str, str], band: str, keys: NDArray[np.int64]) -> Points:
+        """Return the points of one set of columns."""
+        time = batch[columns["time"]]
+        rows = np.repeat(np.arange(len(keys)), np.diff(time.offsets) if isinstance(time, Lists) else 1)
+
+        def column(name: str) -> Array:
+            values = batch[name]
+            if not isinstance(values, Lists):
+                return values[rows] if isinstance(time, Lists) else values
+            if len(values.values) != len(rows):
+                raise TableError(
+                    f"{self.name}: lists of {name!r} have another length than those of {columns['time']!r}"
+                )
+            return values.values
+
+        def values(role: str) -> Array | None:
+            return column(columns[role]) if role in columns else None
+
+        points = np.zeros(len(rows), _POINT)
+        code = points["code"]
+        points["key"] = keys[rows]
+        filters = self._filters(None if self._layout.wide else values("band"), band, points)
+        measured = measure(values, columns, filters, self._layout, self.options)
+        points["flux"], points["flux_err"] = measured.flux, measured.flux_err
+        points["detected"] = self._detected(values("detected"), columns.get("detected", ""))
+        for name, bits in self._layout.bad_flags.items():
+            mark(code, (_bits(column(name)) & bits) != 0, "flagged by the survey")
+        for name, least in self.options.minimum.items():
+            mark(code, ~(_numbers_or_flags(column(name)) >= least), "quality is too low")
+        points["mjd"], bad_time = self._mjd(column(columns["time"]))
+        mark(code, bad_time, "time is not readable")
+        mark(code, ~np.isfinite(points["mjd"]), "no time")
+        if self.options.upper_limits == "use":
+            points["detected"][measured.is_limit] = 0
+        code[code == 0] = measured.code[code == 0]
+        return points
+
+    def _mjd(self, column: Array) -> tuple[Float64, Bool]:
+        form = self._layout.time_format
+        mjd, bad = iso_times(texts(column)) if form == "iso" and column.dtype.kind != "M" else numbers(column)
+        mjd = mjd + self._layout.time_offset
+        if form == "jd":
+            mjd -= JD_MINUS_MJD
+        elif form == "unix":
+            mjd = mjd / 86_400.0 + UNIX_EPOCH_MJD
+        elif form == "year":
+            mjd = (mjd - 2000.0) * DAYS_PER_YEAR + MJD_OF_2000
+        mjd[(mjd <= -1e5) | (np.abs(mjd) > 1e7)] = np.nan
+        return mjd, bad
+
+    def _filters(self, column: Array | None, band: str, points: Points) -> NDArray[np.object_]:
+        """Set the filter of each point; returns their names, empty where they are not known."""
+        stated = object_column([band] * len(points)) if column is None else texts(column)
+        index_of = {name: index for index, name in enumerate(dict.fromkeys(stated))}
+        index = np.fromiter(map(index_of.__getitem__, stated), np.int64, len(points))
+        found = [band if column is None else self._layout.filter(name) for name in index_of]
+        for (name, here), known in zip(index_of.items(), found, strict=True):
+            reason = "" if known else "filter left out" if known == NO_FILTER else "unknown filter"
+            rows = index == here
+            points["band"][rows] = self._bands.setdefault(known or name, len(self._bands))
+            points["code"][rows] = CODES[reason if name else "no filter"]
+        names: NDArray[np.object_] = object_column([known or "" for known in found])[index]
+        return names
+
+    def _detected(self, column: Array | None, name: str) -> NDArray[np.int8] | int:
+        if column is None:
+            return NOT_STATED
+        if name.rpartition(".")[2].lower() == "photflag":
+            return np.asarray((_bits(column) & DETECTION_BIT) != 0, np.int8)
+        return flags(column).astype(np.int8)
+
+
+def _of_alert(name: str) -> str:
+    """Return the field of an alert's detection for one of its history, empty for other columns."""
+    prefix, _, field = name.rpartition(".")
+    return f"{ALERT_LISTS[prefix]}.{field}" if prefix in ALERT_LISTS else ""
+
+
+def _appended(lists: Lists, last: Column | None) -> Lists:
+    """Return lists with one more value at the end of each, missing where ``last`` is None."""
+    values = object_column([None] * len(lists)) if last is None or isinstance(last, Lists) else last
+    held = lists.values
+    if is_text(held) or is_text(values):
+        held, values = held.astype(np.object_), values.astype(np.object_)
+    return Lists(lists.offsets + np.arange(len(lists) + 1), np.insert(held, lists.offsets[1:], values))
+
+
+def _flat(column: Column) -> Array:
+    if isinstance(column, Lists):
+        raise TableError("the column of object names holds lists")
+    return column
+
+
+def _first_numbers(column: Column) -> Float64:
+    """Return a column as numbers, of lists their first ones."""
+    if not isinstance(column, Lists):
+        return numbers(column)[0]
+    starts = np.where(np.diff(column.offsets) > 0, column.offsets[:-1], -1)
+    return np.append(numbers(column.values)[0], np.nan)[starts]
+
+
+def _numbers_or_flags(column: Array) -> Float64:
+    """Return a column as numbers; of texts that are no numbers, such as ``true``, 1 for yes and 0 for no."""
+    values, bad = numbers(column)
+    values[bad] = flags(column[bad])
+    return values
+
+
+def _bits(column: Array) -> NDArray[np.int64]:
+    """Return a column of flags as integers; missing values and what is beyond 53 bits have no flags."""
+    values = _numbers_or_flags(column)
+    return np.where(np.abs(values) < 2.0**53, values, 0.0).astype(np.int64)

@@ -1,0 +1,266 @@
+"""Tables as text, read with the standard library: CSV and its relatives, photometry files, SNANA's text files.
+
+Notable:
+
+- the delimiter (comma, tab, semicolon, bar or white space), comment lines and the line of names are found from the
+  first lines; names may stand in the last comment, as in ``# MJD mag err``, or be missing;
+- a row with another number of fields is left out, counted and named by its line;
+- memory holds :data:`BATCH_ROWS` rows.
+"""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from nightjar_alerts.tables.columns import Array, Batch, Column, lists_of, object_column
+from nightjar_alerts.tables.options import TableError
+from nightjar_alerts.tables.streams import Problems, Stream
+
+BATCH_ROWS: Final = 16_384
+SAMPLE_CHARACTERS: Final = 1 << 16
+MAX_LINE: Final = 64 << 20
+"""Characters of a line that holds a whole light curve."""
+_SEPARATORS: Final = (",", "\t", ";", "|", "")
+_BLANKS: Final = "  "
+"""Two blanks or more, between fields that may hold one."""
+_DECIMAL_COMMA: Final = re.compile(r"(?<![^;\"\s])([<>]?\s*[-+]?\d*),(?=\d+(?:[eE][-+]?\d+)?\"?(?:\s*;|\s|$))")
+"""Decimal comma of a number between semicolons or blanks, as spreadsheets write it in many countries."""
+_DECIMAL_POINT: Final = re.compile(r"(?:^|;)\s*[-+]?\d*\.\d+\s*(?=;|$)")
+
+csv.field_size_limit(MAX_LINE)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the lines of a text table are laid out.
+
+    ``separator`` is empty for white space, ``skip`` the number of lines before the first row, ``prefix`` the word in
+    front of every row of a SNANA file, and ``constants`` the columns with one value.
+    """
+
+    names: tuple[str, ...]
+    separator: str = ","
+    skip: int = 0
+    prefix: str = ""
+    constants: Mapping[str, str] = field(default_factory=dict)
+    decimal_comma: bool = False
+
+
+class TextSource:
+    """A table as text."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.name, self.stem = stream.name, stream.stem
+        self.problems = Problems()
+        head = stream.head()
+        if b"\x00" in head[:64] and stream.encoding() != "utf-16":
+            raise TableError(f"{self.name} is not text: name its format with the option format")
+        lines = head.decode(stream.encoding(), "replace")[:SAMPLE_CHARACTERS].splitlines()
+        if len(lines) > 1 and len(head) > SAMPLE_CHARACTERS:
+            lines.pop()  # which may be cut
+        self._form = _form_of(lines, self.name)
+        self.header = (*self._form.names, *self._form.constants)
+        self.units: Mapping[str, str] = _units_in(self.header)
+
+    @property
+    def progress(self) -> float:
+        """Fraction that the last pass has read."""
+        return self._stream.progress
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+        """Yield the named columns, or all, as arrays of text, :data:`BATCH_ROWS` rows at a time."""
+        self.problems = Problems()
+        form = self._form
+        with self._stream.lines() as lines:
+            for rows in self._portions(islice(lines, form.skip, None)):
+                columns = zip(form.names, zip(*rows, strict=True), strict=True) if rows else ()
+                batch: Batch = {
+                    name: _lists_in(object_column(column)) for name, column in columns if names is None or name in names
+                }
+                for name, text in form.constants.items():
+                    if names is None or name in names:
+                        batch[name] = np.full(len(rows), text, np.object_)
+                if rows:
+                    yield batch
+
+    def _portions(self, lines: Iterable[str]) -> Iterator[list[list[str]]]:
+        """Yield rows of the right width, about :data:`BATCH_ROWS` at a time."""
+        form = self._form
+        if form.decimal_comma:
+            lines = map(_with_decimal_points, lines)
+        reader: Iterator[list[str]] = map(str.split, lines)
+        if form.prefix:
+            reader = (row[1:] if row[:1] == [form.prefix] else [] for row in reader)
+        if form.separator == _BLANKS:
+            reader = (_split(line, _BLANKS) for line in lines)
+        elif form.separator:
+            reader = csv.reader(lines, delimiter=form.separator, skipinitialspace=True)
+        number, is_done = form.skip, False
+        while not is_done:
+            rows: list[list[str]] = []
+            try:
+                rows.extend(islice(reader, BATCH_ROWS))
+                is_done = not rows
+            except csv.Error as error:  # the rows before it have been read
+                self.problems.add(str(error), f"{self.name}, line {number + len(rows) + 1}")
+                number += 1
+            yield self._checked(rows, number)
+            number += len(rows)
+
+    def _checked(self, rows: list[list[str]], number: int) -> list[list[str]]:
+        """Leave out comments, empty rows and, counted, rows of another width; ``number`` lines stand before them."""
+        width = len(self._form.names)
+        if all(len(row) == width and not row[0].startswith("#") for row in rows):
+            return rows
+        good = []
+        for place, row in enumerate(rows, number + 1):
+            if not any(map(str.strip, row)) or row[0].startswith("#"):
+                continue
+            if len(row) == width or (len(row) > width and not any(row[width:])):
+                good.append(row[:width])
+            else:
+                self.problems.add(f"{len(row)} fields instead of {width}", f"{self.name}, line {place}")
+        return good
+
+
+def _lists_in(column: Array) -> Column:
+    """Return a column whose texts are lists (``[1.0, 2.0]``) as lists."""
+    if not all(text.startswith(("[", "(")) and text.endswith(("]", ")")) for text in column[:3]):
+        return column
+    rows = [[item.strip("'\"") for item in re.split(r"[,\s]+", text.strip("[]() \n")) if item] for text in column]
+    return lists_of(rows)
+
+
+def _units_in(names: Sequence[str]) -> dict[str, str]:
+    """Return the units that stand in brackets behind names."""
+    found = {name: re.search(r"[\[(]([^\])]+)[\])]\s*$", name) for name in names}
+    return {name: match[1] for name, match in found.items() if match}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_value(text: str) -> bool:
+    """Return True for what a row of data has and a line of names has not."""
+    bare = text.strip().lstrip("<>")
+    return (
+        bare[:1] in ("[", "(")
+        or (_is_number(bare) and bare.lower() not in ("nan", "inf", "infinity"))
+        or bool(re.match(r"\d{4}[-/]\d{1,2}[-/]\d", bare))
+    )
+
+
+def _split(line: str, separator: str) -> list[str]:
+    if not separator:
+        return line.split()
+    if separator == _BLANKS:
+        return re.split(r"\s{2,}|\t", line.strip())
+    try:
+        return [text.strip() for text in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
+    except csv.Error:
+        return line.split(separator)
+
+
+def _form_of(lines: Sequence[str], name: str) -> _Form:
+    """Find the layout of a text table from its first lines. Raises TableError."""
+    if (snana := _snana(lines)) is not None:
+        return snana
+    content = [
+        (place, line) for place, line in enumerate(lines) if line.strip() and not line.lstrip().startswith(("#", "\\"))
+    ]
+    if not content:
+        raise TableError(f"{name} is empty: it has no rows")
+    sample = [line for _, line in content[-60:]]
+    if decimal_comma := _has_decimal_commas(sample):
+        content = [(place, _with_decimal_points(line)) for place, line in content]
+        sample = list(map(_with_decimal_points, sample))
+    separators = _SEPARATORS if not decimal_comma else (";",) if ";" in sample[0] else ("\t", "")
+    form = _with_names(lines, content, *_separator(sample, name, separators))
+    if not form.separator and form.names[0] == "column 1" and any("  " in line for line in sample):
+        with_blanks = _with_names(lines, content, *_separator(sample, name, (_BLANKS,)))
+        form = form if with_blanks.names[0] == "column 1" else with_blanks
+    return replace(form, decimal_comma=decimal_comma)
+
+
+def _has_decimal_commas(lines: Sequence[str]) -> bool:
+    """Return True if semicolons or blanks separate the fields, and numbers have a comma instead of a point."""
+    if 2 * sum(bool(_DECIMAL_COMMA.search(line)) for line in lines) < len(lines):
+        return False
+    if all(";" in line for line in lines):
+        return not any(_DECIMAL_POINT.search(line) for line in lines)
+    return all("," not in _with_decimal_points(line) and len(line.split()) > 2 for line in lines)
+
+
+def _with_decimal_points(line: str) -> str:
+    return _DECIMAL_COMMA.sub(r"\1.", line)
+
+
+def _separator(lines: Sequence[str], name: str, separators: Sequence[str]) -> tuple[str, int]:
+    """Return the separator of the rows and the number of their fields."""
+    best: tuple[float, str, int] = (0.0, "", 0)
+    for separator in separators:
+        widths = Counter(len(_split(line, separator)) for line in lines)
+        width, count = max(widths.items(), key=lambda item: (item[1], item[0]))
+        share = count / len(lines)
+        if width > 1 and share > best[0] + 0.2:
+            best = (share, separator, width)
+    if not best[2]:
+        raise TableError(f"{name} is not a table: its lines have no columns that a comma, tab or space would separate")
+    return best[1], best[2]
+
+
+def _with_names(lines: Sequence[str], content: Sequence[tuple[int, str]], separator: str, width: int) -> _Form:
+    """Return the layout with the names in the line, or the comment, before the first row, if there are any."""
+    rows = ((place, _split(line, separator)) for place, line in content)
+    wide = [place for place, line in content[:2] if len(_split(line, separator)) == width]
+    start = next((place for place, row in rows if len(row) == width and any(map(_is_value, row))), -1)
+    if start < 0:  # rows of words, behind a line of names
+        start = wide[0] + 1 if wide else content[-1][0]
+    for place in range(start - 1, -1, -1):
+        line = lines[place].strip()
+        bare = line.lstrip("#\\%! ").strip()
+        if not bare:
+            continue
+        for candidate in dict.fromkeys((separator, ",", "\t", "")):
+            names = [text.strip("'\"") for text in _split(bare.rstrip(","), candidate)]
+            if len(names) == width - 1 and bare.endswith(",") and candidate:
+                names.append("")
+            if len(names) == width and not any(map(_is_number, names)):
+                return _Form(_unique(names), separator, start)
+        if not line.startswith(("#", "\\", "%", "!")):
+            break  # a line of text that is no comment: names are not further up
+    return _Form(tuple(f"column {number}" for number in range(1, width + 1)), separator, start)
+
+
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
+    seen: Counter[str] = Counter()
+    result = []
+    for number, name in enumerate(names, 1):
+        name = name or f"column {number}"
+        seen[name] += 1
+        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(result)
+
+
+def _snana(lines: Sequence[str]) -> _Form | None:
+    """Return the layout of a SNANA text file: keys of the object, then ``VARLIST:`` and rows that begin ``OBS:``."""
+    object_id: dict[str, str] = {}
+    for place, line in enumerate(lines):
+        key, _, text = line.partition(":")
+        if key.strip() == "SNID" and text.strip():
+            object_id.setdefault("SNID", text.split()[0])
+        if key.strip() in ("VARLIST", "VARNAMES") and any(row.startswith("OBS:") for row in lines[place:]):
+            return _Form(_unique(text.split()), "", place + 1, prefix="OBS:", constants=object_id)
+    return None
