@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from support.contract.commands import run_commands
+from support.contract.exact import exact_differences, write
 from support.contract.masks import TOLERANCE, differences
 from support.contract.processes import ROOT
 from support.contract.servers import SERVERS, run_server
@@ -16,7 +17,7 @@ from support.contract.streams import STREAMS, run_stream
 
 RECORDED = ROOT / "tests" / "contract" / "recorded.jsonl"
 
-Run = Callable[[str, Path], Mapping[str, Any]]
+Run = Callable[[str, Path], tuple[dict[str, Any], dict[str, str]]]
 
 PARTS: dict[str, Run] = {
     **dict.fromkeys(SERVERS, run_server),
@@ -25,8 +26,8 @@ PARTS: dict[str, Run] = {
 }
 
 
-def observed(part: str) -> Mapping[str, Any]:
-    """Output of one part, by the name of the case."""
+def observed(part: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Output of one part, decoded and exact, each by the name of the case."""
     with tempfile.TemporaryDirectory(prefix="contract-") as folder:
         return PARTS[part](part, Path(folder))
 
@@ -40,21 +41,25 @@ def recorded(part: str) -> dict[str, Any]:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="write the output to the recording")
+    parser.add_argument("--record", action="store_true", help="write the output to the recordings")
     parser.add_argument("--only", choices=PARTS, action="append", help="one part")
     parser.add_argument("--exact", action="store_true", help="compare numbers without tolerance")
     options = parser.parse_args()
     parts = options.only or list(PARTS)
     if options.record:
-        _record({part: observed(part) for part in parts})
+        found = {part: observed(part) for part in parts}
+        _record({part: decoded for part, (decoded, _) in found.items()})
+        for part, (_, raw) in found.items():
+            write(part, raw)
         return 0
     tolerance = 0.0 if options.exact else TOLERANCE
-    found = 0
+    different = 0
     for part in parts:
-        for line in differences(recorded(part), observed(part), tolerance):
-            found += 1
-            sys.stdout.write(f"{part} {line}\n")
-    return int(found > 0)
+        decoded, raw = observed(part)
+        lines = differences(recorded(part), decoded, tolerance) + exact_differences(part, raw, options.exact)
+        different += len(lines)
+        sys.stdout.writelines(f"{part} {line}\n" for line in lines)
+    return int(different > 0)
 
 
 def _record(outputs: Mapping[str, Mapping[str, Any]]) -> None:

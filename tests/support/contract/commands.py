@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from typing import Any
 
 from nightjar_alerts.service.local import free_port
 from support import alerts
+from support.contract.exact import exact, replaced
 from support.contract.masks import masked
-from support.contract.processes import run
+from support.contract.processes import ROOT, run
 from support.contract.servers import server
 from support.graph_bundles import classifier_bundle
 
@@ -90,15 +92,18 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-def run_commands(name: str, folder: Path) -> dict[str, Any]:
-    """Exit status and facts of every command, and whether it printed a traceback."""
+def run_commands(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Exit status and facts of every command, and whether it printed a traceback; and all that it printed."""
     bundle = classifier_bundle(folder / "counter").path
     _make_files(folder, bundle)
     with server(folder, {"BUNDLE": str(bundle)}) as (_, ports), ThreadPoolExecutor(2) as pool:
         values = {"folder": str(folder), "url": f"http://127.0.0.1:{ports['http']}", "port": str(free_port())}
-        outputs = list(pool.map(lambda command: _output(command, folder, values), COMMANDS))
+        outputs = list(pool.map(lambda command: _run(command, folder, values), COMMANDS))
     masks = {str(folder): "<folder>"}
-    return {f"{index:02d} {_name(COMMANDS[index])}": masked(output, masks) for index, output in enumerate(outputs)}
+    names = [f"{index:02d} {_name(command)}" for index, command in enumerate(COMMANDS)]
+    found = [masked(_facts(*pair), masks) for pair in zip(COMMANDS, outputs, strict=True)]
+    raw = [replaced(_printed(output), masks | {str(ROOT): "<tree>"}) for output in outputs]
+    return dict(zip(names, found, strict=True)), dict(zip(names, raw, strict=True))
 
 
 def _name(command: Command) -> str:
@@ -106,10 +111,20 @@ def _name(command: Command) -> str:
     return f"{settings} nightjar {command.arguments}"
 
 
-def _output(command: Command, folder: Path, values: Mapping[str, str]) -> dict[str, Any]:
+def _run(command: Command, folder: Path, values: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
     settings = {"PORT": "0", "WORKER_PORT": "0"} | dict(command.settings)
     filled = {setting: _filled(text, values) for setting, text in settings.items()}
-    ended = run(_filled(command.arguments, values).split(), folder, **filled)
+    return run(_filled(command.arguments, values).split(), folder, **filled)
+
+
+def _printed(ended: "subprocess.CompletedProcess[str]") -> str:
+    """Exit status, standard output and standard error."""
+    printed = (("standard output", ended.stdout), ("standard error", ended.stderr))
+    parts = [exact([name.encode()], text.encode()) for name, text in printed]
+    return "".join([f"exit status {ended.returncode}\n", *parts])
+
+
+def _facts(command: Command, ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     output = f"{ended.stdout}\n{ended.stderr}"
     return {
         "status": ended.returncode,

@@ -21,7 +21,10 @@ USUAL = {
 
 def variables(settings: Mapping[str, str]) -> dict[str, str]:
     """Environment variables of these settings and the usual ones."""
-    return {f"NIGHTJAR_{name}": text for name, text in (USUAL | dict(settings)).items()} | {"OMP_NUM_THREADS": "1"}
+    return {f"NIGHTJAR_{name}": text for name, text in (USUAL | dict(settings)).items()} | {
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "80",
+    }
 
 
 def inherited() -> dict[str, str]:

@@ -7,12 +7,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from nightjar_alerts.service.local import HOST, ServiceProcess, free_port, start
 from support.contract.cases import ADMIN_KEY, CASES, FEW_CURVES_KEY, KEY, METERED_KEY, OLD_KEY, Case
+from support.contract.exact import exact, replaced
 from support.contract.masks import Masks, response
 from support.contract.processes import NIGHTJAR, ROOT, inherited, variables
 from support.graph_bundles import classifier_bundle
@@ -104,31 +106,57 @@ def server(folder: Path, settings: Settings) -> Iterator[tuple[ServiceProcess, d
         service.process.wait(60)
 
 
-def send(case: Case, port: int) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Status, headers and body of the response to one request on a connection of its own."""
+@dataclass(frozen=True)
+class Reply:
+    """A response: its status line, headers in their order, and body."""
+
+    version: int
+    status: int
+    reason: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def decoded(self, masks: Masks) -> Any:
+        """Decoded form of the recording."""
+        return response(self.status, self.headers, self.body, masks)
+
+    def exact(self) -> str:
+        """Exact form of the recording."""
+        sizes = [int(value) for name, value in self.headers if name.lower() == "content-length"]
+        assert sizes in ([], [len(self.body)])  # masked
+        head = [
+            f"HTTP/{self.version / 10} {self.status} {self.reason}",
+            *(f"{name}: {value}" for name, value in self.headers),
+        ]
+        return exact((line.encode("latin-1") for line in head), self.body)
+
+
+def send(case: Case, port: int) -> Reply:
+    """Response to one request on a connection of its own."""
     connection = HTTPConnection(HOST, port, timeout=60)
     try:
         connection.request(case.method, case.path, case.body, case.headers)
         reply = connection.getresponse()
-        return reply.status, reply.getheaders(), reply.read()
+        return Reply(reply.version, reply.status, reply.reason, reply.getheaders(), reply.read())
     finally:
         connection.close()
 
 
-def send_until(case: Case, port: int) -> tuple[int, list[tuple[str, str]], bytes]:
+def send_until(case: Case, port: int) -> Reply:
     """Response to a request, repeated until its body matches the pattern of the case."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         reply = send(case, port)
-        if re.search(case.until, reply[2].decode(errors="replace")) or time.monotonic() > deadline:
+        if re.search(case.until, reply.body.decode(errors="replace")) or time.monotonic() > deadline:
             return reply
         time.sleep(0.05)
 
 
-def run_server(name: str, folder: Path) -> dict[str, Any]:
-    """Responses of a server to its requests, by the names of these, and its exit status."""
+def run_server(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Responses of a server to its requests, by the names of these, decoded and exact, and its exit status."""
     masks: Masks = {str(folder): "<folder>", str(ROOT): "<tree>"}
     found: dict[str, Any] = {}
+    raw: dict[str, str] = {}
     with server(folder, SERVERS[name](folder)) as (service, ports):
         here = masks | {f":{port}": f":<{interface}>" for interface, port in ports.items()}
         for index, case in enumerate(CASES[name]):
@@ -136,7 +164,9 @@ def run_server(name: str, folder: Path) -> dict[str, Any]:
                 service.process.terminate()
                 time.sleep(0.5)
                 continue
-            found[f"{index:03d} {case.name}"] = response(*send_until(case, ports[case.port]), here)
+            reply = send_until(case, ports[case.port])
+            found[f"{index:03d} {case.name}"] = reply.decoded(here)
+            raw[f"{index:03d} {case.name}"] = replaced(reply.exact(), masks)
             if case.port == "admin" and case.method != "GET":
                 send_until(DRAINED, ports["admin"])
-    return found | {"exit status": service.process.returncode}
+    return found | {"exit status": service.process.returncode}, raw

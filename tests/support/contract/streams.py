@@ -3,8 +3,9 @@
 import base64
 import io
 import json
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import redis
 from nightjar_alerts.service.local import HOST, start
 from support import alerts
 from support.contract.cases import Case
+from support.contract.exact import exact, replaced
 from support.contract.inputs import PACKETS
-from support.contract.masks import Masks, avro, masked, response
+from support.contract.masks import Masks, avro, masked
 from support.contract.processes import NIGHTJAR, ROOT, inherited, run, variables
 from support.contract.servers import START_SECONDS, send, send_until
 from support.graph_bundles import classifier_bundle
@@ -52,11 +54,30 @@ FORMATS: dict[str, Callable[[bytes], Any]] = {
 }
 """Every format of results, and how a record is decoded."""
 
+
+def _without_times(value: bytes) -> bytes:
+    """A record of ELAsTiCC whose times are 0."""
+    record = avro(ELASTICC_SCHEMA, value)
+    assert _written(record) == value
+    return _written(record | {"elasticcPublishTimestamp": 0, "brokerIngestTimestamp": 0})
+
+
+def _written(record: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, ELASTICC_SCHEMA, record)
+    return stream.getvalue()
+
+
+MASKED = {"elasticc": _without_times}
+"""Formats in which times are no text, and how they are masked."""
+
 _REPEATED = {f"lsst {number} framed" for number in ("7.0", "8.0", "9.0")}  # 7.4 and 10.0 stand for them
 CHOSEN = [packet for name, packet in PACKETS.items() if name not in _REPEATED]
 TOPICS = json.dumps({"bare-*": {"envelope": "bare", "schema_name": "elasticc/0.9.1"}})
 
-Records = Mapping[str, Iterable[Any]]
+Record = tuple[Any, str]
+"""Decoded and exact form of what a worker published."""
+Records = Mapping[str, list[Record]]
 
 
 def _work(command: str, folder: Path, **settings: str) -> None:
@@ -78,21 +99,33 @@ def _packets(folder: Path) -> Path:
     return packets
 
 
-def _letters(folder: Path) -> list[Any]:
+_BASE64 = re.compile(rb'(?<=,")[A-Za-z0-9+/]+=*(?="\])|(?<="value":")[A-Za-z0-9+/]+=*(?=")')
+"""A header's text and the message in a dead letter's file."""
+
+
+def _letters(folder: Path) -> list[Record]:
     """Dead letters of a folder."""
-    found = [json.loads(path.read_text()) for path in folder.glob("*.record.json")]
-    for record in found:
+    found = []
+    for path in folder.glob("*.record.json"):
+        record = json.loads(path.read_text())
         record["headers"] = {name: base64.b64decode(value).decode() for name, value in record["headers"]}
         record["value"] = _shown(base64.b64decode(record["value"]))
+        raw = _BASE64.sub(lambda match: _named(base64.b64decode(match[0], validate=True)), path.read_bytes())
+        found.append((record, exact([], raw)))
     return found
+
+
+def _named(value: bytes) -> bytes:
+    """The name of a packet, for a message that is one."""
+    return next((f"<packet: {name}>".encode() for name, packet in PACKETS.items() if packet == value), value)
 
 
 def _shown(value: bytes) -> str:
     return f"{len(value)} bytes: {value.hex()[:80]}"
 
 
-def _lines(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def _lines(path: Path) -> list[Record]:
+    return [(json.loads(line), exact([], line)) for line in path.read_bytes().splitlines()]
 
 
 def files(folder: Path) -> Records:
@@ -117,12 +150,16 @@ def file_formats(folder: Path) -> Records:
     return found
 
 
-def _entries(client: Any, stream: str, decode: Callable[[bytes], Any]) -> list[Any]:
+def _entries(
+    client: Any, stream: str, decode: Callable[[bytes], Any], plain: Callable[[bytes], bytes] = bytes
+) -> list[Record]:
     """Entries of a Redis stream."""
-    return [
-        {name.decode(): decode(value) if name == b"value" else value.decode() for name, value in fields.items()}
-        for _, fields in client.xrange(stream)
-    ]
+    found = []
+    for _, fields in client.xrange(stream):
+        shown = {name.decode(): decode(value) if name == b"value" else value.decode() for name, value in fields.items()}
+        head = (name + b": " + (b"<body>" if name == b"value" else value) for name, value in fields.items())
+        found.append((shown, exact(head, plain(fields[b"value"]))))
+    return found
 
 
 def through_redis(folder: Path) -> Records:
@@ -140,8 +177,8 @@ def through_redis(folder: Path) -> Records:
                 "replay", folder, SOURCE=f"{address}/alerts,bare-alerts", SINK=f"{address}/{name}",
                 SINK_FORMAT=name, BUNDLE=bundle, DEAD_LETTERS=f"{address}/dead-{name}", TOPICS=TOPICS,
             )  # fmt: skip
-            found[name] = _entries(client, name, decode)
-        found["dead letters"] = _entries(client, "dead-nightjar", _shown)
+            found[name] = _entries(client, name, decode, MASKED.get(name, bytes))
+        found["dead letters"] = _entries(client, "dead-nightjar", _shown, _named)
     return found
 
 
@@ -164,26 +201,29 @@ def probes(folder: Path) -> Records:
                 time.sleep(0.05)
             send_until(Case("", "GET", "/metrics", until="lag_messages{"), worker.port)  # asked for every few seconds
             paths = ("/healthz", "/readyz", "/metrics", "/nowhere")
-            pages = {path: [response(*send(Case("", "GET", path), worker.port), {})] for path in paths}
+            replies = {path: send(Case("", "GET", path), worker.port) for path in paths}
         finally:
             worker.process.terminate()
             worker.process.wait(60)
         groups = [
             {"name": group["name"].decode(), "pending": group["pending"]} for group in client.xinfo_groups("alerts")
         ]
-    return pages | {"groups": groups, "exit status": [worker.process.returncode]}
+    pages = {path: [(reply.decoded({}), reply.exact())] for path, reply in replies.items()}
+    rest: dict[str, list[Any]] = {"groups": groups, "exit status": [worker.process.returncode]}
+    return pages | {name: [(value, f"{value}\n") for value in values] for name, values in rest.items()}
 
 
-def _messages(cluster: KafkaCluster, topic: str, decode: Callable[[bytes], Any]) -> list[Any]:
+def _messages(
+    cluster: KafkaCluster, topic: str, decode: Callable[[bytes], Any], plain: Callable[[bytes], bytes] = bytes
+) -> list[Record]:
     """Messages of a topic."""
-    return [
-        {
-            "key": (message.key() or b"").decode(),
-            "value": decode(message.value()),
-            "headers": {name: value.decode() for name, value in message.headers() or []},
-        }
-        for message in cluster.read(topic, cluster.length(topic))
-    ]
+    found = []
+    for message in cluster.read(topic, cluster.length(topic)):
+        key, value, headers = message.key() or b"", message.value(), message.headers() or []
+        decoded = {name: text.decode() for name, text in headers}
+        head = [b"key: " + key, *(name.encode() + b": " + text for name, text in headers)]
+        found.append(({"key": key.decode(), "value": decode(value), "headers": decoded}, exact(head, plain(value))))
+    return found
 
 
 def through_kafka(folder: Path) -> Records:
@@ -202,16 +242,16 @@ def through_kafka(folder: Path) -> Records:
         for name, decode in FORMATS.items():
             ends = {"SINK": f"{address}/{name}", "DEAD_LETTERS": f"{address}/dead-{name}", "SINK_FORMAT": name}
             _work("replay", folder, SOURCE=f"{address}/alerts,bare-alerts,keyed", **ends, **usual)
-            found[name] = _messages(cluster, name, decode)
-        found["dead letters"] = _messages(cluster, "dead-nightjar", _shown)
-        found["dead letters of alerce-avro"] = _messages(cluster, "dead-alerce-avro", _shown)
+            found[name] = _messages(cluster, name, decode, MASKED.get(name, bytes))
+        found["dead letters"] = _messages(cluster, "dead-nightjar", _shown, _named)
+        found["dead letters of alerce-avro"] = _messages(cluster, "dead-alerce-avro", _shown, _named)
         part = folder / "part.jsonl"
         source = f"{address}/alerts?partition=0&from=2&to=5"
         _work("replay", folder, SOURCE=source, SINK=f"file:{part}", **usual)
         found["range of offsets"] = _lines(part)
         ends = {"SINK": f"file:{folder}/again.jsonl", "DEAD_LETTERS": f"{address}/dead-again"}
         _work("replay", folder, SOURCE=f"{address}/dead-nightjar", **ends, **usual)
-        found["replayed dead letters"] = _messages(cluster, "dead-again", _shown)
+        found["replayed dead letters"] = _messages(cluster, "dead-again", _shown, _named)
     return found
 
 
@@ -224,11 +264,14 @@ STREAMS: dict[str, Callable[[Path], Records]] = {
 }
 
 
-def run_stream(name: str, folder: Path) -> dict[str, Any]:
-    """Records that workers published, by kind, in the order of their content."""
+def run_stream(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Records that workers published, by kind, in the order of their content, decoded and exact."""
     masks: Masks = {str(folder): "<folder>", str(ROOT): "<tree>"}
     found: dict[str, Any] = {}
+    raw: dict[str, str] = {}
     for kind, records in STREAMS[name](folder).items():
-        ordered = sorted((masked(record, masks) for record in records), key=json.dumps)
+        ordered = sorted((masked(record, masks) for record, _ in records), key=json.dumps)
         found |= {f"{kind} {index:02d}": record for index, record in enumerate(ordered)}
-    return found
+        texts = sorted(replaced(text, masks) for _, text in records)
+        raw |= {f"{kind} {index:02d}": text for index, text in enumerate(texts)}
+    return found, raw
