@@ -112,8 +112,14 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
         return Request(read_files(Path(data), _table_options(fields), notes), notes=notes)
     if is_table(data):
         return Request(table_inputs(data, _table_options(fields), notes), notes=notes)
+    if "model" in fields:
+        raise TypeError("model is an argument of Classifier(...) and Client(...), not of a call")
     if fields:
         raise TypeError(f"unexpected keyword arguments: {', '.join(fields)}")
+    if hasattr(data, "to_dataframe"):  # of xarray; also a Mapping
+        raise TypeError(f"cannot read light curves from {type(data).__name__}: pass its to_dataframe()")
+    if isinstance(data, Mapping) and any(map(library_of, data.values())) and not data.keys() & {"mjd", "light_curves"}:
+        raise TypeError("cannot read light curves from a dictionary of tables: pass one table, or a list of tables")
     if isinstance(data, Mapping):
         return _request_of_body(data)
     if isinstance(data, LightCurve | Packet):
@@ -130,6 +136,8 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
 
 def _table_options(named: Mapping[str, Any]) -> TableOptions:
     if unknown := sorted(set(named) - set(TableOptions.option_names())):
+        if "model" in unknown:
+            raise TypeError("model is an argument of Classifier(...) and Client(...), not of a call")
         raise TypeError(f"no option of tables: {', '.join(unknown)}; they are {', '.join(TableOptions.option_names())}")
     if "object_metadata" in named:
         named = {**named, "object_metadata": read_object_metadata(named["object_metadata"])}
