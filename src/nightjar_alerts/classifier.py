@@ -26,6 +26,7 @@ from nightjar_alerts.inputs import (
     CallOptions,
     Input,
     Read,
+    SeveralLightCurves,
     curve_of,
     errors_of,
     evolution_input,
@@ -165,7 +166,7 @@ class Classifier:
     ) -> Result: ...  # fmt: skip
     @overload
     def classify(
-        self, data: Any, /, *, embedding: bool = False, prior: RequestedPrior = None,
+        self, data: SeveralLightCurves, /, *, embedding: bool = False, prior: RequestedPrior = None,
         coverage: float | None = None, experts: bool = False, **fields: Any,
     ) -> Results: ...  # fmt: skip
     def classify(

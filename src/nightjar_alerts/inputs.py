@@ -19,9 +19,10 @@ from dataclasses import dataclass, fields
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nightjar_alerts.alerts.documents import is_alert
 from nightjar_alerts.alerts.envelopes import read_packet
@@ -70,6 +71,20 @@ Read = LightCurve | InvalidLightCurve | Packet | PacketError
 """A light curve or its errors, an alert or its error."""
 Input = LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Body
 """A light curve or its errors, an alert or its error, an undecoded packet, or an undecoded body."""
+
+
+class InMemoryTable(Protocol):
+    """Table of pandas, pyarrow, astropy or polars."""
+
+    @property
+    def columns(self) -> Any:
+        """Columns of the table, or their names."""
+
+
+SeveralLightCurves = (
+    str | PathLike[str] | bytes | bytearray | memoryview | Sequence[Any] | Iterator[Any] | NDArray[Any] | InMemoryTable
+)
+"""What `classify` accepts besides a single light curve; not a Mapping, which is one light curve."""
 
 
 class Request(NamedTuple):
