@@ -15,6 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
+from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.service.answers.replies import (
     CurveFailure,
@@ -26,7 +27,7 @@ from nightjar_alerts.service.answers.replies import (
 )
 from nightjar_alerts.service.http.edge.errors import KINDS
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.settings import ClientSettings, CommonSettings, Settings, StreamSettings, settings_table
+from nightjar_alerts.service.settings import CommonSettings, Settings, StreamSettings, settings_table
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)

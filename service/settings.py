@@ -25,13 +25,13 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from nightjar_alerts.alerts.envelopes import TopicRule
+from nightjar_alerts.client_settings import ENV_PREFIX, ClientSettings
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.service.registry.names import PATTERN
 
-ENV_PREFIX = "NIGHTJAR_"
 DEVELOPER_VARIABLES = frozenset(
     ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "TEST_WORKER", "SOAK", "BUILD_MACHINE")
 )
@@ -394,18 +394,6 @@ class StreamSettings(CommonSettings):
     account_interval: float = Field(
         60, gt=0, description="interval in seconds between log lines with the delivery summary of a worker"
     )
-
-
-class ClientSettings(BaseSettings):
-    """Settings of ``nightjar classify``, which reads them itself, without pydantic-settings."""
-
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", cli_kebab_case=True)
-
-    url: str = Field(
-        "", description="URL of the service for `nightjar classify`; unset: it classifies in its own process"
-    )
-    api_key: str = Field("", description="API key for `nightjar classify`")
-    timeout: float = Field(60, gt=0, description="timeout in seconds of a request of `nightjar classify`")
 
 
 ALL_FIELDS: Final[Mapping[str, FieldInfo]] = (

@@ -3,6 +3,7 @@
 import io
 import multiprocessing
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type, cast
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_classify_one_light_curve_in_any_form_gives_the_same_result(classifier: 
         classifier.classify(body | {"flux_err": [np.float64(error) for error in body["flux_err"]]}),
         classifier.classify(record),
         *classifier.classify([record]),
-        *classifier.classify({"light_curves": [body]}),
+        *cast(Results, classifier.classify({"light_curves": [body]})),
         *classifier.classify(iter([arrays])),
     ):
         assert close(same.to_dict(), expected.to_dict())
@@ -198,7 +199,7 @@ def test_classify_options_that_fit_nothing_raise(classifier: Classifier) -> None
     with pytest.raises(TypeError, match="unknown options: speed"):
         classifier.classify(supernovae(1)[0] | {"options": {"speed": 1}})
     with pytest.raises(TypeError, match="cannot read light curves from int"):
-        classifier.classify(7)
+        classifier.classify(7)  # type: ignore[call-overload]  # what mypy refuses, too
     with pytest.raises(TypeError, match="unexpected keyword arguments: band"):
         classifier.classify([], band="g")
     with pytest.raises(ValueError, match="threads"):
@@ -454,3 +455,46 @@ def test_evolution_in_a_notebook_lists_its_steps(classifier: Classifier) -> None
     )
     html = evolution._repr_html_()
     assert html.count("<tr>") == 1 + len(evolution.steps)
+
+
+def test_results_are_found_by_the_name_of_the_object(classifier: Classifier) -> None:
+    results = classifier.classify(supernovae(3))
+    assert results["SN0001"] is results[1]
+    with pytest.raises(KeyError, match="0 results have the object_id 'SN9'"):
+        results["SN9"]
+
+
+def test_results_of_a_table_say_that_it_was_guessed(classifier: Classifier, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(csv_text(supernovae(2)))
+    assert re.search(
+        r"\d+ notes on how the table was read, see \.notes", repr(classifier.classify(tmp_path / "table.csv"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "model is an argument of Classifier"),
+        ({}, "model is an argument of Classifier"),
+        ("x.csv", "model is an argument of Classifier"),
+    ],
+)
+def test_classify_with_a_model_names_the_right_place(classifier: Classifier, data: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        classifier.classify(data, model="astro-moe-ztf")
+
+
+def test_classify_of_a_dictionary_of_tables_says_what_to_pass(classifier: Classifier) -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(TypeError, match="pass one table, or a list of tables"):
+        classifier.classify({"a": pandas.DataFrame({"mjd": [1.0]})})
+
+
+def test_classify_is_typed_by_its_input(classifier: Classifier, tmp_path: Path) -> None:
+    body = supernovae(1)[0]
+    (tmp_path / "table.csv").write_text(csv_text([body]))
+    mjd, band, flux, flux_err = (body[name] for name in ("mjd", "band", "flux", "flux_err"))
+    assert_type(classifier.classify(mjd=mjd, band=band, flux=flux, flux_err=flux_err), Result)
+    assert_type(classifier.classify(body), Result)
+    assert_type(classifier.classify([body]), Results)
+    assert_type(classifier.classify(tmp_path / "table.csv"), Results)

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 from nightjar_alerts.classify_command import main
+from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.lightcurve import LightCurve
@@ -27,7 +28,6 @@ from nightjar_alerts.report import Report
 from nightjar_alerts.results import Result
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.registry.loader import load_one
-from nightjar_alerts.service.settings import ClientSettings
 from support import alerts
 from support.curves import csv_text, supernovae
 from support.edge import HOST, Live, Network, live, loader
@@ -192,6 +192,10 @@ class Interrupting:
             document = {"status": "classified", "object_id": each.object_id, "class": "Ia", "confidence": 1.0}
             yield [Result(document, {})]
 
+    def __repr__(self) -> str:
+        """Return what a resumed run must have in common with the interrupted one."""
+        return "Interrupting()"
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -219,6 +223,52 @@ def test_classify_interrupted_run_is_resumed_without_loss_or_repetition(
     assert [row["object_id"] for row in rows_of(output)] == expected
     assert engines[1].names == expected[20:]
     assert not (tmp_path / "out.csv.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--prior", "lsst-alerts"], "--prior was not given and is now lsst-alerts"),
+        (["--survey", "ztf"], "--survey was not given and is now ztf"),
+        (["--model", "astro-moe-ztf"], "--model was not given and is now astro-moe-ztf"),
+    ],
+)
+def test_classify_resume_with_other_options_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], named: str
+) -> None:
+    monkeypatch.setattr("nightjar_alerts.classify_command.CHUNK", 10)
+    monkeypatch.setattr("nightjar_alerts.classifier.Classifier", lambda *_, **__: Interrupting(25))
+    table, output = tmp_path / "table.csv", tmp_path / "out.csv"
+    table.write_text(csv_text(supernovae(45)))
+    assert run(table, "-o", output, *CSV_OPTIONS) == 130
+    assert run(table, "-o", output, *CSV_OPTIONS, "--resume", *options) == 1
+    assert named in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_classify_resume_of_an_empty_partial_file_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightjar_alerts.classifier.Classifier", lambda *_, **__: Interrupting(None))
+    table, output = tmp_path / "table.csv", tmp_path / "out.csv"
+    table.write_text(csv_text(supernovae(3)))
+    (tmp_path / "out.csv.partial").write_bytes(b'{"run":')  # killed while it wrote the arguments
+    assert run(table, "-o", output, *CSV_OPTIONS, "--resume") == 0
+    assert len(rows_of(output)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("NIGHTJAR_TIMEOUT", "1m", "NIGHTJAR_TIMEOUT: Input should be a valid number"),
+        ("NIGHTJAR_TIMEOUT", "0", "NIGHTJAR_TIMEOUT: Input should be greater than 0"),
+        ("NIGHTJAR_API_KEY_FILE", "/missing", "NIGHTJAR_API_KEY_FILE: /missing cannot be read: No such file"),
+    ],
+)
+def test_classify_invalid_environment_ends_with_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert run("x.csv") == 2
+    assert message in capsys.readouterr().err
 
 
 def test_classify_file_named_twice_is_classified_once(

@@ -333,7 +333,8 @@ def test_results_of_client_and_classifier_are_equal(
 def test_client_and_classifier_are_exchangeable_for_one_light_curve(real: Live, local: Classifier) -> None:
     body = odd_curves()[2]
     with Client(f"http://{HOST}:{real.port}") as client:
-        for data in (body, next(iter(read_packet(odd_packets()[0])))):
+        packet: Any = next(iter(read_packet(odd_packets()[0])))
+        for data in (body, packet):
             assert close(client.classify(data).to_dict(), local.classify(data).to_dict())
         errors = []
         for engine in (client, local):

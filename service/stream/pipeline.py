@@ -399,8 +399,10 @@ class Pipeline:
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         started = monotonic()
-        yield
-        self._metrics.stream_seconds.labels(stage).observe(monotonic() - started)
+        try:
+            yield
+        finally:  # slow failures count as well
+            self._metrics.stream_seconds.labels(stage).observe(monotonic() - started)
 
     def _observe_broker_ages(self, batch: Batch) -> None:
         for message in batch.messages:

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
 from weakref import WeakSet
 
+from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.inputs import (
     CallOptions,
     Input,
     Read,
+    SeveralLightCurves,
     curve_of,
     errors_of,
     evolution_input,
@@ -159,14 +161,14 @@ class Classifier:
 
     @overload
     def classify(
-        self, data: LightCurve, /, *, embedding: bool = False, prior: RequestedPrior = None,
-        coverage: float | None = None, experts: bool = False,
+        self, data: LightCurve | Packet | Mapping[str, Any] | None = None, /, *, embedding: bool = False,
+        prior: RequestedPrior = None, coverage: float | None = None, experts: bool = False, **fields: Any,
     ) -> Result: ...  # fmt: skip
     @overload
     def classify(
-        self, data: Any = None, /, *, embedding: bool = False, prior: RequestedPrior = None,
+        self, data: SeveralLightCurves, /, *, embedding: bool = False, prior: RequestedPrior = None,
         coverage: float | None = None, experts: bool = False, **fields: Any,
-    ) -> Any: ...  # fmt: skip
+    ) -> Results: ...  # fmt: skip
     def classify(
         self,
         data: Any = None,
@@ -193,8 +195,8 @@ class Classifier:
 
         Returns
         -------
-        One :class:`Result` for one light curve, else :class:`Results` in the order of the input. An invalid light
-        curve among several is ``rejected`` and does not affect the others.
+        One :class:`Result` for one light curve, else :class:`Results` in the order of the input, also for a dictionary
+        with ``light_curves``. An invalid light curve among several is ``rejected`` and does not affect the others.
 
         Raises
         ------

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
+from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
 from nightjar_alerts.inputs import CallOptions, File, Input, NamedInput, UnreadFile, files_in, inputs_of_file
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
 from nightjar_alerts.partial import PartialRun
@@ -30,9 +31,6 @@ from nightjar_alerts.tables import TableError, TableOptions, read_object_metadat
 CHUNK: Final = 256
 """Number of inputs after which outputs are flushed and progress is updated."""
 USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
-ENVIRONMENT: Final = {"url": "NIGHTJAR_URL", "api_key": "NIGHTJAR_API_KEY", "timeout": "NIGHTJAR_TIMEOUT"}
-"""Environment variables with the defaults of options; NAME_FILE is the path of a file with the value, such as
-NIGHTJAR_API_KEY_FILE."""
 
 
 class UsageError(Exception):
@@ -51,10 +49,11 @@ class Engine(Protocol):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit status (docs/first-table.md)."""
-    options = _parser().parse_args(arguments)
+    options = argparse.Namespace(output=None)
     try:
+        options = _parser(ClientSettings.from_environment(os.environ)).parse_args(arguments)
         return run(options)
-    except UsageError as error:
+    except (UsageError, ClientSettingsError) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         return USAGE_ERROR
     except BrokenPipeError:  # such as `| head`
@@ -85,7 +84,7 @@ def _engine_errors() -> tuple[type[Exception], ...]:
     return tuple(found)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nightjar classify",
         description="Classify light curves and alerts, in this process or by a running service.",
@@ -98,11 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         help="tables (CSV, ECSV, FITS, VOTable, Parquet), light curves in JSON, alert packets, tar archives or folders "
         "of these; - is standard input",
     )
-    parser.add_argument("--url", default=_environment("url", ""), help="address of a service; default: in this process")
-    parser.add_argument("--api-key", default=_environment("api_key", ""), help="key that the service asks for")
-    parser.add_argument(
-        "--timeout", type=float, default=float(_environment("timeout", "60")), help="seconds to wait for a reply"
-    )
+    parser.add_argument("--url", default=settings.url, help="address of a service; default: in this process")
+    parser.add_argument("--api-key", default=settings.api_key, help="key that the service asks for")
+    parser.add_argument("--timeout", type=float, default=settings.timeout, help="seconds to wait for a reply")
     parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
     parser.add_argument(
         "--prior",
@@ -218,13 +215,6 @@ def _table_options(options: argparse.Namespace) -> TableOptions:
         raise UsageError(str(error)) from error
 
 
-def _environment(name: str, default: str) -> str:
-    variable = ENVIRONMENT[name]
-    if file := os.environ.get(f"{variable}_FILE"):
-        return Path(file).read_text(encoding="utf-8").strip()
-    return os.environ.get(variable, default)
-
-
 def run(options: argparse.Namespace) -> int:
     """Classify the files of the options; return the exit status."""
     table_options = _table_options(options)
@@ -238,9 +228,10 @@ def run(options: argparse.Namespace) -> int:
         files = [max(same, key=lambda file: file.named) for same in by_path.values()]
         if options.plot is not None:
             options.plot.mkdir(parents=True, exist_ok=True)
-        partial = _open_partial(stack, options)
-        report = Report() if partial is None else partial.report
+        _check_output(options)
         engine = stack.enter_context(_engine(options))
+        partial = _open_partial(stack, options, engine)
+        report = Report() if partial is None else partial.report
         progress = stack.enter_context(_Progress(files, options.quiet))
         if (repeated := [same[0].name for same in by_path.values() if len(same) > 1]) and not options.quiet:
             progress.note(f"named more than once, and classified once: {', '.join(repeated[:SHOWN])}")
@@ -260,18 +251,32 @@ def run(options: argparse.Namespace) -> int:
     return report.status
 
 
-def _open_partial(stack: ExitStack, options: argparse.Namespace) -> "PartialRun | None":
+_OF_RESULTS: Final = ("model", "prior", "coverage", *(each.name for each in fields(TableOptions)))
+"""Options that change results; a run is resumed only with the same ones."""
+
+
+def _check_output(options: argparse.Namespace) -> None:
+    """Raise UsageError or OutputError if the output cannot be written, before models are loaded."""
     if options.output is None:
         if options.resume or options.overwrite:
             raise UsageError("--resume and --overwrite need --output")
-        return None
+        return
     try:
         check_path(options.output)
     except OutputError as error:
         if isinstance(error.__cause__, ImportError):
             raise
         raise UsageError(str(error)) from error
-    arguments = {"paths": [str(Path(path).absolute()) if path != "-" else path for path in options.paths]}
+
+
+def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine) -> "PartialRun | None":
+    if options.output is None:
+        return None
+    arguments = {
+        "files": [str(Path(path).absolute()) if path != "-" else path for path in options.paths],
+        "classifier": repr(engine),  # model and version in this process; the address of a service
+        **{f"--{name.replace('_', '-')}": getattr(options, name) for name in _OF_RESULTS},
+    }
     partial = PartialRun(options.output, arguments, Report())
     if options.resume:
         partial.resume()

@@ -19,9 +19,10 @@ from dataclasses import dataclass, fields
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nightjar_alerts.alerts.documents import is_alert
 from nightjar_alerts.alerts.envelopes import read_packet
@@ -72,6 +73,20 @@ Input = LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Body
 """A light curve or its errors, an alert or its error, an undecoded packet, or an undecoded body."""
 
 
+class InMemoryTable(Protocol):
+    """Table of pandas, pyarrow, astropy or polars."""
+
+    @property
+    def columns(self) -> Any:
+        """Columns of the table, or their names."""
+
+
+SeveralLightCurves = (
+    str | PathLike[str] | bytes | bytearray | memoryview | Sequence[Any] | Iterator[Any] | NDArray[Any] | InMemoryTable
+)
+"""What `classify` accepts besides a single light curve; not a Mapping, which is one light curve."""
+
+
 class Request(NamedTuple):
     """Inputs of one call.
 
@@ -112,8 +127,14 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
         return Request(read_files(Path(data), _table_options(fields), notes), notes=notes)
     if is_table(data):
         return Request(table_inputs(data, _table_options(fields), notes), notes=notes)
+    if "model" in fields:
+        raise TypeError("model is an argument of Classifier(...) and Client(...), not of a call")
     if fields:
         raise TypeError(f"unexpected keyword arguments: {', '.join(fields)}")
+    if hasattr(data, "to_dataframe"):  # of xarray; also a Mapping
+        raise TypeError(f"cannot read light curves from {type(data).__name__}: pass its to_dataframe()")
+    if isinstance(data, Mapping) and any(map(library_of, data.values())) and not data.keys() & {"mjd", "light_curves"}:
+        raise TypeError("cannot read light curves from a dictionary of tables: pass one table, or a list of tables")
     if isinstance(data, Mapping):
         return _request_of_body(data)
     if isinstance(data, LightCurve | Packet):
@@ -130,6 +151,8 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
 
 def _table_options(named: Mapping[str, Any]) -> TableOptions:
     if unknown := sorted(set(named) - set(TableOptions.option_names())):
+        if "model" in unknown:
+            raise TypeError("model is an argument of Classifier(...) and Client(...), not of a call")
         raise TypeError(f"no option of tables: {', '.join(unknown)}; they are {', '.join(TableOptions.option_names())}")
     if "object_metadata" in named:
         named = {**named, "object_metadata": read_object_metadata(named["object_metadata"])}

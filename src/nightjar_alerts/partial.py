@@ -75,13 +75,21 @@ class PartialRun:
                 else:
                     continue
                 end = position
+        if end == 0:  # stopped before the arguments were written
+            self.start()
+            return
         self._file = self._path.open("r+b")
         self._file.truncate(end)
         self._file.seek(end)
 
     def _check(self, line: bytes) -> None:
-        if not line.startswith(_ARGUMENTS) or orjson.loads(line)["run"] != self._arguments:
-            raise OutputError(f"{self._path} is of a run with other files: --overwrite replaces it")
+        if not line.startswith(_ARGUMENTS):
+            raise OutputError(f"{self._path} is no file of partial results: --overwrite replaces it")
+        before = orjson.loads(line)["run"]
+        now = orjson.loads(orjson.dumps(self._arguments))
+        if changed := [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]:
+            texts = [f"{name} was {_shown(before.get(name))} and is now {_shown(now.get(name))}" for name in changed]
+            raise OutputError(f"{self._path} is of another run ({'; '.join(texts)}): --overwrite replaces it")
 
     def add(self, named: "NamedInput", results: Sequence[Result]) -> None:
         """Add the results of one input."""
@@ -121,3 +129,10 @@ class PartialRun:
                 if not line.startswith((_ARGUMENTS, _REPORT)):
                     document = orjson.loads(line)
                     yield Result(document, document.pop("model"))
+
+
+def _shown(value: object) -> str:
+    """Return an argument for a message; the default is ``not given``."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "not given" if value in (None, "", {}) else str(value)

@@ -327,20 +327,34 @@ class Results(Sequence[Result]):
         return len(self._results)
 
     @overload
-    def __getitem__(self, index: int) -> Result: ...
+    def __getitem__(self, index: int | str) -> Result: ...
     @overload
     def __getitem__(self, index: slice) -> "Results": ...
-    def __getitem__(self, index: int | slice) -> "Result | Results":
-        """Return a result, or the results of a slice."""
-        return Results(self._results[index], self.notes) if isinstance(index, slice) else self._results[index]
+    def __getitem__(self, index: int | str | slice) -> "Result | Results":
+        """Return the result at a position or of an object, or the results of a slice.
+
+        Raises
+        ------
+        KeyError
+            If no object has the name, or several results have it.
+        """
+        if isinstance(index, slice):
+            return Results(self._results[index], self.notes)
+        if not isinstance(index, str):
+            return self._results[index]
+        found = [result for result in self._results if result.object_id == index]
+        if len(found) != 1:
+            raise KeyError(f"{len(found)} results have the object_id {index!r}")
+        return found[0]
 
     def __iter__(self) -> Iterator[Result]:
         """Iterate over the results."""
         return iter(self._results)
 
     def __repr__(self) -> str:
-        """Return the number of results by status and reason."""
-        return f"Results({self.summary()})"
+        """Return the number of results by status and reason, and of the notes on the table."""
+        notes = f"; {len(self.notes)} notes on how the table was read, see .notes" if self.notes else ""
+        return f"Results({self.summary()}{notes})"
 
     def summary(self) -> str:
         """Return the number of results by status and reason, as ``14 classified, 1 rejected (not_finite)``."""

@@ -113,7 +113,7 @@ def test_wheel_has_the_files_of_the_web_page(wheel: Path) -> None:
     page = ROOT / "service" / "http" / "page"
     files = {f"nightjar_alerts/{path.relative_to(ROOT)}" for path in page.rglob("*") if path.is_file()}
     with zipfile.ZipFile(wheel) as archive:
-        assert files <= set(archive.namelist())
+        assert {*files, "nightjar_alerts/py.typed"} <= set(archive.namelist())
 
 
 def test_wheel_for_aarch64_is_cross_compiled(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from nightjar_alerts.alerts import avro, plans, schema_registry
 from nightjar_alerts.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
 from nightjar_alerts.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
+from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
 from nightjar_alerts.models.bundle import (
     GOLDEN,
     MANIFEST,
@@ -43,7 +44,7 @@ from nightjar_alerts.service.http.oip.schemas import InferRequest
 from nightjar_alerts.service.http.oip.tensors import load_json, split_body
 from nightjar_alerts.service.http.routes.alerts import split_parts
 from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MSGPACK_READER
-from nightjar_alerts.service.settings import ClientSettings, StreamSettings
+from nightjar_alerts.service.settings import StreamSettings
 from support import alerts, oip, wire
 from support.bodies import read_lines
 from support.edge import curve, settings
@@ -211,10 +212,10 @@ def settings_of(data: bytes) -> None:
     """Settings from the environment: one ``NAME=value`` a line."""
     lines = [line.partition("=") for line in data.decode("utf-8", "replace").replace("\0", "").split("\n")]
     given = {f"NIGHTJAR_{name}": value for name, _, value in lines if name.isidentifier()}
-    with patch.dict(os.environ, given, clear=True):
-        for kind in (StreamSettings, ClientSettings):
-            with suppress(ValidationError, SettingsError):
-                kind()
+    with patch.dict(os.environ, given, clear=True), suppress(ValidationError, SettingsError):
+        StreamSettings()
+    with suppress(ClientSettingsError):
+        ClientSettings.from_environment(given)
 
 
 def numbers(data: bytes) -> None:

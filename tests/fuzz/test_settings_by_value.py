@@ -13,10 +13,10 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.settings import (
     ALL_FIELDS,
-    ClientSettings,
     Settings,
     StreamSettings,
     is_loopback,

@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 
+from nightjar_alerts.client_settings import ENV_PREFIX
 from nightjar_alerts.service.process import configure_log
-from nightjar_alerts.service.settings import ENV_PREFIX, StreamSettings
+from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.batches import Batch
 from nightjar_alerts.service.stream.pipeline import InferStage

@@ -147,7 +147,8 @@ class Counts:
         for limit in limits:
             entry = key, limit.name
             if limit.day:
-                self._daily[entry] = (_day(now), self._count(key, limit, now) + amount)
+                # A refund after midnight belongs to the day before.
+                self._daily[entry] = (_day(now), max(0.0, self._count(key, limit, now) + amount))
             else:
                 self._arrival_times[entry] = max(self._arrival_times.get(entry, 0.0), now) + amount / limit.most
 
@@ -189,7 +190,7 @@ if ARGV[2] == '1' and which > 0 then return {tostring(worst), which} end
 for i, key in ipairs(KEYS) do
   if ARGV[3 * i + 2] == '1' then
     if ARGV[3 * i + 1] == '1' then
-      redis.call('HSET', key, 'day', day, 'n', held[i] + amount)
+      redis.call('HSET', key, 'day', day, 'n', math.max(0, held[i] + amount))
       redis.call('EXPIRE', key, 172800)
     else
       local till = math.max(held[i], now) + amount / tonumber(ARGV[3 * i])

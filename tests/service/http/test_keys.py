@@ -132,6 +132,15 @@ def test_counts_per_day_restart_at_midnight_utc() -> None:
     assert counts.admit("a", limits) is None
 
 
+def test_counts_refund_after_midnight_gives_no_free_requests() -> None:
+    clock = Clock()
+    counts, limits = Counts(clock), [Limit("requests", True, 3)]
+    counts.charge("a", limits, 1)
+    clock.now += DAY_SECONDS
+    counts.charge("a", limits, -1)
+    assert [counts.admit("a", limits) is None for _ in range(4)] == [True, True, True, False]
+
+
 @hypothesis_settings(deadline=None)  # a busy machine takes long over an example
 @given(
     st.floats(0.05, 1000),
@@ -235,6 +244,18 @@ async def test_shared_counts_replicas_count_together_across_restarts(tmp_path: P
         with pytest.raises(ProblemError, match="per day"):
             await third.admit("b")
         await third.close()
+
+
+@needs_redis
+@pytest.mark.usefixtures("patience")
+async def test_shared_counts_refund_without_a_charge_gives_no_free_requests(tmp_path: Path) -> None:
+    limits = list_limits(KeyLimits(requests_per_day=3))
+    with redis_server(tmp_path) as server:
+        counts = SharedCounts(server.url)
+        assert await counts.run("a", limits, -1, check=False)
+        admitted = [await counts.run("a", limits, 1, check=True) for _ in range(4)]
+        await counts.close()
+    assert [found is not None and found[1] == 0 for found in admitted] == [True, True, True, False]
 
 
 @needs_redis
