@@ -155,8 +155,8 @@ def curve(points: int = 8, **changes: Any) -> dict[str, Any]:
 
 def raw_post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
     """One POST as bytes."""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    kind = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{kind}".encode() + body
 
 
 def receive_all(connection: socket.socket) -> bytes:

@@ -36,7 +36,8 @@ from support.redis import needs_redis, redis_server
 from support.wire import lines_body
 
 STREAM = (
-    b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 KEYS = {"fink": ("old key of fink", "new key of fink"), "lasair": ("key of lasair",)}
 
