@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from nightjar_alerts.service.http.edge.errors import OVERLOADED, ProblemError, invalid_field
 from nightjar_alerts.service.http.edge.keys import KeyRing
@@ -56,25 +55,14 @@ def stream_events(request: Request, feed: LiveFeed, key: str, has_ended: Callabl
         raise invalid_field(f"/query/{name}", "invalid", detail) from None
     if not feed.add_reader():
         raise ProblemError(OVERLOADED, f"{MAX_READERS} live views are open", limit=MAX_READERS, retry_after=10)
-    return _EventsResponse(feed, _events(LiveEvents(feed, wanted), has_ended))
+    events = _events(feed, LiveEvents(feed, wanted), has_ended)
+    return StreamingResponse(events, media_type="text/event-stream", headers=LIVE_HEADERS)
 
 
-class _EventsResponse(StreamingResponse):
-    """Response with events, which unregisters its reader."""
-
-    def __init__(self, feed: LiveFeed, events: AsyncIterator[bytes]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers=LIVE_HEADERS)
-        self._feed = feed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events. Not the generator unregisters the reader: it never runs if the client has left before."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._feed.remove_reader()
-
-
-async def _events(events: LiveEvents, has_ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    while not has_ended():
-        yield events.next()
-        await asyncio.sleep(INTERVAL_SECONDS)
+async def _events(feed: LiveFeed, events: LiveEvents, has_ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    try:
+        while not has_ended():
+            yield events.next()
+            await asyncio.sleep(INTERVAL_SECONDS)
+    finally:
+        feed.remove_reader()
