@@ -162,6 +162,11 @@ def test_nginx_malformed_request_gets_a_problem(nginx: Proxy, line: bytes, statu
     assert json.loads(body)["status"] == status
 
 
+def test_nginx_server_metadata_of_the_inference_protocol_is_served(nginx: Proxy) -> None:
+    status, _, body = nginx.request("GET", "/v2")
+    assert (status, json.loads(body)["name"]) == (200, "nightjar")
+
+
 def test_nginx_http_on_the_port_of_https_gets_a_problem(nginx: Proxy) -> None:
     with closing(socket.create_connection((HOST, nginx.port), timeout=30)) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
