@@ -171,8 +171,10 @@ class Probes:
     ) -> None:
         self._closing = threading.Event()
         app = SiteMiddleware(self._app(metrics, unhealthy, unready, live), allowed_hosts)
-        options = {"lifespan": "off", "proxy_headers": False, "timeout_graceful_shutdown": STOP_SECONDS}
-        self._server = uvicorn.Server(ServerConfig(_with_problems(app), LIMITS, **options))
+        config = ServerConfig(
+            _with_problems(app), LIMITS, lifespan="off", proxy_headers=False, timeout_graceful_shutdown=STOP_SECONDS
+        )
+        self._server = uvicorn.Server(config)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # so that :: includes IPv4
         self._listening = socket.create_server((host, port), family=family, dualstack_ipv6=dual)

@@ -318,9 +318,9 @@ def test_ndjson_stream_slower_than_the_minimum_ends(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("form", ["api_keys", "named_keys", "admin_keys", "live_key"])
 def test_settings_digest_of_an_empty_key_is_rejected(form: str, text: bytes) -> None:
     digest = hashlib.sha256(text).hexdigest()
-    value = {"named_keys": {"fink": [digest]}, "live_key": digest}.get(form, [digest])
+    values: dict[str, Any] = {"named_keys": {"fink": [digest]}, "live_key": digest}
     with pytest.raises(ValidationError, match="is the digest of an empty key"):
-        Settings(**{form: value})
+        Settings(**{form: values.get(form, [digest])})
 
 
 def test_settings_key_name_without_digests_is_rejected() -> None:

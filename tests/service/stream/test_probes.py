@@ -155,15 +155,16 @@ def test_probes_check_the_host(host: str, status: int) -> None:
         connection.close()
 
 
-@pytest.mark.parametrize("number", [LIMITS.max_per_client + 10, 2 * LIMITS.max_connections + 10])
+@pytest.mark.parametrize("number", [LIMITS.max_connections // 2, 2 * LIMITS.max_connections + 10])
 def test_probes_flood_from_one_client_leaves_slots(number: int) -> None:
     address = outside_address()
     with closing(Probes("0.0.0.0", 0, Metrics(), lambda: "", lambda: "")) as server, ExitStack() as stack:
         for _ in range(number):
             slow = stack.enter_context(socket.create_connection((address, server.port), timeout=30))
-            slow.sendall(b"GET / HTTP/1.1\r\n")
+            with suppress(ConnectionError):  # aborted, beyond twice as many as are accepted
+                slow.sendall(b"GET / HTTP/1.1\r\n")
         assert ask(server, "/healthz")[0] == 200
-        with socket.create_connection((address, server.port), timeout=30) as rejected, suppress(ConnectionResetError):
+        with socket.create_connection((address, server.port), timeout=30) as rejected, suppress(ConnectionError):
             assert receive_all(rejected)[:12] in (b"", b"HTTP/1.1 503")
 
 
