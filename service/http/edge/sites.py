@@ -42,40 +42,47 @@ class SiteMiddleware:
     def __init__(self, app: ASGIApp, allowed_hosts: str, origins: Collection[str] = ()) -> None:
         self.app = app
         names = [name for name in allowed_hosts.split(",") if name]
-        self._names = {socket.gethostname().lower(), *(name for name in names if not name.startswith("*"))}
+        self._names = {"localhost", socket.gethostname().lower(), *(name for name in names if not name.startswith("*"))}
         self._suffixes = (".localhost", *(name[1:] for name in names if name.startswith("*")))
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request. Raises ProblemError (403)."""
         if scope["type"] == "http":
-            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-            self._check_host(scope, headers.get(b"host"))
+            headers: dict[bytes, bytes] = dict(scope["headers"])
+            self._check_host(scope.get("server") or ("", 0), headers.get(b"host"))
             if scope["method"] not in READING and self._is_cross_site(headers):
                 raise ProblemError(FORBIDDEN, "requests from pages of other sites are refused (Origin, Sec-Fetch-Site)")
         await self.app(scope, receive, send)
 
-    def _check_host(self, scope: Scope, header: str | None) -> None:
-        address, port = scope.get("server") or ("", None)
+    def _check_host(self, server: tuple[str, int | None], header: bytes | None) -> None:
+        address, port = server
         if header is None or port is None:  # a Unix socket has no port, and browsers cannot connect to it
             return
-        name, _ = _parse_host(header)
-        if not name:
+        match = _HOST.fullmatch(header.decode("latin-1").lower())
+        if match is None:
             raise ProblemError(FORBIDDEN, "the Host header has no valid host name")
+        name = match["name"]
+        if name == address or name in self._names:  # usual, and ten times as fast as what follows
+            return
+        name = _usual_form(name)
         own = name in self._names or name == str(parse_address(address))
         if not (own or is_loopback(name) or name.endswith(self._suffixes)):
             detail = f"{name} is not known as a name of this server: if it is one, add it to NIGHTJAR_ALLOWED_HOSTS"
             raise ProblemError(FORBIDDEN, detail)
 
-    def _is_cross_site(self, headers: dict[bytes, str]) -> bool:
-        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+    def _is_cross_site(self, headers: dict[bytes, bytes]) -> bool:
+        origin, site, host = (
+            None if value is None else value.decode("latin-1")
+            for value in map(headers.get, (b"origin", b"sec-fetch-site", b"host"))
+        )
         if origin is not None and ("*" in self._origins or origin in self._origins):
             return False
         if site not in (None, "same-origin", "none"):
             return True
         if origin is None or (origin == "null" and site is not None):  # null: a page that hides its origin, or has none
             return False
-        return not _is_same_host(origin, headers.get(b"host", ""))
+        return not _is_same_host(origin, host or "")
 
 
 def _parse_host(text: str) -> tuple[str, str]:
@@ -83,9 +90,12 @@ def _parse_host(text: str) -> tuple[str, str]:
     match = _HOST.fullmatch(text.lower())
     if match is None:
         return "", ""
-    name, port = match["name"], match["port"] or ""
+    return _usual_form(match["name"]), match["port"] or ""
+
+
+def _usual_form(name: str) -> str:
     address = parse_address(name.strip("[]"))
-    return (name.removesuffix(".") if address is None else str(address)), port
+    return name.removesuffix(".") if address is None else str(address)
 
 
 def _is_same_host(origin: str, host: str) -> bool:
