@@ -74,17 +74,19 @@ class Prometheus:
 
     Parameters
     ----------
-    jobs : ports of the processes, by job name.
+    jobs : ports of the processes, or their addresses as ``host:port``, by job name.
     rules : alerting and recording rules.
     """
 
-    def __init__(self, folder: Path, jobs: Mapping[str, Sequence[int]], rules: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, jobs: Mapping[str, Sequence[int | str]], rules: Mapping[str, Any] | None = None
+    ) -> None:
         self.address = f"http://{HOST}:{free_port()}"
         config: dict[str, Any] = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "scrape_configs": [
-                {"job_name": job, "static_configs": [{"targets": [f"{HOST}:{port}" for port in ports]}]}
-                for job, ports in jobs.items()
+                {"job_name": job, "static_configs": [{"targets": [_target(process) for process in processes]}]}
+                for job, processes in jobs.items()
             ],
         }
         if rules is not None:
@@ -135,9 +137,13 @@ class Prometheus:
             return []
 
 
+def _target(process: int | str) -> str:
+    return process if isinstance(process, str) else f"{HOST}:{process}"
+
+
 @contextmanager
 def prometheus(
-    folder: Path, jobs: Mapping[str, Sequence[int]], rules: Mapping[str, Any] | None = None
+    folder: Path, jobs: Mapping[str, Sequence[int | str]], rules: Mapping[str, Any] | None = None
 ) -> Iterator[Prometheus]:
     """Run a Prometheus server."""
     server = Prometheus(folder, jobs, rules)

@@ -5,10 +5,11 @@ name (``NIGHTJAR_MAX_PACKETS=10`` or ``--max-packets 10``). ``nightjar settings`
 table; ``docs/settings.md`` is generated from the same rows (``python -m deploy.pages``).
 """
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -43,7 +44,27 @@ MIB = 1024 * 1024
 def _check_digest(value: str) -> str:
     if not re.fullmatch("[0-9a-f]{64}", value):
         raise ValueError("must be the SHA-256 digest of a key, 64 hexadecimal digits: printf %s KEY | sha256sum")
+    if value in _DIGESTS_OF_NO_KEY:
+        raise ValueError("is the digest of an empty key, probably of an unset variable; see printf %s KEY | sha256sum")
     return value
+
+
+_DIGESTS_OF_NO_KEY = frozenset(hashlib.sha256(text).hexdigest() for text in (b"", b"\n"))  # printf and echo
+_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+
+
+def _check_hosts(value: str) -> str:
+    """Return comma-separated host names in lower case, and addresses in their usual form."""
+    hosts = []
+    for name in filter(None, (each.strip().lower() for each in value.split(","))):
+        address = parse_address(name.removeprefix("[").removesuffix("]"))
+        if address is None and not _HOST_NAME.fullmatch(name.removesuffix(".")):
+            raise ValueError(
+                f"{name[:100]!r} is not a host name or address without scheme and port, such as nightjar.example.org, "
+                "*.example.org or 192.0.2.7"
+            )
+        hosts.append(name.removesuffix(".") if address is None else str(address))
+    return ",".join(hosts)
 
 
 def _check_folder(value: Path | None) -> Path | None:
@@ -53,6 +74,8 @@ def _check_folder(value: Path | None) -> Path | None:
 
 
 KeyDigest = Annotated[str, AfterValidator(_check_digest)]
+KeyDigests = Annotated[tuple[KeyDigest, ...], Field(min_length=1)]  # of a named key: with none it would be open to all
+HostNames = Annotated[str, AfterValidator(_check_hosts)]
 Folder = Annotated[Path, AfterValidator(_check_folder)]
 KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Alias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -81,6 +104,12 @@ class CommonSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", cli_kebab_case=True)
 
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0: all interfaces")
+    allowed_hosts: HostNames = Field(
+        "",
+        description="comma-separated names and addresses, without ports, by which clients reach a service without API "
+        "keys or the port of a worker; `*.example.org` stands for all names that end with it. Loopback, the name of "
+        "this machine or container, and the address of the connection are always accepted",
+    )
     log_level: LogLevel = Field("info", description="minimum log level")
     log_format: Literal["auto", "json", "text"] = Field(
         "auto",
@@ -212,7 +241,7 @@ class Settings(CommonSettings):
         description="JSON list of SHA-256 digests (hexadecimal) of accepted API keys; if this and `named_keys` are "
         "empty, no key is required",
     )
-    named_keys: dict[KeyName, tuple[KeyDigest, ...]] = Field(
+    named_keys: dict[KeyName, KeyDigests] = Field(
         {},
         description="JSON object of named API keys, each with one or more digests, so that a key can be rotated: "
         '`{"fink": ["<old>", "<new>"]}`',
@@ -312,12 +341,19 @@ class Settings(CommonSettings):
         return self
 
 
+def parse_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return an IP address, without its zone and as IPv4 if it is mapped to IPv6; None for a name."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    return address.ipv4_mapped or IPv6Address(int(address)) if isinstance(address, IPv6Address) else address
+
+
 def is_loopback(host: str) -> bool:
     """Return True for a loopback address or ``localhost``."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = parse_address(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 class StreamSettings(CommonSettings):

@@ -52,9 +52,9 @@ START_SECONDS: Final = 300.0
 MB: Final = 1e6
 READ_BYTES: Final = 2048
 LAWFUL: Final = "lawful bodies"
-HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n"
+HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n"
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
-GET: Final = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+GET: Final = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Target(NamedTuple):
@@ -217,7 +217,9 @@ def dripping(start: bytes, drop: bytes) -> Callable[[AttackConnection], Awaitabl
 
 async def slow_headers(target: Target) -> int:
     """Send one header byte per second."""
-    return await crowd(target, target.many(1000), dripping(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"x"), again=True)
+    return await crowd(
+        target, target.many(1000), dripping(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"x"), again=True
+    )
 
 
 async def slow_bodies(target: Target) -> int:
@@ -273,7 +275,7 @@ async def giant_headers(target: Target) -> int:
 
     async def behave(peer: AttackConnection) -> None:
         line = b"a:\r\n" if id(peer) % 32 else b"X-Filler: " + b"x" * 8000 + b"\r\n"
-        await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + line * (200_000 // len(line)))
+        await peer.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + line * (200_000 // len(line)))
         await peer.receive_all()
 
     return await crowd(target, target.many(100), behave, again=True)
@@ -301,7 +303,7 @@ async def many_requests(target: Target) -> int:
 
 def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Target], Coroutine[Any, Any, int]]:
     """Send one body repeatedly from ``count`` clients."""
-    head = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
     request = head % (path, kind, len(body)) + body
 
     async def behave(peer: AttackConnection) -> None:

@@ -32,13 +32,13 @@ from nightjar_alerts.service.http.edge.errors import (
     NOT_FOUND,
     TIMEOUT,
     TOO_LARGE,
-    UNAUTHORIZED,
     ProblemError,
     raise_problem,
 )
 from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
-from nightjar_alerts.service.http.edge.protocol import ServerConfig
+from nightjar_alerts.service.http.edge.protocol import service_config
+from nightjar_alerts.service.http.edge.sites import SiteMiddleware
 from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.routes import meta
 from nightjar_alerts.service.process import VERSION
@@ -47,7 +47,6 @@ from nightjar_alerts.service.registry.manager import ModelManager
 from nightjar_alerts.service.registry.names import MAX_NAME_LENGTH, PATTERN, VERSION_PATTERN, Reference, UnknownModel
 from nightjar_alerts.service.registry.serving import ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
-from nightjar_alerts.service.settings import is_loopback
 
 MAX_BODY_BYTES = 16 * 1024
 
@@ -263,29 +262,13 @@ def _listed_shadow(shadow: Shadow) -> ShadowState:
 
 
 class AdminAuthMiddleware(AuthMiddleware):
-    """Admits requests with a valid key; without configured keys, all requests except those of web pages.
-
-    Without keys the API is reachable from this machine only, but a web page in its browser could send requests to it.
-    The browser then sends the page's origin in the header ``Origin`` or, if the page's host name resolves to this
-    machine (DNS rebinding), its host name in ``Host``.
-    """
+    """Admits requests with a valid key, or all requests if no keys are configured."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http":
             scope.setdefault("state", {})["key"] = self.keys.authenticate(scope)
-            headers, by_socket = dict(scope["headers"]), scope["server"] is None or scope["server"][1] is None
-            foreign = b"origin" in headers or not (by_socket or _is_this_machine(headers.get(b"host", b"")))
-            if not self.keys and foreign:
-                raise ProblemError(UNAUTHORIZED, "requests from web pages are rejected")
         await self.app(scope, receive, send)
-
-
-def _is_this_machine(host: bytes) -> bool:
-    """Return True if a Host header is a loopback address or ``localhost``, with any port."""
-    name = host.decode("latin-1").lower()
-    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-    return is_loopback(name)
 
 
 class BodyMiddleware:
@@ -524,6 +507,8 @@ def create_admin_app(service: Service) -> FastAPI:
     app.state.service = service
     app.add_middleware(BodyMiddleware, timeout=service.settings.body_timeout)
     app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
+    if not service.settings.admin_keys:
+        app.add_middleware(SiteMiddleware, allowed_hosts=service.settings.allowed_hosts)
     app.add_middleware(RequestMiddleware, metrics=service.metrics)
     for part in (router, triton_router, meta.problems):
         app.include_router(part)
@@ -534,9 +519,8 @@ class AdminServer(uvicorn.Server):
     """uvicorn server of the admin API; does nothing without an address in the settings."""
 
     def __init__(self, service: Service) -> None:
-        config = ServerConfig(create_admin_app(service), service.settings)
-        config.lifespan = "off"  # the server of the service starts and stops it
-        super().__init__(config)
+        # The server of the service starts and stops it.
+        super().__init__(service_config(create_admin_app(service), service.settings, "off"))
         self._settings = service.settings
         self._serving: asyncio.Task[None] | None = None
 

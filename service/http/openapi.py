@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, EvolutionReply
-from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Problem, ProblemKind
+from nightjar_alerts.service.http.edge.errors import FORBIDDEN, MEDIA_TYPE, UNAUTHORIZED, Problem, ProblemKind
 from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW_TYPE, JSON_TYPE, MSGPACK_TYPES, NDJSON_TYPE, is_available
 from nightjar_alerts.service.http.oip import schemas as oip
@@ -166,6 +166,9 @@ def document(app: FastAPI, settings: Settings) -> Document:
     _add_limits(built, settings)
     if settings.keys:
         _require_keys(built)
+    else:
+        for _, _, operation in operations(built):
+            operation["responses"] |= {str(status): problem for status, problem in problems(FORBIDDEN).items()}
     return built
 
 

@@ -35,7 +35,8 @@ from nightjar_alerts.service.http.admin import AdminServer
 from nightjar_alerts.service.http.edge.errors import raise_problem, reraise
 from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
-from nightjar_alerts.service.http.edge.protocol import ServerConfig
+from nightjar_alerts.service.http.edge.protocol import service_config
+from nightjar_alerts.service.http.edge.sites import SiteMiddleware
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip import routes as oip
 from nightjar_alerts.service.http.routes import alerts, classify, evolution, live, meta, page, tables
@@ -118,6 +119,8 @@ def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
             allow_headers=("*",),
             expose_headers=("*",),
         )
+    if not settings.keys:
+        wrapped = SiteMiddleware(wrapped, settings.allowed_hosts, settings.cors_origins)
     return RequestMiddleware(wrapped, metrics=service.metrics, root_path=settings.root_path)
 
 
@@ -142,7 +145,7 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         rejected = service.metrics.rejected.labels
         app = wrap_app(create_app(service), service)
-        super().__init__(ServerConfig(app, service.settings, lambda slug: rejected(slug).inc()))
+        super().__init__(service_config(app, service.settings, "on", lambda slug: rejected(slug).inc()))
         self.service = service
         self.admin = AdminServer(service)
         self.exit_status = 0
@@ -212,7 +215,6 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until stopped; return the exit status."""
     configure_log(settings)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it logs a warning for every Upgrade header
     if not _may_listen(settings):
         return 1
     pin_malloc_thresholds()

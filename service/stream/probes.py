@@ -1,31 +1,52 @@
 """HTTP server of a worker: ``/metrics``, ``/healthz``, ``/readyz`` and the live view.
 
-It runs on threads, so that it responds while the worker loads its model and can report a hung event loop.
+It has its own thread and event loop, so that it responds while the worker loads its model and can report a hung event
+loop. Connections have the limits of the service (:mod:`service.http.edge.protocol`). A part of them is kept for clients
+on this machine, so that a flood from others does not keep their probes out, and no client gets more than a share.
 """
 
-import hashlib
-import hmac
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
-from typing import Any, Final
-from urllib.parse import parse_qsl
+from typing import Final
+from uuid import uuid4
 
-from nightjar_alerts.service.observe.live import (
-    INTERVAL_SECONDS,
-    LIVE_HEADERS,
-    MAX_READERS,
-    LiveEvents,
-    LiveFeed,
-    read_filter,
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nightjar_alerts.service.http.edge.errors import (
+    NOT_ALLOWED,
+    ProblemError,
+    problem_response,
+    raise_problem,
+    reraise,
 )
+from nightjar_alerts.service.http.edge.protocol import ConnectionLimits, ServerConfig
+from nightjar_alerts.service.http.edge.sites import SiteMiddleware
+from nightjar_alerts.service.http.routes import page
+from nightjar_alerts.service.http.routes.live import stream_events
+from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.pages import FILES, POLICY, PageFile, read_page_file
 from nightjar_alerts.service.stream.messages import SourceStatus
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+LIMITS: Final = ConnectionLimits(
+    max_connections=256,  # a quarter of the file descriptors that a process often has
+    header_timeout=10,
+    stall_timeout=10,
+    keep_alive=5,
+    kept_for_loopback=64,
+    max_per_client=64,
+)
+STOP_SECONDS: Final = 2
+"""Seconds for requests in progress when the worker ends."""
 
 
 class ProgressMonitor:
@@ -120,18 +141,22 @@ class ProgressMonitor:
         return f"source: not a member of its group for {since:.0f} s although the brokers answer"
 
 
-TIMEOUT_SECONDS: Final = 10.0
-MAX_CONNECTIONS: Final = 32
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """Live view of a worker: its feed of results, and the SHA-256 of the key that grants access."""
+
+    feed: LiveFeed
+    key: str
 
 
 class Probes:
-    """HTTP server of a worker's probes and metrics, for GET, HEAD and OPTIONS.
+    """HTTP server of a worker's probes and metrics, for GET, HEAD and OPTIONS. Raises OSError if it cannot listen.
 
     Parameters
     ----------
     unhealthy, unready : return the reason why the worker is unhealthy or not ready; empty if it is healthy or ready.
     live : live view served at ``/live/events``; None to disable it.
+    allowed_hosts : further host names; see :class:`service.http.edge.sites.SiteMiddleware`.
     """
 
     def __init__(
@@ -141,166 +166,67 @@ class Probes:
         metrics: Metrics,
         unhealthy: Callable[[], str],
         unready: Callable[[], str],
-        live: "LiveView | None" = None,
+        live: LiveView | None = None,
+        allowed_hosts: str = "",
     ) -> None:
-        def respond(path: str) -> tuple[int, str, bytes]:
-            if path == "/metrics":
-                return 200, METRICS_TYPE, metrics.render()
-            if live is not None and (file := _live_page(path)) is not None:
-                return 200, file.media_type, file.content
-            if path not in ("/healthz", "/readyz"):
-                return 404, "text/plain", b"not found\n"
-            error = unhealthy() if path == "/healthz" else unready()
-            return 503 if error else 200, "text/plain; charset=utf-8", f"{error or 'ok'}\n".encode()
-
-        self._server = _Server((host, port), _handler(respond, live))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="probes", daemon=True)
+        self._closing = threading.Event()
+        app = SiteMiddleware(self._app(metrics, unhealthy, unready, live), allowed_hosts)
+        config = ServerConfig(
+            _with_problems(app), LIMITS, lifespan="off", proxy_headers=False, timeout_graceful_shutdown=STOP_SECONDS
+        )
+        self._server = uvicorn.Server(config)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # so that :: includes IPv4
+        self._listening = socket.create_server((host, port), family=family, dualstack_ipv6=dual)
+        self.port: int = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._server.run, args=([self._listening],), name="probes", daemon=True)
         self._thread.start()
 
-    @property
-    def port(self) -> int:
-        """TCP port of the server."""
-        return self._server.server_port
+    def _app(
+        self, metrics: Metrics, unhealthy: Callable[[], str], unready: Callable[[], str], live: LiveView | None
+    ) -> Starlette:
+        async def render_metrics(request: Request) -> Response:
+            return Response(metrics.render(), media_type=METRICS_TYPE)
+
+        async def healthz(request: Request) -> Response:
+            return _status(unhealthy())
+
+        async def readyz(request: Request) -> Response:
+            return _status(unready())
+
+        routes = [Route("/metrics", render_metrics), Route("/healthz", healthz), Route("/readyz", readyz)]
+        if live is not None:
+
+            async def events(request: Request) -> Response:
+                return stream_events(request, live.feed, live.key, self._closing.is_set)
+
+            pages = [Route("/", page.live), Route("/live", page.live), Route("/page/{name:path}", page.file)]
+            routes += [Route("/live/events", events), *pages]
+        return Starlette(routes=routes, exception_handlers={HTTPException: raise_problem, Exception: reraise})
 
     def close(self) -> None:
-        """Stop listening."""
-        self._server.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop listening, and end the requests in progress."""
+        self._closing.set()
+        self._server.should_exit = True
         self._thread.join()
+        self._listening.close()  # which uvicorn leaves open if it stops before it has started
 
 
-@dataclass(frozen=True, slots=True)
-class LiveView:
-    """Live view of a worker: its feed of results, and the SHA-256 of the key that grants access."""
+def _status(error: str) -> Response:
+    return PlainTextResponse(f"{error or 'ok'}\n", 503 if error else 200)
 
-    feed: LiveFeed
-    key: str
 
-    def open(self, authorization: str, query: str) -> tuple[int, str, LiveEvents | None]:
-        """Return the status of a request for events, the reason if it is rejected, and the events.
+def _with_problems(app: ASGIApp) -> ASGIApp:
+    """Return an application that responds with the problems that ``app`` raises, and to OPTIONS."""
 
-        The caller must remove its reader from the feed after it has used the events.
-
-        Parameters
-        ----------
-        authorization : value of the Authorization header.
-        query : query string.
-        """
-        digest = hashlib.sha256(authorization.removeprefix("Bearer ").encode()).hexdigest()
-        if not hmac.compare_digest(digest, self.key):
-            return 401, "send the key of the live view as Authorization: Bearer", None
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            wanted = read_filter(parse_qsl(query, keep_blank_values=True))
-        except ValueError as error:
-            return 422, str(error), None
-        if not self.feed.add_reader():
-            return 429, f"{MAX_READERS} live views are open", None
-        return 200, "", LiveEvents(self.feed, wanted)
-
-
-def _live_page(path: str) -> PageFile | None:
-    """Return the file of the live view at a path; None if there is none."""
-    name = "live.html" if path in ("/", "/live") else path.removeprefix("/page/")
-    return read_page_file(name) if name in FILES else None
-
-
-class _Server(ThreadingHTTPServer):
-    """Server with one thread per connection, for few requests: probes and scrapes every few seconds."""
-
-    daemon_threads = True
-    request_queue_size = 4 * MAX_CONNECTIONS  # with the default of 5, connections of a burst wait for seconds
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
-        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._timers: dict[Any, threading.Timer] = {}
-        self.closing = threading.Event()
-
-    def remove_time_limit(self, request: Any) -> None:
-        """Remove the time limit of a request; each write still has a timeout."""
-        self._timers[request].cancel()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread, or close the connection if there are too many."""
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Respond within :data:`TIMEOUT_SECONDS`, or close the connection."""
-        # The timeout of the handler restarts with each byte received.
-        timer = self._timers[request] = threading.Timer(TIMEOUT_SECONDS, _disconnect, [request])
-        timer.start()
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            timer.cancel()
-            del self._timers[request]
-            self._slots.release()
-
-
-def _disconnect(request: socket.socket) -> None:
-    with suppress(OSError):  # already closed
-        request.shutdown(socket.SHUT_RDWR)
-
-
-def _handler(respond: Callable[[str], tuple[int, str, bytes]], live: LiveView | None) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        server: _Server
-        timeout = TIMEOUT_SECONDS
-        server_version, sys_version = "nightjar", ""  # hides the Python version
-
-        def do_GET(self) -> None:
-            path, _, query = self.path.partition("?")
-            if live is not None and path == "/live/events":
-                self._send_events(live, query)
+            await app(scope, receive, send)
+        except ProblemError as error:
+            if scope["method"] == "OPTIONS" and error.kind is NOT_ALLOWED:
+                response = Response(status_code=204, headers={"Allow": error.allow or ""})
             else:
-                body = self._send_head()
-                self.wfile.write(body)
+                response = problem_response(error, scope["path"], uuid4().hex)
+            await response(scope, receive, send)
 
-        def _send_events(self, live: LiveView, query: str) -> None:
-            status, reason, events = live.open(self.headers.get("Authorization", ""), query)
-            if events is None:
-                body = f"{reason}\n".encode()
-                self._send_headers(status, "text/plain; charset=utf-8", {"Content-Length": str(len(body))})
-                self.wfile.write(body)
-                return
-            try:
-                self.server.remove_time_limit(self.connection)
-                self._send_headers(200, "text/event-stream; charset=utf-8", LIVE_HEADERS)
-                with suppress(OSError):  # the client disconnected, or does not read
-                    while not self.server.closing.is_set():
-                        self.wfile.write(events.next())
-                        self.server.closing.wait(INTERVAL_SECONDS)
-            finally:
-                live.feed.remove_reader()
-
-        def _send_headers(self, status: int, kind: str, more: Mapping[str, str]) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            for name, value in more.items():
-                self.send_header(name, value)
-            self.end_headers()
-
-        def do_HEAD(self) -> None:
-            self._send_head()
-
-        def do_OPTIONS(self) -> None:
-            self.send_response(204)
-            self.send_header("Allow", "GET, HEAD, OPTIONS")
-            self.end_headers()
-
-        def _send_head(self) -> bytes:
-            """Send status and headers; return the body."""
-            status, kind, body = respond(self.path.partition("?")[0])
-            policy = {"Content-Security-Policy": POLICY} if kind.startswith("text/html") else {}
-            self._send_headers(status, kind, {"Content-Length": str(len(body)), **policy})
-            return body
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: there is a request every few seconds."""
-
-    return Handler
+    return respond

@@ -139,7 +139,8 @@ class Worker:
     def _open_probes(self) -> Probes:
         host, port = self._settings.host, self._settings.worker_port
         try:
-            return Probes(host, port, self.metrics, self._unhealthy, self._unready, self.live)
+            allowed = self._settings.allowed_hosts
+            return Probes(host, port, self.metrics, self._unhealthy, self._unready, self.live, allowed)
         except OSError as error:
             address = f"{host}:{port} (NIGHTJAR_HOST, NIGHTJAR_WORKER_PORT)"
             raise AddressError(f"metrics and probes cannot be served at {address}: {error.strerror}") from None

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
 from nightjar_alerts.service.local import HOST, ServiceProcess, free_port, running
-from support.edge import curve, wait_until
+from support.edge import curve, receive_all, wait_until
 
 JSON = {"Content-Type": "application/json"}
 FLOOD = 1000  # connections
@@ -127,6 +127,76 @@ def test_nginx_without_the_service_answers_a_problem(tmp_path: Path) -> None:
 )
 def test_nginx_internal_pages_are_not_exposed(nginx: Proxy, path: str) -> None:
     assert nginx.request("GET", path)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"GET /metrics%00 HTTP/1.1", 400),
+        (b"POST /v1/classify%00 HTTP/1.1", 400),
+        (b"GET /v1/models%zz HTTP/1.1", 400),
+        (b"GET /v1/\x00 HTTP/1.1", 400),
+        (b"GET /../metrics HTTP/1.1", 400),
+        (b"GET /..%2fmetrics HTTP/1.1", 400),
+        (b"GET http://localhost/%00 HTTP/1.1", 400),
+        (b"get / HTTP/1.1", 400),
+        (b"CONNECT localhost:443 HTTP/1.1", 400),
+        (b"OPTIONS * HTTP/1.1", 400),
+        (b"\x16\x03\x01", 400),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1", 414),
+        (b"GET /readyz HTTP/1.1\r\nX-Long: " + b"a" * 20_000, 400),
+        (b"GET /readyz HTTP/1.1\r\nHost: elsewhere", 400),
+        (b"TRACE / HTTP/1.1", 405),
+        (b"POST /v1/classify HTTP/1.1\r\nTransfer-Encoding: gzip", 501),
+        (b"GET / HTTP/3.0", 505),
+        (b"GET /malformed-request HTTP/1.1", 404),
+        (b"GET /v1/%ff%0d%0a HTTP/1.1", 404),
+    ],
+)
+def test_nginx_malformed_request_gets_a_problem(nginx: Proxy, line: bytes, status: int) -> None:
+    with closing(nginx.tls_socket()) as connection:
+        connection.sendall(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        head, _, body = receive_all(connection).partition(b"\r\n\r\n")
+    assert int(head.split(b" ", 2)[1]) == status
+    assert b"application/problem+json" in head
+    assert json.loads(body)["status"] == status
+
+
+def test_nginx_server_metadata_of_the_inference_protocol_is_served(nginx: Proxy) -> None:
+    status, _, body = nginx.request("GET", "/v2")
+    assert (status, json.loads(body)["name"]) == (200, "nightjar")
+
+
+def test_nginx_http_on_the_port_of_https_gets_a_problem(nginx: Proxy) -> None:
+    with closing(socket.create_connection((HOST, nginx.port), timeout=30)) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        head, _, body = receive_all(plain).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["type"] == "/problems/malformed"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Host": "evil.example"}, 403),
+    ],
+)
+def test_nginx_keeps_what_browsers_say_about_a_page(nginx: Proxy, headers: dict[str, str], status: int) -> None:
+    own = {"Host": f"localhost:{nginx.port}", "Origin": f"https://localhost:{nginx.port}"}
+    assert nginx.request("POST", "/v1/classify", json.dumps(curve()), JSON | own | headers)[0] == status
+
+
+def test_nginx_public_name_in_allowed_hosts_is_served(tmp_path: Path) -> None:
+    with (
+        running(settings={"NIGHTJAR_ALLOWED_HOSTS": "nightjar.example.org"}) as named,
+        proxy(tmp_path / "named", named.port) as nginx,
+    ):
+        for host, status in (("nightjar.example.org", 200), ("other.example.org", 403)):
+            headers = JSON | {"Host": host, "Origin": f"https://{host}"}
+            assert nginx.request("POST", "/v1/classify", json.dumps(curve()), headers)[0] == status
 
 
 def test_nginx_ndjson_is_unbuffered_both_ways(nginx: Proxy) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import pytest
 import structlog
 
 from nightjar_alerts.models.bundle import Bundle
@@ -155,8 +156,8 @@ def curve(points: int = 8, **changes: Any) -> dict[str, Any]:
 
 def raw_post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
     """One POST as bytes."""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    kind = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{kind}".encode() + body
 
 
 def receive_all(connection: socket.socket) -> bytes:
@@ -165,3 +166,13 @@ def receive_all(connection: socket.socket) -> bytes:
     while chunk := connection.recv(65536):
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def outside_address() -> str:
+    """Return an address of this machine other than loopback; skip the test if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        try:
+            route.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address other than loopback")
+        return str(route.getsockname()[0])

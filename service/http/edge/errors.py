@@ -44,6 +44,9 @@ MALFORMED = ProblemKind("malformed", 400, "Malformed request", "The body is empt
 UNAUTHORIZED = ProblemKind(
     "unauthorized", 401, "API key required", "Send a known key as a bearer token or as X-API-Key."
 )
+FORBIDDEN = ProblemKind(
+    "forbidden", 403, "Forbidden", "Without API keys, other host names and pages of other sites are refused."
+)
 NOT_FOUND = ProblemKind("not-found", 404, "Not found", "No such resource; /docs lists the routes.")
 NOT_ALLOWED = ProblemKind(
     "method-not-allowed", 405, "Method not allowed", "The Allow header lists the allowed methods."
@@ -82,8 +85,9 @@ DEADLINE = ProblemKind("deadline", 504, "Deadline passed", "The request was not 
 KINDS: dict[str, ProblemKind] = {
     kind.slug: kind
     for kind in (
-        MALFORMED, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, NOT_ACCEPTABLE, TIMEOUT, CONFLICT, TOO_LARGE, UNSUPPORTED,
-        INVALID, RATE_LIMITED, OVERLOADED, HEADERS_TOO_LARGE, INTERNAL, NOT_IMPLEMENTED, UNAVAILABLE, DEADLINE,
+        MALFORMED, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, NOT_ACCEPTABLE, TIMEOUT, CONFLICT, TOO_LARGE,
+        UNSUPPORTED, INVALID, RATE_LIMITED, OVERLOADED, HEADERS_TOO_LARGE, INTERNAL, NOT_IMPLEMENTED, UNAVAILABLE,
+        DEADLINE,
     )
 }  # fmt: skip
 _BY_STATUS = {kind.status: kind for kind in KINDS.values()}

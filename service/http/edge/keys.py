@@ -67,9 +67,10 @@ class KeyRing:
         """
         if not self._digests:
             return ANONYMOUS
-        digest_of_key = hashlib.sha256(_read_key(scope)).digest()
+        key = _read_key(scope)
+        digest_of_key = hashlib.sha256(key).digest()
         matching = [name for digest, name in self._digests if hmac.compare_digest(digest_of_key, digest)]
-        if not matching:
+        if not key or not matching:
             raise ProblemError(UNAUTHORIZED)
         return matching[0]
 

@@ -7,7 +7,7 @@ with an ``Upgrade`` header. The subclass adds limits:
 - during a request, at most :data:`MAX_SURPLUS_BYTES` of further requests are received;
 - a client that still sends a body after the response has :data:`DRAIN_SECONDS` to read the response;
 - the connection of a client that does not read its response is closed after ``stall_timeout``;
-- ``max_connections`` bounds the number of connections;
+- ``max_connections`` bounds the number of connections, and for some servers that of one client's;
 - data with many short lines or chunks are parsed in small steps, between which other connections are served;
 - pipelined requests start one at a time in turn, so that they do not delay other connections.
 
@@ -16,10 +16,13 @@ Only public attributes of :class:`uvicorn.protocols.http.h11_impl.H11Protocol` a
 """
 
 import asyncio
+import logging
 import sys
 from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Network
 from typing import Any
 from uuid import uuid4
 
@@ -38,7 +41,7 @@ from nightjar_alerts.service.http.edge.errors import (
     ProblemError,
     problem_response,
 )
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import Settings, parse_address
 
 log = structlog.get_logger(__name__)
 
@@ -54,32 +57,73 @@ MAX_SURPLUS_BYTES = 512 * 1024
 """Maximum size of further requests during a request, and of data after a rejected one."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of the connections of a server, in number and seconds.
+
+    Attributes
+    ----------
+    kept_for_loopback : number of ``max_connections`` that only clients on this machine may use.
+    max_per_client : maximum number of one address, or of one IPv6 /64 network, other than loopback; None for no limit.
+    """
+
+    max_connections: int
+    header_timeout: float
+    stall_timeout: float
+    keep_alive: int
+    kept_for_loopback: int = 0
+    max_per_client: int | None = None
+
+
 class ServerConfig(uvicorn.Config):
-    """uvicorn configuration from the settings of the service.
+    """uvicorn configuration with :class:`LimitedProtocol`; ``options`` are further options of uvicorn.
 
     ``on_rejected`` is called with the slug of each problem that is sent without calling the application.
     """
 
-    def __init__(self, app: Any, settings: Settings, on_rejected: Callable[[str], None] = lambda slug: None) -> None:
+    def __init__(
+        self,
+        app: Any,
+        limits: ConnectionLimits,
+        on_rejected: Callable[[str], None] = lambda slug: None,
+        **options: Any,
+    ) -> None:
         super().__init__(
             app,
-            host=settings.host,
-            port=settings.port,
             http=LimitedProtocol,
             ws="none",
-            lifespan="on",
             log_config=None,
+            log_level=logging.ERROR,  # at lower levels, uvicorn logs a warning for every Upgrade header
             access_log=False,
             server_header=False,
-            proxy_headers=True,
-            forwarded_allow_ips=settings.forwarded_allow_ips,
-            timeout_keep_alive=settings.keep_alive,
-            timeout_graceful_shutdown=settings.drain_timeout,
+            timeout_keep_alive=limits.keep_alive,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            **options,
         )
-        self.settings, self.on_rejected = settings, on_rejected
+        self.limits, self.on_rejected = limits, on_rejected
+        self.admitted: set[LimitedProtocol] = set()
+        """Connections within the limits; the others are rejected and closed within a second."""
         self.pipelining: deque[LimitedProtocol] = deque()
         """Connections with pipelined requests, in the order of their turns."""
+
+
+def service_config(
+    app: Any, settings: Settings, lifespan: str, on_rejected: Callable[[str], None] = lambda slug: None
+) -> ServerConfig:
+    """Return the configuration of a server of the HTTP service."""
+    return ServerConfig(
+        app,
+        ConnectionLimits(
+            settings.max_connections, settings.header_timeout, settings.stall_timeout, settings.keep_alive
+        ),
+        on_rejected,
+        host=settings.host,
+        port=settings.port,
+        lifespan=lifespan,
+        proxy_headers=True,
+        forwarded_allow_ips=settings.forwarded_allow_ips,
+        timeout_graceful_shutdown=settings.drain_timeout,
+    )
 
 
 class LimitedProtocol(H11Protocol):
@@ -87,8 +131,9 @@ class LimitedProtocol(H11Protocol):
 
     def __init__(self, config: ServerConfig, *arguments: Any, **more: Any) -> None:
         super().__init__(config, *arguments, **more)
-        self.settings, self.on_rejected = config.settings, config.on_rejected
-        self.pipelining = config.pipelining
+        self.limits, self.on_rejected = config.limits, config.on_rejected
+        self.pipelining, self.admitted = config.pipelining, config.admitted
+        self.network = ""  # client of the connection, as its limit counts it; empty for loopback
         self.timers: dict[str, TimerHandle] = {}
         self.unparsed = b""  # received data not parsed yet
         self.header_lines = 0
@@ -98,16 +143,29 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         """Wait for the first request, or reject the connection if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) <= self.settings.max_connections:
-            self.start_timer("headers", self.settings.header_timeout, self.reject_slow_headers)
-        elif len(self.connections) > 2 * self.settings.max_connections:
+        self.network = _network(self.client[0]) if self.client else ""
+        if self.has_room():
+            self.admitted.add(self)
+            self.start_timer("headers", self.limits.header_timeout, self.reject_slow_headers)
+        elif len(self.connections) > 2 * self.limits.max_connections:
             self.transport.abort()
         else:
             detail = "too many open connections"
             self.reject(ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE))
 
+    def has_room(self) -> bool:
+        """Return True if the limits allow one more connection of this client."""
+        limits = self.limits
+        if self.network and limits.max_per_client is not None:
+            mine = sum(other.network == self.network for other in self.admitted)
+            if mine >= limits.max_per_client:
+                return False
+        kept = limits.kept_for_loopback if self.network else 0
+        return len(self.admitted) < limits.max_connections - kept
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
+        self.admitted.discard(self)
         for timer in self.timers.values():
             timer.cancel()
         self.timers.clear()
@@ -161,7 +219,7 @@ class LimitedProtocol(H11Protocol):
                 self.reject(ProblemError(HEADERS_TOO_LARGE, detail, limit=MAX_HEADERS))
                 return
             self.header_lines = 0 if end else self.header_lines
-            self.start_timer("headers", self.settings.header_timeout, self.reject_slow_headers)
+            self.start_timer("headers", self.limits.header_timeout, self.reject_slow_headers)
             if not data:  # which h11 treats as the end of the connection
                 return
         super().data_received(data)
@@ -191,7 +249,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
-                self.loop.call_later(self.settings.stall_timeout, self.transport.abort)
+                self.loop.call_later(self.limits.stall_timeout, self.transport.abort)
         elif self.conn.their_state is h11.SEND_BODY:
             self.start_timer("body", DRAIN_SECONDS, self.transport.close)
 
@@ -204,7 +262,7 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Start the time limit of a client that does not read its response."""
         super().pause_writing()
-        self.start_timer("stall", self.settings.stall_timeout, self.transport.abort)
+        self.start_timer("stall", self.limits.stall_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Stop the time limit of a client that reads again."""
@@ -230,7 +288,7 @@ class LimitedProtocol(H11Protocol):
 
     def reject_slow_headers(self) -> None:
         """Reject a connection whose headers did not arrive in time."""
-        detail = f"the headers did not arrive within {self.settings.header_timeout:g} s"
+        detail = f"the headers did not arrive within {self.limits.header_timeout:g} s"
         self.reject(ProblemError(TIMEOUT, detail))
 
     def reject(self, error: ProblemError) -> None:
@@ -267,3 +325,11 @@ class LimitedProtocol(H11Protocol):
         """Stop a timer if it is running."""
         if (timer := self.timers.pop(name, None)) is not None:
             timer.cancel()
+
+
+def _network(host: str) -> str:
+    """Return an IPv4 address, or the IPv6 /64 network that one client usually has; empty for loopback."""
+    address = parse_address(host)
+    if address is None or address.is_loopback:
+        return ""
+    return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, 64), strict=False))

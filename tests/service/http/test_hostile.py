@@ -12,7 +12,7 @@ import pytest
 
 from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
 
-CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 LIMIT = 2_000_000
 
 
@@ -95,7 +95,7 @@ def test_request_with_too_large_content_length_times_out(edge: Live) -> None:
 
 def test_request_with_content_length_beyond_the_limit_is_rejected_unread(edge: Live) -> None:
     with edge.connect() as connection:
-        connection.sendall(b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        connection.sendall(b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
         assert answer(connection)[0] == 413
 
 
@@ -131,7 +131,7 @@ def test_client_that_keeps_sending_reads_the_response(edge: Live) -> None:
     assert headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("head", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"\r\n"])
+@pytest.mark.parametrize("head", [b"GET /", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"\r\n"])
 def test_client_with_slow_headers_times_out(edge: Live, head: bytes) -> None:
     with edge.connect() as connection:
         connection.sendall(head)
@@ -192,7 +192,7 @@ def test_client_that_disconnects_at_any_byte_leaves_nothing(edge: Live) -> None:
 @pytest.mark.slow
 def test_client_that_never_reads_is_disconnected(edge: Live) -> None:
     """The response exceeds all buffers; the service disconnects the client instead of buffering it."""
-    request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with edge.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(0.2)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from nightjar_alerts.service import SAMPLES
@@ -21,6 +22,7 @@ from nightjar_alerts.service.http.edge.keys import (
     ANONYMOUS,
     DAY_SECONDS,
     Counts,
+    KeyRing,
     Limit,
     Quotas,
     RedisUnavailable,
@@ -30,13 +32,14 @@ from nightjar_alerts.service.http.edge.keys import (
 from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.settings import KeyLimits
+from nightjar_alerts.service.settings import KeyLimits, Settings
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 from support.redis import needs_redis, redis_server
 from support.wire import lines_body
 
 STREAM = (
-    b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 KEYS = {"fink": ("old key of fink", "new key of fink"), "lasair": ("key of lasair",)}
 
@@ -330,6 +333,28 @@ def test_ndjson_stream_slower_than_the_minimum_ends(monkeypatch: pytest.MonkeyPa
                 stream.sendall(b"3\r\n1\n2\r\n")
                 time.sleep(0.1)
         assert time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize("text", [b"", b"\n"], ids=["printf", "echo"])
+@pytest.mark.parametrize("form", ["api_keys", "named_keys", "admin_keys", "live_key"])
+def test_settings_digest_of_an_empty_key_is_rejected(form: str, text: bytes) -> None:
+    digest = hashlib.sha256(text).hexdigest()
+    values: dict[str, Any] = {"named_keys": {"fink": [digest]}, "live_key": digest}
+    with pytest.raises(ValidationError, match="is the digest of an empty key"):
+        Settings(**{form: values.get(form, [digest])})
+
+
+def test_settings_key_name_without_digests_is_rejected() -> None:
+    """It would look like a key that is set, and let every request in."""
+    with pytest.raises(ValidationError, match="named_keys"):
+        Settings(named_keys={"fink": ()})
+
+
+@pytest.mark.parametrize("headers", [{}, {b"x-api-key": b""}, {b"authorization": b"Bearer "}, {b"authorization": b""}])
+def test_key_ring_request_with_an_empty_key_is_rejected(headers: dict[bytes, bytes]) -> None:
+    ring = KeyRing({"nobody": (hashlib.sha256(b"").hexdigest(),)})
+    with pytest.raises(ProblemError):
+        ring.authenticate({"headers": list(headers.items())})
 
 
 def test_serve_without_keys_on_other_address_exits() -> None:

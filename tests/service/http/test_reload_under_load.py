@@ -77,7 +77,7 @@ def test_reload_ndjson_stream_keeps_its_version(tmp_path: Path) -> None:
     bundle = classifier_bundle(tmp_path / "default", name="first").path
     with live(load_one, bundle=bundle, repository=root, repository_poll=0.02) as edge:
         with edge.connect() as stream:
-            head = "POST /v1/classify?model=mine HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            head = "POST /v1/classify?model=mine HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
             stream.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode() + chunk(BODY))
             first = until(stream, b'"confidence"')
             assert b"nightjar-model: mine/1.0.0;" in first.lower()

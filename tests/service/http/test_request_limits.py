@@ -193,7 +193,7 @@ def test_truncated_item_is_rejected_alone(edge: Live, endpoint: str) -> None:
 def test_chunked_body_beyond_the_limit_is_a_problem(edge: Live, endpoint: str) -> None:
     """The body has no Content-Length."""
     request = ENDPOINTS[endpoint](1)
-    head = f"POST {request.path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    head = f"POST {request.path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
     with edge.connect() as connection:
         connection.sendall(head.encode() + b"\r\n")
@@ -219,7 +219,7 @@ def test_body_beyond_the_memory_budget_is_a_problem(small: Live, endpoint: str) 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_body_that_stops_is_a_problem(small: Live, endpoint: str) -> None:
     request = ENDPOINTS[endpoint](1)
-    head = f"POST {request.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(request.body)}\r\n"
+    head = f"POST {request.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(request.body)}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
     with small.connect() as connection:
         connection.sendall(head.encode() + b"\r\n" + request.body[:9])

@@ -151,7 +151,8 @@ def test_infer_wrong_header_length_is_malformed(edge: Live, length: int | str) -
 def test_infer_missing_or_repeated_header_length_is_malformed(edge: Live) -> None:
     assert refusal(edge, BODY, None)[0] == 400
     with edge.connect() as connection:
-        head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\nConnection: close\r\n"
+        head = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        head += f"Content-Length: {len(BODY)}\r\n"
         connection.sendall((head + f"{JSON_LENGTH}: {LENGTH}\r\n" * 2 + "\r\n").encode() + BODY)
         assert receive_all(connection).startswith(b"HTTP/1.1 400")
 
@@ -166,7 +167,7 @@ def test_infer_disconnected_client_withdraws_its_work() -> None:
     with live(loader(network), workers=1) as edge:
         network.hold()
         with edge.connect() as first, edge.connect() as second:
-            head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n"
+            head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n"
             request = f"{head}{JSON_LENGTH}: {LENGTH}\r\n\r\n".encode() + BODY
             first.sendall(request)
             assert network.started.acquire(timeout=10)

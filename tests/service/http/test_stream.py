@@ -17,7 +17,10 @@ from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 from support.graphs import poison
 from support.wire import lines_body
 
-HEAD = f"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: {NDJSON_TYPE}\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD = (
+    "POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
+    f"Content-Type: {NDJSON_TYPE}\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 LINE_LIMIT = 100_000
 POISONOUS = 666.0
 END = b"0\r\n\r\n"
