@@ -11,6 +11,9 @@ from nightjar_alerts.models.lightcurve import LightCurveError
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, pointer
 
+INTERNAL_ERROR: Final = "internal_error"
+"""Reason of a light curve whose validation failed; its status is ``failed``."""
+
 
 class InvalidLightCurve(LightCurveError):
     """A light curve with one or more invalid fields; its attributes as a LightCurveError are those of the first one."""

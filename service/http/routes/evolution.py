@@ -101,7 +101,7 @@ async def _read_light_curve(data: bytes, media_type: str, service: Service) -> t
         400 for a body that is not a valid document of its format, 422 for an invalid light curve, several light curves
         or options.
     """
-    body = await decode_body(data, get_request_format(media_type), service)
+    body = await decode_body(request, data, get_request_format(media_type))
     if not body.single:
         raise invalid_field("/light_curves", "several_light_curves", "send one light curve, without `light_curves`")
     if body.given_options:
