@@ -176,7 +176,9 @@ INVALID_IDS = {"half of a pair": '"\\ud800"', "too long": json.dumps("x" * 300)}
 def test_tables_with_an_invalid_id_reject_it_alone(edge: Live, name: str, lines: bool) -> None:
     ids = ['"a"', INVALID_IDS[name], '"b"']
     points = [
-        f'{{"name":{text},"mjd":{60_000 + day},"filter":"g","mag":19.5,"mag_err":0.1}}' for text in ids for day in range(5)
+        f'{{"name":{text},"mjd":{60_000 + day},"filter":"g","mag":19.5,"mag_err":0.1}}'
+        for text in ids
+        for day in range(5)
     ]
     body = "\n".join(points) if lines else f"[{','.join(points)}]"
     status, (_, first, bad, last, end) = post(edge, body.encode(), {"Content-Type": "application/json"})
