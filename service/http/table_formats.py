@@ -61,8 +61,9 @@ def check_format(data: bytes) -> None:
         raise ProblemError(UNSUPPORTED, detail)
     if head.startswith(b"PK\x03\x04"):
         if b"xl/" in data or b"[Content_Types].xml" in head:
-            raise ProblemError(UNSUPPORTED, f"an Excel workbook is not read: save the sheet as CSV, for here or {COMMAND}")
-        raise ProblemError(UNSUPPORTED, f"a zip archive is not read: unpack it, and send its tables here or use {COMMAND}")
+            detail = f"an Excel workbook is not read: save the sheet as CSV, for here or {COMMAND}"
+            raise ProblemError(UNSUPPORTED, detail)
+        raise ProblemError(UNSUPPORTED, f"a zip archive is not read: unpack it, for here or {COMMAND}")
     found = _find(_OTHERS, start)
     if not found and _CONTROL.search(head) and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
         found = "a binary file"

@@ -4,8 +4,8 @@ The first line describes how the table was read, the last one counts the rows th
 a problem whose ``question`` names the option to set.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
 from typing import Any, Final
@@ -39,7 +39,7 @@ from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import table_light_curve
 from nightjar_alerts.service.settings import Settings
-from nightjar_alerts.tables import TableError, TableOptions, TableQuestion, read_table
+from nightjar_alerts.tables import TableError, TableObject, TableOptions, TableQuestion, read_table
 from nightjar_alerts.tables.bounds import TEXT_FORMATS, Bounds, TableTooLarge, UnsupportedFormat
 
 GROUP_OBJECTS: Final = 64
@@ -165,25 +165,21 @@ class _TableReading:
 
     def open(self) -> list[LightCurve | InvalidLightCurve]:
         """Open the table and return its first light curves."""
-        try:
+        with _problems():
             self._table = read_table(
                 self._data, self._options, name=self._name, bounds=self._bounds, checkpoint=self._checkpoint
             )
-        except TableError as error:
-            raise _table_problem(error) from None
         self._objects = iter(self._table)
         return self.next_group()
 
     def next_group(self) -> list[LightCurve | InvalidLightCurve]:
         """Return the next light curves; empty at the end."""
-        group = []
-        try:
-            for item in islice(self._objects, GROUP_OBJECTS):
-                self._checkpoint()
-                group.append(table_light_curve(item, self._max_points))
-        except TableError as error:
-            raise _table_problem(error) from None
-        return group
+        with _problems():
+            return [self._convert(item) for item in islice(self._objects, GROUP_OBJECTS)]
+
+    def _convert(self, item: TableObject) -> LightCurve | InvalidLightCurve:
+        self._checkpoint()
+        return table_light_curve(item, self._max_points)
 
     def head(self) -> dict[str, Any]:
         """Return how the table is read."""
@@ -194,15 +190,24 @@ class _TableReading:
         return self._table.report.to_dict()
 
 
-def _table_problem(error: TableError) -> ProblemError:
-    if isinstance(error, UnsupportedFormat):
-        return unsupported(error.format)
-    if isinstance(error, TableTooLarge):
-        return ProblemError(TOO_LARGE, str(error))
-    if isinstance(error, TableQuestion):
+@contextmanager
+def _problems() -> Iterator[None]:
+    """Convert errors of a table to problems."""
+    try:
+        yield
+    except UnsupportedFormat as error:
+        raise unsupported(error.format) from None
+    except TableTooLarge as error:
+        raise ProblemError(TOO_LARGE, str(error)) from None
+    except TableQuestion as error:
         pointer = "/query/options/" + error.option.replace(".", "/")
         errors = [FieldError(pointer=pointer, reason="ambiguous", detail=str(error))]
-        return ProblemError(INVALID, error.question, errors=errors, question=error.to_dict())
-    return ProblemError(
-        INVALID, str(error), errors=[FieldError(pointer="", reason="unreadable_table", detail=str(error))]
-    )
+        raise ProblemError(INVALID, error.question, errors=errors, question=error.to_dict()) from None
+    except TableError as error:
+        raise _unreadable(str(error)) from None
+    except RecursionError:
+        raise _unreadable("the document is nested too deeply") from None
+
+
+def _unreadable(detail: str) -> ProblemError:
+    return ProblemError(INVALID, detail, errors=[FieldError(pointer="", reason="unreadable_table", detail=detail)])

@@ -217,6 +217,14 @@ def test_tables_with_too_many_points_of_an_object_reject_it_alone() -> None:
     assert [result.get("reason") for result in results] == ["too_many_points", None]
 
 
+@pytest.mark.parametrize("depth", [900, 1010, 30_000])
+@pytest.mark.parametrize("text", ['[{"mjd":1,"flux":%s}]', '{"mjd":1,"flux":%s}', "%s", '[{"mjd":NaN,"flux":%s}]'])
+def test_tables_that_are_nested_deeply_are_unreadable(edge: Live, text: str, depth: int) -> None:
+    for nested in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+        status, (problem,) = post(edge, (text % nested).encode())
+        assert (status, problem["errors"][0]["reason"]) in ((422, "unreadable_table"), (422, "ambiguous"))
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
