@@ -95,7 +95,12 @@ class ObjectReader:
 
     def decode(self, value: Any, kind: Any) -> Any:
         """Check and convert a value; arrays are returned unchanged, and text is never decoded as base64."""
-        return value if isinstance(value, np.ndarray) else msgspec.convert(value, kind, builtin_types=(bytes,))
+        if isinstance(value, np.ndarray):
+            return value
+        try:
+            return msgspec.convert(value, kind, builtin_types=(bytes,))
+        except UnicodeEncodeError:
+            raise msgspec.ValidationError("Unpaired surrogate") from None
 
     def fields(self, value: Any, struct: type[Struct]) -> Mapping[str, Any]:
         """Return the fields of an object."""

@@ -23,7 +23,7 @@ from nightjar_alerts.models.photometry import NAMES, nearest_band
 from nightjar_alerts.service.answers.replies import FieldError, pointer
 from nightjar_alerts.service.lightcurves.brightness import to_fluxes
 from nightjar_alerts.service.lightcurves.decoding import NEVER_EMPTY, find_column_error, short_id
-from nightjar_alerts.service.lightcurves.errors import INTERNAL_ERROR, InvalidLightCurve
+from nightjar_alerts.service.lightcurves.errors import INTERNAL_ERROR, NOT_UNICODE, NOT_UNICODE_TEXT, InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import (
     DTYPES,
     MAX_FILTER_NAME,
@@ -285,7 +285,7 @@ def _to_object_id(object_id: str | int) -> str:
     if len(object_id) > MAX_ID_LENGTH:
         raise LightCurveError("/object_id", "too_long", f"must have at most {MAX_ID_LENGTH} characters")
     if without_surrogates(object_id) != object_id:
-        raise LightCurveError("/object_id", "not_unicode", "contains half of a UTF-16 surrogate pair")
+        raise LightCurveError("/object_id", NOT_UNICODE, NOT_UNICODE_TEXT)
     return object_id
 
 

@@ -14,6 +14,7 @@ import orjson
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
 from nightjar_alerts.report import Report
 from nightjar_alerts.results import Result
+from nightjar_alerts.service.answers.serializer import encode_json
 
 if TYPE_CHECKING:
     from nightjar_alerts.inputs import NamedInput
@@ -46,7 +47,7 @@ class PartialRun:
     def start(self) -> None:
         """Start a new run."""
         self._file = self._path.open("wb")
-        self._file.write(_ARGUMENTS + orjson.dumps(self._arguments) + b"}\n")
+        self._file.write(_ARGUMENTS + encode_json(self._arguments) + b"}\n")
         self._file.flush()
 
     def resume(self) -> None:
@@ -80,7 +81,7 @@ class PartialRun:
         self._file.seek(end)
 
     def _check(self, line: bytes) -> None:
-        if not line.startswith(_ARGUMENTS) or orjson.loads(line)["run"] != self._arguments:
+        if not line.startswith(_ARGUMENTS) or orjson.loads(line)["run"] != orjson.loads(encode_json(self._arguments)):
             raise OutputError(f"{self._path} is of a run with other files: --overwrite replaces it")
 
     def add(self, named: "NamedInput", results: Sequence[Result]) -> None:
@@ -90,7 +91,7 @@ class PartialRun:
     def flush(self) -> None:
         """Write the added results and the report."""
         assert self._file is not None
-        report = _REPORT + orjson.dumps(self.report.to_dict()) + b"}\n"
+        report = _REPORT + encode_json(self.report.to_dict()) + b"}\n"
         self._file.write(b"".join([*self._lines, report]))
         self._file.flush()
         self._lines = []
