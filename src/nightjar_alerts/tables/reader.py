@@ -11,7 +11,7 @@ Notable:
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
@@ -218,14 +218,7 @@ class Report:
         }
 
 
-def read_table(
-    data: Data,
-    options: TableOptions | None = None,
-    *,
-    name: str = "",
-    bounds: Any = None,
-    checkpoint: Callable[[], None] = lambda: None,
-) -> "Table":
+def read_table(data: Data, options: TableOptions | None = None, *, name: str = "") -> "Table":
     """Open a table and decide what its columns mean.
 
     Parameters
@@ -234,7 +227,6 @@ def read_table(
         of pandas, a table of pyarrow or astropy, a structured array, a mapping of columns, or a list of rows.
     options : options of the reader; the defaults guess everything.
     name : name of content without a path; its ending gives the format, if the content does not.
-    checkpoint : called after each batch of rows and before each object; may raise, which ends the reading.
 
     Raises
     ------
@@ -243,7 +235,7 @@ def read_table(
     TableError
         When the table cannot be read; :class:`MissingExtra` when a library is missing.
     """
-    return Table(data, options or TableOptions(), name, checkpoint)
+    return Table(data, options or TableOptions(), name)
 
 
 def read_object_metadata(data: Data) -> Mapping[str, Mapping[str, float]]:
@@ -292,10 +284,7 @@ class Table:
     header : names of the columns.
     """
 
-    def __init__(
-        self, data: Data, options: TableOptions, name: str = "", checkpoint: Callable[[], None] = lambda: None
-    ) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, data: Data, options: TableOptions, name: str = "") -> None:
         self._source: Source = open_source(data, options.format, name)
         self.options = options
         self.name = self._source.name
@@ -381,7 +370,6 @@ class Table:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
         own = {name: own for name in names or self.header if (own := _of_alert(name)) in self.header}
         for batch in self._source.batches(None if names is None else [*dict.fromkeys([*names, *own.values()])]):
-            self._checkpoint()
             for name, column in batch.items():
                 if own and isinstance(column, Lists) and _of_alert(name):
                     batch[name] = _appended(column, batch.get(own.get(name, "")))
@@ -424,7 +412,6 @@ class Table:
         ended: set[str] = set()
         current = None
         for batch in self._source.batches([column]) if column else ():
-            self._checkpoint()
             for name, _ in groupby(texts(_flat(batch[column or ""]))):
                 if name == current:
                     continue
@@ -462,7 +449,6 @@ class Table:
         points = points[np.argsort(points["key"], kind="stable")]
         starts = np.flatnonzero(np.diff(points["key"], prepend=NAMELESS))
         for start, end in pairwise([*starts, len(points)]):
-            self._checkpoint()
             yield self._object(int(points["key"][start]), points[start:end])
 
     def _object(self, number: int, points: Points) -> TableObject:
