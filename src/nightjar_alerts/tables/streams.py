@@ -17,6 +17,7 @@ from typing import IO, Any, Final
 from nightjar_alerts.tables.options import TableError
 
 SAMPLE_BYTES: Final = 1 << 18
+SIGNATURE_BYTES: Final = 16
 MOST_EXAMPLES: Final = 5
 SPOOLED_BYTES: Final = 64 << 20
 _COMPRESSIONS: Final[Mapping[bytes, Callable[[IO[bytes]], Any]]] = {
@@ -91,6 +92,16 @@ class Stream:
                     self._tell = lambda: end
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             raise TableError(f"{self.name} cannot be read: {error}") from error
+
+    def start(self) -> bytes:
+        """Return the first bytes as they are stored."""
+        if isinstance(self.content, bytes):
+            return self.content[:SIGNATURE_BYTES]
+        if isinstance(self.content, Path):
+            with self.content.open("rb") as file:
+                return file.read(SIGNATURE_BYTES)
+        self.content.seek(0)
+        return self.content.read(SIGNATURE_BYTES)
 
     def head(self) -> bytes:
         """Return the first bytes."""

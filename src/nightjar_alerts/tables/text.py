@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from nightjar_alerts.tables.bounds import UnsupportedFormat
 from nightjar_alerts.tables.columns import Array, Batch, Column, lists_of, object_column
 from nightjar_alerts.tables.options import TableError
 from nightjar_alerts.tables.streams import Problems, Stream
@@ -61,7 +62,7 @@ class TextSource:
         self.problems = Problems()
         head = stream.head()
         if b"\x00" in head[:64] and stream.encoding() != "utf-16":
-            raise TableError(f"{self.name} is not text: name its format with the option format")
+            raise UnsupportedFormat(f"{self.name} is not text: name its format with the option format", "binary")
         lines = head.decode(stream.encoding(), "replace")[:SAMPLE_CHARACTERS].splitlines()
         if len(lines) > 1 and len(head) > SAMPLE_CHARACTERS:
             lines.pop()  # which may be cut
