@@ -33,14 +33,23 @@ from nightjar_alerts.service.http.formats import encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import TableQuery, decode_json, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedResponse, body_message
-from nightjar_alerts.service.http.table_formats import MULTIPART, check_format, unsupported
+from nightjar_alerts.service.http.table_formats import COMMAND, MULTIPART, check_text, is_binary, unsupported
 from nightjar_alerts.service.http.turns import SlicedWork
 from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import table_light_curve
 from nightjar_alerts.service.settings import Settings
-from nightjar_alerts.tables import TableError, TableObject, TableOptions, TableQuestion, read_table
-from nightjar_alerts.tables.bounds import TEXT_FORMATS, Bounds, TableTooLarge, UnsupportedFormat
+from nightjar_alerts.tables import (
+    TEXT_FORMATS,
+    Bounds,
+    TableError,
+    TableObject,
+    TableOptions,
+    TableQuestion,
+    TableTooLarge,
+    UnsupportedFormat,
+    read_table,
+)
 
 GROUP_OBJECTS: Final = 64
 """Number of objects that are classified together."""
@@ -109,7 +118,7 @@ class TableResponse(StreamedResponse):
         """Classify the objects of the table."""
         settings = self.service.settings
         data = await read_body(self.request, reservation, settings.max_json_bytes)
-        check_format(data)
+        check_text(data)
         work = SlicedWork(self.service.turns, self._client, self._next_deadline())
         table = _TableReading(data, self._options, self._name, settings, work.checkpoint)
         await cancel_on_disconnect(self.request, self._run(table, work, classifier, reservation, send))
@@ -165,7 +174,7 @@ class _TableReading:
 
     def open(self) -> list[LightCurve | InvalidLightCurve]:
         """Open the table and return its first light curves."""
-        with _problems():
+        with self._problems():
             self._table = read_table(
                 self._data, self._options, name=self._name, bounds=self._bounds, checkpoint=self._checkpoint
             )
@@ -174,12 +183,31 @@ class _TableReading:
 
     def next_group(self) -> list[LightCurve | InvalidLightCurve]:
         """Return the next light curves; empty at the end."""
-        with _problems():
+        with self._problems():
             return [self._convert(item) for item in islice(self._objects, GROUP_OBJECTS)]
 
     def _convert(self, item: TableObject) -> LightCurve | InvalidLightCurve:
         self._checkpoint()
         return table_light_curve(item, self._max_points)
+
+    @contextmanager
+    def _problems(self) -> Iterator[None]:
+        """Convert errors of a table to problems."""
+        try:
+            yield
+        except UnsupportedFormat as error:
+            raise unsupported(error.format, self._data) from None
+        except TableTooLarge as error:
+            detail = f"{error.reason}; divide the table, or use {COMMAND}"
+            raise ProblemError(TOO_LARGE, detail) from None
+        except TableQuestion as error:
+            pointer = "/query/options/" + error.option.replace(".", "/")
+            errors = [FieldError(pointer=pointer, reason="ambiguous", detail=str(error))]
+            raise ProblemError(INVALID, error.question, errors=errors, question=error.to_dict()) from None
+        except TableError as error:
+            raise unsupported("binary", self._data) if is_binary(self._data) else _unreadable(str(error)) from None
+        except RecursionError:
+            raise _unreadable("the document is nested too deeply") from None
 
     def head(self) -> dict[str, Any]:
         """Return how the table is read."""
@@ -188,25 +216,6 @@ class _TableReading:
     def summary(self) -> dict[str, Any]:
         """Return the counts of what was not used."""
         return self._table.report.to_dict()
-
-
-@contextmanager
-def _problems() -> Iterator[None]:
-    """Convert errors of a table to problems."""
-    try:
-        yield
-    except UnsupportedFormat as error:
-        raise unsupported(error.format) from None
-    except TableTooLarge as error:
-        raise ProblemError(TOO_LARGE, str(error)) from None
-    except TableQuestion as error:
-        pointer = "/query/options/" + error.option.replace(".", "/")
-        errors = [FieldError(pointer=pointer, reason="ambiguous", detail=str(error))]
-        raise ProblemError(INVALID, error.question, errors=errors, question=error.to_dict()) from None
-    except TableError as error:
-        raise _unreadable(str(error)) from None
-    except RecursionError:
-        raise _unreadable("the document is nested too deeply") from None
 
 
 def _unreadable(detail: str) -> ProblemError:

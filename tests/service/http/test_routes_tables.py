@@ -136,7 +136,7 @@ BINARY = {
     "zip": b"PK\x03\x04\x14\x00" + bytes(100),
     "workbook": b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml" + bytes(100),
     "web page": b"<!DOCTYPE html><html><body>404</body></html>",
-    "binary file": table(1) + bytes(8),
+    "binary file": bytes(range(256)) * 4,
 }
 
 
@@ -148,11 +148,15 @@ def test_tables_in_other_formats_are_unsupported_and_name_the_command(edge: Live
     assert "`nightjar classify FILE --url URL`" in problem["detail"]
 
 
-@pytest.mark.parametrize("query", [{"name": "t.ecsv"}, {"name": "t.fits"}, {"options": {"format": "votable"}}])
-def test_tables_with_the_name_of_another_format_are_unsupported(edge: Live, query: dict[str, Any]) -> None:
+def test_tables_with_the_name_of_another_format_are_unsupported(edge: Live) -> None:
+    status, (problem,) = post(edge, table(1), name="t.ecsv")
+    assert (status, "`nightjar classify FILE --url URL`" in problem["detail"]) == (415, True)
+
+
+@pytest.mark.parametrize("query", [{"name": "t.fits"}, {"options": {"format": "votable"}}])
+def test_tables_whose_content_is_not_of_the_stated_format_are_unreadable(edge: Live, query: dict[str, Any]) -> None:
     status, (problem,) = post(edge, table(1), **query)
-    assert status == 415
-    assert "`nightjar classify FILE --url URL`" in problem["detail"]
+    assert (status, problem["errors"][0]["reason"]) == (422, "unreadable_table")
 
 
 @pytest.mark.parametrize("media_type", ["multipart/form-data; boundary=b", "Multipart/Form-Data", "text/csv"])
