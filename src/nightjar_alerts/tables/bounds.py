@@ -4,9 +4,11 @@ Each reader refuses before it builds. All bounds follow from :attr:`Bounds.max_b
 Tables in memory (data frames and the like) are the caller's own and have no bounds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from nightjar_alerts.models.decompression import ALWAYS_BYTES, MAX_EXPANSION
 from nightjar_alerts.tables.options import TableError
 
 KIB: Final = 1 << 10
@@ -15,19 +17,12 @@ GIB: Final = 1 << 30
 
 TEXT_FORMATS: Final = frozenset({"csv", "json", "jsonl"})
 """Formats that are read without a library made for trusted files."""
-COMPRESSIONS: Final = frozenset({"gzip", "bzip2", "xz"})
+COMPRESSIONS: Final = frozenset({"gzip", "bzip2", "xz", "zstd"})
 FORMATS: Final = TEXT_FORMATS | COMPRESSIONS | {"ecsv", "fits", "votable", "ipac", "parquet", "hats"}
-MAX_COLUMNS: Final = 4096
-"""Maximum number of columns, also of the distinct keys of JSON; choosing their roles takes about 1 ms each."""
 MAX_NAME: Final = 512
 """Maximum number of characters of a column's name."""
-MAX_EXPANSION: Final = 100
-"""Maximum size of a table once decompressed or decoded, as a multiple of its file; tables of surveys have up to 30."""
 MAX_DEPTH: Final = 16
 """Maximum nesting of JSON objects and XML elements in a table."""
-JSON_BYTES: Final = 16
-"""Maximum memory of a parsed JSON document, as a multiple of its largest size."""
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -46,6 +41,18 @@ class Bounds:
 
     def _share(self, parts: int, least: int) -> int:
         return max(min(self.max_bytes, least), self.max_bytes // parts)
+
+    @property
+    def max_columns(self) -> int:
+        """Number of columns, also of the distinct keys of JSON; choosing their roles takes about 1 ms each."""
+        return self._share(1 << 24, 4096)
+
+    def check_names(self, names: Sequence[str], where: str) -> None:
+        """Check the names of the columns of a table. Raises TableTooLarge, or TableError for a long name."""
+        if len(names) > self.max_columns:
+            raise TableTooLarge(f"{where} has more than {self.max_columns} columns", self)
+        if longest := next((name for name in names if len(name) > MAX_NAME), ""):
+            raise TableError(f"{where} has a column whose name has more than {MAX_NAME} characters: {longest[:40]!r}...")
 
     @property
     def held_bytes(self) -> int:
@@ -70,7 +77,7 @@ class Bounds:
     @property
     def max_line(self) -> int:
         """Characters of a line, which may hold a whole light curve; splitting it takes up to 20 times as much."""
-        return self._share(1 << 12, 16 * MIB)
+        return self._share(1 << 12, 4 * MIB)
 
     @property
     def max_objects(self) -> int:
@@ -82,9 +89,14 @@ class Bounds:
         """Number of points of one object, which are held together."""
         return self._share(1 << 12, 1 << 20)
 
+    @property
+    def always_bytes(self) -> int:
+        """Size to which any file may decompress or decode; larger ones only to MAX_EXPANSION times their size."""
+        return self._share(1 << 10, ALWAYS_BYTES)
+
     def expanded(self, size: int) -> int:
         """Return how many bytes a file of ``size`` bytes may become once decompressed or decoded."""
-        return min(self.max_bytes, max(MAX_EXPANSION * size, self._share(1 << 10, 64 * MIB)))
+        return min(self.max_bytes, max(self.always_bytes, MAX_EXPANSION * size))
 
 
 FILE_BOUNDS: Final = Bounds()

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, UnsupportedFormat
 from nightjar_alerts.tables.columns import Batch
-from nightjar_alerts.tables.documents import JsonLinesSource, columns_of, loads, rows_of
+from nightjar_alerts.tables.documents import DocumentSource, JsonLinesSource, loads
 from nightjar_alerts.tables.libraries import (
     MemorySource,
     ParquetSource,
@@ -124,7 +124,7 @@ def open_source(data: Data, form: str = "", name: str = "", bounds: Bounds = FIL
         return MemorySource(batch, name or "the table", units=units)
     name = name or str(getattr(data, "name", "the table"))
     named, stem = _format_and_stem(name)
-    return _open_stream(Stream(name, stem, content), form or named, bounds)
+    return _open_stream(Stream(name, stem, content, bounds), form or named, bounds)
 
 
 def _check_format(form: str, name: str, bounds: Bounds) -> None:
@@ -151,13 +151,13 @@ def _open_stream(stream: Stream, form: str, bounds: Bounds) -> Source:
         return JsonLinesSource(stream)
     if form == "json":
         try:
-            with stream.open() as content:
-                document = loads(content.read())
+            return DocumentSource(stream)
+        except TableError:
+            raise
         except ValueError as error:
             if b"\n" in head.strip():  # JSON Lines, the first of which is damaged
                 return JsonLinesSource(stream)
             raise TableError(f"{stream.name} is not a JSON document: {error}") from None
-        return MemorySource(columns_of(rows_of(document)), stream.name, stream.stem)
     return TextSource(stream)
 
 
