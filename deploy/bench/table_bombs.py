@@ -66,9 +66,34 @@ def of_mixed_objects() -> bytes:
 
 
 def of_many_objects() -> bytes:
-    """Make a table with an object in each row."""
-    rows = [b"%x,59000,g,20,.1\n" % row for row in range(380_000)]
+    """Make a table of two rows for each object."""
+    rows = [b"%x,59000,g,20,.1\n%x,59001,g,20,.1\n" % (row, row) for row in range(190_000)]
     return HEAD + b"".join(rows)[: LIMIT - 100].rpartition(b"\n")[0]
+
+
+def of_many_filters() -> bytes:
+    """Make a table in which most rows have a filter of their own."""
+    rows = [b"a,%d,%s,20,.1\n" % (59_000 + row, b"x%x" % row if row % 2 else b"g") for row in range(380_000)]
+    return HEAD + b"".join(rows)[: LIMIT - 100].rpartition(b"\n")[0]
+
+
+def wide_rows() -> bytes:
+    """Make a table of as many columns as are read, and short cells."""
+    names = b",".join(b"c%d" % number for number in range(4000))
+    return repeated(b"a,60000,g,20,.1" + b",11" * 4000 + b"\n", HEAD[:-1] + b"," + names + b"\n")
+
+
+def lists_in_a_row(points: int = 180_000) -> bytes:
+    """Make a table whose one row holds a light curve."""
+    lists = b",".join(b'"[' + b",".join([text] * points) + b']"' for text in (b"6e4", b"g", b"20", b".1"))
+    return HEAD + b"a," + lists + b"\n"
+
+
+def columns_in_json(points: int = 600_000) -> bytes:
+    """Make a document of one light curve of many points."""
+    lists = (("mjd", b"6e4"), ("mag", b"20"), ("mag_err", b".1"), ("filter", b'"g"'))
+    columns = b",".join(b'"%s":[%s]' % (name.encode(), b",".join([text] * points)) for name, text in lists)
+    return b'{"name":"a",' + columns.replace(b".1", b"1") + b"}"
 
 
 def lawful_json() -> bytes:
@@ -132,6 +157,9 @@ BOMBS: Final[Mapping[str, Bomb]] = {
     "table empty lists": Bomb(lambda: repeated(b"[],", b'{"name":"a","mjd":[', b"[]]}")),
     "table short texts": Bomb(lambda: repeated(b'"ab",', b'{"name":"a","mjd":[', b'""]}')),
     "table numbers": Bomb(lambda: repeated(b"1.5,", b'{"name":"a","mjd":[', b"1]}")),
+    "table columns in JSON": Bomb(columns_in_json),
+    "table lists in a row": Bomb(lists_in_a_row),
+    "table wide rows": Bomb(wide_rows),
     "table deep": Bomb(deep),
     "table many columns": Bomb(many_columns),
     "table long line": Bomb(lambda: repeated(b"1 ", HEAD + b"a,")),
@@ -143,6 +171,7 @@ BOMBS: Final[Mapping[str, Bomb]] = {
     "table of empty rows": Bomb(lambda: repeated(b"a,,,,\n", HEAD)),
     "table of mixed objects": Bomb(of_mixed_objects),
     "table of many objects": Bomb(of_many_objects),
+    "table of many filters": Bomb(of_many_filters),
     "table crowd": Bomb(of_mixed_objects, 16),
     "table crowd in JSON": Bomb(lawful_json, 16),
     "table VOTable file": Bomb(votable_file),

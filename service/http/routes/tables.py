@@ -55,6 +55,10 @@ GROUP_OBJECTS: Final = 64
 """Number of objects that are classified together."""
 HELD_FACTOR: Final = 8
 """Memory that a table needs while it is read, as a multiple of its size; at most half of the budget is charged."""
+BYTES_PER_LINE: Final = 20
+"""Maximum number of lines of a table: one for this many bytes of the largest table."""
+BYTES_PER_VALUE: Final = 8
+"""Maximum number of values of a table in JSON: one for this many bytes of the largest table."""
 
 router = APIRouter()
 
@@ -119,6 +123,7 @@ class TableResponse(StreamedResponse):
         settings = self.service.settings
         data = await read_body(self.request, reservation, settings.max_json_bytes)
         check_text(data)
+        _check_counts(data, settings.max_json_bytes)
         work = SlicedWork(self.service.turns, self._client, self._next_deadline())
         table = _TableReading(data, self._options, self._name, settings, work.checkpoint)
         await cancel_on_disconnect(self.request, self._run(table, work, classifier, reservation, send))
@@ -159,6 +164,16 @@ class TableResponse(StreamedResponse):
 
 def _add_light_curve(result: Mapping[str, Any], curve: LightCurve | InvalidLightCurve) -> Mapping[str, Any]:
     return {**result, "light_curve": light_curve_members(curve)} if isinstance(curve, LightCurve) else result
+
+
+def _check_counts(data: bytes, largest: int) -> None:
+    """Check the numbers of lines and of values, which the memory of a table depends on. Raises ProblemError (413)."""
+    counts = {"lines": (max(data.count(b"\n"), data.count(b"\r")), largest // BYTES_PER_LINE)}
+    if data[:16].lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+        counts["values"] = (data.count(b","), largest // BYTES_PER_VALUE)
+    for what, (count, most) in counts.items():
+        if count > most:
+            raise ProblemError(TOO_LARGE, f"the table has more than {most} {what}; divide it, or use {COMMAND}")
 
 
 class _TableReading:

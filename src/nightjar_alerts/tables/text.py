@@ -26,7 +26,7 @@ from nightjar_alerts.tables.options import TableError
 from nightjar_alerts.tables.streams import Lines, Problems, Stream
 
 BATCH_ROWS: Final = 16_384
-PORTION_BYTES: Final = 4 << 20
+PORTION_BYTES: Final = 1 << 20
 SAMPLE_CHARACTERS: Final = 1 << 16
 MAX_FIELD: Final = 16 << 20
 """Characters of a field, which may hold the times of a whole light curve. Quotes that have no end are a malformed row

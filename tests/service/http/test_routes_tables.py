@@ -117,6 +117,23 @@ def test_tables_compressed_with_a_content_coding_are_read(edge: Live) -> None:
     assert (status, len(lines)) == (200, 3)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        table(1) + b"a,1,g,2,3\n" * 60_000,
+        table(1).replace(b"\n", b"\r") + b"a,1,g,2,3\r" * 60_000,
+        b'{"mjd":[' + b"1," * 130_000 + b"1]}",
+        b"x," * 2000 + b"\n" + (b"1," * 2000 + b"\n") * 2,
+        b"mjd,mag\n" + b"1" * 900_000 + b",1\n",
+        json.dumps([{f"k{row}": 1} for row in range(50_000)]).encode(),
+    ],
+    ids=["lines", "lines of an old Mac", "values", "columns", "line", "keys"],
+)
+def test_tables_beyond_a_bound_are_refused_before_they_are_read(edge: Live, body: bytes) -> None:
+    status, (problem,) = post(edge, body)
+    assert status in (413, 422), problem
+
+
 BINARY = {
     "FITS": b"SIMPLE  =                    T" + b" " * 50,
     "VOTable": b'<?xml version="1.0"?>\n<!-- t --><VOTABLE version="1.3"><RESOURCE/></VOTABLE>',
