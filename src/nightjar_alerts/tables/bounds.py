@@ -45,7 +45,7 @@ class Bounds:
     @property
     def max_columns(self) -> int:
         """Number of columns, also of the distinct keys of JSON; choosing their roles takes about 1 ms each."""
-        return self._share(1 << 24, 4096)
+        return self._share(1 << 25, 1024)
 
     def check_names(self, names: Sequence[str], where: str) -> None:
         """Check the names of the columns of a table. Raises TableTooLarge, or TableError for a long name."""
