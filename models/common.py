@@ -1,4 +1,4 @@
-"""Helpers that every package uses: atomic file writes, Markdown tables, the name of the processor."""
+"""Helpers that every package uses: atomic file writes, Markdown tables, valid text, the name of the processor."""
 
 import os
 import platform
@@ -43,6 +43,11 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, number
     """Return a Markdown table without a final line break; ``numbers`` right-aligns all columns but the first."""
     rule = ["---"] + ["---:" if numbers else "---"] * (len(head) - 1)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def without_surrogates(text: str) -> str:
+    """Return text whose unpaired surrogates, which UTF-8 cannot encode, are escaped, such as ``\\ud800``."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def processor_name() -> str:

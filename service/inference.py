@@ -44,6 +44,7 @@ from nightjar_alerts.service.engine.errors import (
     OutOfMemory,
     RunAborted,
 )
+from nightjar_alerts.service.lightcurves.errors import INTERNAL_ERROR
 from nightjar_alerts.service.observe.recorder import ModelRecorder
 
 log = logging.getLogger(__name__)
@@ -313,7 +314,8 @@ def skipped_outcome(item: LightCurveError | Skipped) -> Outcome:
     """Return the outcome of an item that is not classified."""
     if isinstance(item, Skipped):
         return Outcome(item.status, reason=item.reason, detail=item.detail)
-    return Outcome("rejected", reason=item.reason, detail=str(item), pointer=item.pointer)
+    status: Status = "failed" if item.reason == INTERNAL_ERROR else "rejected"
+    return Outcome(status, reason=item.reason, detail=str(item), pointer=item.pointer)
 
 
 def _log_failures(results: Sequence[RunResult]) -> None:

@@ -316,6 +316,93 @@ def test_classify_plot_writes_a_picture_per_object(url: str, folder: Path, tmp_p
         assert ElementTree.fromstring(path.read_text()).tag.endswith("svg")
 
 
+NASTY_IDS = ("星" * 100, "\ud800", "=HYPERLINK(1)", "-rf", "\x1b]0;title\x07\x1b[2J", "a\u202eb", "good", "x" * 300)
+
+
+@pytest.fixture
+def nasty(tmp_path: Path) -> Path:
+    """A file of light curves with names that somebody chose to do harm."""
+    curves = [{**curve, "object_id": name} for curve, name in zip(supernovae(8), NASTY_IDS, strict=True)]
+    path = tmp_path / "nasty.json"
+    path.write_text(json.dumps(curves))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".vot"])
+@pytest.mark.parametrize("by_service", [True, False])
+def test_classify_with_invalid_names_reads_all_others(
+    url: str, nasty: Path, tmp_path: Path, suffix: str, by_service: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--url", url) if by_service else ()
+    output = tmp_path / f"out{suffix}"
+    assert run(nasty, "-o", output, "--plot", tmp_path / "pictures", *options) == 3
+    assert capsys.readouterr().out.startswith("8 light curves: 6 classified, 1 rejected")
+    assert output.exists()
+    pictures = [path.name for path in (tmp_path / "pictures").iterdir()]
+    assert len(pictures) == 8
+    assert not [name for name in pictures if name.startswith(("-", "."))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"band": ["\ud800"]}, {"survey": "\ud800"}, {"\ud800": 1}, {"metadata": {"\ud800": 1}}, {"flux_unit": "\ud800"}],
+)
+def test_classify_body_with_half_of_a_pair_is_rejected_alone(url: str, tmp_path: Path, change: dict[str, Any]) -> None:
+    bad, good = supernovae(2)
+    (tmp_path / "two.json").write_text(json.dumps([bad | change, good]))
+    assert run(tmp_path / "two.json", "--url", url, "-o", tmp_path / "out.csv") == 3
+    assert [row["status"] for row in rows_of(tmp_path / "out.csv")] == ["rejected", "classified"]
+
+
+def test_classify_table_with_half_of_a_pair_reads_all_others(url: str, tmp_path: Path) -> None:
+    ids = ("a", "\ud800", "b")
+    rows = [
+        {"name": name, "mjd": 60_000 + day, "filter": "g" if day else "\udfff", "mag": 19.5, "mag_err": 0.1}
+        for name in ids
+        for day in range(5)
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert run(tmp_path / "t.jsonl", "--url", url, "-o", tmp_path / "out.parquet") == 3
+    assert (tmp_path / "out.parquet").exists()
+
+
+def test_classify_prints_names_without_what_a_terminal_obeys(
+    url: str, nasty: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "a\x1b[2J.csv"
+    table.write_text(csv_text(supernovae(1)).replace("SN0000", "b\x1b[2J"))
+    assert run(nasty, table, tmp_path / "a\x1b[2J.csv", "--url", url, *CSV_OPTIONS) == 3
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert "\u202e" not in printed.out
+    assert "b\\x1b[2J" in printed.out
+
+
+def test_classify_csv_has_no_formulas_and_json_lines_has_the_names(url: str, nasty: Path, tmp_path: Path) -> None:
+    run(nasty, "-o", tmp_path / "out.csv", "--url", url)
+    run(nasty, "-o", tmp_path / "out.jsonl", "--url", url)
+    names = [row["object_id"] for row in rows_of(tmp_path / "out.csv")]
+    assert (names[2], names[3], names[6]) == ("'=HYPERLINK(1)", "'-rf", "good")
+    documents = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [document["object_id"] for document in documents] == [NASTY_IDS[0], "\\ud800", *NASTY_IDS[2:7], ""]
+
+
+def test_classify_picture_that_cannot_be_drawn_is_named_and_the_run_goes_on(
+    url: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = Result.to_svg
+
+    def fail(result: Result) -> str:
+        if result.object_id == "SN0001":
+            raise OverflowError("too large")
+        return draw(result)
+
+    monkeypatch.setattr(Result, "to_svg", fail)
+    assert run(folder / "several.json", "--url", url, "--plot", tmp_path / "pictures") == 0
+    assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["SN0002.svg"]
+    assert "no picture of SN0001: OverflowError: too large" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["ztf.avro", "one.json", "several.json", "table.csv", "table.csv.gz", "night.tar.gz"])
 def test_classify_standard_input_is_recognised_by_its_content(
     url: str, folder: Path, tmp_path: Path, name: str

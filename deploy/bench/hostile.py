@@ -1,21 +1,22 @@
 """Attacks on the HTTP port of a real service, and latency of a well-behaved client during each attack.
 
     python -m deploy.bench --parts '["hostile"]'
-    python -m deploy.bench.hostile PORT [CERTIFICATE]      the well-behaved client alone
+    python -m deploy.bench.hostile PORT [--tables] [CERTIFICATE]      the well-behaved client alone
 
-Attacks are idle, slow or many connections, and bodies that are expensive for their size. Floods of connections go
-through nginx with the shipped configuration, all others to the service's port. Each attack is measured for a few
-seconds: bytes sent, longest latency of the well-behaved client, its 99th percentile during the attack and without one,
-failed requests, memory of the service and nginx at the peak and after the attack, and the fraction of time in which the
-service's event loop was busy, which does not depend on other load of the machine. The client is a separate process,
-opens a connection for each request and uses another loopback address. Attackers use the same cores as the service, so
-the latency includes their cost.
+Attacks are idle, slow or many connections, and bodies, also tables, that are expensive for their size. Floods of
+connections go through nginx with the shipped configuration, all others to the service's port. Each attack is measured
+for a few seconds: bytes sent, longest latency of the well-behaved client, its 99th percentile during the attack and
+without one, failed requests, memory of the service and nginx at the peak and after the attack, and the fraction of time
+in which the service's event loop was busy, which does not depend on other load of the machine. The client is a separate
+process, opens a connection for each request and uses another loopback address. Attackers use the same cores as the
+service, so the latency includes their cost.
 
 All attacks are limited in connections, bytes and time, and target loopback only.
 """
 
 import asyncio
 import contextlib
+import itertools
 import json
 import resource
 import socket
@@ -38,6 +39,8 @@ import numpy as np
 from deploy.bench.http_load import quantile
 from deploy.bench.nginx import NginxProcess, client_context, is_installed, running_nginx
 from deploy.bench.report import ROOT, Numbers
+from deploy.bench.table_bombs import BOMBS, Bomb
+from deploy.bench.table_bombs import HEAD as TABLE_HEAD
 from nightjar_alerts.alerts import containers
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.service.local import HOST, ServiceDied, ServiceProcess, running
@@ -53,6 +56,7 @@ MB: Final = 1e6
 READ_BYTES: Final = 2048
 LAWFUL: Final = "lawful bodies"
 HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n"
+TABLES: Final = "--tables"
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
 GET: Final = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -76,11 +80,16 @@ class Target(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """Named attack; ``run`` returns the number of bytes sent. Floods of connections go through nginx."""
+    """Named attack; ``run`` returns the number of bytes sent.
+
+    Floods of connections go through nginx. During an attack with tables, every second request of the well-behaved
+    client is a small table.
+    """
 
     name: str
     run: Callable[[Target], Coroutine[Any, Any, int]]
     is_flood: bool = False
+    is_table: bool = False
 
 
 class AttackConnection:
@@ -313,6 +322,15 @@ def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Targ
     return lambda target: crowd(target, max(1, int(count * target.scale) or 1), behave, again=True)
 
 
+def posting_table(bomb: Bomb) -> Callable[[Target], Coroutine[Any, Any, int]]:
+    """Send the body of a bomb, which is made when the attack begins."""
+
+    async def attack(target: Target) -> int:
+        return await posting(b"/v1/tables", b"text/plain", bomb.make(), bomb.senders)(target)
+
+    return attack
+
+
 def faulty_number() -> bytes:
     """Make a JSON text of long numbers that ends in a syntax error."""
     return b"[" + (b"1" * 308 + b",") * ((8 << 20) // 309) + b"x"
@@ -429,6 +447,7 @@ def attacks() -> list[Attack]:
         Attack("wide JSON", posting(b"/v1/alerts", octets, wide_json(), 4)),
         Attack("deflate bomb", posting(b"/v1/alerts", octets, deflate_bomb(), 8)),
         Attack("Arrow texts", posting(b"/v1/classify", arrow, arrow_texts(), 2)),
+        *(Attack(name, posting_table(bomb), is_table=True) for name, bomb in BOMBS.items()),
     ]
 
 
@@ -586,7 +605,8 @@ def table(rows: Sequence[AttackRow]) -> str:
 
 def _attacked(service: _Attacked, attack: Attack, seconds: float, scale: float) -> AttackRow:
     """Attack the service while a well-behaved client uses it, from before the attack until after it."""
-    with _good_client(service.port, None if service.nginx is None else service.nginx.certificate) as stop:
+    certificate = None if service.nginx is None else service.nginx.certificate
+    with _good_client(service.port, certificate, attack.is_table) as stop:
         quiet = [_passing(QUIET_SECONDS)]
         before, computed, started = service.memory(), service.loop_seconds(), time.monotonic()
         target = Target(service.port, scale, started + seconds, service.tls)
@@ -645,9 +665,13 @@ async def _watched(service: _Attacked, attack: Attack, target: Target) -> tuple[
 
 
 @contextlib.contextmanager
-def _good_client(port: int, certificate: Path | None = None) -> Iterator[Callable[[], list[TimedReply]]]:
+def _good_client(
+    port: int, certificate: Path | None = None, tables: bool = False
+) -> Iterator[Callable[[], list[TimedReply]]]:
     """Run the well-behaved client in a separate process; yield a function that stops it and returns its requests."""
-    command = [sys.executable, "-m", "deploy.bench.hostile", str(port), *([str(certificate)] if certificate else [])]
+    kind = [TABLES] if tables else []
+    command = [sys.executable, "-m", "deploy.bench.hostile", str(port), *kind]
+    command += [str(certificate)] if certificate else []
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
 
         def stop() -> list[TimedReply]:
@@ -668,18 +692,30 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def good_requests(port: int, tls: ssl.SSLContext | None, stopped: Callable[[], bool]) -> Iterator[TimedReply]:
-    """Classify one light curve after another, each on a new connection, with a pause between them."""
-    body = json.dumps(light_curve(30)).encode()
+def good_requests(
+    port: int, tls: ssl.SSLContext | None, stopped: Callable[[], bool], tables: bool = False
+) -> Iterator[TimedReply]:
+    """Classify one light curve after another, each on a new connection, with a pause between them.
+
+    Parameters
+    ----------
+    tables : whether every second one is sent as a table.
+    """
+    requests = [("/v1/classify", json.dumps(light_curve(30)).encode(), "application/json")]
+    if tables:
+        rows = b"".join(b"a,%d,%c,20,0.1\n" % (60_000 + day, b"gr"[day % 2]) for day in range(30))
+        requests.append(("/v1/tables", TABLE_HEAD + rows, "text/csv"))
     source = (GOOD_ADDRESS, 0)
-    while not stopped():
+    for path, body, kind in itertools.cycle(requests):
+        if stopped():
+            return
         if tls is None:
             connection = HTTPConnection(HOST, port, PATIENCE_SECONDS, source)
         else:
             connection = HTTPSConnection(HOST, port, timeout=PATIENCE_SECONDS, source_address=source, context=tls)
         began, status = time.monotonic(), 0
         with contextlib.closing(connection), contextlib.suppress(OSError, HTTPException):
-            connection.request("POST", "/v1/classify", body, {"Content-Type": "application/json"})
+            connection.request("POST", path, body, {"Content-Type": kind})
             reply = connection.getresponse()
             reply.read()
             status = reply.status
@@ -689,7 +725,8 @@ def good_requests(port: int, tls: ssl.SSLContext | None, stopped: Callable[[], b
 
 def main() -> None:
     """Run the well-behaved client until standard input ends, and print its requests."""
-    port, *certificate = sys.argv[1:]
+    port, *rest = sys.argv[1:]
+    certificate = [each for each in rest if each != TABLES]
     tls = client_context(Path(certificate[0])) if certificate else None
     print("started", flush=True)
     ended = threading.Event()
@@ -699,7 +736,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    print(json.dumps(list(good_requests(int(port), tls, ended.is_set))))
+    print(json.dumps(list(good_requests(int(port), tls, ended.is_set, TABLES in rest))))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,17 @@ Every response names its model, and every item has its own status. The OpenAPI d
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from nightjar_alerts.models.common import without_surrogates
 
 MAX_FIELD_ERRORS = 20
 _MAX_NAME_LENGTH = 60
+
+
+_Text = Annotated[str, BeforeValidator(without_surrogates)]  # may quote a value of the request
 
 
 class FieldError(BaseModel):
@@ -18,9 +23,9 @@ class FieldError(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    pointer: str = Field(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
+    pointer: _Text = Field(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
     reason: str = Field(description="machine-readable code, such as not_finite")
-    detail: str = Field(description="description of the error")
+    detail: _Text = Field(description="description of the error")
 
 
 # Reason code by error type of pydantic, and a text to use instead of pydantic's; empty to keep pydantic's.

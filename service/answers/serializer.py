@@ -15,6 +15,7 @@ import orjson
 
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Bundle
+from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.evolution import History, stability
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.photometry import FILTERS
@@ -309,8 +310,21 @@ def light_curve_members(curve: LightCurve) -> dict[str, Any]:
 
 
 def encode_json(document: object) -> bytes:
-    """Encode a document, which may contain numpy arrays, as JSON."""
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    """Encode a document, which may contain numpy arrays, as JSON; unpaired surrogates in its texts are escaped."""
+    try:
+        return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:  # such as for a text from JSON with the escape of half a character
+        return orjson.dumps(_without_surrogates(document), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _without_surrogates(document: object) -> object:
+    if isinstance(document, str):
+        return without_surrogates(document)
+    if isinstance(document, Mapping):
+        return {_without_surrogates(name): _without_surrogates(value) for name, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [_without_surrogates(value) for value in document]
+    return document
 
 
 def serialize_all(

@@ -4,10 +4,10 @@ A handler reads the query and the body, decodes the body, chooses the models, cl
 encoding run in a thread. The duration of each stage is reported in metrics, traces and the header ``Server-Timing``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
 
@@ -26,6 +26,8 @@ from nightjar_alerts.service.inference import InferOptions, Item, Outcome
 from nightjar_alerts.service.observe.metrics import STAGES, Metrics
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings
+
+T = TypeVar("T")
 
 ROLE_HEADER: Final = "Nightjar-Role"
 
@@ -99,9 +101,18 @@ def infer_options(
     ProblemError
         422 for an invalid deadline in the header.
     """
-    deadlines = [value for value in (deadline_ms, read_deadline_header(request, settings)) if value is not None]
-    milliseconds = min(deadlines, default=settings.default_deadline_ms)
+    milliseconds = requested_deadline_ms(request, settings, deadline_ms)
+    milliseconds = settings.default_deadline_ms if milliseconds is None else milliseconds
     return InferOptions(arrived + milliseconds / 1000, client=get_client_id(request))
+
+
+def requested_deadline_ms(request: Request, settings: Settings, deadline_ms: float | None) -> float | None:
+    """Return the earliest deadline that a request asks for, in milliseconds; None without.
+
+    Raises ProblemError (422) for an invalid deadline in the header.
+    """
+    deadlines = [value for value in (deadline_ms, read_deadline_header(request, settings)) if value is not None]
+    return min(deadlines, default=None)
 
 
 async def read_body(request: Request, reservation: Reservation, limit: int) -> bytes:
@@ -120,14 +131,22 @@ async def read_body(request: Request, reservation: Reservation, limit: int) -> b
     return await inflate(data, coding, limit, body.charge, service.run_in_thread) if coding else data
 
 
-async def decode_body(data: bytes, request_format: RequestFormat, service: Service) -> RequestBody:
+async def decode_body(request: Request, data: bytes, request_format: RequestFormat) -> RequestBody:
     """Decode a body on the event loop if it is small and valid, else in a thread."""
+    service = get_service(request)
     if len(data) <= INLINE_BYTES and request_format.decode_valid is not None:
         body = request_format.decode_valid(data, service.settings)
         if body is not None:
             return body
-    decode = partial(request_format.decode, data, service.settings)
-    return await service.run_in_thread(decode, large=len(data) > LARGE_BYTES)
+    return await decode_in_thread(request, partial(request_format.decode, data, service.settings), len(data))
+
+
+async def decode_in_thread(request: Request, decode: Callable[[], T], size: int) -> T:
+    """Decode a body in a thread; if it is large, when it is the turn of the client."""
+    service = get_service(request)
+    if size <= LARGE_BYTES:
+        return await service.run_in_thread(decode)
+    return await service.run_in_turn(decode, get_client_id(request))
 
 
 async def charge_quota(request: Request, service: Service, curves: int) -> None:

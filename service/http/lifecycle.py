@@ -20,6 +20,7 @@ from nightjar_alerts.service.http.edge.budget import MemoryBudget
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
+from nightjar_alerts.service.http.turns import SlicedWork, Turns
 from nightjar_alerts.service.inference import Item
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
@@ -65,7 +66,8 @@ class Service:
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
         limited = settings.key_limits or shared is not None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared) if limited else None
-        self._decoders, self._large_decoder = CapacityLimiter(DECODE_THREADS), CapacityLimiter(1)
+        self._decoders = CapacityLimiter(DECODE_THREADS)
+        self.turns, self.large_tables = Turns(), Turns()
         self.models = ModelManager(settings, self.metrics, self._fail, load)
         self.state = State.STARTING
         self._failure = ""
@@ -161,15 +163,16 @@ class Service:
         except NotReady:
             raise self.not_ready() from None
 
-    async def run_in_thread(self, work: Callable[[], T], large: bool = False) -> T:
-        """Run ``work`` in a thread, of which there are few; bursts wait.
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread, of which there are few; bursts wait."""
+        return await to_thread.run_sync(work, limiter=self._decoders)
 
-        Parameters
-        ----------
-        large : True for work that needs much memory, of which only one runs at a time. Parsing holds the GIL, so two at
-            a time would not be faster.
+    async def run_in_turn(self, work: Callable[[], T], client: str) -> T:
+        """Run ``work`` that needs much memory in a thread when it is the turn of the client.
+
+        Only one runs at a time. Parsing holds the GIL, so two at a time would not be faster.
         """
-        return await to_thread.run_sync(work, limiter=self._large_decoder if large else self._decoders)
+        return await SlicedWork(self.turns, client).run(work)
 
     async def run_maybe_in_thread(self, work: Callable[[], T], thread: bool) -> T:
         """Run ``work`` in a thread if ``thread`` is true, else on the event loop, for short work."""

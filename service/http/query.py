@@ -11,7 +11,7 @@ from nightjar_alerts.alerts.avro import schema_names
 from nightjar_alerts.alerts.surveys import SURVEY_BY_NAME
 from nightjar_alerts.service.answers.replies import pointer
 from nightjar_alerts.service.http.edge.errors import INVALID, ProblemError, invalid_field
-from nightjar_alerts.service.lightcurves.decoding import ObjectReader, decode_fields, field_types
+from nightjar_alerts.service.lightcurves.decoding import UNDECODABLE, ObjectReader, decode_fields, field_types
 from nightjar_alerts.service.lightcurves.schemas import (
     DEADLINE_TEXT,
     EMBEDDING_TEXT,
@@ -136,14 +136,19 @@ def read_query(request: Request, struct: type[QueryT]) -> QueryT:
             raise invalid_field(where, "duplicate", "this parameter is given twice")
         values[name] = text
         if name == "prior" and text.lstrip().startswith("{"):
-            try:
-                values[name] = msgspec.json.decode(text)
-            except msgspec.DecodeError:
-                raise invalid_field(where, "malformed", "must be a name or a JSON object of weights") from None
+            values[name] = decode_json(text, where, "must be a name or a JSON object of weights")
     decoded, errors = decode_fields(values, struct, _QUERY_READER, "/query")
     if errors:
         raise ProblemError(INVALID, errors=errors)
     return struct(**decoded)
+
+
+def decode_json(text: str, where: str, expected: str) -> Any:
+    """Decode a parameter that is JSON. Raises ProblemError (422), also for JSON that is nested too deeply."""
+    try:
+        return msgspec.json.decode(text)
+    except UNDECODABLE:
+        raise invalid_field(where, "malformed", expected) from None
 
 
 class _QueryReader(ObjectReader):

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.service.answers.replies import FieldError, pointer
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve, to_field_error
 from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, FilterIn, LightCurveIn, missing_columns
@@ -94,7 +95,12 @@ class ObjectReader:
 
     def decode(self, value: Any, kind: Any) -> Any:
         """Check and convert a value; arrays are returned unchanged, and text is never decoded as base64."""
-        return value if isinstance(value, np.ndarray) else msgspec.convert(value, kind, builtin_types=(bytes,))
+        if isinstance(value, np.ndarray):
+            return value
+        try:
+            return msgspec.convert(value, kind, builtin_types=(bytes,))
+        except UnicodeEncodeError:
+            raise msgspec.ValidationError("Unpaired surrogate") from None
 
     def fields(self, value: Any, struct: type[Struct]) -> Mapping[str, Any]:
         """Return the fields of an object."""
@@ -215,8 +221,8 @@ def build_light_curve(fields: Mapping[str, Any], reader: Reader, parent: str) ->
 
 
 def short_id(object_id: str | int) -> str:
-    """Return an object id to repeat in an error; empty if it is too long."""
-    text = str(object_id)
+    """Return an object id to repeat in an error; empty if it is too long. Unpaired surrogates are escaped."""
+    text = without_surrogates(str(object_id))
     return text if len(text) <= MAX_ID_LENGTH else ""
 
 

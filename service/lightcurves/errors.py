@@ -11,6 +11,14 @@ from nightjar_alerts.models.lightcurve import LightCurveError
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, pointer
 
+INTERNAL_ERROR: Final = "internal_error"
+"""Reason of a light curve whose validation failed; its status is ``failed``."""
+
+
+NOT_UNICODE: Final = "not_unicode"
+NOT_UNICODE_TEXT: Final = "contains half of a UTF-16 surrogate pair"
+"""Reason and detail of a text that UTF-8 cannot encode, such as from the escape ``\\ud800`` in JSON."""
+
 
 class InvalidLightCurve(LightCurveError):
     """A light curve with one or more invalid fields; its attributes as a LightCurveError are those of the first one."""
@@ -36,6 +44,7 @@ _REASONS: Final[Sequence[tuple[str, str, str]]] = (
     ("Invalid enum value", "not_one_of", ""),
     ("Number out of range", "not_finite", "must be finite"),
     ("Invalid base64", "not_a_list", "must be a list"),
+    ("Unpaired surrogate", NOT_UNICODE, NOT_UNICODE_TEXT),
 )
 # Expected type in a message, reason and detail. The first match counts.
 _TYPES: Final[Sequence[tuple[str, str, str]]] = (

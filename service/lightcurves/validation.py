@@ -4,6 +4,7 @@ It checks constraints that the schema cannot express (equal lengths, finite valu
 converts columns to arrays. An invalid light curve becomes an :class:`InvalidLightCurve` and does not affect others.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -15,13 +16,14 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.bulk import light_curves
 from nightjar_alerts.models.checks import PhotometryWarning
+from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import NAMES, nearest_band
 from nightjar_alerts.service.answers.replies import FieldError, pointer
 from nightjar_alerts.service.lightcurves.brightness import to_fluxes
 from nightjar_alerts.service.lightcurves.decoding import NEVER_EMPTY, find_column_error, short_id
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.service.lightcurves.errors import INTERNAL_ERROR, NOT_UNICODE, NOT_UNICODE_TEXT, InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import (
     DTYPES,
     MAX_FILTER_NAME,
@@ -32,6 +34,8 @@ from nightjar_alerts.service.lightcurves.schemas import (
     missing_columns,
 )
 from nightjar_alerts.tables import TableObject
+
+log = logging.getLogger(__name__)
 
 _DTYPES: Final = {name: np.dtype(kind) for name, kind in DTYPES.items()}
 _NUMERIC: Final = ("mjd", "flux", "flux_err", "mag", "mag_err")
@@ -101,12 +105,27 @@ def _build(columns: Sequence[Columns]) -> Sequence[LightCurve | LightCurveError]
         return [error]
 
 
-def table_light_curve(item: TableObject) -> LightCurve | InvalidLightCurve:
-    """Return the light curve of an object of a table, or its error."""
+def table_light_curve(item: TableObject, max_points: int | None = None) -> LightCurve | InvalidLightCurve:
+    """Return the light curve of an object of a table, or its error; an error that is not expected is logged.
+
+    Parameters
+    ----------
+    max_points : maximum number of observations; None for any number.
+    """
     try:
+        _to_object_id(item.object_id)
+        if max_points is not None and len(item.mjd) > max_points:
+            message = f"a light curve may have at most {max_points} observations; this one has {len(item.mjd)}"
+            raise LightCurveError("", "too_many_points", message)
         return item.light_curve()
     except LightCurveError as error:
-        return InvalidLightCurve([_to_field_error(error)], item.object_id)
+        return InvalidLightCurve([_to_field_error(error)], short_id(item.object_id))
+    except Exception as error:  # one bad object must not end the reading of a table
+        log.error("an object of a table could not be converted", exc_info=error)
+        failed = FieldError(
+            pointer="", reason=INTERNAL_ERROR, detail="this object could not be converted; the log has the reason"
+        )
+        return InvalidLightCurve([failed], short_id(item.object_id))
 
 
 def _to_field_error(error: LightCurveError, parent: str = "") -> FieldError:
@@ -265,6 +284,8 @@ def _to_object_id(object_id: str | int) -> str:
         return str(object_id)
     if len(object_id) > MAX_ID_LENGTH:
         raise LightCurveError("/object_id", "too_long", f"must have at most {MAX_ID_LENGTH} characters")
+    if without_surrogates(object_id) != object_id:
+        raise LightCurveError("/object_id", NOT_UNICODE, NOT_UNICODE_TEXT)
     return object_id
 
 

@@ -7,21 +7,22 @@ in ``OUTPUT.partial`` until the run is complete, so that an interrupted run can 
 
 import argparse
 import gzip
+import io
 import json
 import os
-import re
 import sys
 import zlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TextIO
 
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
 from nightjar_alerts.inputs import CallOptions, File, Input, NamedInput, UnreadFile, files_in, inputs_of_file
+from nightjar_alerts.names import file_key, file_name, printable
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
 from nightjar_alerts.partial import PartialRun
 from nightjar_alerts.report import SHOWN, Report
@@ -50,11 +51,14 @@ class Engine(Protocol):
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit status (docs/first-table.md)."""
     options = argparse.Namespace(output=None)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names may have characters that the terminal does not have
+            stream.reconfigure(errors="backslashreplace")
     try:
         options = _parser(ClientSettings.from_environment(os.environ)).parse_args(arguments)
         return run(options)
     except (UsageError, ClientSettingsError) as error:
-        print(f"nightjar: {error}", file=sys.stderr)
+        _print(f"nightjar: {error}", sys.stderr)
         return USAGE_ERROR
     except BrokenPipeError:  # such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -62,12 +66,17 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:
         if not isinstance(error, (OutputError, TableError, FileNotFoundError, ImportError, *_engine_errors())):
             raise
-        print(f"nightjar: {error}", file=sys.stderr)
+        _print(f"nightjar: {error}", sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         how = "; continue with --resume" if options.output else ""
         print(f"nightjar: interrupted{how}", file=sys.stderr)
         return INTERRUPTED
+
+
+def _print(line: str, file: TextIO | None = None) -> None:
+    """Print a line, whose names may come from files, without anything that a terminal would obey."""
+    print(printable(line), file=file)
 
 
 def _engine_errors() -> tuple[type[Exception], ...]:
@@ -226,8 +235,6 @@ def run(options: argparse.Namespace) -> int:
         for file in found:
             by_path.setdefault(file.path.resolve(), []).append(file)
         files = [max(same, key=lambda file: file.named) for same in by_path.values()]
-        if options.plot is not None:
-            options.plot.mkdir(parents=True, exist_ok=True)
         _check_output(options)
         engine = stack.enter_context(_engine(options))
         partial = _open_partial(stack, options, engine)
@@ -240,14 +247,16 @@ def run(options: argparse.Namespace) -> int:
                 report.empty.append(str(path))
         reader = _Reader(files, table_options, progress, options.quiet)
         printer = None if options.output else _Printer()
-        pictures = None if options.plot is None else _Pictures(options.plot)
+        pictures = None if options.plot is None else _Pictures(options.plot, progress, keep=options.resume)
         _classify(reader, engine, options, report, [out for out in (partial, printer, pictures) if out is not None])
+        if pictures is not None:
+            pictures.end()
     if partial is not None:
         partial.complete(options.probabilities)
     for line in report.lines():
-        print(line)
+        _print(line)
     if options.output:
-        print(f"written to {options.output}")
+        _print(f"written to {options.output}")
     return report.status
 
 
@@ -458,9 +467,9 @@ class _Progress:
     def note(self, line: str) -> None:
         """Print a line above the bar."""
         if self._bar is None:
-            print(line, file=sys.stderr)
+            _print(line, sys.stderr)
         else:
-            self._bar.write(line, file=sys.stderr)
+            self._bar.write(printable(line), file=sys.stderr)
 
 
 class _Printer:
@@ -497,6 +506,7 @@ class _Printer:
         )
 
     def _line(self, *cells: str) -> str:
+        cells = tuple(map(printable, cells))
         padded = [_fit(cell, width) for cell, width in zip(cells, self._WIDTHS, strict=False)]
         return "  ".join([*padded, cells[-1]]).rstrip()
 
@@ -506,19 +516,38 @@ def _fit(text: str, width: int) -> str:
 
 
 class _Pictures:
-    """Writes a picture per result, named after the object, into a folder."""
+    """Writes a picture per result, named after the object, into a folder.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._names: Counter[str] = Counter()
+    Parameters
+    ----------
+    keep : whether pictures that are in the folder are of other objects, as when an interrupted run is resumed.
+    """
+
+    def __init__(self, folder: Path, progress: "_Progress", keep: bool) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._progress = folder, progress
+        self._taken = {file_key(path.stem): "" for path in folder.glob("*.svg")} if keep else dict[str, str]()
+        self._failed = 0
 
     def add(self, named: NamedInput, results: Sequence[Result]) -> None:
-        """Write the pictures of the results."""
+        """Write the pictures of the results. One that cannot be drawn is named and does not end the run."""
         for result in results:
-            name = re.sub(r"[^\w.+-]+", "_", result.object_id or named.name).strip("._") or "object"
-            self._names[name] += 1
-            number = f"_{self._names[name]}" if self._names[name] > 1 else ""
-            (self._folder / f"{name[:100]}{number}.svg").write_text(result.to_svg(), encoding="utf-8")
+            about = result.object_id or named.name
+            name = file_name(about, self._taken)
+            self._taken[file_key(name)] = about
+            try:
+                picture = result.to_svg()
+            except Exception as error:
+                self._failed += 1
+                if self._failed <= SHOWN:
+                    self._progress.note(f"no picture of {about}: {type(error).__name__}: {error}")
+                continue
+            (self._folder / f"{name}.svg").write_text(picture, encoding="utf-8")
 
     def flush(self) -> None:
         """Do nothing: pictures are written immediately."""
+
+    def end(self) -> None:
+        """Print the number of pictures that could not be drawn."""
+        if self._failed > SHOWN:
+            self._progress.note(f"no picture of {self._failed - SHOWN:,} more objects")

@@ -29,6 +29,7 @@ from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.files import FileItem, read_file
 from nightjar_alerts.alerts.packet import Packet, PacketError
 from nightjar_alerts.models.bulk import light_curves
+from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.service.answers.replies import FieldError
@@ -382,6 +383,8 @@ def _usual_columns(body: Body) -> Columns | None:
     if type(band) is not list or len(band) > MAX_POINTS:
         return None
     if type(object_id) is not str or len(object_id) > MAX_ID_LENGTH or type(metadata) is not dict:
+        return None
+    if without_surrogates(object_id) != object_id:
         return None
     known = clean_metadata(metadata) if metadata and set(map(type, metadata.values())) <= {float, int} else {}
     if len(known) < len(metadata):  # unknown names, missing or implausible values

@@ -1,5 +1,8 @@
 """Writers of result files: CSV, JSON Lines, Parquet and VOTable.
 
+Names of objects are exact in JSON Lines and Parquet. In CSV, text that a spreadsheet would run as a formula gets an
+apostrophe in front; in VOTable, control characters are escaped. Half of a surrogate pair is escaped everywhere.
+
 CSV and JSON Lines need the base install only. Parquet needs pyarrow and VOTable astropy, which are imported on use. A
 VOTable is written when the file is closed, the others incrementally.
 """
@@ -13,7 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-import orjson
+
+from nightjar_alerts.models.common import without_surrogates
+from nightjar_alerts.names import printable, spreadsheet_text
+from nightjar_alerts.service.answers.serializer import encode_json
 
 if TYPE_CHECKING:
     from nightjar_alerts.results import Result
@@ -84,7 +90,7 @@ class _Csv:
         """Add results."""
         for result in results:
             row = _flat(result.row(self._classes))
-            self._writer.writerow({name: "" if value is None else value for name, value in row.items()})
+            self._writer.writerow({name: _cell(value) for name, value in row.items()})
 
 
 class _JsonLines:
@@ -132,7 +138,10 @@ class _VOTable:
     def __exit__(self, *_: object) -> None:
         with warnings.catch_warnings():  # class names with spaces and slashes also get a valid ID
             warnings.simplefilter("ignore", _import("astropy.io.votable").exceptions.VOWarning)
-            astropy_table(self._results, self._classes).write(self._path, format="votable", overwrite=True)
+            table = astropy_table(self._results, self._classes)
+            if len(table):  # XML has no control characters
+                table["object_id"] = list(map(printable, table["object_id"]))
+            table.write(self._path, format="votable", overwrite=True)
 
     def write(self, results: Sequence["Result"]) -> None:
         """Add results."""
@@ -141,8 +150,13 @@ class _VOTable:
 
 def encode_line(result: "Result") -> bytes:
     """Return a result and its model as a line of JSON."""
-    document = {"model": dict(result.model)} | result.to_dict()
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+    return encode_json({"model": dict(result.model)} | result.to_dict()) + b"\n"
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, str):
+        return spreadsheet_text(without_surrogates(value))
+    return "" if value is None else value
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -166,8 +180,12 @@ def _schema(classes: Sequence[str]) -> Any:
 
 def arrow_table(results: Sequence["Result"], classes: Sequence[str] = ()) -> Any:
     """Return results as a ``pyarrow.Table``."""
-    rows = [result.row(bool(classes)) for result in results]
+    rows = [_encodable(result.row(bool(classes))) for result in results]
     return _import("pyarrow").Table.from_pylist(rows, schema=_schema(classes))
+
+
+def _encodable(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: without_surrogates(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def astropy_table(results: Sequence["Result"], classes: Sequence[str] = ()) -> Any:

@@ -14,6 +14,7 @@ import orjson
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
 from nightjar_alerts.report import Report
 from nightjar_alerts.results import Result
+from nightjar_alerts.service.answers.serializer import encode_json
 
 if TYPE_CHECKING:
     from nightjar_alerts.inputs import NamedInput
@@ -46,7 +47,7 @@ class PartialRun:
     def start(self) -> None:
         """Start a new run."""
         self._file = self._path.open("wb")
-        self._file.write(_ARGUMENTS + orjson.dumps(self._arguments) + b"}\n")
+        self._file.write(_ARGUMENTS + encode_json(self._arguments) + b"}\n")
         self._file.flush()
 
     def resume(self) -> None:
@@ -86,7 +87,7 @@ class PartialRun:
         if not line.startswith(_ARGUMENTS):
             raise OutputError(f"{self._path} is no file of partial results: --overwrite replaces it")
         before = orjson.loads(line)["run"]
-        now = orjson.loads(orjson.dumps(self._arguments))
+        now = orjson.loads(encode_json(self._arguments))
         if changed := [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]:
             texts = [f"{name} was {_shown(before.get(name))} and is now {_shown(now.get(name))}" for name in changed]
             raise OutputError(f"{self._path} is of another run ({'; '.join(texts)}): --overwrite replaces it")
@@ -98,7 +99,7 @@ class PartialRun:
     def flush(self) -> None:
         """Write the added results and the report."""
         assert self._file is not None
-        report = _REPORT + orjson.dumps(self.report.to_dict()) + b"}\n"
+        report = _REPORT + encode_json(self.report.to_dict()) + b"}\n"
         self._file.write(b"".join([*self._lines, report]))
         self._file.flush()
         self._lines = []

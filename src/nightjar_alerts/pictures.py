@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from nightjar_alerts.models.photometry import FILTERS
+from nightjar_alerts.names import printable
 
 if TYPE_CHECKING:
     from nightjar_alerts.models.lightcurve import LightCurve
@@ -70,12 +71,13 @@ def svg(result: "Result") -> str:
 
 
 def _heading(result: "Result") -> tuple[str, str]:
-    name = result.object_id or "light curve"
+    name = printable(result.object_id) or "light curve"  # XML has no control characters
     if not result.classified:
-        return name, f"{result.status}: {result.detail or result.reason}"
+        return name, printable(f"{result.status}: {result.detail or result.reason}")
     warned = "".join(f"; warning: {warning['detail']}" for warning in result.warnings)
     if result.other_filters:
         warned = f"; not used: {', '.join(result.other_filters)}{warned}"
+    warned = printable(warned)
     if result.unusual:
         unlike = "but unusual: unlike what the model was trained on"
         return name, f"{result.class_name} {result.confidence:.2f}, {unlike}{warned}"

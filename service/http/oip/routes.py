@@ -17,9 +17,9 @@ from nightjar_alerts.service.http.edge.body import cancel_on_disconnect, get_med
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from nightjar_alerts.service.http.endpoint import (
     INLINE_ITEMS,
-    LARGE_BYTES,
     Timings,
     charge_quota,
+    decode_in_thread,
     get_client_id,
     get_routing_key,
     infer_options,
@@ -185,7 +185,7 @@ async def infer(request: Request) -> Response:
         timings.stage("receive")
         decode = partial(_decode, data, header_length, handle, list(request.path_params.values()), settings)
         if len(data) > INLINE_BYTES:
-            inputs = await service.run_in_thread(decode, large=len(data) > LARGE_BYTES)
+            inputs = await decode_in_thread(request, decode, len(data))
         else:
             inputs = decode()
         del data, decode

@@ -36,7 +36,7 @@ function goTo(selector) {
 }
 
 /** Error of the page itself, in the form of a problem. */
-const problemOf = (error) => (error instanceof ServiceError ? error : { title: "The input could not be read", message: error.message });
+const problemOf = (error) => (error instanceof ServiceError ? error : { title: error.title || "The input could not be read", message: error.message });
 
 function App() {
   const [state, setState] = useState({ objects: [], index: 0, settings: NO_SETTINGS, view: WHOLE_VIEW, busy: true, models: [] });

@@ -1,18 +1,21 @@
 // Recognises what a user dropped, pasted or picked: alert packets, light curves in JSON, or tables. The service reads
 // and classifies it; nothing is decoded here but JSON, whose light curves are drawn.
 
-import { post, postLines, postParts, sample, ServiceError } from "./service.js";
+import { address, post, postLines, postParts, sample, ServiceError } from "./service.js";
+import { unreadFormat } from "./formats.js";
 import { canBeDrawn } from "./photometry.js";
 
 const BYTES = "application/octet-stream";
 const JSON_TYPE = "application/json";
-const TABLE_NAME = /\.(csv|tsv|txt|dat|ecsv|fits?|vot|votable|xml|parquet|pq|jsonl|ndjson)$/i;
+const TABLE_NAME = /\.(csv|tsv|txt|dat|jsonl|ndjson)$/i;
 const BATCH = 64; // packets in one request
 const BATCH_BYTES = 4e6;
 const ATTEMPTS = 6; // while the service is busy
 
 /** Input of the user: what it is, its name, and the bytes or the text that goes to the service. */
 export function sourceOf(name, bytes) {
+  const unread = unreadFormat(name, bytes);
+  if (unread) return { kind: "unread", name, body: new Uint8Array(), text: null, type: BYTES, detail: adviceOf(name, ...unread) };
   const text = asText(bytes);
   const trimmed = text?.replace(/^\uFEFF/, "").trimStart();
   const json = /^[{[]/.test(trimmed || "");
@@ -24,6 +27,13 @@ export function sourceOf(name, bytes) {
   if (json)
     return { kind: /"(mjd|light_curves|flux|mag)"\s*:/.test(trimmed) ? "light_curve" : "packet", name, body: bytes, text, type: JSON_TYPE };
   return { kind: "packet", name, body: bytes, text: null, type: BYTES };
+}
+
+/** What to do with a file in a format that no service reads. */
+function adviceOf(name, format, start = "Save it as CSV, or") {
+  const file = /^[\w.-]+$/.test(name) && !name.startsWith("-") ? name : "FILE";
+  const command = `nightjar classify ${file} --url ${address.replace(/\/$/, "")}`;
+  return `${name} is ${format}, which this page does not send. ${start} use ${command}, which reads the file on your machine and sends its light curves.`;
 }
 
 /** Text of bytes, or null if they are not UTF-8 text. */
@@ -78,13 +88,20 @@ async function patiently(action) {
 }
 
 /**
- * Have the service read and classify inputs. Yields {objects: [{result, curve, source}], model, timings, done} as they
+ * Have the service read and classify inputs. A file in a format that no service reads is not sent. Yields {objects: [{result, curve, source}], model, timings, done} as they
  * come, `done` counting inputs; of a table also {table} and {summary}; of JSON also its {options}. `curve` is null where
  * nothing can be drawn. An input among several that fails becomes an object of its own; of a single one the error is raised.
  */
 export async function* readAll(sources, settings, signal) {
   let done = 0;
   for (let start = 0; start < sources.length && !signal.aborted;) {
+    if (sources[start].kind === "unread") {
+      const { detail } = sources[start];
+      if (sources.length === 1) throw Object.assign(new Error(detail), { title: "This format is not read here" });
+      const result = { status: "rejected", reason: "unsupported_format", detail };
+      yield { objects: [{ result, curve: null, source: sources[start++] }], done: (done += 1) };
+      continue;
+    }
     const end = batchEnd(sources, start);
     const group = sources.slice(start, end);
     try {

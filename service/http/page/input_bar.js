@@ -19,8 +19,8 @@ export function InputBar({ busy, sample, onSample, onFiles, onText }) {
     <label class="button">Open folder<input type="file" name="folder" webkitdirectory onChange=${(event) => (onFiles([...event.target.files]), (event.target.value = ""))} /></label>
     <button type="button" aria-expanded=${pasting} onClick=${() => setPasting(!pasting)}>Paste text</button>
     <p class="muted hint">
-      Drop alert packets (Avro or JSON), light curves (JSON), tables (CSV and others) or a folder of them anywhere on this page. They are sent to this service only and
-      not stored.
+      Drop alert packets (Avro or JSON), light curves (JSON), tables (CSV, text or JSON) or a folder of them anywhere on this page. They are sent to this service only
+      and not stored. <code>nightjar classify</code> reads FITS, VOTable, ECSV and Parquet.
     </p>
     <${ForgetKey} />
     <span class="busy" role="status">${busy ? "Classifying …" : ""}</span>

@@ -55,7 +55,7 @@ export function TakeAway({ source, curve, points, steps, settings, linked, edite
   const [shown, setShown] = useState("curl");
   const [link, setLink] = useState("");
   const [note, setNote] = useState("");
-  const commands = curve || (source.kind !== "table" && !edited) ? commandsOf({ source, curve, settings, edited }) : null;
+  const commands = curve || (!["table", "unread"].includes(source.kind) && !edited) ? commandsOf({ source, curve, settings, edited }) : null;
   const copy = async (text, what) => {
     try {
       await navigator.clipboard.writeText(text);

@@ -83,7 +83,7 @@ async def classify(request: Request) -> Response:
     with service.budget.reserve(get_client_id(request)) as reservation:
         data = await read_body(request, reservation, settings.max_json_bytes)
         timings.stage("receive")
-        body = await decode_body(data, request_format, service)
+        body = await decode_body(request, data, request_format)
         del data  # the decoded body is smaller, so the reservation still covers it
         timings.stage("decode")
         validate = partial(validate_body, body, settings)

@@ -73,7 +73,7 @@ async def classify_evolution(request: Request) -> Response:
     with service.budget.reserve(get_client_id(request)) as reservation:
         data = await read_body(request, reservation, settings.max_alert_bytes if is_packet else settings.max_json_bytes)
         timings.stage("receive")
-        read = _read_alert(data, query, service, options) if is_packet else _read_light_curve(data, media_type, service)
+        read = _read_alert(data, query, service, options) if is_packet else _read_light_curve(request, data, media_type)
         curve, survey = await cancel_on_disconnect(request, read)
         del data
         steps = history(curve)
@@ -92,7 +92,7 @@ async def classify_evolution(request: Request) -> Response:
     return make_response(request, content, JSON_TYPE, [handle], outcomes, timings)
 
 
-async def _read_light_curve(data: bytes, media_type: str, service: Service) -> tuple[LightCurve, str]:
+async def _read_light_curve(request: Request, data: bytes, media_type: str) -> tuple[LightCurve, str]:
     """Return the light curve of a JSON or msgpack body, and "", since the light curve has its survey.
 
     Raises
@@ -101,11 +101,12 @@ async def _read_light_curve(data: bytes, media_type: str, service: Service) -> t
         400 for a body that is not a valid document of its format, 422 for an invalid light curve, several light curves
         or options.
     """
-    body = await decode_body(data, get_request_format(media_type), service)
+    body = await decode_body(request, data, get_request_format(media_type))
     if not body.single:
         raise invalid_field("/light_curves", "several_light_curves", "send one light curve, without `light_curves`")
     if body.given_options:
         raise invalid_field("/options", "unknown_field", "the options of this route are query parameters")
+    service = get_service(request)
     (curve,) = await service.run_in_thread(partial(validate_body, body, service.settings))
     assert isinstance(curve, LightCurve)  # an invalid one raises
     return curve, ""

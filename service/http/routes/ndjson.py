@@ -179,9 +179,11 @@ class LineClassifier:
             await self._service.quotas.throttle(get_key_name(self._request))
         await charge_quota(self._request, self._service, curves)
 
-    async def classify_curves(self, curves: Sequence[LightCurve | InvalidLightCurve]) -> ClassifyResults:
+    async def classify_curves(
+        self, curves: Sequence[LightCurve | InvalidLightCurve], options: InferOptions
+    ) -> ClassifyResults:
         """Return the results of light curves, in order; waits while the queue of the engine is full."""
-        return await self._classify(curves, self._infer_options(), wait=True)
+        return await self._classify(curves, options, wait=True)
 
     async def _classify(
         self, curves: Sequence[LightCurve | InvalidLightCurve], options: InferOptions, wait: bool

@@ -4,10 +4,10 @@ The first line describes how the table was read, the last one counts the rows th
 a problem whose ``question`` names the option to set.
 """
 
-import re
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from itertools import islice
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -21,20 +21,44 @@ from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge.body import cancel_on_disconnect
 from nightjar_alerts.service.http.edge.budget import Reservation
-from nightjar_alerts.service.http.edge.errors import INVALID, UNSUPPORTED, ProblemError, invalid_field
-from nightjar_alerts.service.http.endpoint import read_body, route_docs
+from nightjar_alerts.service.http.edge.errors import INVALID, TOO_LARGE, UNSUPPORTED, ProblemError, invalid_field
+from nightjar_alerts.service.http.endpoint import (
+    LARGE_BYTES,
+    get_client_id,
+    read_body,
+    requested_deadline_ms,
+    route_docs,
+)
 from nightjar_alerts.service.http.formats import encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
-from nightjar_alerts.service.http.query import TableQuery, read_query
+from nightjar_alerts.service.http.query import TableQuery, decode_json, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedResponse, body_message
+from nightjar_alerts.service.http.table_formats import COMMAND, MULTIPART, check_text, is_binary, unsupported
+from nightjar_alerts.service.http.turns import SlicedWork
+from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.validation import table_light_curve
-from nightjar_alerts.tables import Table, TableError, TableObject, TableOptions, TableQuestion, read_table
+from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.tables import (
+    TEXT_FORMATS,
+    Bounds,
+    TableError,
+    TableObject,
+    TableOptions,
+    TableQuestion,
+    TableTooLarge,
+    UnsupportedFormat,
+    read_table,
+)
 
 GROUP_OBJECTS: Final = 64
 """Number of objects that are classified together."""
-COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
-_VARIABLE_LENGTH: Final = re.compile(rb"TFORM\d+ *= *'\d*[PQ]")
+HELD_FACTOR: Final = 8
+"""Memory that a table needs while it is read, as a multiple of its size; at most half of the budget is charged."""
+BYTES_PER_LINE: Final = 20
+"""Maximum number of lines of a table: one for this many bytes of the largest table."""
+BYTES_PER_VALUE: Final = 8
+"""Maximum number of values of a table in JSON: one for this many bytes of the largest table."""
 
 router = APIRouter()
 
@@ -51,12 +75,15 @@ router = APIRouter()
 async def classify_table(request: Request) -> Response:
     """Send one table of light curves, with one row per observation or per object.
 
-    CSV, text and JSON are always read; ECSV, FITS and VOTable if the service has the `tables` extra. The
-    reader guesses columns, filters, time scale and units. The first line of the response has its guesses; if it cannot
-    decide, the response is a problem (422) whose `question` names the option to set. Each object has a result as in
-    `/v1/classify`, in the order in which the objects are read. The last line counts the rows that were not used.
+    CSV, text, JSON and JSON Lines are read. Other formats (ECSV, FITS, VOTable, Parquet, compressed files and forms)
+    are a problem (415): `nightjar classify FILE --url URL` reads them on the machine of the user. The reader guesses
+    columns, filters, time scale and units. The first line of the response has its guesses; if it cannot decide, the
+    response is a problem (422) whose `question` names the option to set. Each object has a result as in `/v1/classify`,
+    in the order in which the objects are read. The last line counts the rows that were not used.
     """
     query = read_query(request, TableQuery)
+    if request.headers.get("content-type", "").lower().startswith("multipart/"):
+        raise ProblemError(UNSUPPORTED, MULTIPART)
     check_deadline(query.deadline_ms, "/query/deadline_ms", get_service(request).settings)
     return TableResponse(request, query, _read_options(query.options))
 
@@ -65,50 +92,71 @@ def _read_options(text: str) -> TableOptions:
     """Parse the option ``options`` of a query. Raises ProblemError (422)."""
     if not text:
         return TableOptions()
+    members = decode_json(text, "/query/options", "must be a JSON object")
+    if not isinstance(members, dict):
+        raise invalid_field("/query/options", "not_an_object", "must be a JSON object")
+    for name in members:
+        if name not in TableOptions.option_names():
+            known = ", ".join(TableOptions.option_names())
+            raise invalid_field("/query/options", "unknown_field", f"there is no option {name[:40]!r}: {known}")
     try:
-        members = msgspec.json.decode(text)
-        if not isinstance(members, dict):
-            raise invalid_field("/query/options", "not_an_object", "must be a JSON object")
-        for name in members:
-            if name not in TableOptions.option_names():
-                known = ", ".join(TableOptions.option_names())
-                raise invalid_field("/query/options", "unknown_field", f"there is no option {name[:40]!r}: {known}")
         return msgspec.convert(members, TableOptions, strict=False)  # numbers may be text, as in a form
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise invalid_field("/query/options", "invalid_option", str(error)[:300]) from None
-    except msgspec.DecodeError:
-        raise invalid_field("/query/options", "malformed", "must be a JSON object") from None
 
 
 class TableResponse(StreamedResponse):
-    """Response to a table, whose objects are classified while the response is sent."""
+    """Response to a table, whose objects are classified while the response is sent.
+
+    A deadline that the request states holds for all of it, the default deadline for each group of objects.
+    """
 
     def __init__(self, request: Request, query: TableQuery, options: TableOptions) -> None:
         super().__init__(request, query)
         self._light_curve, self._name, self._options = query.light_curve, query.name, options
+        self._client = get_client_id(request)
+        milliseconds = requested_deadline_ms(request, self.service.settings, query.deadline_ms)
+        self._stated_deadline = None if milliseconds is None else monotonic() + milliseconds / 1000
 
     async def run(self, classifier: LineClassifier, reservation: Reservation, receive: Receive, send: Send) -> None:
         """Classify the objects of the table."""
-        service, request = self.service, self.request
-        data = await read_body(request, reservation, service.settings.max_json_bytes)
-        table = await service.run_in_thread(partial(_open, data, self._options, self._name), large=True)
-        objects = iter(table)
-        # The first group is read before the head is sent, so that an unreadable table gets an error status.
-        group = await service.run_in_thread(partial(_next_group, objects), large=True)
+        settings = self.service.settings
+        data = await read_body(self.request, reservation, settings.max_json_bytes)
+        check_text(data)
+        _check_counts(data, settings.max_json_bytes)
+        work = SlicedWork(self.service.turns, self._client, self._next_deadline())
+        table = _TableReading(data, self._options, self._name, settings, work.checkpoint)
+        await cancel_on_disconnect(self.request, self._run(table, work, classifier, reservation, send))
+
+    async def _run(
+        self, table: "_TableReading", work: SlicedWork, classifier: LineClassifier, reservation: Reservation, send: Send
+    ) -> None:
+        # The first group is read before the head is sent, so that an unreadable table gets an error status. Opening a
+        # large table needs the most memory, so only one is opened at a time.
+        large_turn = self.service.large_tables.turn(self._client, work.deadline)
+        async with large_turn if table.size > LARGE_BYTES else nullcontext():
+            held = min(HELD_FACTOR * table.size, self.service.budget.limit // 2)
+            reservation.resize(reservation.size + held)
+            group = await work.run(table.open)
         await send(self.head)
-        guesses = [guess.to_dict() for guess in table.guesses]
-        head = {"model": classifier.provenance, "table": {"columns": table.columns, "guesses": guesses}}
-        await send(body_message(encode_json(head) + b"\n", more=True))
+        await send(
+            body_message(encode_json({"model": classifier.provenance, "table": table.head()}) + b"\n", more=True)
+        )
         while group:
-            await cancel_on_disconnect(request, self._classify(group, classifier, send))
-            group = await service.run_in_thread(partial(_next_group, objects), large=True)
-        await send(body_message(encode_json({"summary": table.report.to_dict()}) + b"\n", more=False))
+            await self._classify(group, classifier, work.deadline, send)
+            work.deadline = self._next_deadline()
+            group = await work.run(table.next_group)
+        await send(body_message(encode_json({"summary": table.summary()}) + b"\n", more=False))
+
+    def _next_deadline(self) -> float:
+        default = monotonic() + self.service.settings.default_deadline_ms / 1000
+        return default if self._stated_deadline is None else self._stated_deadline
 
     async def _classify(
-        self, group: list[LightCurve | InvalidLightCurve], classifier: LineClassifier, send: Send
+        self, group: list[LightCurve | InvalidLightCurve], classifier: LineClassifier, deadline: float, send: Send
     ) -> None:
         await classifier.charge(len(group))
-        results = await classifier.classify_curves(group)
+        results = await classifier.classify_curves(group, InferOptions(deadline, client=self._client))
         if self._light_curve:
             results = results._replace(results=list(map(_add_light_curve, results.results, group)))
         await send(body_message(encode_ndjson(results), more=True))
@@ -118,40 +166,72 @@ def _add_light_curve(result: Mapping[str, Any], curve: LightCurve | InvalidLight
     return {**result, "light_curve": light_curve_members(curve)} if isinstance(curve, LightCurve) else result
 
 
-def _open(data: bytes, options: TableOptions, name: str) -> Table:
-    """Open a table.
-
-    Raises
-    ------
-    ProblemError
-        415 for compressed data, Parquet and FITS columns of variable length, 422 for a table that cannot be read, with
-        a question if it is ambiguous.
-    """
-    if data.startswith(COMPRESSED):
-        raise ProblemError(UNSUPPORTED, "send the table uncompressed, or with Content-Encoding: gzip")
-    if data.startswith(b"PAR1"):  # a corrupt file can crash the process, by an uncaught C++ exception in pyarrow
-        raise ProblemError(UNSUPPORTED, "Parquet is not read over HTTP; use nightjar classify --url, or send CSV")
-    if data.startswith(b"SIMPLE  =") and _VARIABLE_LENGTH.search(data):
-        raise ProblemError(UNSUPPORTED, "columns of variable length in FITS are not read over HTTP; send CSV")
-    try:
-        return read_table(data, options, name=name or "the table")
-    except TableError as error:
-        raise _table_problem(error) from None
+def _check_counts(data: bytes, largest: int) -> None:
+    """Check the numbers of lines and of values, which the memory of a table depends on. Raises ProblemError (413)."""
+    counts = {"lines": (max(data.count(b"\n"), data.count(b"\r")), largest // BYTES_PER_LINE)}
+    if data[:16].lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+        counts["values"] = (data.count(b","), largest // BYTES_PER_VALUE)
+    for what, (count, most) in counts.items():
+        if count > most:
+            raise ProblemError(TOO_LARGE, f"the table has more than {most} {what}; divide it, or use {COMMAND}")
 
 
-def _table_problem(error: TableError) -> ProblemError:
-    if isinstance(error, TableQuestion):
-        pointer = "/query/options/" + error.option.replace(".", "/")
-        errors = [FieldError(pointer=pointer, reason="ambiguous", detail=str(error))]
-        return ProblemError(INVALID, error.question, errors=errors, question=error.to_dict())
-    return ProblemError(
-        INVALID, str(error), errors=[FieldError(pointer="", reason="unreadable_table", detail=str(error))]
-    )
+class _TableReading:
+    """Reads a table; its methods run in a thread. They raise ProblemError: 413, 415 or 422, with a question if any."""
+
+    def __init__(
+        self, data: bytes, options: TableOptions, name: str, settings: Settings, checkpoint: Callable[[], None]
+    ) -> None:
+        self.size = len(data)
+        self._data, self._options, self._name = data, options, name or "the table"
+        self._max_points, self._checkpoint = settings.max_points, checkpoint
+        self._bounds = Bounds(formats=TEXT_FORMATS, max_bytes=settings.max_json_bytes)
+
+    def open(self) -> list[LightCurve | InvalidLightCurve]:
+        """Open the table and return its first light curves."""
+        with self._problems():
+            self._table = read_table(
+                self._data, self._options, name=self._name, bounds=self._bounds, checkpoint=self._checkpoint
+            )
+        self._objects = iter(self._table)
+        return self.next_group()
+
+    def next_group(self) -> list[LightCurve | InvalidLightCurve]:
+        """Return the next light curves; empty at the end."""
+        with self._problems():
+            return [self._convert(item) for item in islice(self._objects, GROUP_OBJECTS)]
+
+    def _convert(self, item: TableObject) -> LightCurve | InvalidLightCurve:
+        self._checkpoint()
+        return table_light_curve(item, self._max_points)
+
+    @contextmanager
+    def _problems(self) -> Iterator[None]:
+        """Convert errors of a table to problems."""
+        try:
+            yield
+        except UnsupportedFormat as error:
+            raise unsupported(error.format, self._data) from None
+        except TableTooLarge as error:
+            detail = f"{error.reason}; divide the table, or use {COMMAND}"
+            raise ProblemError(TOO_LARGE, detail) from None
+        except TableQuestion as error:
+            pointer = "/query/options/" + error.option.replace(".", "/")
+            errors = [FieldError(pointer=pointer, reason="ambiguous", detail=str(error))]
+            raise ProblemError(INVALID, error.question, errors=errors, question=error.to_dict()) from None
+        except TableError as error:
+            raise unsupported("binary", self._data) if is_binary(self._data) else _unreadable(str(error)) from None
+        except RecursionError:
+            raise _unreadable("the document is nested too deeply") from None
+
+    def head(self) -> dict[str, Any]:
+        """Return how the table is read."""
+        return {"columns": self._table.columns, "guesses": [guess.to_dict() for guess in self._table.guesses]}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts of what was not used."""
+        return self._table.report.to_dict()
 
 
-def _next_group(objects: Iterator[TableObject]) -> list[LightCurve | InvalidLightCurve]:
-    """Return the light curves of the next objects; empty at the end. Raises ProblemError (422)."""
-    try:
-        return [table_light_curve(item) for item in islice(objects, GROUP_OBJECTS)]
-    except TableError as error:
-        raise _table_problem(error) from None
+def _unreadable(detail: str) -> ProblemError:
+    return ProblemError(INVALID, detail, errors=[FieldError(pointer="", reason="unreadable_table", detail=detail)])

@@ -2,30 +2,33 @@
 
 The format is detected from the content. Damaged or too large parts, and files that are not alerts, are yielded as items
 of their own, so that they can be counted and do not affect other items.
+
+Memory holds an item. Nothing is written to disk. What a file decompresses to, its members included, is bounded by its
+size (:class:`decompression.Budget`), and so is the time.
 """
 
-import bz2
-import gzip
 import json
-import lzma
 import os
 import tarfile
-import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from tarfile import EmptyHeaderError, EOFHeaderError, HeaderError  # type: ignore[attr-defined]  # typeshed lacks two
-from tempfile import NamedTemporaryFile
+from tarfile import (  # type: ignore[attr-defined]  # typeshed lacks some
+    EmptyHeaderError,
+    EOFHeaderError,
+    HeaderError,
+    InvalidHeaderError,
+)
 from typing import IO, Any, Final, Literal, NamedTuple, Self
 
-import cramjam
 import orjson
 
 from nightjar_alerts.alerts import containers, plans
 from nightjar_alerts.alerts.documents import is_alert, looks_like_json
 from nightjar_alerts.alerts.packet import PacketError, ReadLimits
+from nightjar_alerts.models import decompression
+from nightjar_alerts.models.decompression import ALWAYS_BYTES, MAX_EXPANSION, Budget
 
 MAX_ITEM_BYTES: Final = 64 << 20
 MAX_RECORDS: Final = 256
@@ -41,12 +44,18 @@ MAX_DEPTH: Final = 8
 HEAD_BYTES: Final = 512
 TAR_END_BLOCKS: Final = 2
 """Number of zero blocks at the end of a tar archive."""
+MAX_ZERO_BLOCKS: Final = 1 << 15
+"""Maximum number of zero blocks (16 MiB) between members; writers pad an archive to a few kilobytes."""
+MAX_NAME_BYTES: Final = 1 << 16
+"""Maximum size of a member that holds the long name and other attributes of the next one."""
+_ATTRIBUTE_TYPES: Final = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
 _TAR_MAGIC: Final = (257, b"ustar")
 _ZIP_MAGIC: Final = b"PK\x03\x04"
 _APPLE_DOUBLE: Final = b"\x00\x05\x16\x07"
 """First bytes of the files in which macOS stores attributes of other files, such as ``._alert.avro``."""
-_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_DAMAGED: Final = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, cramjam.DecompressionError)
+_DAMAGED: Final = (tarfile.TarError, *decompression.DAMAGED)
 _LINES: Final = (".jsonl", ".ndjson")
 _SUFFIXES: Final = (".avro", ".json", *_LINES)
 _BLOCK_LIMITS: Final = ReadLimits(
@@ -88,7 +97,7 @@ def read_path(path: Path) -> Iterator[FileItem]:
     """Yield the packets of a file, or of all files in a folder and its subfolders, sorted by name.
 
     A file given by name is assumed to have alerts. In folders and archives, a file is ``other`` unless its content or
-    its name indicates alerts.
+    its name indicates alerts. :func:`read_file` describes the bound on decompression.
 
     Raises
     ------
@@ -121,30 +130,35 @@ def _read_folder(root: Path) -> Iterator[FileItem]:
             yield FileItem(name, b"", "other", "a link to a folder, or no ordinary file")
 
 
-def read_file(path: Path, name: str, named: bool) -> Iterator[FileItem]:
-    """Yield the packets of a file under ``name``; :func:`read_path` describes files that are ``named``."""
+def read_file(path: Path, name: str, named: bool, always_bytes: int = ALWAYS_BYTES) -> Iterator[FileItem]:
+    """Yield the packets of a file under ``name``; :func:`read_path` describes files that are ``named``.
+
+    The content of all compressions and archives in the file, one inside another, may have ``always_bytes`` bytes, or
+    :data:`MAX_EXPANSION` times as many as the file. What is beyond is unreadable.
+    """
     try:
         with path.open("rb") as file:
-            yield from _read(file, name, named)
+            size = os.fstat(file.fileno()).st_size
+            yield from _read(file, name, named, Budget(max(always_bytes, MAX_EXPANSION * size)))
     except _DAMAGED as error:
         yield FileItem(name, b"", "unreadable", _reason(error))
 
 
-def _read(file: IO[bytes], name: str, named: bool, depth: int = 0) -> Iterator[FileItem]:
+def _read(file: IO[bytes], name: str, named: bool, budget: Budget, depth: int = 0) -> Iterator[FileItem]:
     """Yield the packets of a file or archive member; at damage, raise its error after the packets before it.
 
     ``depth`` is the number of enclosing archives and compressions.
     """
     head = _peek(file)
-    opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
+    compression = decompression.compression_of(head)
     is_tar = _is_tar(head)
-    if depth > MAX_DEPTH and (opener or is_tar):
+    if depth > MAX_DEPTH and (compression or is_tar):
         yield FileItem(name, b"", "unreadable", f"more than {MAX_DEPTH} archives or compressions inside one another")
-    elif opener:
-        with opener(file) as unpacked:
-            yield from _read(unpacked, name, named, depth + 1)
+    elif compression:
+        with decompression.decompressed(file, compression, budget) as unpacked:
+            yield from _read(unpacked, name, named, budget, depth + 1)
     elif is_tar:
-        yield from _members(file, name, depth)
+        yield from _members(file, name, budget, depth)
     elif head.startswith(containers.MAGIC):
         yield from _parts(name, _container_parts(file))
     else:
@@ -170,6 +184,7 @@ class _Archive(tarfile.TarFile):
     zeros = 0
     """Number of zero blocks since the last member."""
     damaged = False
+    too_many_zeros = False
 
 
 class _Member(tarfile.TarInfo):
@@ -180,6 +195,9 @@ class _Member(tarfile.TarInfo):
             member = super().fromtarfile(tarfile)
         except EOFHeaderError:
             tarfile.zeros += 1
+            if tarfile.zeros > MAX_ZERO_BLOCKS:
+                tarfile.too_many_zeros = True
+                raise EmptyHeaderError("too many zeros") from None  # the end of the file
             raise
         except EmptyHeaderError:
             raise
@@ -189,49 +207,36 @@ class _Member(tarfile.TarInfo):
         tarfile.zeros = 0
         return member
 
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+        """Decode a header. Raises HeaderError for attributes larger than :data:`MAX_NAME_BYTES`, which are read whole."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _ATTRIBUTE_TYPES and member.size > MAX_NAME_BYTES:
+            raise InvalidHeaderError("attributes are too large")
+        return member
 
-def _members(file: IO[bytes], name: str, depth: int) -> Iterator[FileItem]:
+
+def _members(file: IO[bytes], name: str, budget: Budget, depth: int) -> Iterator[FileItem]:
     """Yield the packets of all tar archives in a file, including nested ones."""
     with _Archive.open(fileobj=file, mode="r:", tarinfo=_Member, ignore_zeros=True) as archive:
         for member in archive:
             inner = f"{name}/{member.name}"
             try:
-                if content := archive.extractfile(member) if member.isfile() else None:
-                    yield from _read(content, inner, False, depth + 1)
+                if member.issparse():  # its holes take no space in the archive
+                    yield FileItem(inner, b"", "unreadable", "a sparse file is not read")
+                elif content := archive.extractfile(member) if member.isfile() else None:
+                    yield from _read(content, inner, False, budget, depth + 1)
                 elif not member.isdir():
                     yield FileItem(inner, b"", "other", "a link, or no ordinary file")
             except _DAMAGED as error:
                 yield FileItem(inner, b"", "unreadable", _reason(error))
         if archive.damaged:
             yield FileItem(name, b"", "unreadable", "the archive is damaged: members are missing")
+        elif archive.too_many_zeros:
+            zeros = f"more than {MAX_ZERO_BLOCKS * tarfile.BLOCKSIZE} zeros follow one another"
+            yield FileItem(name, b"", "unreadable", f"{zeros}: the rest of the archive is not read")
         elif archive.zeros < TAR_END_BLOCKS:
             yield FileItem(name, b"", "unreadable", "the archive has no end: it is cut short")
-
-
-@contextmanager
-def _unzstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Open the content of a zstd file. For a damaged archive, yield the part before the damage and then raise.
-
-    Decompresses to a file, because archives may be larger than memory and a file keeps the part before an error.
-    """
-    with NamedTemporaryFile() as unpacked:
-        damage = None
-        try:
-            cramjam.zstd.decompress_into(file.read(), cramjam.File(unpacked.name))
-        except _DAMAGED as error:
-            damage = error
-        if damage is None or _is_tar(_peek(unpacked)):
-            yield unpacked
-        if damage is not None:
-            raise damage
-
-
-_OPENERS: Final[dict[bytes, Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\x00": lzma.open,
-    _ZSTD_MAGIC: _unzstd,
-}
 
 
 def _items(name: str, data: bytes, named: bool) -> Iterator[FileItem]:

@@ -16,6 +16,13 @@ decides what the columns mean, with the names in ``vocabulary``. ``reader`` grou
 ``brightness`` computes.
 """
 
+from nightjar_alerts.tables.bounds import (
+    FILE_BOUNDS,
+    TEXT_FORMATS,
+    Bounds,
+    TableTooLarge,
+    UnsupportedFormat,
+)
 from nightjar_alerts.tables.options import (
     Choice,
     Guess,
@@ -27,7 +34,10 @@ from nightjar_alerts.tables.options import (
 from nightjar_alerts.tables.reader import About, Table, TableObject, read_object_metadata, read_table
 
 __all__ = [
+    "FILE_BOUNDS",
+    "TEXT_FORMATS",
     "About",
+    "Bounds",
     "Choice",
     "Guess",
     "MissingExtra",
@@ -36,6 +46,8 @@ __all__ = [
     "TableObject",
     "TableOptions",
     "TableQuestion",
+    "TableTooLarge",
+    "UnsupportedFormat",
     "read_object_metadata",
     "read_table",
 ]

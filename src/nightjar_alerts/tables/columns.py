@@ -62,7 +62,7 @@ def numbers(column: Array) -> tuple[Float64, Bool]:
         return column.astype(np.float64), none
     try:
         return np.fromiter(map(float, column), np.float64, len(column)), none
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     values = np.full(len(column), np.nan)
     for index, value in enumerate(column):
@@ -70,8 +70,8 @@ def numbers(column: Array) -> tuple[Float64, Bool]:
             continue
         try:
             values[index] = float(value)
-        except (TypeError, ValueError):
-            text = str(value).strip().lower()
+        except (TypeError, ValueError, OverflowError):  # of an integer of more than 308 digits
+            text = _text(value).lower()
             none[index] = text not in MISSING_TEXTS
     return values, none
 
@@ -109,6 +109,8 @@ def _mjd_of(days: Array) -> Float64:
 _DATE: Final = re.compile(r"(\d{4})([-/]?)(\d{1,2})\2(\d{1,2})(\.\d+)?")
 _ZONE: Final = re.compile(r"\s*UTC?$|\s+(?=[+-]\d\d:?\d\d$)", re.IGNORECASE)
 """``UT`` or ``UTC``, or the space in front of an offset."""
+MAX_DATE: Final = 64
+"""Characters of a date; the expressions above need time that grows with the square of its blanks."""
 _MJD_ZERO: Final = datetime(1858, 11, 17)
 
 
@@ -128,6 +130,8 @@ def iso_times(column: Array) -> tuple[Float64, Bool]:
 
 def _iso_time(text: str) -> float:
     """Return the MJD of an ISO date. Raises ValueError."""
+    if len(text) > MAX_DATE:
+        raise ValueError
     fraction = 0.0
     if match := _DATE.fullmatch(text):
         year, _, month, day, fraction_text = match.groups()
@@ -151,8 +155,8 @@ def texts(column: Array) -> NDArray[np.object_]:
 
 
 def _text(value: object) -> str:
-    if value is None or value != value:
-        return ""
+    if value is None or isinstance(value, dict | list | tuple) or value != value:
+        return ""  # also for objects and lists of JSON, which may be nested
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace").strip()
     return str(value).strip()
@@ -180,9 +184,11 @@ def lists_of(rows: Sequence[Any]) -> Lists:
     offsets = np.cumsum([0, *(0 if row is None else len(row) for row in rows)], dtype=np.int64)
     if present and all(isinstance(row, np.ndarray) and row.dtype.kind in "fiub" for row in present):
         return Lists(offsets, np.concatenate(present))
-    values = column_of([value for row in present for value in row])
-    if isinstance(values, Lists):  # lists in lists, which hold no light curve
-        values = object_column([None] * len(values))
+    flat = [value for row in present for value in row]
+    if any(isinstance(value, list | tuple | np.ndarray) for value in flat):  # lists in lists, which hold no light curve
+        return Lists(offsets, object_column([None] * len(flat)))
+    values = column_of(flat)
+    assert isinstance(values, np.ndarray)
     return Lists(offsets, values)
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, UnsupportedFormat
 from nightjar_alerts.tables.columns import Batch
-from nightjar_alerts.tables.documents import JsonLinesSource, columns_of, loads, rows_of
+from nightjar_alerts.tables.documents import DocumentSource, JsonLinesSource, loads
 from nightjar_alerts.tables.libraries import (
     MemorySource,
     ParquetSource,
@@ -28,6 +29,26 @@ SUFFIXES: Final[Mapping[str, str]] = {
     **dict.fromkeys((".parquet", ".pq", ".parq"), "parquet"),
 }
 """Formats by the end of a file's name, behind which .gz, .bz2 and .xz may stand."""
+
+_MAGIC: Final[Mapping[bytes, str]] = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"Rar!\x1a": "rar",
+    b"ARROW1\x00": "arrow",
+    b"Obj\x01": "avro",
+    b"\x89HDF": "hdf5",
+    b"CDF\x01": "netcdf",
+    b"CDF\x02": "netcdf",
+    b"\x93NUMPY": "numpy",
+    b"SQLite format 3\x00": "sqlite",
+    b"%PDF-": "pdf",
+    b"\xd0\xcf\x11\xe0": "xls",
+}
+"""Compressions, and formats that are read nowhere, by their first bytes."""
 
 Data = Any
 """A path, bytes, a binary file, a mapping of columns, or a table of pandas, pyarrow or astropy."""
@@ -72,7 +93,7 @@ def _format_and_stem(name: str) -> tuple[str, str]:
     return form, path.name
 
 
-def open_source(data: Data, form: str = "", name: str = "") -> Source:
+def open_source(data: Data, form: str = "", name: str = "", bounds: Bounds = FILE_BOUNDS) -> Source:
     """Open a table.
 
     Parameters
@@ -80,11 +101,13 @@ def open_source(data: Data, form: str = "", name: str = "") -> Source:
     data : path of a file or of a HATS catalogue, content as bytes or binary file, or a table in memory.
     form : format, if the name does not show it.
     name : of content without a path, for messages and to find the format.
+    bounds : formats and sizes that are read. Tables in memory have no bounds.
 
     Raises
     ------
     TableError
-        When it cannot be read; :class:`MissingExtra` when a library is missing.
+        When it cannot be read: :class:`MissingExtra` when a library is missing, :class:`UnsupportedFormat` and
+        :class:`TableTooLarge` beyond the bounds.
     """
     content = data
     if isinstance(data, str | Path):
@@ -92,6 +115,7 @@ def open_source(data: Data, form: str = "", name: str = "") -> Source:
         if not content.exists():
             raise TableError(f"{name} does not exist")
         if content.is_dir() or form == "hats":
+            _check_format("hats", name, bounds)
             return ParquetSource(hats_partitions(content) if content.is_dir() else [content], name, content.stem)
     elif isinstance(data, bytearray | memoryview):
         content = bytes(data)
@@ -100,14 +124,24 @@ def open_source(data: Data, form: str = "", name: str = "") -> Source:
         return MemorySource(batch, name or "the table", units=units)
     name = name or str(getattr(data, "name", "the table"))
     named, stem = _format_and_stem(name)
-    return _open_stream(Stream(name, stem, content), form or named)
+    return _open_stream(Stream(name, stem, content, bounds), form or named, bounds)
 
 
-def _open_stream(stream: Stream, form: str) -> Source:
+def _check_format(form: str, name: str, bounds: Bounds) -> None:
+    """Raise UnsupportedFormat if a format is not read."""
+    if form not in bounds.formats:
+        raise UnsupportedFormat(f"{name} is not read here: its format is {form}", form)
+
+
+def _open_stream(stream: Stream, form: str, bounds: Bounds) -> Source:
+    start = stream.start()
+    if other := next((other for magic, other in _MAGIC.items() if start.startswith(magic)), ""):
+        _check_format(other, stream.name, bounds)
     head = stream.head()
     if not head:
         raise TableError(f"{stream.name} is empty")
     form = _format_of_content(head, form)
+    _check_format(form or "csv", stream.name, bounds)
     if form == "parquet":
         return ParquetSource([stream.content], stream.name, stream.stem)
     if form in ("fits", "votable", "ecsv", "ipac"):
@@ -117,13 +151,13 @@ def _open_stream(stream: Stream, form: str) -> Source:
         return JsonLinesSource(stream)
     if form == "json":
         try:
-            with stream.open() as content:
-                document = loads(content.read())
+            return DocumentSource(stream)
+        except TableError:
+            raise
         except ValueError as error:
             if b"\n" in head.strip():  # JSON Lines, the first of which is damaged
                 return JsonLinesSource(stream)
             raise TableError(f"{stream.name} is not a JSON document: {error}") from None
-        return MemorySource(columns_of(rows_of(document)), stream.name, stream.stem)
     return TextSource(stream)
 
 

@@ -64,6 +64,8 @@ SPREADSHEET_DAYS: Final = (36_526, 47_500)
 """Days of a spreadsheet between 2000 and 2030, which as MJD are before 1989."""
 SPREADSHEET_ZERO: Final = 15_018
 """MJD of day 0 of a spreadsheet."""
+MAX_CANDIDATES: Final = 32
+"""Columns that may be the brightness, the most likely first, whose errors are looked for among all columns."""
 LISTED_COLUMNS: Final = 12
 MAX_FLAGS: Final = 6
 """Distinct values of a column of flags that a message lists."""
@@ -521,10 +523,12 @@ class _Guesser:
         for kind, names in (("mag", mags), ("flux", fluxes)):
             used = [name for pair in pairs.values() for name in pair]
             bare = not any(error for _, error in pairs.values())  # otherwise a column `err` is that of the magnitudes
-            for name in names:
+            for name in names[:MAX_CANDIDATES]:
                 error = self._error_of(kind, name, used, bare=bare)
-                if kind not in pairs or (error and not pairs[kind][1]):
+                if kind not in pairs or error:
                     pairs[kind] = name, error
+                if error:
+                    break
         if not pairs:
             raise self._question("Which column holds the brightness?", "columns.mag")
         self.reference_mag = pairs["mag"][0] if "mag" in pairs else ""

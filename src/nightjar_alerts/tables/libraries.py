@@ -10,6 +10,8 @@ from typing import IO, Any, Final
 
 import numpy as np
 
+from nightjar_alerts.tables import costs
+from nightjar_alerts.tables.bounds import TableTooLarge
 from nightjar_alerts.tables.columns import Array, Batch, Lists, column_of, mjd_of_times, object_column
 from nightjar_alerts.tables.documents import columns_of
 from nightjar_alerts.tables.options import MissingExtra, TableError
@@ -197,26 +199,35 @@ def _pandas_batch(frame: Any) -> Batch:
 
 
 def read_with_astropy(stream: Stream, form: str) -> tuple[Batch, dict[str, str]]:
-    """Return the columns and units of a file of astropy's. Raises TableError."""
+    """Return the columns and units of a file of astropy's. Raises TableError, before astropy reads what it refuses."""
     tables = _library("astropy.table", f"{stream.name} ({form.upper()})")
-    with stream.open() as content, warnings.catch_warnings():
+    bounds = stream.bounds
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of units and metadata that no light curve needs
         try:
             if form == "fits":
-                table = _first_fits_table(content, stream.name)
+                table = _first_fits_table(stream)
                 if isinstance(stream.content, Path):
-                    table = _snana_table(table, stream.content)
+                    table = _snana_table(table, stream)
             elif form == "votable":
+                data = stream.read(bounds.held_bytes)
+                costs.check_votable(data, stream.name, bounds)
                 parse = import_module("astropy.io.votable").parse_single_table
-                table = parse(io.BytesIO(content.read())).to_table(use_names_over_ids=True)
+                table = parse(io.BytesIO(data)).to_table(use_names_over_ids=True)
             else:
-                table = tables.Table.read(content.read().decode("utf-8", "replace"), format=f"ascii.{form}")
+                # As lines, since astropy takes a text without line ends for the name or address of a file.
+                lines = stream.read(bounds.held_bytes).decode("utf-8", "replace").splitlines()
+                check = costs.check_ecsv if form == "ecsv" else costs.check_ipac
+                check(lines, stream.name, bounds)
+                table = tables.Table.read(lines, format=f"ascii.{form}")
         except TableError:
             raise
         except Exception as error:  # libraries raise many kinds for damaged files
             detail = str(error).partition(". ")[0] or type(error).__name__  # advice after that is for programs
             raise TableError(f"{stream.name} is damaged, or no {form.upper()} file: {detail}") from error
-        return _astropy_batch(table)
+        batch, units = _astropy_batch(table)
+    bounds.check_names(list(batch), stream.name)
+    return batch, units
 
 
 def snana_pair(path: Path) -> Path | None:
@@ -227,14 +238,14 @@ def snana_pair(path: Path) -> Path | None:
     return None
 
 
-def _snana_table(table: Any, path: Path) -> Any:
+def _snana_table(table: Any, stream: Stream) -> Any:
     """Return the points of a pair of SNANA's files, with the columns of their object."""
+    path, bounds = stream.content, stream.bounds
+    assert isinstance(path, Path)
     pair = snana_pair(path)
     if pair is None:
         return table
-    stream = Stream(str(pair), pair.name, pair)
-    with stream.open() as content:
-        other = _first_fits_table(content, stream.name)
+    other = _first_fits_table(Stream(str(pair), pair.name, pair, bounds))
     head, points = (table, other) if "_HEAD.FITS" in path.name else (other, table)
     if not {"SNID", "PTROBS_MIN", "PTROBS_MAX"} <= set(head.colnames):
         raise TableError(f"{path} has no columns SNID, PTROBS_MIN and PTROBS_MAX")
@@ -242,22 +253,27 @@ def _snana_table(table: Any, path: Path) -> Any:
     if len(first) and (first.min() < 1 or last.max() > len(points) or (last < first - 1).any()):
         raise TableError(f"{path}: PTROBS_MIN and PTROBS_MAX do not fit the {len(points)} rows of its PHOT file")
     count = last - first + 1
+    if count.sum() > len(points):
+        raise TableError(f"{path}: objects share rows of the PHOT file")
+    names = [name for name in head.colnames if not name.startswith("PTROBS")]
+    size = len(points) * (sum(head[name].dtype.itemsize for name in names) + points.as_array().dtype.itemsize)
+    if size > bounds.max_bytes:
+        raise TableTooLarge(f"{path} has more than {bounds.max_bytes} bytes, joined with its PHOT file", bounds)
     rows = np.repeat(first - 1 - (np.cumsum(count) - count), count) + np.arange(count.sum())
     joined = points[rows]
     of_object = np.repeat(np.arange(len(head)), count)
-    for name in head.colnames:
-        if name not in joined.colnames and not name.startswith("PTROBS"):
+    for name in names:
+        if name not in joined.colnames:
             joined[name] = head[name][of_object]
     return joined
 
 
-def _first_fits_table(content: IO[bytes], name: str) -> Any:
+def _first_fits_table(stream: Stream) -> Any:
     fits, tables = import_module("astropy.io.fits"), import_module("astropy.table")
-    with fits.open(io.BytesIO(content.read()), memmap=False) as units:
-        for unit in units:
-            if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
-                return tables.Table.read(unit, format="fits")
-    raise TableError(f"{name} holds no table")
+    with stream.open() as content:
+        is_binary, table = costs.first_fits_table(content, stream.name, stream.bounds)
+    unit = (fits.BinTableHDU if is_binary else fits.TableHDU).fromstring(table)
+    return tables.Table.read(unit, format="fits")
 
 
 def _astropy_batch(table: Any) -> tuple[Batch, dict[str, str]]:

@@ -11,7 +11,7 @@ Notable:
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
@@ -25,6 +25,7 @@ from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
 from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
+from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds
 from nightjar_alerts.tables.brightness import CODES, REASONS, mark, measure
 from nightjar_alerts.tables.columns import (
     Array,
@@ -218,7 +219,14 @@ class Report:
         }
 
 
-def read_table(data: Data, options: TableOptions | None = None, *, name: str = "") -> "Table":
+def read_table(
+    data: Data,
+    options: TableOptions | None = None,
+    *,
+    name: str = "",
+    bounds: Bounds = FILE_BOUNDS,
+    checkpoint: Callable[[], None] = lambda: None,
+) -> "Table":
     """Open a table and decide what its columns mean.
 
     Parameters
@@ -227,15 +235,18 @@ def read_table(data: Data, options: TableOptions | None = None, *, name: str = "
         of pandas, a table of pyarrow or astropy, a structured array, a mapping of columns, or a list of rows.
     options : options of the reader; the defaults guess everything.
     name : name of content without a path; its ending gives the format, if the content does not.
+    bounds : formats and sizes that are read. Tables in memory have no bounds.
+    checkpoint : called after each batch of rows and before each object; may raise, which ends the reading.
 
     Raises
     ------
     TableQuestion
         When two readings are possible.
     TableError
-        When the table cannot be read; :class:`MissingExtra` when a library is missing.
+        When the table cannot be read: :class:`MissingExtra` when a library is missing, :class:`UnsupportedFormat` and
+        :class:`TableTooLarge` beyond the bounds.
     """
-    return Table(data, options or TableOptions(), name)
+    return Table(data, options or TableOptions(), name, bounds, checkpoint)
 
 
 def read_object_metadata(data: Data) -> Mapping[str, Mapping[str, float]]:
@@ -284,8 +295,17 @@ class Table:
     header : names of the columns.
     """
 
-    def __init__(self, data: Data, options: TableOptions, name: str = "") -> None:
-        self._source: Source = open_source(data, options.format, name)
+    def __init__(
+        self,
+        data: Data,
+        options: TableOptions,
+        name: str = "",
+        bounds: Bounds = FILE_BOUNDS,
+        checkpoint: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._bounds = bounds
+        self._checkpoint = checkpoint
+        self._source: Source = open_source(data, options.format, name, bounds)
         self.options = options
         self.name = self._source.name
         self.header = self._source.header
@@ -370,6 +390,7 @@ class Table:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
         own = {name: own for name in names or self.header if (own := _of_alert(name)) in self.header}
         for batch in self._source.batches(None if names is None else [*dict.fromkeys([*names, *own.values()])]):
+            self._checkpoint()
             for name, column in batch.items():
                 if own and isinstance(column, Lists) and _of_alert(name):
                     batch[name] = _appended(column, batch.get(own.get(name, "")))
@@ -412,6 +433,7 @@ class Table:
         ended: set[str] = set()
         current = None
         for batch in self._source.batches([column]) if column else ():
+            self._checkpoint()
             for name, _ in groupby(texts(_flat(batch[column or ""]))):
                 if name == current:
                     continue
@@ -449,6 +471,7 @@ class Table:
         points = points[np.argsort(points["key"], kind="stable")]
         starts = np.flatnonzero(np.diff(points["key"], prepend=NAMELESS))
         for start, end in pairwise([*starts, len(points)]):
+            self._checkpoint()
             yield self._object(int(points["key"][start]), points[start:end])
 
     def _object(self, number: int, points: Points) -> TableObject:

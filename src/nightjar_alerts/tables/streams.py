@@ -1,30 +1,23 @@
-"""Files that are read several times from their beginning, plain or compressed."""
+"""Files that are read several times from their beginning, plain or compressed, within the bounds of a table."""
 
-import bz2
-import gzip
 import io
-import lzma
-import shutil
 import tempfile
 import weakref
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from nightjar_alerts.models.decompression import DAMAGED, Budget, ExpansionError, compression_of, decompressed
+from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, TableTooLarge
 from nightjar_alerts.tables.options import TableError
 
 SAMPLE_BYTES: Final = 1 << 18
+SIGNATURE_BYTES: Final = 16
+COPIED_BYTES: Final = 1 << 20
 MOST_EXAMPLES: Final = 5
 SPOOLED_BYTES: Final = 64 << 20
-_COMPRESSIONS: Final[Mapping[bytes, Callable[[IO[bytes]], Any]]] = {
-    b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\x00": lzma.LZMAFile,
-}
-"""Compressed files by their first bytes."""
 
 
 class Problems:
@@ -49,14 +42,22 @@ class Stream:
     name : for messages. stem : the name without folder and suffixes.
     content : path of the file, its bytes, or a binary file. One that cannot seek, such as standard input, is copied to
         memory or, where it is large, to disk.
+    bounds : of the file and of what it decompresses to.
+
+    Raises
+    ------
+    TableTooLarge
+        When a binary file is larger than ``bounds.max_bytes``.
     """
 
-    def __init__(self, name: str, stem: str, content: Path | bytes | IO[bytes]) -> None:
-        self.name, self.stem = name, stem
+    def __init__(self, name: str, stem: str, content: Path | bytes | IO[bytes], bounds: Bounds = FILE_BOUNDS) -> None:
+        self.name, self.stem, self.bounds = name, stem, bounds
         if not isinstance(content, Path | bytes):
             copy: IO[bytes] = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  # lives as long as the stream
-            shutil.copyfileobj(content, copy)
             weakref.finalize(self, copy.close)
+            while data := content.read(COPIED_BYTES):
+                copy.write(data)
+                self._check(copy.tell(), bounds.max_bytes)
             content = copy
         self.content = content
         if isinstance(content, Path):
@@ -65,6 +66,10 @@ class Stream:
             self.size = len(content) if isinstance(content, bytes) else content.tell()
         self._tell: Callable[[], int] = int
 
+    def _check(self, size: int, bound: int) -> None:
+        if size > bound:
+            raise TableTooLarge(f"{self.name} has more than {bound} bytes", self.bounds)
+
     @property
     def progress(self) -> float:
         """Fraction of the bytes that the last pass over the lines has read."""
@@ -72,7 +77,15 @@ class Stream:
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Open the content, decompressed. Raises TableError."""
+        """Open the content, decompressed.
+
+        Raises
+        ------
+        TableTooLarge
+            Also while it is read, once it is larger than :meth:`Bounds.expanded`.
+        TableError
+            When it is damaged.
+        """
         try:
             with ExitStack() as stack:
                 if isinstance(self.content, Path):
@@ -80,22 +93,44 @@ class Stream:
                 else:
                     raw = io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content
                 raw.seek(0)
-                start = raw.read(6)
+                compression = compression_of(raw.read(SIGNATURE_BYTES))
                 raw.seek(0)
                 self._tell = raw.tell
-                opener = next((opener for magic, opener in _COMPRESSIONS.items() if start.startswith(magic)), None)
                 try:
-                    yield raw if opener is None else stack.enter_context(opener(raw))
+                    if compression:
+                        budget = Budget(self.bounds.expanded(self.size))
+                        yield stack.enter_context(decompressed(raw, compression, budget))
+                    else:
+                        yield raw
                 finally:
                     end = raw.tell()
                     self._tell = lambda: end
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        except ExpansionError as error:
+            raise TableTooLarge(f"{self.name} has {error}", self.bounds) from None
+        except DAMAGED as error:
             raise TableError(f"{self.name} cannot be read: {error}") from error
+
+    def start(self) -> bytes:
+        """Return the first bytes as they are stored."""
+        if isinstance(self.content, bytes):
+            return self.content[:SIGNATURE_BYTES]
+        if isinstance(self.content, Path):
+            with self.content.open("rb") as file:
+                return file.read(SIGNATURE_BYTES)
+        self.content.seek(0)
+        return self.content.read(SIGNATURE_BYTES)
 
     def head(self) -> bytes:
         """Return the first bytes."""
         with self.open() as content:
             return content.read(SAMPLE_BYTES)
+
+    def read(self, bound: int) -> bytes:
+        """Return the content, decompressed. Raises TableTooLarge if it has more than ``bound`` bytes."""
+        with self.open() as content:
+            data = content.read(bound + 1)
+        self._check(len(data), bound)
+        return data
 
     def encoding(self) -> str:
         """Return the encoding of text, by its first bytes; Latin-1 for those that are not UTF-8."""
@@ -109,12 +144,68 @@ class Stream:
         return "utf-8-sig"
 
     @contextmanager
-    def lines(self) -> Iterator[Iterator[str]]:
-        """Open the content as lines of text; bytes that are not of the encoding are replaced."""
+    def lines(self) -> Iterator["Lines"]:
+        """Open the content as lines of text; bytes that are not of the encoding are replaced.
+
+        Raises
+        ------
+        TableTooLarge
+            Also while it is read, when a line has more than ``bounds.max_line`` bytes. In UTF-16, where bytes do not
+            show the ends of lines, this bounds the whole content.
+        """
         encoding = self.encoding()
         with self.open() as content:
-            text = io.TextIOWrapper(content, encoding, "replace", newline="")
+            bytes_of_lines = _BytesOfLines(content, self, has_lines=encoding != "utf-16")
+            text = io.TextIOWrapper(bytes_of_lines, encoding, "replace", newline="")
             try:
-                yield text
+                yield Lines(text, bytes_of_lines)
             finally:
                 text.detach()
+
+
+class Lines:
+    """Lines of a text. ``taken`` counts the bytes that they, and up to 8 kB behind them, take up in the file."""
+
+    def __init__(self, text: Iterator[str], source: "_BytesOfLines") -> None:
+        self._text, self._source = text, source
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._text)
+
+    def allow(self, count: int) -> None:
+        """Raise TableTooLarge while the next lines are read, once they take more than ``count`` bytes."""
+        self._source.limit = self._source.taken + count
+
+    @property
+    def taken(self) -> int:
+        """Number of bytes read."""
+        return self._source.taken
+
+
+class _BytesOfLines(io.BufferedIOBase):
+    """Content of a stream whose lines are bounded, for ``TextIOWrapper``, which itself reads lines of any length."""
+
+    def __init__(self, content: Any, stream: Stream, has_lines: bool) -> None:
+        self._content, self._stream, self._has_lines = content, stream, has_lines
+        self.taken = 0
+        self.limit = stream.bounds.max_bytes
+        self._line = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes, at most ``size``."""
+        data: bytes = self._content.read(size)
+        self.taken += len(data)
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) if self._has_lines else -1
+        self._line = len(data) - end - 1 if end >= 0 else self._line + len(data)
+        bounds = self._stream.bounds
+        if self._line > bounds.max_line:
+            raise TableTooLarge(f"{self._stream.name} has a line of more than {bounds.max_line} bytes", bounds)
+        if self.taken > bounds.max_bytes:
+            raise TableTooLarge(f"{self._stream.name} has more than {bounds.max_bytes} bytes", bounds)
+        if self.taken > self.limit:
+            raise TableTooLarge(f"{self._stream.name} has a row of many lines, in quotes that have no end", bounds)
+        return data

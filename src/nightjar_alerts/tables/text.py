@@ -5,35 +5,40 @@ Notable:
 - the delimiter (comma, tab, semicolon, bar or white space), comment lines and the line of names are found from the
   first lines; names may stand in the last comment, as in ``# MJD mag err``, or be missing;
 - a row with another number of fields is left out, counted and named by its line;
-- memory holds :data:`BATCH_ROWS` rows.
+- memory holds :data:`BATCH_ROWS` rows, or the rows of :data:`PORTION_BYTES` bytes where these are fewer; a line and a
+  row in quotes are bounded;
+- a line costs time in proportion to its length, whatever it holds: no regular expression starts again at each blank.
 """
 
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
+from nightjar_alerts.tables.bounds import UnsupportedFormat
 from nightjar_alerts.tables.columns import Array, Batch, Column, lists_of, object_column
 from nightjar_alerts.tables.options import TableError
-from nightjar_alerts.tables.streams import Problems, Stream
+from nightjar_alerts.tables.streams import Lines, Problems, Stream
 
 BATCH_ROWS: Final = 16_384
+PORTION_BYTES: Final = 1 << 20
 SAMPLE_CHARACTERS: Final = 1 << 16
-MAX_LINE: Final = 64 << 20
-"""Characters of a line that holds a whole light curve."""
+MAX_FIELD: Final = 16 << 20
+"""Characters of a field, which may hold the times of a whole light curve. Quotes that have no end are a malformed row
+of this length."""
 _SEPARATORS: Final = (",", "\t", ";", "|", "")
 _BLANKS: Final = "  "
 """Two blanks or more, between fields that may hold one."""
-_DECIMAL_COMMA: Final = re.compile(r"(?<![^;\"\s])([<>]?\s*[-+]?\d*),(?=\d+(?:[eE][-+]?\d+)?\"?(?:\s*;|\s|$))")
+_DECIMAL_COMMA: Final = re.compile(r"(?<![^;\"\s])((?:[<>]\s{0,9})?[-+]?\d*),(?=\d+(?:[eE][-+]?\d+)?\"?(?:;|\s|$))")
 """Decimal comma of a number between semicolons or blanks, as spreadsheets write it in many countries."""
 _DECIMAL_POINT: Final = re.compile(r"(?:^|;)\s*[-+]?\d*\.\d+\s*(?=;|$)")
 
-csv.field_size_limit(MAX_LINE)
+csv.field_size_limit(MAX_FIELD)
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,13 @@ class TextSource:
         self.problems = Problems()
         head = stream.head()
         if b"\x00" in head[:64] and stream.encoding() != "utf-16":
-            raise TableError(f"{self.name} is not text: name its format with the option format")
+            raise UnsupportedFormat(f"{self.name} is not text: name its format with the option format", "binary")
         lines = head.decode(stream.encoding(), "replace")[:SAMPLE_CHARACTERS].splitlines()
         if len(lines) > 1 and len(head) > SAMPLE_CHARACTERS:
             lines.pop()  # which may be cut
         self._form = _form_of(lines, self.name)
         self.header = (*self._form.names, *self._form.constants)
+        stream.bounds.check_names(self.header, self.name)
         self.units: Mapping[str, str] = _units_in(self.header)
 
     @property
@@ -79,7 +85,7 @@ class TextSource:
         self.problems = Problems()
         form = self._form
         with self._stream.lines() as lines:
-            for rows in self._portions(islice(lines, form.skip, None)):
+            for rows in self._portions(lines):
                 columns = zip(form.names, zip(*rows, strict=True), strict=True) if rows else ()
                 batch: Batch = {
                     name: _lists_in(object_column(column)) for name, column in columns if names is None or name in names
@@ -90,24 +96,31 @@ class TextSource:
                 if rows:
                     yield batch
 
-    def _portions(self, lines: Iterable[str]) -> Iterator[list[list[str]]]:
-        """Yield rows of the right width, about :data:`BATCH_ROWS` at a time."""
+    def _portions(self, lines: Lines) -> Iterator[list[list[str]]]:
+        """Yield rows of the right width, about :data:`BATCH_ROWS` or :data:`PORTION_BYTES` at a time."""
         form = self._form
+        content: Iterator[str] = islice(lines, form.skip, None)
         if form.decimal_comma:
-            lines = map(_with_decimal_points, lines)
-        reader: Iterator[list[str]] = map(str.split, lines)
+            content = map(_with_decimal_points, content)
+        reader: Iterator[list[str]] = map(str.split, content)
         if form.prefix:
             reader = (row[1:] if row[:1] == [form.prefix] else [] for row in reader)
         if form.separator == _BLANKS:
-            reader = (_split(line, _BLANKS) for line in lines)
+            reader = (_split(line, _BLANKS) for line in content)
         elif form.separator:
-            reader = csv.reader(lines, delimiter=form.separator, skipinitialspace=True)
+            reader = csv.reader(content, delimiter=form.separator, skipinitialspace=True)
         number, is_done = form.skip, False
         while not is_done:
             rows: list[list[str]] = []
+            start = lines.taken
+            lines.allow(PORTION_BYTES + MAX_FIELD + self._stream.bounds.max_line)
             try:
-                rows.extend(islice(reader, BATCH_ROWS))
-                is_done = not rows
+                for row in reader:
+                    rows.append(row)
+                    if len(rows) == BATCH_ROWS or lines.taken - start > PORTION_BYTES:
+                        break
+                else:
+                    is_done = True
             except csv.Error as error:  # the rows before it have been read
                 self.problems.add(str(error), f"{self.name}, line {number + len(rows) + 1}")
                 number += 1
@@ -140,7 +153,7 @@ def _lists_in(column: Array) -> Column:
 
 def _units_in(names: Sequence[str]) -> dict[str, str]:
     """Return the units that stand in brackets behind names."""
-    found = {name: re.search(r"[\[(]([^\])]+)[\])]\s*$", name) for name in names}
+    found = {name: re.search(r"[\[(]([^\])]+)[\])]$", name.rstrip()) for name in names}
     return {name: match[1] for name, match in found.items() if match}
 
 
@@ -257,10 +270,11 @@ def _unique(names: Sequence[str]) -> tuple[str, ...]:
 def _snana(lines: Sequence[str]) -> _Form | None:
     """Return the layout of a SNANA text file: keys of the object, then ``VARLIST:`` and rows that begin ``OBS:``."""
     object_id: dict[str, str] = {}
+    last = max((place for place, line in enumerate(lines) if line.startswith("OBS:")), default=-1)
     for place, line in enumerate(lines):
         key, _, text = line.partition(":")
         if key.strip() == "SNID" and text.strip():
             object_id.setdefault("SNID", text.split()[0])
-        if key.strip() in ("VARLIST", "VARNAMES") and any(row.startswith("OBS:") for row in lines[place:]):
+        if key.strip() in ("VARLIST", "VARNAMES") and place < last:
             return _Form(_unique(text.split()), "", place + 1, prefix="OBS:", constants=object_id)
     return None

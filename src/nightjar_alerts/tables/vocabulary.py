@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from nightjar_alerts.models.filters import known_filter
@@ -12,7 +13,8 @@ from nightjar_alerts.tables.options import FluxKind
 
 def plain(name: str) -> str:
     """Return a column's name in small letters and digits only, without a unit in brackets."""
-    return re.sub(r"[^a-z0-9]", "", re.sub(r"[\[(].*?[\])]", "", name).lower())
+    without_unit = re.sub(r"[\[(][^\])]*([\])])?", lambda match: "" if match[1] else match[0], name)
+    return re.sub(r"[^a-z0-9]", "", without_unit.lower())
 
 
 def last_part(name: str) -> str:
@@ -211,14 +213,15 @@ _ERROR_ALONE: Final = frozenset({*_ERROR_WORDS, *_ERROR_BEHIND})
 _UNIT_BEHIND: Final = re.compile(r"(?<=.)(njy|ujy|mjy|jy|ab|vega|mmag)$")
 
 
-def stems_of_error(key: str) -> set[str]:
+@lru_cache(maxsize=4096)
+def stems_of_error(key: str) -> frozenset[str]:
     """Return what may remain of an error's plain name without the word for an error and the unit."""
-    stems = set()
+    stems = set[str]()
     for name in (key, _UNIT_BEHIND.sub("", key)):
         stems |= {name.replace(word, "", 1) for word in _ERROR_WORDS if word in name}
         stems |= {name.removesuffix(word) for word in _ERROR_BEHIND if name.endswith(word)}
         stems |= {name[1:]} if name.startswith(("e", "d", "s")) else set()
-    return stems | {_UNIT_BEHIND.sub("", stem) for stem in stems}
+    return frozenset(stems | {_UNIT_BEHIND.sub("", stem) for stem in stems})
 
 
 def error_rank(keys: set[str], measurement: set[str], kind: str) -> int | None:
@@ -246,6 +249,10 @@ _QUANTITY: Final = r"(?P<quantity>(?i:mag|err|magerr|emag|flux|fluxerr|mjd|e))"
 _ONE_WORD: Final = (re.compile(f"{_FILTER}_?{_QUANTITY}"), re.compile(f"{_QUANTITY}_?{_FILTER}"))
 
 
+MAX_PARTS: Final = 12
+"""Maximum number of words of the name of a column of one filter."""
+
+
 def filter_and_role(name: str) -> tuple[str, str] | None:
     """Return the filter and the role of a column of one filter, such as ``mag_g``, ``g_mag_err`` or ``e_V``.
 
@@ -253,6 +260,8 @@ def filter_and_role(name: str) -> tuple[str, str] | None:
     """
     field = last_part(name)
     parts = [part for part in re.split(r"[_\s.:()\[\]-]+", field) if part]
+    if len(parts) > MAX_PARTS:
+        return None
     if len(parts) > 2 and (parts[-1].lower() in ("ab", "vega") or unit_of(parts[-1])):
         parts.pop()
     for index in sorted(range(len(parts)), key=lambda index: index + 1 < len(parts)):  # the last one first

@@ -273,6 +273,7 @@ def test_body_without_content_type_or_as_form_is_read_as_json(admin: Admin) -> N
         ("POST", "/admin/models/mine/load", {"version": "１.0.0"}, 422),
         ("POST", "/admin/models/mine/load", {"force": True}, 422),
         ("POST", "/admin/models/mine/load", b"{", 400),
+        ("POST", "/admin/models/mine/load", b'{"version":' + b"[" * 900 + b"]" * 900 + b"}", 422),
         ("POST", "/admin/models/mine/load", b"[]", 422),
         ("POST", "/admin/models/mine/load", b" " * 20_000, 413),
         ("POST", "/admin/models/..%2Fmine/load", None, 404),

@@ -667,6 +667,48 @@ def test_page_table_is_read_by_the_service_and_listed(open_page: OpenPage, servi
     assert len(lines) == len(rows)
 
 
+UNREAD = {
+    "a.fits": b"SIMPLE  =                    T" + b" " * 90,
+    "a.bin": b"SIMPLE  =                    T" + b" " * 90,
+    "a.vot": b"<VOTABLE/>",
+    "a.csv": b'<?xml version="1.0"?>\n<VOTABLE version="1.3"/>',
+    "b.ecsv": b"name,mjd\na,60000\n",
+    "b.txt": b"# %ECSV 1.0\n# ---\n",
+    "c.parquet": b"PAR1" + bytes(20),
+    "c.csv.gz": b"\x1f\x8b\x08" + bytes(20),
+    "c.zip": b"PK\x03\x04" + bytes(20),
+    "c.xlsx": b"PK\x03\x04" + bytes(20),
+    "c.h5": b"\x89HDF\r\n\x1a\n" + bytes(20),
+    "d.csv": b"<!DOCTYPE html><html></html>",
+}
+
+
+def test_page_file_that_is_not_read_over_http_is_named_with_the_command_and_not_sent(
+    open_page: OpenPage, service: ServiceProcess
+) -> None:
+    page = open_page()
+    expect(shown(page)).not_to_be_empty()
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
+    for name, content in UNREAD.items():
+        page.set_input_files("input[name=files]", {"name": name, "mimeType": "", "buffer": content})
+        expect(page.locator("#problem")).to_contain_text(f"nightjar classify {name} --url {service.url}")
+    assert sent == []
+
+
+def test_page_file_that_is_not_read_among_others_is_listed_with_the_reason(open_page: OpenPage) -> None:
+    page = open_page()
+    files = [
+        {"name": "a.fits", "mimeType": "", "buffer": UNREAD["a.fits"]},
+        {"name": "t.csv", "mimeType": "", "buffer": table(1).encode()},
+    ]
+    page.set_input_files("input[name=files]", files)
+    expect(page.locator("#objects-title")).to_contain_text("2")
+    expect(page.locator(".object")).to_have_text("star 0")
+    page.locator(".objects").get_by_role("button", name="a.fits").click()
+    expect(page.locator("main")).to_contain_text("nightjar classify a.fits --url")
+
+
 def test_page_csv_file_runs_no_formula(open_page: OpenPage) -> None:
     page = open_page()
     curves = [light_curve(object_id=name) for name in ("=1+1", "-0.5", "+cmd", "@x")]
