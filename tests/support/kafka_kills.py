@@ -141,7 +141,8 @@ class Slot:
 
     def __init__(self, one: Trial, number: int, real: bool, static: bool, session_ms: int = SESSION_MS) -> None:
         self._one, self._number, self._port, self._real = one, number, free_port(), real
-        self._options = {"session.timeout.ms": str(session_ms), "heartbeat.interval.ms": str(min(3000, session_ms // 6))}
+        beat_ms = min(3000, session_ms // 6)
+        self._options = {"session.timeout.ms": str(session_ms), "heartbeat.interval.ms": str(beat_ms)}
         self._options |= {"group.instance.id": f"slot-{number}"} if static else {}
         self._starts, self.restarts = 0, 0
         self.statuses: list[int] = []
