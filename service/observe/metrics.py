@@ -243,6 +243,13 @@ class Metrics(Recorder):
             "stream_gap_messages_total",
             "Messages between a committed Kafka offset and the earliest one in the log, which were deleted unread.",
         )
+        self.stream_appeared = counter(
+            "stream_appeared_partitions_total",
+            "Kafka partitions that appeared after the start and are read from their oldest record.",
+        )
+        self.stream_suspects = counter(
+            "stream_suspects_total", "Messages that were isolated, since one of them may have killed workers."
+        )
         self.stream_shortened = counter(
             "stream_dead_letters_shortened_total",
             "Dead letters that were too large and kept only the beginning of their message.",
