@@ -66,8 +66,8 @@ class Commits(Protocol):
 
         Parameters
         ----------
-        clean : True for a graceful stop: the marker says that the partition was given back. False if an unfinished message
-            may have caused the stop.
+        clean : True for a graceful stop: the marker says that the partition was given back. False if an unfinished
+            message may have caused the stop.
         timeout : seconds to wait for the running transaction.
         """
 
