@@ -34,7 +34,8 @@ class SilenceReport:
     Attributes
     ----------
     answered, twice : alerts with a result, and with more than one.
-    answered_after_s : time from the end of the last fault until all were answered; None if they never were.
+    answered_after_s : time from the end of the last fault, or from the last alert if that was written later, until all
+        were answered; None if they never were.
     suspects : messages that were isolated as suspected poison messages.
     lost_partitions : times that the worker lost its partitions.
     statuses : exit statuses of workers that ended by themselves and were started again.
@@ -100,7 +101,7 @@ def run_silence(
         while after is None and time.monotonic() < mended + ANSWER_SECONDS:
             _supervised_sleep(slot, 0.2)
             if len(results.counts) == alerts:
-                after = round(max(results.read_at.values()) - mended, 1)
+                after = round(max(results.read_at.values()) - max(mended, *feed.written_at.values()), 1)
         feed.close()
         if after is not None and not slot.statuses:
             assert slot.process.ask("/readyz") == (200, "ok\n")

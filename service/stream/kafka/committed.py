@@ -40,6 +40,15 @@ log = structlog.get_logger(__name__)
 RETRY_SECONDS: Final = 0.25
 """Interval between two queries while offsets are pending, in seconds."""
 QUERY_SECONDS: Final = 5.0
+"""Seconds without a response after which a new client sends the next query, as the old one may have lost its brokers.
+
+The old client is kept until it has its response, and its query has no shorter timeout: librdkafka ends the process if a
+query to a coordinator times out before it is connected (issue 4605; 5397 has a fix).
+"""
+MAX_QUERIES: Final = 4
+"""Queries without a response, after which a further one replaces the oldest, if that has waited for a minute."""
+OLD_SECONDS: Final = 60.0
+TIMEOUT_SECONDS: Final = 3600.0
 REJOIN_SECONDS: Final = 10.0
 """Seconds from an assignment within which the former owner of a partition shows itself if it is alive.
 
@@ -57,11 +66,21 @@ def member_name(process: str) -> str:
     return f"nightjar-{process}"
 
 
-class _Found(NamedTuple):
-    """Response to a query, with the partitions that it was sent for: it is stale for later assignments."""
+class _Query(NamedTuple):
+    """Query without a response yet.
 
+    Attributes
+    ----------
+    client : client that must live as long as its query.
+    queried : partitions that it was sent for; the response is stale for later assignments.
+    undecided : offsets with the marker of another process, if the query is for the description of the group.
+    """
+
+    client: AdminClient
+    response: "Future[Any]"
+    sent_at: float
     queried: Mapping[Partition, AssignedPartition]
-    offsets: Sequence[TopicPartition]
+    undecided: Sequence[TopicPartition] = ()
 
 
 class CommittedOffsets:
@@ -90,10 +109,7 @@ class CommittedOffsets:
         self._config, self._group, self._reset = dict(config), group, RESETS[reset]
         self._client_errors, self._started_with = client_errors, started_with
         self._metrics, self._instance = metrics, instance
-        self._client: AdminClient | None = None
-        self._query: tuple[Future[Any], Mapping[Partition, AssignedPartition]] | None = None
-        # Offsets with the marker of another process, and the description of the group that tells whether it is alive.
-        self._undecided: tuple[Future[Any], _Found] | None = None
+        self._queries: list[_Query] = []
         self._next_query = 0.0
 
     def query_now(self) -> None:
@@ -107,48 +123,51 @@ class CommittedOffsets:
         again until they are decided.
         """
         starts: list[TopicPartition] = []
-        if self._undecided is not None and self._undecided[0].done():
-            (description, found), self._undecided = self._undecided, None
-            starts += self._decide(assignment, found, self._alive(description))
-        if self._query is not None and self._query[0].done():
-            (query, queried), self._query = self._query, None
-            try:
-                found = _Found(queried, query.result().topic_partitions)
-            except KafkaException as error:
-                self._client_errors.record(error.args[0])
+        answered = [query for query in self._queries if query.response.done()]
+        self._queries = [query for query in self._queries if query not in answered]
+        for query in answered:
+            if query.undecided:
+                starts += self._decide(assignment, query)
             else:
-                starts += self._decide_own(assignment, found)
-        missing = assignment.not_started
-        if missing and self._query is None and self._undecided is None and monotonic() >= self._next_query:
+                starts += self._start_own(assignment, query)
+        missing, now = assignment.not_started, monotonic()
+        waiting = bool(self._queries) and now - self._queries[-1].sent_at < QUERY_SECONDS
+        if len(self._queries) == MAX_QUERIES and now - self._queries[0].sent_at > OLD_SECONDS:
+            del self._queries[0]
+        if missing and not waiting and len(self._queries) < MAX_QUERIES and now >= self._next_query:
             self._send(assignment, missing)
         return starts
 
     def _send(self, assignment: Assignment, partitions: tuple[Partition, ...]) -> None:
         self._next_query = monotonic() + RETRY_SECONDS
         request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*partition) for partition in partitions])
-        # A new client for each query, as an old one may have lost its brokers.
-        self._client = make_client(AdminClient, dict(self._config))
-        queries = self._client.list_consumer_group_offsets(
-            [request], require_stable=True, request_timeout=QUERY_SECONDS
-        )
+        client = make_client(AdminClient, dict(self._config))
+        responses = client.list_consumer_group_offsets([request], require_stable=True, request_timeout=TIMEOUT_SECONDS)
         queried = {partition: state for partition in partitions if (state := assignment.get(partition)) is not None}
-        self._query = queries[self._group], queried
+        self._queries.append(_Query(client, responses[self._group], monotonic(), queried))
 
-    # Was the former owner killed?
-
-    def _decide_own(self, assignment: Assignment, found: _Found) -> list[TopicPartition]:
-        """Start partitions without the marker of another process; describe the group for the rest."""
-        starts, foreign = [], []
-        for offset in found.offsets:
+    def _start_own(self, assignment: Assignment, query: _Query) -> list[TopicPartition]:
+        """Start partitions without the marker of another process; ask for the members of the group for the rest."""
+        try:
+            offsets: list[TopicPartition] = query.response.result().topic_partitions
+        except KafkaException as error:
+            self._client_errors.record(error.args[0])
+            return []
+        starts, undecided = [], []
+        for offset in offsets:
             marker = CrashMarker.parse(offset.metadata)
             if marker is not None and marker.process not in (GIVEN_BACK, assignment.process):
-                foreign.append(offset)
-            elif (start := self._start(assignment, found, offset, crashed=False)) is not None:
+                undecided.append(offset)
+            elif (start := self._start(assignment, query, offset, crashed=False)) is not None:
                 starts.append(start)
-        if foreign and self._client is not None:
-            descriptions = self._client.describe_consumer_groups([self._group], request_timeout=QUERY_SECONDS)
-            self._undecided = descriptions[self._group], _Found(found.queried, foreign)
+        if undecided:
+            descriptions = query.client.describe_consumer_groups([self._group], request_timeout=TIMEOUT_SECONDS)
+            self._queries.append(
+                query._replace(response=descriptions[self._group], sent_at=monotonic(), undecided=undecided)
+            )
         return starts
+
+    # Was the former owner killed?
 
     def _alive(self, description: "Future[Any]") -> frozenset[str] | None:
         """Return the names of the members of the group; None if it could not be described."""
@@ -164,27 +183,26 @@ class CommittedOffsets:
             if self._instance is None or member.group_instance_id != self._instance
         )
 
-    def _decide(self, assignment: Assignment, found: _Found, alive: frozenset[str] | None) -> list[TopicPartition]:
+    def _decide(self, assignment: Assignment, query: _Query) -> list[TopicPartition]:
         """Start partitions whose former owner is alive, or can be counted as crashed."""
-        starts = []
-        for offset in found.offsets:
-            marker, assigned = CrashMarker.parse(offset.metadata), found.queried.get(_partition(offset))
-            assert marker is not None  # only such are undecided
-            if assigned is None:
+        alive, starts = self._alive(query.response), []
+        for offset in query.undecided:
+            marker, assigned = CrashMarker.parse(offset.metadata), query.queried.get(_partition(offset))
+            if marker is None or assigned is None:
                 continue
             is_alive = alive is not None and member_name(marker.process) in alive
-            harmless = alive is not None and marker.crashes + 1 < ISOLATE_AFTER_CRASHES
+            harmless = marker.crashes + 1 < ISOLATE_AFTER_CRASHES
             if is_alive or harmless or monotonic() - assigned.added_at > REJOIN_SECONDS:
-                start = self._start(assignment, found, offset, not is_alive)
+                start = self._start(assignment, query, offset, not is_alive)
                 starts += [] if start is None else [start]
         return starts
 
     def _start(
-        self, assignment: Assignment, found: _Found, answer: TopicPartition, crashed: bool
+        self, assignment: Assignment, query: _Query, answer: TopicPartition, crashed: bool
     ) -> TopicPartition | None:
         partition = _partition(answer)
         assigned = assignment.get(partition)
-        if assigned is None or assigned is not found.queried.get(partition) or assigned.guard is not None:
+        if assigned is None or assigned is not query.queried.get(partition) or assigned.guard is not None:
             return None
         if answer.error is not None:
             if answer.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
@@ -199,12 +217,14 @@ class CommittedOffsets:
     def _first_offset(self, partition: Partition) -> int | None:
         """Return where a partition without a committed offset begins; None while this is unknown."""
         started_with = self._started_with(partition)
-        if started_with is None or started_with:
-            return None if started_with is None else self._reset
+        if started_with is None:
+            return None
+        if started_with:
+            return self._reset
         self._metrics.stream_appeared.inc()
         topic, number = partition
         log.info("partition appeared after the start, reading its oldest record", topic=topic, partition=number)
-        return OFFSET_BEGINNING
+        return RESETS["beginning"]
 
 
 def _partition(offset: TopicPartition) -> Partition:

@@ -21,7 +21,7 @@ marker.
 """
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, pow
 from typing import Final, NamedTuple
 
 from nightjar_alerts.models.limits import whole_number
@@ -221,5 +221,5 @@ def _group_size(candidates: int, deliveries: int) -> int:
     ----------
     deliveries : remaining deliveries; the last one is of a single message.
     """
-    size = ceil(candidates ** ((deliveries - 1) / deliveries))
+    size = ceil(pow(candidates, (deliveries - 1) / deliveries))
     return max(1, min(size, ceil(candidates / 2)))

@@ -161,21 +161,25 @@ def crash_counts(one: Trial) -> set[int]:
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["taken by itself", "taken by another worker"])
-def test_kafka_partitions_lost_by_living_workers_have_no_suspects(both: Trial, count: int) -> None:
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_kafka_partitions_lost_by_living_workers_have_no_suspects(
+    hosts: str, tmp_path: Path, exactly_once: bool, count: int
+) -> None:
     """Each worker loses its partitions twice while it has messages in flight, and lives."""
     with ExitStack() as stack:
-        workers = [stack.enter_context(both.process(**SMALL_BATCHES)) for _ in range(count)]
-        begins_well(both, workers[0])
+        one = stack.enter_context(trial(hosts, tmp_path, exactly_once=exactly_once, transaction_ms=None))
+        workers = [stack.enter_context(one.process(**SMALL_BATCHES)) for _ in range(count)]
+        begins_well(one, workers[0])
         for worker in workers * 2:
-            both.feed(1500)
+            one.feed(1500)
             time.sleep(0.2)
             worker.suspend()
             time.sleep(SESSION_MS / 1000 + 2)
             worker.resume()
             eventually(lambda: worker.metric("nightjar_stream_assigned_partitions") > 0, 60)  # noqa: B023
-        ends_well(both, *workers)
+        ends_well(one, *workers)
         assert not any("suspect" in event["event"] for worker in workers for event in worker.events())
-        assert crash_counts(both) == {0}
+        assert crash_counts(one) == {0}
 
 
 def test_kafka_suspended_worker_publishes_no_duplicates(both: Trial) -> None:
