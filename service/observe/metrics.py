@@ -222,7 +222,7 @@ class Metrics(Recorder):
         self.stream_inflight = gauge("stream_inflight_messages", "Messages consumed but not yet acknowledged.")
         self.stream_lag = gauge(
             "stream_lag_messages",
-            "Messages from the committed offset to the end, by the broker's numbers; a stream has one partition, ``.",
+            "Messages that are not done, by the broker's numbers; a stream has one partition, ``.",
             ["topic", "partition"],
         )
         self.stream_assigned = gauge(

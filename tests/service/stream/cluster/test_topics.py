@@ -185,11 +185,11 @@ def test_kafka_compaction_keeps_a_result_per_key(one_broker: Brokers, tmp_path: 
 
 def test_kafka_quota_loses_no_alert(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
-        quota = ("--entity-type", "clients", "--entity-name", "nightjar")
+        quota = ("--entity-type", "clients", "--entity-name", "nightjar")  # of each client id
         rates = "producer_byte_rate=60000,consumer_byte_rate=60000"
         one_broker.configure(*quota, "--add-config", rates)
         try:
-            with running(one.settings()) as worker:
+            with running(one.settings({"client.id": "nightjar"})) as worker:
                 begins_well(one, worker)
                 one.feed(600)
                 one.all_answered(120)
