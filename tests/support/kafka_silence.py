@@ -1,10 +1,10 @@
-"""Trial of silent brokers on a real Kafka: three brokers, one worker; each broker in turn answers nothing for a while.
+"""Trial of silent brokers on a real Kafka: three brokers, some workers; each broker in turn answers nothing for a while.
 
     python -m support.kafka_silence --trials 3                exactly once, 6,000 alerts, ten seconds each
     python -m support.kafka_silence --trials 3 --busy         both cores busy
     python -m support.kafka_silence --at-least-once --session-ms 45000
 
-A broker is made silent with SIGSTOP: its connections stay open, and nothing is answered. Does the worker live, are all
+A broker is made silent with SIGSTOP: its connections stay open, and nothing is answered. Do the workers live, are all
 alerts answered within a minute after the last fault, none twice, and is none called suspect?
 """
 
@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 from support.kafka_brokers import Brokers, brokers
 from support.kafka_kills import BRIGHT, PARTITIONS, Feed, Results, Slot, busy_cores
 from support.kafka_trial import Trial, trial
+from support.stream import eventually
 
 ANSWER_SECONDS = 300.0
 WITHIN_SECONDS = 60.0
@@ -37,13 +39,14 @@ class SilenceReport:
     answered_after_s : time from the end of the last fault, or from the last alert if that was written later, until all
         were answered; None if they never were.
     suspects : messages that were isolated as suspected poison messages.
-    lost_partitions : times that the worker lost its partitions.
+    lost_partitions : times that a worker lost its partitions.
     statuses : exit statuses of workers that ended by themselves and were started again.
     load : load average of the machine, over a minute, at the end of the faults.
     """
 
     exactly_once: bool
     busy: bool
+    workers: int
     session_ms: int
     silent_s: float
     alerts: int
@@ -73,6 +76,7 @@ def run_silence(
     pause: float = 5.0,
     busy: bool = False,
     session_ms: int = 6000,
+    workers: int = 1,
 ) -> SilenceReport:
     """Silence the brokers in turn while alerts flow, and count.
 
@@ -84,36 +88,39 @@ def run_silence(
     with ExitStack() as stack:
         if busy:
             stack.enter_context(busy_cores(os.cpu_count() or 2))
-        slot = Slot(one, 0, real=False, static=False, session_ms=session_ms)
-        stack.callback(slot.end)
-        slot.wait_ready()
+        slots = [Slot(one, number, real=False, static=False, session_ms=session_ms) for number in range(workers)]
+        for slot in slots:
+            stack.callback(slot.end)
+            slot.wait_ready()
         results, feed = Results(one), Feed(one, rate)
         feed.allow(alerts)
         for node in cluster.nodes:
-            _supervised_sleep(slot, pause)
+            _supervised_sleep(slots, pause)
             cluster.hang(node)
             try:
-                _supervised_sleep(slot, silent)
+                _supervised_sleep(slots, silent)
             finally:
                 cluster.wake(node)
         mended, load = time.monotonic(), os.getloadavg()[0]
         after = None
         while after is None and time.monotonic() < mended + ANSWER_SECONDS:
-            _supervised_sleep(slot, 0.2)
+            _supervised_sleep(slots, 0.2)
             if len(results.counts) == alerts:
                 after = round(max(results.read_at.values()) - max(mended, *feed.written_at.values()), 1)
         feed.close()
-        if after is not None and not slot.statuses:
-            assert slot.process.ask("/readyz") == (200, "ok\n")
-            assert slot.process.ask("/healthz") == (200, "ok\n")
-        slot.wait_ready()
-        statuses = [*slot.statuses, *([status] if (status := slot.stop()) else [])]
+        for slot in slots:
+            slot.wait_ready()
+            if after is not None:
+                eventually(lambda: slot.process.ask("/readyz") == (200, "ok\n"))  # noqa: B023 - asked within this turn
+                assert slot.process.ask("/healthz") == (200, "ok\n")
+        statuses = [status for slot in slots for status in (*slot.statuses, slot.stop()) if status]
         results.close()
-    events = slot.events()
+    events = [event for slot in slots for event in slot.events()]
     waits = [results.read_at[number] - at for number, at in feed.written_at.items() if number in results.read_at]
     return SilenceReport(
         exactly_once=one.exactly_once,
         busy=busy,
+        workers=workers,
         session_ms=session_ms,
         silent_s=silent,
         alerts=alerts,
@@ -128,11 +135,12 @@ def run_silence(
     )
 
 
-def _supervised_sleep(slot: Slot, seconds: float) -> None:
-    """Sleep, and start the worker again if it ends."""
+def _supervised_sleep(slots: Sequence[Slot], seconds: float) -> None:
+    """Sleep, and start each worker again that ends."""
     end = time.monotonic() + seconds
     while (remaining := end - time.monotonic()) > 0:
-        slot.supervise()
+        for slot in slots:
+            slot.supervise()
         time.sleep(min(0.2, remaining))
 
 
@@ -145,6 +153,7 @@ def main() -> int:
     parser.add_argument("--silent", type=float, default=10.0, help="seconds for which each broker is silent")
     parser.add_argument("--pause", type=float, default=5.0, help="seconds between two silent brokers")
     parser.add_argument("--session-ms", type=int, default=6000, help="session timeout of the worker")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--busy", action="store_true", help="keep all cores busy")
     parser.add_argument("--at-least-once", action="store_true")
     parser.add_argument("--keep", type=Path, help="folder for the logs of workers and brokers")
@@ -161,7 +170,7 @@ def main() -> int:
             one = stack.enter_context(trial(cluster.hosts(), folder, flux=BRIGHT, **options))
             report = run_silence(
                 one, cluster, arguments.alerts, arguments.rate, arguments.silent, arguments.pause, arguments.busy,
-                arguments.session_ms,
+                arguments.session_ms, arguments.workers,
             )  # fmt: skip
         sys.stdout.write(json.dumps(asdict(report) | {"passed": report.passed}) + "\n")
         sys.stdout.flush()

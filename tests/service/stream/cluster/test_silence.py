@@ -21,6 +21,7 @@ BUSY = pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 FAULTS: dict[str, dict[str, Any]] = {
     "under load": {},
     "with a backlog": {"session_ms": 3000, "rate": 6000.0},
+    "two workers": {"workers": 2, "session_ms": 3000},
     "long, one after another": {"session_ms": 45_000, "silent": 15.0, "pause": 1.0},
 }
 
