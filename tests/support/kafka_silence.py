@@ -1,4 +1,4 @@
-"""Trial of silent brokers on a real Kafka: three brokers, some workers; each broker in turn answers nothing for a while.
+"""Trial of silent brokers on a real Kafka: three brokers, each of which in turn answers nothing for a while.
 
     python -m support.kafka_silence --trials 3                exactly once, 6,000 alerts, ten seconds each
     python -m support.kafka_silence --trials 3 --busy         both cores busy
