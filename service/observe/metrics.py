@@ -222,7 +222,7 @@ class Metrics(Recorder):
         self.stream_inflight = gauge("stream_inflight_messages", "Messages consumed but not yet acknowledged.")
         self.stream_lag = gauge(
             "stream_lag_messages",
-            "Messages from the committed offset to the end, by the broker's numbers; a stream has one partition, ``.",
+            "Messages that are not done, by the broker's numbers; a stream has one partition, ``.",
             ["topic", "partition"],
         )
         self.stream_assigned = gauge(
@@ -242,6 +242,13 @@ class Metrics(Recorder):
         self.stream_gap_messages = counter(
             "stream_gap_messages_total",
             "Messages between a committed Kafka offset and the earliest one in the log, which were deleted unread.",
+        )
+        self.stream_appeared = counter(
+            "stream_appeared_partitions_total",
+            "Kafka partitions that appeared after the start and are read from their oldest record.",
+        )
+        self.stream_suspects = counter(
+            "stream_suspects_total", "Messages that were isolated, since one of them may have killed workers."
         )
         self.stream_shortened = counter(
             "stream_dead_letters_shortened_total",

@@ -97,8 +97,11 @@ class ModelRouter:
         """Return the version to use for a name, and its role.
 
         An exact version has no canary, and it is not checked that it is served. Raises UnknownModel for an unknown
-        name.
+        name, and for an alias with a version that it does not lead to.
         """
+        alias, _, version = name.partition("@")
+        if version and alias in self.aliases:
+            return self._aliased_version(alias, version), ""
         reference = self.target(name)
         if reference.version:
             return reference, ""
@@ -108,6 +111,15 @@ class ModelRouter:
         if canary is not None and key_fraction(reference.name, routing_key) * 100 < canary.percent:
             return Reference(reference.name, canary.version), "canary"
         return Reference(reference.name, self.versions[reference.name]), ""
+
+    def _aliased_version(self, alias: str, version: str) -> Reference:
+        """Return a version that an alias leads to: its own, or the current one or the canary of its model."""
+        target = self.aliases[alias]
+        canary = self.canaries.get(target.name)
+        versions = {target.version} if target.version else {self.versions.get(target.name), canary and canary.version}
+        if version not in versions:
+            raise UnknownModel(f"{alias}@{version}")
+        return Reference(target.name, version)
 
     def target(self, name: str) -> Reference:
         """Resolve an alias, or parse a name. Raises UnknownModel."""

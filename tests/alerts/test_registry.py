@@ -20,6 +20,7 @@ from nightjar_alerts.alerts.schema_registry import (
     SchemaRegistry,
     SchemaUnavailableError,
 )
+from nightjar_alerts.models.limits import MAX_SCHEMA_BYTES
 from support import alerts
 
 
@@ -264,15 +265,34 @@ def test_without_a_registry_the_schemas_at_hand_count() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        b"",
+        b" ",
         b"{",
         b"[]",
         b'{"schema": 5}',
-        b'{"schema": "{}", "schemaType": "PROTOBUF"}',
-        b'{"schema": "{}", "references": [1]}',
+        b"<html>please sign in</html>",
+        b'{"error_code": 50001, "message": "Error in the backend data store"}',
     ],
 )
-def test_a_reply_that_holds_no_schema(registry: Fake, reply: bytes) -> None:
+def test_registry_reply_without_a_schema_is_unavailable(registry: Fake, reply: bytes) -> None:
+    registry.replies["/schemas/ids/17"] = reply
+    clock = [0.0]
+    schemas = SchemaRegistry(registry.url, clock=lambda: clock[0])
+    with pytest.raises(SchemaUnavailableError, match="holds no schema"):
+        schemas.plan(17)
+    registry.hold(17, "ztf/4.02")
+    clock[0] += 10.0
+    assert schemas.plan(17).survey.name == "ztf"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b'{"schema": "{}", "schemaType": "PROTOBUF"}',
+        b'{"schema": "{}", "references": [1]}',
+        b'{"schema": "' + b" " * 4 * MAX_SCHEMA_BYTES + b'"}',
+    ],
+)
+def test_registry_reply_with_an_unusable_schema_is_unknown(registry: Fake, reply: bytes) -> None:
     registry.replies["/schemas/ids/17"] = reply
     with pytest.raises(PacketError) as caught:
         SchemaRegistry(registry.url).plan(17)

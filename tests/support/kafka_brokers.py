@@ -222,7 +222,7 @@ def commits_of(hosts: str, group: str, topic: str) -> dict[int, list[str]]:
             named = b"".join(struct.pack(">h", len(name)) + name.encode() for name in (group, topic))
             if value is not None and key[:2] in (b"\0\0", b"\0\1") and key[2:-4] == named:
                 (partition,), (offset,) = struct.unpack(">i", key[-4:]), struct.unpack_from(">q", value, 2)
-                mark = " with a crash marker" if b"nightjar/1" in value else ""
+                mark = " with a crash marker" if b"nightjar/" in value else ""
                 found.setdefault(partition, []).append(f"{message.timestamp()[1]}: {offset}{mark}")
     finally:
         reader.close()

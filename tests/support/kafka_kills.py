@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -138,9 +139,10 @@ class Results:
 class Slot:
     """Place of one worker, with a port of its own; :meth:`kill` ends its process, and it is started again."""
 
-    def __init__(self, one: Trial, number: int, real: bool, static: bool) -> None:
+    def __init__(self, one: Trial, number: int, real: bool, static: bool, session_ms: int = SESSION_MS) -> None:
         self._one, self._number, self._port, self._real = one, number, free_port(), real
-        self._options = {"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": "1000"}
+        beat_ms = min(3000, session_ms // 6)
+        self._options = {"session.timeout.ms": str(session_ms), "heartbeat.interval.ms": str(beat_ms)}
         self._options |= {"group.instance.id": f"slot-{number}"} if static else {}
         self._starts, self.restarts = 0, 0
         self.statuses: list[int] = []
@@ -149,8 +151,15 @@ class Slot:
     def _start(self) -> Process:
         self._starts += 1
         settings = self._one.addresses(**self._options)
-        log = self._one.folder / f"slot-{self._number}.{self._starts}.log"
-        return Process(settings | {"worker_port": self._port}, log, self._real)
+        return Process(settings | {"worker_port": self._port}, self._log(self._starts), self._real)
+
+    def _log(self, start: int) -> Path:
+        return self._one.folder / f"slot-{self._number}.{start}.log"
+
+    def events(self) -> list[dict[str, Any]]:
+        """Events that all processes of this place have logged."""
+        lines = [line for start in range(self._starts) for line in self._log(start + 1).read_text().splitlines()]
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def kill(self) -> None:
         """SIGKILL, and a new process after a short pause."""

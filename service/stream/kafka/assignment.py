@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import NamedTuple
 
 from confluent_kafka import TopicPartition
@@ -98,21 +99,60 @@ class AssignedPartition:
 
     Attributes
     ----------
+    added_at : time of the assignment.
     guard : decides which messages may be delivered; None until the committed offset was read.
     committed_start : committed offset at which consumption started; None if the group had none.
     first_offset : offset of the first message; None before it was received.
+    last_received : offset of the last message that the client has returned; None before the first.
+    end : end of the stable records that the client has reached after this message; None while it has not.
     progress : None before the first delivery.
     acknowledged : offset and metadata of the last acknowledged commit; None before the first.
     error : reason why the partition was stopped; empty while it is consumed.
     """
 
     partition: Partition
+    added_at: float = field(default_factory=monotonic)
     guard: CrashGuard | None = None
     committed_start: int | None = None
     first_offset: int | None = None
+    last_received: int | None = None
+    end: int | None = None
     progress: Progress | None = None
     acknowledged: tuple[int, str] | None = None
     error: str = ""
+
+    def receive(self, offset: int) -> None:
+        """Record that the client has returned a message."""
+        if self.first_offset is None:
+            self.first_offset = offset
+        if self.progress is not None:
+            self.progress.committable = self._past_end(self.progress.committable)
+        elif self.last_received is None and self.end is not None:
+            self.committed_start = self.end
+        self.last_received, self.end = offset, None
+
+    def _past_end(self, offset: int) -> int:
+        """Return the committable offset, given the offset before which all messages are done.
+
+        Markers of transactions, aborted records and compacted records have offsets, but are never returned as messages.
+        So the offset after the last message may stay below the end.
+        """
+        all_done = self.last_received is None or offset > self.last_received
+        return max(offset, self.end) if self.end is not None and all_done else offset
+
+    @property
+    def done_before(self) -> int | None:
+        """Offset before which everything is done, as far as known; None if nothing is."""
+        start = self.first_offset if self.committed_start is None else self.committed_start
+        offset = start if self.progress is None else self.progress.committable
+        return self.end if offset is None else self._past_end(offset)
+
+    @property
+    def read_before(self) -> int | None:
+        """Offset before which the client has returned everything, as far as known; None if nothing is."""
+        if self.end is not None:
+            return self.end
+        return self.committed_start if self.last_received is None else self.last_received + 1
 
     def deliver(self, offset: int) -> Token:
         """Record that a message was delivered."""
@@ -123,18 +163,15 @@ class AssignedPartition:
         return Token(self.partition, offset, self.progress)
 
     def position(self, offset: int | None = None) -> "Position | None":
-        """Return the position to commit; None before the first message.
+        """Return the position to commit; None before the first message, unless the end is beyond the committed offset.
 
         Parameters
         ----------
-        offset : offset to commit; by default the one before which all messages are done.
+        offset : offset before which all messages are done; by default that of the finished messages.
         """
-        if self.guard is None or self.first_offset is None:
+        offset = self.done_before if offset is None else self._past_end(offset)
+        if self.guard is None or offset is None or (self.first_offset is None and offset == self.committed_start):
             return None
-        if offset is None:
-            # Never below the committed offset; the first message may have a greater one.
-            start = self.first_offset if self.committed_start is None else self.committed_start
-            offset = start if self.progress is None else self.progress.committable
         return Position(self, offset, self.guard.marker)
 
     def record_acknowledged(self, position: "Position") -> None:
@@ -147,7 +184,7 @@ class AssignedPartition:
 
 
 class Position(NamedTuple):
-    """Offset and crash marker to commit for a partition; the marker is None after a graceful stop."""
+    """Offset and crash marker to commit for a partition; the marker is None once it was given back without suspects."""
 
     assigned: AssignedPartition
     offset: int
@@ -163,6 +200,11 @@ class Position(NamedTuple):
         """Metadata of the commit."""
         return "" if self.marker is None else str(self.marker)
 
+    @property
+    def given_back(self) -> "Position":
+        """Position to commit when this member gives up the partition."""
+        return self._replace(marker=None if self.marker is None else self.marker.given_back)
+
     def to_kafka(self) -> TopicPartition:
         """Return the position in the form that the client expects."""
         return TopicPartition(*self.partition, self.offset, self.metadata)
@@ -175,10 +217,11 @@ class Assignment:
     ----------
     max_deliveries : maximum number of deliveries of a message.
     transactional : whether offsets are committed in a transaction together with the results.
+    process : id of this process, for the crash markers.
     """
 
-    def __init__(self, max_deliveries: int, transactional: bool = False) -> None:
-        self._max_deliveries, self._transactional = max_deliveries, transactional
+    def __init__(self, max_deliveries: int, transactional: bool = False, process: str = "this") -> None:
+        self._max_deliveries, self._transactional, self.process = max_deliveries, transactional, process
         self._lock = threading.Lock()
         self._assigned: dict[Partition, AssignedPartition] = {}
 
@@ -212,11 +255,16 @@ class Assignment:
         with self._lock:
             self._assigned |= {partition: AssignedPartition(partition) for partition in partitions}
 
-    def start(self, partition: Partition, committed: int | None, metadata: str | None) -> None:
-        """Record the committed offset of a partition, and the crash marker in its metadata."""
+    def start(self, partition: Partition, committed: int | None, metadata: str | None, crashed: bool = True) -> None:
+        """Record the committed offset of a partition, and the crash marker in its metadata.
+
+        Parameters
+        ----------
+        crashed : whether the process that wrote the marker has crashed.
+        """
         assigned = self._assigned[partition]
         assigned.committed_start = committed
-        assigned.guard = CrashGuard(CrashMarker.parse(metadata), self._max_deliveries)
+        assigned.guard = CrashGuard(CrashMarker.parse(metadata), self._max_deliveries, self.process, crashed)
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """Record that partitions are no longer assigned."""
@@ -225,6 +273,31 @@ class Assignment:
                 self._assigned.pop(partition, None)
 
     # Messages.
+
+    def receive(self, partition: Partition, offset: int) -> None:
+        """Record that the client has returned a message of an assigned partition."""
+        with self._lock:
+            self._assigned[partition].receive(offset)
+
+    def reach_end(self, partition: Partition, end: int) -> bool:
+        """Record that the client has reached the end of the stable records of a partition.
+
+        Returns whether there are offsets without a message before it.
+        """
+        with self._lock:
+            assigned = self._assigned.get(partition)
+            if assigned is None or assigned.guard is None:  # revoked meanwhile
+                return False
+            read, assigned.end = assigned.read_before, end
+            return read != end
+
+    def offsets(self) -> dict[Partition, tuple[int | None, int | None]]:
+        """Return the offsets before which each partition is done, and read."""
+        with self._lock:
+            return {
+                partition: (assigned.done_before, assigned.read_before)
+                for partition, assigned in self._assigned.items()
+            }
 
     def deliver(self, partition: Partition, offset: int) -> Token:
         """Record that a message of an assigned partition was delivered."""
@@ -286,7 +359,7 @@ class Assignment:
                     token.offset for token in owned if token.partition == partition
                 )
                 position = assigned.position(offset)
-                if position is not None and offset > assigned.progress.committable:
+                if position is not None and position.offset > assigned.progress.committable:
                     positions.append(position)
         return owned, positions
 

@@ -1,33 +1,43 @@
 """Buffer between the client and the worker; delivers messages as allowed by the acknowledged crash markers.
 
 The client calls the callbacks of the group only while it is polled. So it is polled even while the worker has no
-capacity, and the messages that it returns are buffered. A message that must be isolated
+capacity, and the messages that it returns are buffered. A group of messages that must be isolated
 (:mod:`service.stream.kafka.crash_marker`) holds back all others.
+
+Isolation is slow, since each group takes two commits. After :data:`ISOLATION_SECONDS` a group has all messages of its
+partition that lie in the buffer: another crash may then be needed to find the poison message, but everything else goes
+on.
 """
 
 from collections.abc import Collection
-from typing import cast
+from time import monotonic
+from typing import Final, cast
 
 import structlog
 from confluent_kafka import Message as KafkaMessage
 
 from nightjar_alerts.models.limits import milliseconds
+from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.kafka.assignment import Assignment, Partition, Token
 from nightjar_alerts.service.stream.messages import Headers, Message
 
 MAX_MESSAGES, MAX_BYTES = 64, 8 << 20
 """Number of messages, and total bytes, at which the buffer is full."""
+ISOLATION_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 10.0
+"""Seconds without an isolated group after which the next one begins another isolation."""
 log = structlog.get_logger(__name__)
 
 
 class DeliveryBuffer:
     """Messages received from the client but not delivered to the worker. Used on the consumer's thread only."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
+    def __init__(self, assignment: Assignment, metrics: Metrics) -> None:
+        self._assignment, self._metrics = assignment, metrics
         self._messages: list[KafkaMessage] = []
         self._bytes = 0
-        self._isolated: Token | None = None  # the isolated message in flight
+        self._isolated: Token | None = None  # the last message of the isolated group in flight
+        self._isolating_since = self._isolated_at = 0.0
 
     def __len__(self) -> int:
         """Return the number of messages in the buffer."""
@@ -52,12 +62,12 @@ class DeliveryBuffer:
 
     def deliver(self, limit: int) -> list[Message]:
         """Remove and return up to ``limit`` messages that may be delivered now, in order."""
-        # Nothing else is in flight while a message is isolated: if the process dies, this message is the cause.
+        # Nothing else is in flight while a group is isolated: if the process dies, one of its messages is the cause.
         if self._isolated is not None and self._assignment.owns(self._isolated) and self._assignment.unfinished():
             return []
         self._isolated = None
         if (candidate := self._first_candidate()) is not None:
-            return self._deliver_isolated(candidate)
+            return self._deliver_isolated(candidate, limit)
         first = self._messages[:limit]
         # All markers are extended first, so that one commit releases all messages.
         for message in first:
@@ -104,26 +114,36 @@ class DeliveryBuffer:
             first_by_partition.setdefault(partition_of(message), message)
         return list(first_by_partition.items())
 
-    def _deliver_isolated(self, candidate: KafkaMessage) -> list[Message]:
-        """Deliver one message once nothing else is in flight and its crash marker is acknowledged."""
+    def _deliver_isolated(self, candidate: KafkaMessage, limit: int) -> list[Message]:
+        """Deliver a group once nothing else is in flight and the crash marker that names it is acknowledged."""
         partition, offset = partition_of(candidate), offset_of(candidate)
         guard = self._assignment.guard(partition)
         if guard is None or self._assignment.unfinished():
             return []
-        guard.begin_isolation(offset)
-        guard.extend_in_flight(offset + 1)
-        if not guard.may_deliver(offset):
+        waiting = [message for message in self._messages if partition_of(message) == partition][:limit]
+        guard.begin_isolation(offset, offset_of(waiting[-1]) + 1 if self._isolation_takes_long() else 0)
+        group = [message for message in waiting if guard.may_deliver_isolated(offset_of(message))]
+        if not group:
             return []
-        self._replace([message for message in self._messages if message is not candidate])
-        delivered = self._deliver(candidate)
-        self._isolated = cast(Token, delivered.token)
+        self._replace([message for message in self._messages if message not in group])
+        delivered = [self._deliver(message) for message in group]
+        self._isolated, self._isolated_at = cast(Token, delivered[-1].token), monotonic()
+        self._metrics.stream_suspects.inc(len(group))
         log.warning(
-            "processing suspected poison message in isolation",
+            "processing suspected poison messages in isolation",
             topic=partition[0],
-            message_id=delivered.message_id,
-            deliveries=delivered.deliveries,
+            message_id=delivered[0].message_id,
+            messages=len(group),
+            deliveries=delivered[0].deliveries,
         )
-        return [delivered]
+        return delivered
+
+    def _isolation_takes_long(self) -> bool:
+        """Return whether groups have been isolated for longer than :data:`ISOLATION_SECONDS`."""
+        now = monotonic()
+        if now - self._isolated_at > PAUSE_SECONDS:
+            self._isolating_since = self._isolated_at = now
+        return now - self._isolating_since > ISOLATION_SECONDS
 
     def _deliver(self, message: KafkaMessage) -> Message:
         partition, offset = partition_of(message), offset_of(message)

@@ -66,8 +66,8 @@ class Commits(Protocol):
 
         Parameters
         ----------
-        clean : True for a graceful stop: no crash marker remains. False if an unfinished message may have caused the
-            stop.
+        clean : True for a graceful stop: the marker says that the partition was given back. False if an unfinished
+            message may have caused the stop.
         timeout : seconds to wait for the running transaction.
         """
 
@@ -82,7 +82,7 @@ class Commits(Protocol):
 
 def _final(assignment: Assignment, partitions: Iterable[Partition], clean: bool) -> list[Position]:
     positions = assignment.positions(partitions)
-    return [position._replace(marker=None) for position in positions] if clean else positions
+    return [position.given_back for position in positions] if clean else positions
 
 
 class ConsumerCommits:

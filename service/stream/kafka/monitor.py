@@ -45,8 +45,8 @@ class ClusterView:
     Attributes
     ----------
     error : error of brokers or topics; empty if there is none.
-    lag : number of messages between the committed offset and the end, by partition.
-    end_offsets : offset after the last message of those partitions.
+    lag : number of offsets between the committed one and the end, by partition.
+    end_offsets : offset after the last stable record of those partitions: of transactions, once they have ended.
     """
 
     error: str = ""
@@ -80,9 +80,11 @@ class ClusterMonitor:
         # Ids of each topic since its assignment, the newest first: a recreated topic has another id.
         self._ids: dict[str, list[str]] = {}
         self._epochs: Counter[str] = Counter()
-        names = list(topics)
-        self._topics = [name for name in names if not name.startswith("^")]
-        self._patterns = [name for name in names if name.startswith("^")]
+        self._names = tuple(topics)
+        # Partitions that existed at the start and are not new to the group; None before the first response.
+        self._begun_with: frozenset[Partition] | None = None
+        read_uncommitted = config.get("isolation.level") == "read_uncommitted"  # else the end that the consumer reaches
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if read_uncommitted else IsolationLevel.READ_COMMITTED
         self._client_errors = client_errors
         self._make_clients()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -110,6 +112,13 @@ class ClusterMonitor:
     def wait_for_first_round(self, timeout: float) -> None:
         """Wait until the brokers have responded or rejected this client, for at most ``timeout`` seconds."""
         self._first_round_done.wait(timeout)
+
+    def started_with(self, partition: Partition) -> bool | None:
+        """Return whether a partition without a committed offset existed at the start; None while this is unknown.
+
+        If the group has committed an offset of a topic or pattern, a partition of it without one is new to the group.
+        """
+        return None if self._begun_with is None else partition in self._begun_with
 
     def set_partitions(self, partitions: Iterable[Partition]) -> None:
         """Set the partitions to query."""
@@ -171,10 +180,15 @@ class ClusterMonitor:
     def _query_round(self) -> None:
         """Run one round of queries; the value of a failed query does not change."""
         try:
-            missing = self._missing_topics()
+            partitions = self._partitions()
         except KafkaException as error:
             self._on_failed_round(error.args[0])
             return
+        names = ", ".join(name for name, found in partitions.items() if found is None)
+        missing = f"waiting for topics that do not exist: {names}" if names else ""
+        if self._begun_with is None:
+            with suppress(KafkaException):  # the coordinator of the group does not respond
+                self._begun_with = self._unread(partitions)
         self._client_errors.record_response()
         self._failures = 0
         self._responding_since = self._responding_since or monotonic()
@@ -200,20 +214,31 @@ class ClusterMonitor:
                 self._make_clients()
                 former.close()
 
-    def _missing_topics(self) -> str:
-        missing = []
-        for topic in self._topics:
-            metadata = self._client.list_topics(topic, QUERY_SECONDS).topics[topic]
-            if metadata.error is None:
-                continue
-            if metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                missing.append(topic)
+    def _partitions(self) -> dict[str, list[Partition] | None]:
+        """Return the partitions of each topic and pattern; None for one that does not exist. Raises KafkaException."""
+        partitions: dict[str, list[Partition] | None] = {}
+        for name in self._names:
+            if name.startswith("^"):
+                topics = self._client.list_topics(timeout=QUERY_SECONDS).topics
+                found = [metadata for topic, metadata in topics.items() if re.match(name, topic)]
             else:
-                self._client_errors.record(metadata.error)
-        if self._patterns:
-            topics = self._client.list_topics(timeout=QUERY_SECONDS).topics
-            missing += [pattern for pattern in self._patterns if not any(re.match(pattern, topic) for topic in topics)]
-        return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
+                metadata = self._client.list_topics(name, QUERY_SECONDS).topics[name]
+                unknown = metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if metadata.error is not None and not unknown:
+                    self._client_errors.record(metadata.error)
+                found = [] if unknown else [metadata]
+            numbers = [(str(metadata.topic), number) for metadata in found for number in metadata.partitions]
+            partitions[name] = numbers if found else None
+        return partitions
+
+    def _unread(self, partitions: Mapping[str, list[Partition] | None]) -> frozenset[Partition]:
+        """Return the partitions of topics and patterns without any committed offset. Raises KafkaException."""
+        unread: set[Partition] = set()
+        for found in filter(None, partitions.values()):
+            committed = self._client.committed([TopicPartition(*partition) for partition in found], QUERY_SECONDS)
+            if all(position.offset < 0 for position in committed):
+                unread |= set(found)
+        return frozenset(unread)
 
     def _end_offsets(self) -> dict[Partition, int]:
         """Return the end offset of each partition, except those whose leader does not respond."""
@@ -226,9 +251,8 @@ class ClusterMonitor:
         specs = {TopicPartition(*partition): spec for partition in self._assigned}
         if not specs:
             return {}
-        # As Kafka's own tools: records of open transactions are counted.
         futures: OffsetFutures = self._admin.list_offsets(
-            specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=FAILING_SECONDS
+            specs, isolation_level=self._isolation, request_timeout=FAILING_SECONDS
         )
         return futures
 

@@ -1,14 +1,15 @@
 """Finite source for a replay: messages of topics between two offsets or two times.
 
 It joins no group and commits nothing, so that a replay does not affect other consumers. It stops at the end offsets of
-the time at which it was opened.
+the time at which it was opened, or where the client reports the end of the stable records: the last offsets may have no
+record (markers of transactions, aborted records, compaction), and those of an open transaction are not readable.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from nightjar_alerts.service.stream.addresses import Address, AddressError
 from nightjar_alerts.service.stream.kafka.buffer import message_of
@@ -28,8 +29,9 @@ class KafkaRange(FiniteSource):
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
         self._address = address.check_options("group", *RANGE_OPTIONS)
-        own = {"group.id": "nightjar-replay", "enable.auto.commit": False, "queued.max.messages.kbytes": 32768}
-        self._consumer = make_client(Consumer, properties(address, extra, own))
+        own = {"group.id": "nightjar-replay", "queued.max.messages.kbytes": 32768}
+        fixed = {"enable.auto.commit": False, "enable.partition.eof": True}
+        self._consumer = make_client(Consumer, properties(address, extra, own) | fixed)
         self._end_offsets: dict[tuple[str, int], int] = {}
         self.ranges: dict[str, str] = {}
         self.unmatched: list[str] = []
@@ -91,23 +93,18 @@ class KafkaRange(FiniteSource):
             messages = [message for received in batch if (message := self._message(received)) is not None]
             if messages:
                 return messages
-            self._remove_finished()
         return []
 
     def _message(self, received: Any) -> Message | None:
+        """Return a received message; None for an error or the end of a partition, or if it is not in the range."""
         partition = (received.topic(), received.partition())
-        if received.error() is not None or received.offset() >= self._end_offsets.get(partition, 0):
+        end = self._end_offsets.get(partition)
+        at_end = received.error() is not None and received.error().code() == KafkaError._PARTITION_EOF
+        if end is None or (received.error() is not None and not at_end):
             return None
-        if received.offset() + 1 >= self._end_offsets[partition]:
+        if at_end or received.offset() + 1 >= end:
             del self._end_offsets[partition]
-        return message_of(received)
-
-    def _remove_finished(self) -> None:
-        """Remove partitions read to their end; the last offset may have no message (transactions, compaction)."""
-        for position in self._consumer.position(self._consumer.assignment()):
-            partition = (str(position.topic), position.partition)
-            if partition in self._end_offsets and position.offset >= self._end_offsets[partition]:
-                del self._end_offsets[partition]
+        return None if at_end or received.offset() >= end else message_of(received)
 
     def close(self, clean: bool = True) -> None:
         """Close the connection."""

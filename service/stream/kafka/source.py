@@ -13,8 +13,12 @@ Offsets are committed by the consumer or, for exactly-once delivery, in transact
 finish. The next owner processes the remaining ones, and this member does not publish them (:meth:`KafkaSource.owns`).
 
 Partitions are paused while the buffer between the client and the worker is full.
+
+The client reports the end of the stable records of a partition. Once all messages before it are done, that offset is
+committed: behind the last message there may be offsets without a record, which would otherwise count as lag for ever.
 """
 
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,7 +43,7 @@ from nightjar_alerts.service.stream.kafka.assignment import (
 from nightjar_alerts.service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
 from nightjar_alerts.service.stream.kafka.client import GROUP, ClientErrors, make_client, properties, query_properties
 from nightjar_alerts.service.stream.kafka.commits import Commits, ConsumerCommits, TransactionCommits
-from nightjar_alerts.service.stream.kafka.committed import CommittedOffsets
+from nightjar_alerts.service.stream.kafka.committed import CommittedOffsets, member_name
 from nightjar_alerts.service.stream.kafka.monitor import ClusterMonitor
 from nightjar_alerts.service.stream.kafka.processed_messages import ProcessedMessages
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
@@ -52,7 +56,7 @@ REFUSAL_SECONDS: Final = 5.0
 CONSUME_SECONDS: Final = 0.05  # interval of the other work of this thread, such as commits
 SHORT_CONSUME_SECONDS: Final = 0.005  # the same while buffered messages wait for a response of the broker
 PAUSE_AFTER_SECONDS: Final = 0.5  # seconds of a full buffer; until then each call may add a message
-LOST_SECONDS: Final = 30.0
+LOST_SECONDS: Final = 75.0
 """Seconds without a response to the consumer, while brokers respond to other clients, after which the process ends."""
 QUERY_SECONDS: Final = 5.0
 CHECK_SECONDS: Final = 5.0  # between two checks of the consumer of a member without partitions
@@ -63,6 +67,7 @@ FIXED_PROPERTIES: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
     "partition.assignment.strategy": "cooperative-sticky",
 }
 DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
@@ -70,10 +75,11 @@ DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
     "queued.max.messages.kbytes": 32768,  # prefetched messages of all partitions
     "fetch.message.max.bytes": 4 << 20,
     "max.poll.interval.ms": 300_000,
-    "enable.partition.eof": False,
     "topic.metadata.refresh.interval.ms": 30_000,  # finds nightly topics that are created while the worker waits
     "allow.auto.create.topics": False,
 }
+SKIPPED_SECONDS: Final = 1.0
+"""Interval between two transactions that only commit offsets behind the last message, in seconds."""
 _NO_GENERATION: Final = -1
 
 
@@ -113,7 +119,10 @@ class KafkaSource:
         metrics: Metrics | None = None,
     ) -> None:
         group = address.check_options("group").options.get("group", GROUP)
-        config = properties(address, extra, {**DEFAULT_PROPERTIES, "group.id": group})
+        process = os.urandom(6).hex()
+        # The name of a member shows the others in the group that this process is alive.
+        own = {**DEFAULT_PROPERTIES, "group.id": group, "client.id": member_name(process)}
+        config = properties(address, extra, own)
         reset = str(config["auto.offset.reset"])
         config |= FIXED_PROPERTIES
         if transactions is not None:  # reading a committed offset waits for the transaction that changes it
@@ -121,10 +130,11 @@ class KafkaSource:
         self._metrics, self._names = metrics or Metrics(), address.names
         self._exactly_once = transactions is not None
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._assignment = Assignment(max_deliveries, self._exactly_once)
-        self._buffer = DeliveryBuffer(self._assignment)
+        self._assignment = Assignment(max_deliveries, self._exactly_once, process)
+        self._buffer = DeliveryBuffer(self._assignment, self._metrics)
         self._processed = ProcessedMessages() if self._exactly_once else None
-        self._skipped: set[Partition] = set()  # partitions with skipped messages, whose offsets are to be committed
+        self._skipped: set[Partition] = set()  # partitions with skipped offsets that no batch commits
+        self._next_skipped = 0.0  # time of the next commit of these
         self._consumed: set[Partition] = set()  # partitions that the client consumes
         self._client_is_empty = False  # whether the last poll returned no message
         self._paused: set[Partition] = set()
@@ -146,8 +156,11 @@ class KafkaSource:
             self._consumer = make_client(Consumer, config)
             self._commits = TransactionCommits(self._assignment, transactions, self._current_membership, self._jobs)
         query_config = query_properties(config, self.client_errors)
-        self._committed = CommittedOffsets(query_config, group, reset, self.client_errors)
         self._monitor = ClusterMonitor(query_config, address.names, self.client_errors, self._on_topic_recreated)
+        self._committed = CommittedOffsets(
+            query_config, group, reset, self.client_errors, self._monitor.started_with, self._metrics,
+            config.get("group.instance.id"),
+        )  # fmt: skip
         self._consumer.subscribe(
             list(address.names), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -200,9 +213,16 @@ class KafkaSource:
         self._run_jobs()
         self._consume(self._committed.poll(self._assignment))
         self._assignment.forget_crashes(caught_up=self._client_is_empty and not len(self._buffer))
-        self._skipped = {partition for partition in self._skipped if self._assignment.changed_positions([partition])}
-        self._commits.send(self._buffer.awaiting_commit | self._skipped)
+        self._commits.send(self._buffer.awaiting_commit | self._skipped_to_commit())
         self._pause_or_resume()
+
+    def _skipped_to_commit(self) -> set[Partition]:
+        """Return partitions whose offsets moved without a batch, once a second."""
+        if not self._skipped or monotonic() < self._next_skipped:
+            return set()
+        self._skipped = {partition for partition in self._skipped if self._assignment.changed_positions([partition])}
+        self._next_skipped = monotonic() + (0.0 if self._skipped else SKIPPED_SECONDS)
+        return self._skipped
 
     def _run_jobs(self) -> None:
         with suppress(Empty):
@@ -252,11 +272,15 @@ class KafkaSource:
                 messages += self._consumer.consume(limit - 1, 0)
         except KafkaException as error:
             raise TransientError(str(error)) from error
-        self._client_is_empty = not messages
+        self._client_is_empty = True
         for message in messages:
             message_error = message.error()
             if message_error is None:
+                self._client_is_empty = False
                 self._buffer_message(message)
+            elif message_error.code() == KafkaError._PARTITION_EOF:
+                if self._assignment.reach_end(partition_of(message), offset_of(message)):
+                    self._skipped.add(partition_of(message))
             elif message_error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._skip_gap(partition_of(message))
             else:
@@ -269,11 +293,11 @@ class KafkaSource:
         # A rebalance may have run during the call that returned the message.
         if assigned is None or assigned.guard is None or assigned.error:
             return
-        if assigned.first_offset is None:
-            if assigned.committed_start is not None and offset < assigned.committed_start:
-                self._stop(assigned, f"offset {offset} came first, below the committed {assigned.committed_start}")
-                return
-            assigned.first_offset = offset
+        start = assigned.committed_start
+        if assigned.first_offset is None and start is not None and offset < start:
+            self._stop(assigned, f"offset {offset} came first, below the committed {start}")
+            return
+        self._assignment.receive(partition, offset)
         done = self._processed
         if done is not None and (partition, offset) in done and done.has(partition, offset, message_of(message)):
             self._assignment.finish([self._assignment.deliver(partition, offset)])
@@ -518,14 +542,21 @@ class KafkaSource:
 
     def status(self) -> SourceStatus:
         """Return the status, as of the last responses of the brokers."""
-        view, partitions = self._monitor.view, self._assignment.partitions
-        lag = {partition: count for partition, count in view.lag.items() if partition in partitions}
+        view, offsets = self._monitor.view, self._assignment.offsets()
+        lag, waiting = {}, 0
+        for (topic, number), (done, read) in offsets.items():
+            if (count := view.lag.get((topic, number))) is None:
+                continue
+            end = view.end_offsets[topic, number]
+            # What this worker knows is newer than the last query.
+            lag[topic, str(number)] = count if done is None else min(count, max(0, end - done))
+            waiting += count if read is None else max(0, end - read)
         stopped = "; ".join(self._assignment.errors)
         return SourceStatus(
             error=self.client_errors.refusal or view.error or stopped,
-            assigned=len(partitions),
-            lag={(topic, str(number)): count for (topic, number), count in lag.items()},
-            waiting=sum(lag.values()) - self._assignment.unfinished() - len(self._buffer),
+            assigned=len(offsets),
+            lag=lag,
+            waiting=waiting,
             member=self._joined,
         )
 

@@ -14,7 +14,9 @@ Either the outcome of a transaction is known, or the process ends: a commit that
 producer, and after a fatal error the next process starts at the stable committed offsets.
 
 After an outage of all brokers, a new producer is created before offsets are sent: the old one may wait forever for a
-group coordinator that it has lost. Initialising the new one aborts the open transaction.
+group coordinator that it has lost. Initialising the new one aborts the open transaction. The same is done when
+``send_offsets_to_transaction`` does not return: a broker that was silent for some seconds is enough for it to wait
+forever. The abandoned producer keeps its thread until that call returns; it is fenced, and its outcome is ignored.
 """
 
 import os
@@ -26,7 +28,8 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import KafkaException, Producer
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from nightjar_alerts.service.stream.addresses import Address
 from nightjar_alerts.service.stream.kafka.assignment import Position
@@ -45,6 +48,8 @@ from nightjar_alerts.service.stream.messages import (
     TransientError,
 )
 
+log = structlog.get_logger(__name__)
+
 TRANSACTIONAL_PROPERTIES: Final[Mapping[str, Any]] = {
     **PRODUCER_PROPERTIES,
     # Longer than an outage of a minute: a transaction that times out fences its own producer.
@@ -54,12 +59,14 @@ TRANSACTIONAL_PROPERTIES: Final[Mapping[str, Any]] = {
 SHORTER_TIMEOUTS: Final[Mapping[str, int]] = {"message.timeout.ms": 75_000, "socket.timeout.ms": 15_000}
 CALL_SECONDS: Final = 10.0
 """Timeout of one call of the client, in seconds; a call that times out is repeated."""
-HUNG_SECONDS: Final = 20.0
-"""Seconds after which the process ends if a call does not return although brokers respond.
+REPLACE_SECONDS: Final = 15.0
+"""Seconds after which the producer is replaced if a call does not return although brokers respond.
 
 ``send_offsets_to_transaction`` ignores its timeout, and waits forever for a group coordinator that the client has lost
 (librdkafka issues 5456 and 5511).
 """
+HUNG_SECONDS: Final = 75.0
+"""Seconds after which the process ends if new producers hang, too, although brokers respond."""
 LOST_SECONDS: Final = 75.0
 """Seconds of repeated timeouts of a call, although brokers respond, after which the process ends."""
 CLOSE_SECONDS: Final = 5.0
@@ -96,6 +103,18 @@ class Transaction(NamedTuple):
 _Job = tuple[Callable[[], Transaction | None], Future[list[DeliveryReport]]]
 
 
+class _Call(NamedTuple):
+    """Running call of the client, with the times of its first and its latest attempt."""
+
+    name: str
+    since: float
+    repeated_at: float
+
+
+class _ReplacedError(Exception):
+    """The producer of this thread was replaced while it did not return: the thread ends."""
+
+
 class KafkaTransactions:
     """Transactional producer with the thread that owns it; a sink of results and, optionally, of dead letters.
 
@@ -120,13 +139,19 @@ class KafkaTransactions:
         topics = [topic for topic in (self.topic, dead_letters) if topic]
         self._topic_probe = TopicProbe(self._config, topics, self.client_errors)
         self._initialised, self._outages = False, 0
-        # Name of the running call, and times of its first and latest attempt. Written by the owner, read by `check` on
-        # another thread.
-        self._call: tuple[str, float, float] | None = None
+        # Written by the owner, read by `check` on another thread, which may replace the owner during a call.
+        self._call: _Call | None = None
+        self._running: Future[list[DeliveryReport]] | None = None
+        self._replacing = threading.Lock()
+        self._hung_since: float | None = None  # since when no transaction could be committed, as calls did not return
         self._call_error, self._failure = "", ""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="transactions", daemon=True)
-        self._thread.start()
+        self._thread = self._start_owner()
+
+    def _start_owner(self) -> threading.Thread:
+        thread = threading.Thread(target=self._work, name="transactions", daemon=True)
+        thread.start()
+        return thread
 
     def run(self, prepare: Callable[[], Transaction | None]) -> "Future[list[DeliveryReport]]":
         """Schedule a transaction; its future returns the delivery report of each record.
@@ -168,36 +193,64 @@ class KafkaTransactions:
             raise FatalError(self._failure)
 
     def _stuck_call(self, responding_seconds: float) -> str:
-        """Return an error if the running call takes too long although brokers respond; empty otherwise."""
+        """Return an error if calls have failed for too long although brokers respond; empty otherwise.
+
+        Replaces the producer if the running call hangs.
+        """
         if (call := self._call) is None:
             return ""
-        name, since, repeated_at = call
         now = monotonic()
-        if min(responding_seconds, now - repeated_at) > HUNG_SECONDS:
-            return f"Kafka transactions: {name} has not returned for {now - repeated_at:.0f} s"
-        if min(responding_seconds, now - since) > LOST_SECONDS and not self.client_errors.refusal:
-            return f"Kafka transactions: {name} has failed for {now - since:.0f} s: {self._call_error}"
+        hung, lost = now - (self._hung_since or call.repeated_at), now - call.since
+        if min(responding_seconds, hung) > HUNG_SECONDS:
+            return f"Kafka transactions: {call.name} has not returned for {hung:.0f} s"
+        if min(responding_seconds, lost) > LOST_SECONDS and not self.client_errors.refusal:
+            return f"Kafka transactions: {call.name} has failed for {lost:.0f} s: {self._call_error}"
+        if min(responding_seconds, now - call.repeated_at) > REPLACE_SECONDS and call.name != "commit_transaction":
+            self._replace_producer(call)
         return ""
+
+    def _replace_producer(self, call: _Call) -> None:
+        """Abandon a producer whose call hangs; the transaction was not committed, and the next producer aborts it."""
+        producer = make_client(Producer, self._config)
+        with self._replacing:
+            if self._call is not call:  # it has returned
+                return
+            self._call, self._hung_since = None, self._hung_since or call.repeated_at
+            running, self._running = self._running, None
+            self._producer, self._initialised = producer, False
+        log.warning("transactional producer replaced", call=call.name, seconds=round(monotonic() - call.repeated_at))
+        if running is not None:
+            running.set_exception(TransientError(f"{self.topic}: {call.name} does not return"))
+        self._thread = self._start_owner()
 
     # On the owner's thread.
 
     def _work(self) -> None:
         try:
-            self._initialise()  # at once, to abort the open transaction of a killed process
-        except FatalError as error:
-            self._failure = str(error)
-        while (job := self._jobs.get()) is not None:
-            prepare, future = job
-            if not future.set_running_or_notify_cancel():
-                continue
             try:
-                reports = self._execute(prepare)
-            except BaseException as error:
-                if isinstance(error, FatalError):
-                    self._failure = str(error)
-                future.set_exception(error)
-            else:
-                future.set_result(reports)
+                self._initialise()  # at once, to abort the open transaction of a killed process
+            except FatalError as error:
+                self._failure = str(error)
+            while (job := self._jobs.get()) is not None:
+                self._run_job(*job)
+        except _ReplacedError:
+            pass
+
+    def _run_job(self, prepare: Callable[[], Transaction | None], future: "Future[list[DeliveryReport]]") -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        self._running = future
+        try:
+            reports = self._execute(prepare)
+        except _ReplacedError:
+            raise
+        except BaseException as error:
+            if isinstance(error, FatalError):
+                self._failure = str(error)
+            future.set_exception(error)
+        else:
+            future.set_result(reports)
+        self._running = None
 
     def _initialise(self) -> None:
         if self._had_outage():
@@ -233,6 +286,7 @@ class KafkaTransactions:
             offsets = [position.to_kafka() for position in transaction.positions]
             self._repeat("send_offsets_to_transaction", offsets, transaction.membership, CALL_SECONDS)
         self._repeat("commit_transaction", CALL_SECONDS)
+        self._hung_since = None
         transaction.on_committed()
         self.client_errors.record_response()
         return reports
@@ -255,25 +309,31 @@ class KafkaTransactions:
             If the producer cannot recover, or the outcome of the transaction is unknown.
         """
         since, self._call_error = monotonic(), ""
+        while (error := self._attempt(_Call(name, since, monotonic()), arguments)) is not None:
+            self._call_error = error.str()
+            if error.fatal():
+                raise FatalError(f"Kafka transactions: {name}: {error.name()}: {error.str()}")
+            if error.txn_requires_abort() and name != "abort_transaction":
+                self._abort(error.str())
+                raise TransientError(f"{self.topic}: {error.str()}")
+            if not error.retriable():
+                raise FatalError(f"Kafka transactions: {name}: {error.name()}: {error.str()}")
+
+    def _attempt(self, call: _Call, arguments: tuple[Any, ...]) -> KafkaError | None:
+        """Call the producer once; return its error, if any. Raises _ReplacedError."""
+        self._call = call
+        error: KafkaError | None = None
         try:
-            while True:
-                self._call = name, since, monotonic()
-                try:
-                    getattr(self._producer, name)(*arguments)
-                    return
-                except KafkaException as error:
-                    cause = error.args[0]
-                self._call_error = cause.str()
-                if cause.fatal():
-                    raise FatalError(f"Kafka transactions: {name}: {cause.name()}: {cause.str()}")
-                if cause.txn_requires_abort() and name != "abort_transaction":
-                    break
-                if not cause.retriable():
-                    raise FatalError(f"Kafka transactions: {name}: {cause.name()}: {cause.str()}")
+            getattr(self._producer, call.name)(*arguments)
+        except KafkaException as raised:
+            error = raised.args[0]
         finally:
-            self._call = None
-        self._abort(cause.str())
-        raise TransientError(f"{self.topic}: {cause.str()}")
+            with self._replacing:
+                replaced = self._call is not call
+                self._call = self._call if replaced else None
+        if replaced:
+            raise _ReplacedError
+        return error
 
     # As a sink.
 
@@ -286,7 +346,7 @@ class KafkaTransactions:
         """Errors of the client since the last response of a broker, or missing topics; empty without."""
         self._topic_probe.start()
         call, now = self._call, monotonic()
-        repeated = call is not None and now - call[1] > CALL_SECONDS
+        repeated = call is not None and now - call.since > CALL_SECONDS
         stuck = f"{self.topic}: {self._call_error or 'no answer'}" if repeated else ""
         return str(self.client_errors) or self._topic_probe.missing or stuck
 

@@ -172,7 +172,7 @@ class SchemaRegistry:
         request = urllib.request.Request(f"{self._url}/schemas/ids/{schema_id}", headers=self._headers)
         try:
             with self._fetches, self._opener().open(request, timeout=TIMEOUT_SECONDS) as reply:
-                return _schema_text(schema_id, self._read(reply))
+                return self._schema_text(schema_id, self._read(reply))
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (404, 422):
@@ -180,6 +180,24 @@ class SchemaRegistry:
             raise self._unavailable(schema_id, f"the registry answered {error.code}") from None
         except (OSError, HTTPException) as error:
             raise self._unavailable(schema_id, f"the registry cannot be reached ({error})") from None
+
+    def _schema_text(self, schema_id: int, reply: bytes) -> bytes:
+        """Return the schema in a registry's response, which is a JSON string.
+
+        A page or an error document is no answer about the id: a proxy, or a registry in trouble, sends it for any id.
+        """
+        if len(reply) > _REPLY_BYTES:
+            raise _unknown(schema_id, f"the registry's reply is longer than {_REPLY_BYTES} bytes")
+        try:
+            document = json.loads(reply)
+            text = document["schema"]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise self._unavailable(schema_id, "the registry's reply holds no schema")
+        if document.get("schemaType", "AVRO") != "AVRO" or document.get("references"):
+            raise _unknown(schema_id, "the registry holds no self-contained Avro schema under this id")
+        return text.encode()
 
     def _read(self, reply: HTTPResponse) -> bytes:
         """Read a response within ``TIMEOUT_SECONDS`` in total. Raises TimeoutError."""
@@ -221,18 +239,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _plan(text: bytes) -> DecodePlan:
     return plans.resolve(avro.parse(text))
-
-
-def _schema_text(schema_id: int, reply: bytes) -> bytes:
-    """Return the schema in a registry's response, which is a JSON string."""
-    try:
-        document = json.loads(reply)
-        text = document["schema"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        raise _unknown(schema_id, "the registry's reply holds no schema") from None
-    if not isinstance(text, str) or document.get("schemaType", "AVRO") != "AVRO" or document.get("references"):
-        raise _unknown(schema_id, "the registry holds no self-contained Avro schema under this id")
-    return text.encode()
 
 
 def _unknown(schema_id: int, detail: str) -> PacketError:

@@ -232,6 +232,16 @@ def test_server_draining_is_live_and_not_ready(network: Network) -> None:
         assert classes(asking.infer(MODEL, inputs(history(1.0))).as_numpy("probabilities")) == [1]
 
 
+@pytest.mark.parametrize(("name", "version", "status"), [("default", "0.0.1", 200), ("default", "9.9.9", 404)])
+def test_infer_alias_with_a_version_is_answered_if_it_leads_there(
+    edge: Live, name: str, version: str, status: int
+) -> None:
+    """KServe's client sends the version with every name."""
+    path = f"/v2/models/{name}/versions/{version}"
+    assert edge.post(f"{path}/infer", json_body(history(1.0)))[0] == status
+    assert [edge.ask("GET", one)[0] for one in (path, f"{path}/ready")] == [status, status]
+
+
 def test_infer_problem_has_the_member_error(edge: Live) -> None:
     for path in ("/v2/nowhere", "/v2/models/other/infer", f"/v2/models/{MODEL}/versions/9"):
         status, _, body = edge.ask("POST" if path.endswith("infer") else "GET", path)

@@ -23,6 +23,18 @@ def test_resolve_name_alias_or_version_returns_version() -> None:
     assert str(table.resolve("mine@0.9.0", "")[0]) == "mine@0.9.0"
 
 
+@pytest.mark.parametrize("name", ["default@1.0.0", "ztf@1.0.0", "default@1.1.0", "best@2.0.0"])
+def test_resolve_alias_with_a_version_that_it_leads_to_returns_it(name: str) -> None:
+    reference, role = router(5).resolve(name, "")
+    assert (reference.version, role) == (name.partition("@")[2], "")
+
+
+@pytest.mark.parametrize("name", ["default@0.9.0", "ztf@1.1.0", "best@1.0.0", "default@", "default@mine"])
+def test_resolve_alias_with_another_version_raises(name: str) -> None:
+    with pytest.raises(UnknownModel):
+        router(5).resolve(name, "")
+
+
 @pytest.mark.parametrize("name", ["nobody", "", "@1.0.0", "mine@1", "ZTF"])
 def test_resolve_unknown_name_raises(name: str) -> None:
     with pytest.raises(UnknownModel):

@@ -66,6 +66,41 @@ def test_positions_never_pass_an_unfinished_message(count: int, seed: int) -> No
     assert front == offsets[-1] + 1
 
 
+def test_positions_after_the_end_pass_offsets_without_a_record() -> None:
+    """The end counts only once everything that was received before it is done."""
+    assignment = assigned(HERE)
+    for offset in (0, 1):
+        assignment.receive(HERE, offset)
+    tokens = [assignment.deliver(HERE, offset) for offset in (0, 1)]
+    assert assignment.reach_end(HERE, 4)
+    assert (committable(assignment), assignment.offsets()[HERE]) == (0, (0, 4))
+    _, (ahead,) = assignment.positions_after(tokens)
+    assert ahead.offset == 4
+    assignment.finish(tokens[:1])
+    assert committable(assignment) == 1
+    assignment.finish(tokens[1:])
+    assert committable(assignment) == 4
+    assignment.receive(HERE, 6)  # in the buffer
+    assert (committable(assignment), assignment.offsets()[HERE]) == (4, (4, 7))
+    assert not assignment.reach_end(HERE, 7)
+    assert committable(assignment) == 4
+
+
+def test_positions_of_a_partition_without_a_message_are_its_end() -> None:
+    assignment = Assignment(5)
+    assignment.add([HERE, THERE])
+    assignment.start(HERE, 3, None)
+    assignment.start(THERE, None, None)
+    assert assignment.positions([HERE, THERE]) == []
+    assert not assignment.reach_end(HERE, 3)  # nothing is new: there is nothing to commit
+    assert assignment.reach_end(THERE, 0)
+    assert [(position.partition, position.offset) for position in assignment.positions([HERE, THERE])] == [(THERE, 0)]
+    assert assignment.reach_end(HERE, 5)
+    assert committable(assignment) == 5
+    assignment.receive(HERE, 8)
+    assert committable(assignment) == 5
+
+
 def test_finish_after_reassignment_ignores_earlier_messages() -> None:
     assignment = assigned(HERE, first=10)
     old = assignment.deliver(HERE, 10)

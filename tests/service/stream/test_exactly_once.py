@@ -202,34 +202,91 @@ def test_open_connectors_for_a_replay_exactly_once_raises(tmp_path: Path) -> Non
 class Hung:
     """Producer that has lost the group coordinator, as in librdkafka: one call never returns."""
 
+    made: ClassVar[list["Hung"]] = []
+
     def __init__(self, config: Any) -> None:
         self.released = threading.Event()
+        self.called: list[str] = []
+        self.made.append(self)
 
     def send_offsets_to_transaction(self, *_: Any) -> None:
         self.released.wait(60)
 
+    def commit_transaction(self, *_: Any) -> None:
+        self.called.append("commit_transaction")
+
     def poll(self, *_: Any) -> None: ...
 
-    init_transactions = begin_transaction = abort_transaction = commit_transaction = poll
+    init_transactions = begin_transaction = abort_transaction = poll
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaTransactions]:
+    """Yield transactions whose first one hangs when it sends its offsets."""
+    monkeypatch.setattr(transactions, "Producer", Hung)
+    monkeypatch.setattr(Hung, "made", [])
+    once = KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
+    once.run(offsets_only)
+    wait_until(lambda: once._call is not None)
+    sleep(0.1)
+    yield once
+    for producer in Hung.made:
+        producer.released.set()
+    once.close()
+
+
+def offsets_only() -> Transaction:
+    return Transaction((), [Position(AssignedPartition(HERE), 1, None)], None, lambda: None)
 
 
 def test_transactions_check_hung_call_raises_fatal_error_unless_brokers_are_unreachable(
-    monkeypatch: pytest.MonkeyPatch,
+    hung: KafkaTransactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactions, "Producer", Hung)
     monkeypatch.setattr(transactions, "HUNG_SECONDS", 0.05)
-    once = KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
-    position = Position(AssignedPartition(HERE), 1, None)
-    once.run(lambda: Transaction((), [position], None, lambda: None))
-    wait_until(lambda: once._call is not None)
-    sleep(0.1)
-    once.check(responding_seconds=0.0)  # an outage is waited for
+    hung.check(responding_seconds=0.0)  # an outage is waited for
     with pytest.raises(FatalError, match="send_offsets_to_transaction has not returned"):
-        once.check(responding_seconds=60.0)
+        hung.check(responding_seconds=60.0)
     with pytest.raises(FatalError, match="has not returned"):  # nothing waits behind that call
-        once.run(lambda: None).result(0)
-    cast(Any, once._producer).released.set()
-    once.close()
+        hung.run(lambda: None).result(0)
+
+
+def test_transactions_check_hung_call_replaces_the_producer(
+    hung: KafkaTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction is retried with the new producer, and what becomes of the first call changes nothing."""
+    monkeypatch.setattr(transactions, "REPLACE_SECONDS", 0.05)
+    running = hung._running
+    assert running is not None
+    hung.check(responding_seconds=0.0)
+    assert len(Hung.made) == 1
+    hung.check(responding_seconds=60.0)
+    with pytest.raises(TransientError, match="does not return"):
+        running.result(0)
+    first, second = Hung.made
+    second.released.set()
+    assert hung.run(offsets_only).result(10) == []
+    first.released.set()
+    sleep(0.1)
+    assert (first.called, second.called) == ([], ["commit_transaction"])
+    assert hung.run(offsets_only).result(10) == []
+
+
+def test_transactions_check_producers_that_keep_hanging_raises_fatal_error(
+    hung: KafkaTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "REPLACE_SECONDS", 0.05)
+    monkeypatch.setattr(transactions, "HUNG_SECONDS", 1.0)
+
+    def retry_and_check() -> None:
+        for _ in range(100):
+            hung.check(responding_seconds=60.0)
+            if hung._running is None:
+                hung.run(offsets_only)
+            sleep(0.05)
+
+    with pytest.raises(FatalError, match="has not returned"):
+        retry_and_check()
+    assert len(Hung.made) > 2
 
 
 def test_worker_slot_is_stable_for_a_port_and_new_without_one() -> None:

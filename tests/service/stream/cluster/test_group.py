@@ -3,13 +3,16 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from nightjar_alerts.service.local import free_port
 from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED, TransactionCommits
+from nightjar_alerts.service.stream.kafka.crash_marker import CrashMarker
 from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, START_SECONDS, STEADY, Trial, begins_well, ends_well, repeats, trial
@@ -145,6 +148,38 @@ def test_kafka_worker_suspended_longer_than_its_transaction_is_restarted(hosts: 
     ):
         suspend_for_longer_than_its_session(one, worker, load)
         assert worker.restarts <= 1
+
+
+def crash_counts(one: Trial) -> set[int]:
+    """Crashes that the markers of all partitions count."""
+    consumer = Consumer({"bootstrap.servers": one.hosts, "group.id": one.group, "log_level": 0})
+    try:
+        positions = consumer.committed([TopicPartition(one.source, number) for number in range(4)], 30)
+    finally:
+        consumer.close()
+    return {0 if (marker := CrashMarker.parse(position.metadata)) is None else marker.crashes for position in positions}
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["taken by itself", "taken by another worker"])
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_kafka_partitions_lost_by_living_workers_have_no_suspects(
+    hosts: str, tmp_path: Path, exactly_once: bool, count: int
+) -> None:
+    """Each worker loses its partitions twice while it has messages in flight, and lives."""
+    with ExitStack() as stack:
+        one = stack.enter_context(trial(hosts, tmp_path, exactly_once=exactly_once, transaction_ms=None))
+        workers = [stack.enter_context(one.process(**SMALL_BATCHES)) for _ in range(count)]
+        begins_well(one, workers[0])
+        for worker in workers * 2:
+            one.feed(1500)
+            time.sleep(0.2)
+            worker.suspend()
+            time.sleep(SESSION_MS / 1000 + 2)
+            worker.resume()
+            eventually(lambda: worker.metric("nightjar_stream_assigned_partitions") > 0, 60)  # noqa: B023
+        ends_well(one, *workers)
+        assert not any("suspect" in event["event"] for worker in workers for event in worker.events())
+        assert crash_counts(one) == {0}
 
 
 def test_kafka_suspended_worker_publishes_no_duplicates(both: Trial) -> None:

@@ -2,10 +2,13 @@
 
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from support.kafka_brokers import Brokers, Reader, produce
-from support.kafka_trial import Trial, begins_well, ends_well, trial
+from support.kafka_trial import STEADY, Trial, begins_well, ends_well, trial
 from support.stream import alert, eventually, running
 
 
@@ -62,6 +65,29 @@ def test_kafka_added_partitions_are_consumed(one_broker: Brokers, tmp_path: Path
         produce(one.hosts, one.source, [alert(number) for number in range(20, 40)], partition=2)
         one.fed = 40
         ends_well(one, worker)
+
+
+@pytest.mark.parametrize("at_work", [True, False], ids=["worker at work", "worker stopped"])
+def test_kafka_partitions_added_later_are_read_from_their_oldest_record(
+    one_broker: Brokers, tmp_path: Path, at_work: bool
+) -> None:
+    """With `auto.offset.reset=latest` their first alerts would be skipped."""
+    latest = {"auto.offset.reset": "latest"} | STEADY
+    with trial(one_broker.hosts(), tmp_path, partitions=1) as one, ExitStack() as stack:
+        one.feed(20)  # before the start of the group
+        worker = stack.enter_context(running(one.settings(latest)))
+        eventually(lambda: worker.metric("nightjar_stream_lag_messages", topic=one.source, partition="0") == 0)
+        eventually(lambda: sum(one_broker.group_lag(one.group).values()) == 0, 60, 2.0)
+        if not at_work:
+            assert worker.stop() == 0
+        one_broker.topics("--alter", "--topic", one.source, "--partitions", "3")
+        produce(one.hosts, one.source, [alert(number) for number in range(20, 40)], partition=2)
+        one.fed = 40
+        if not at_work:
+            worker = stack.enter_context(running(one.settings(latest)))
+        counts = ends_well(one, worker, but=range(20))
+        assert not set(range(20)) & set(counts)
+        assert worker.metric("nightjar_stream_appeared_partitions_total") == 2
 
 
 def test_kafka_dead_letter_above_the_topic_limit_is_shortened(both: Trial) -> None:
@@ -159,11 +185,11 @@ def test_kafka_compaction_keeps_a_result_per_key(one_broker: Brokers, tmp_path: 
 
 def test_kafka_quota_loses_no_alert(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
-        quota = ("--entity-type", "clients", "--entity-name", "nightjar")
+        quota = ("--entity-type", "clients", "--entity-name", "nightjar")  # of each client id
         rates = "producer_byte_rate=60000,consumer_byte_rate=60000"
         one_broker.configure(*quota, "--add-config", rates)
         try:
-            with running(one.settings()) as worker:
+            with running(one.settings({"client.id": "nightjar"})) as worker:
                 begins_well(one, worker)
                 one.feed(600)
                 one.all_answered(120)
