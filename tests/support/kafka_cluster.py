@@ -6,7 +6,6 @@ to all readers and keep no offsets.
 """
 
 import ctypes
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -174,10 +173,11 @@ def kafka_cluster(brokers: int = 1) -> Iterator[KafkaCluster]:
 
 
 class LostClient:
-    """A client that knows no broker any more (librdkafka 5301): it has nothing, and answers no question."""
+    """A consumer that knows no broker any more (librdkafka 5301): it has nothing, and answers no question."""
 
-    def __init__(self) -> None:
-        self.closed = threading.Event()
+    def __init__(self, config: object) -> None: ...
+
+    def subscribe(self, *_: object, **callbacks: object) -> None: ...
 
     def list_topics(self, *_: object) -> None:
         raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TRANSPORT))
@@ -194,5 +194,4 @@ class LostClient:
 
     resume = pause
 
-    def close(self) -> None:
-        self.closed.set()
+    def close(self) -> None: ...

@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -261,19 +264,29 @@ def test_light_curve_with_a_long_object_id_is_rejected_alone(edge: Live, encodin
 @pytest.mark.parametrize("path", ["/v1/classify", "/v2/models/echo/infer"])
 def test_large_bodies_are_decoded_one_at_a_time(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at once would need twice the memory and, as decoding holds the GIL, no less time."""
-    used: list[bool] = []
+    asked, both_asked, at_work, most = list[bool](), threading.Event(), list[object](), list[int]()
     run_in_thread = Service.run_in_thread
 
-    async def watched(self: Service, work: Any, large: bool = False) -> Any:
-        used.append(large)
-        return await run_in_thread(self, work, large)
+    async def watched(self: Service, work: Callable[[], Any], large: bool = False) -> Any:
+        def slow_work() -> Any:
+            at_work.append(work)
+            both_asked.wait(20)
+            time.sleep(0.05)  # in which the other one would begin
+            most.append(len(at_work))
+            at_work.remove(work)
+            return work()
+
+        asked.append(large)
+        if asked.count(True) == 2:
+            both_asked.set()
+        return await run_in_thread(self, slow_work if large else work, large)
 
     monkeypatch.setattr(Service, "run_in_thread", watched)
     body = b"{" + b" " * LARGE_BYTES + b"}"
-    with live(loader(Network())) as edge:
-        assert edge.ask("POST", path, body, {"Content-Type": JSON_TYPE})[0] >= 400
-        assert edge.service._large_decoder.total_tokens == 1
-    assert True in used
+    with live(loader(Network())) as edge, ThreadPoolExecutor(2) as threads:
+        sent = [threads.submit(edge.ask, "POST", path, body, {"Content-Type": JSON_TYPE}) for _ in range(2)]
+        assert all(one.result()[0] >= 400 for one in sent)
+    assert set(most) == {1}
 
 
 @pytest.mark.parametrize(

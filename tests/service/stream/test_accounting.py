@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 # What follows imports the extra, hence stands after the question whether it is there.
 # ruff: noqa: E402
@@ -138,9 +139,9 @@ def test_a_lost_alert_stops_the_worker_and_is_named(
     way: Way, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop_in(stage, "exactly_once" in way.settings.sink, monkeypatch)
-    with running(way.settings) as worker:
+    with capture_logs() as logs, running(way.settings) as worker:
         assert worker.join(60) == 1
-        failure = worker.worker._failure
+    (failure,) = [line["reason"] for line in logs if line["event"] == "the worker failed"]
     assert "no stage resolved alert 0" in failure
     if stage != "dead_letters":
         assert LOST in failure

@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
 from confluent_kafka import Consumer, KafkaError
+from structlog.testing import capture_logs
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import messages as messages_module
@@ -166,12 +167,13 @@ def test_exactly_once_aborted_transaction_is_retried(cluster: KafkaCluster, tmp_
 
 def test_exactly_once_fenced_producer_exits_with_the_restart_status(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [alert(number) for number in range(5)], partition=0)
-    with running(settings(cluster, tmp_path)) as worker:
+    with capture_logs() as logs, running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 5)
         cluster.fail_next(kafka.END_TXN, PRODUCER_FENCED)
         cluster.produce("alerts", [alert(number) for number in range(5, 10)], partition=0)  # no crash marker first
         assert worker.join() == RESTART_STATUS
-        assert "commit_transaction" in worker.worker._failure
+    (failure,) = [line["reason"] for line in logs if line["event"] == "the worker failed"]
+    assert "commit_transaction" in failure
     totals = worker.totals()
     taken = totals["in"]  # some of the five may not have been taken when the first transaction failed
     assert 5 < taken <= 10
@@ -202,10 +204,11 @@ def test_open_connectors_for_a_replay_exactly_once_raises(tmp_path: Path) -> Non
 class Hung:
     """Producer that has lost the group coordinator, as in librdkafka: one call never returns."""
 
-    def __init__(self, config: Any) -> None:
-        self.released = threading.Event()
+    def __init__(self) -> None:
+        self.called, self.released = threading.Event(), threading.Event()
 
     def send_offsets_to_transaction(self, *_: Any) -> None:
+        self.called.set()
         self.released.wait(60)
 
     def poll(self, *_: Any) -> None: ...
@@ -216,19 +219,20 @@ class Hung:
 def test_transactions_check_hung_call_raises_fatal_error_unless_brokers_are_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transactions, "Producer", Hung)
+    producer = Hung()
+    monkeypatch.setattr(transactions, "Producer", lambda config: producer)
     monkeypatch.setattr(transactions, "HUNG_SECONDS", 0.05)
     once = KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
     position = Position(AssignedPartition(HERE), 1, None)
     once.run(lambda: Transaction((), [position], None, lambda: None))
-    wait_until(lambda: once._call is not None)
+    assert producer.called.wait(60)
     sleep(0.1)
     once.check(responding_seconds=0.0)  # an outage is waited for
     with pytest.raises(FatalError, match="send_offsets_to_transaction has not returned"):
         once.check(responding_seconds=60.0)
     with pytest.raises(FatalError, match="has not returned"):  # nothing waits behind that call
         once.run(lambda: None).result(0)
-    cast(Any, once._producer).released.set()
+    producer.released.set()
     once.close()
 
 
