@@ -74,6 +74,11 @@ class Live:
     server: Server
     port: int
 
+    @property
+    def url(self) -> str:
+        """Base URL without a trailing slash."""
+        return f"http://{HOST}:{self.port}"
+
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
