@@ -164,6 +164,13 @@ def raw_post(path: str, body: bytes, content_type: str = "application/json") -> 
     return head.encode() + body
 
 
+def send_until_cut_off(connection: socket.socket, data: bytes, pause: float = 0.0, times: int = 100_000) -> None:
+    """Send data again and again, every ``pause`` seconds; raises OSError once the service has closed the connection."""
+    for _ in range(times):
+        connection.sendall(data)
+        time.sleep(pause)
+
+
 def receive_all(connection: socket.socket) -> bytes:
     """Receive everything until the other side closes."""
     chunks = []

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -160,6 +159,3 @@ def test_classify_real_network_is_served(tiny_bundle: Path) -> None:
         assert reply["model"]["name"] == "tiny"
         for result in reply["results"]:
             assert abs(sum(result["probabilities"].values()) - 1) < 1e-9
-        started = time.perf_counter()
-        edge.still_well()
-        assert time.perf_counter() - started < 5
