@@ -5,11 +5,15 @@ import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from support.once import common_folder, made_once
+
+if TYPE_CHECKING:
+    from support.edge import Live
 
 # A busy machine takes longer for an example than hypothesis allows by default.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -56,6 +60,34 @@ def confident_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from support.bundles import export_confident
 
     return made_once(common_folder(tmp_path_factory) / "confident" / "0.0.1", export_confident)
+
+
+@pytest.fixture(scope="session")
+def edge() -> Iterator["Live"]:
+    """Service with the usual settings around a network that echoes, shared by all tests that change neither."""
+    from support.edge import Network, live, loader
+
+    with live(loader(Network())) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def default_edge() -> Iterator["Live"]:
+    """Service with the models that it has by default, shared likewise."""
+    from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+    from support.edge import live, load_one
+
+    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tiny_edge(tiny_bundle: Path) -> Iterator["Live"]:
+    """Service with the small untrained bundle, shared likewise."""
+    from support.edge import live, load_one
+
+    with live(load_one, bundle=tiny_bundle) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,9 @@ from nightjar_alerts.classifier import BLOCK
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.registry.loader import load_one
 from support import alerts
 from support.curves import close, csv_text, rows, supernovae
-from support.edge import Live, curve, live
+from support.edge import Live, curve
 
 PACKETS = sorted(SAMPLES.glob("*.avro"))
 
@@ -34,21 +33,14 @@ def classifier() -> Iterator[Classifier]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Live]:
-    """The service with its default settings and models."""
-    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as running:
-        yield running
-
-
-def test_classify_list_of_bodies_equals_json_of_the_service(classifier: Classifier, service: Live) -> None:
+def test_classify_list_of_bodies_equals_json_of_the_service(classifier: Classifier, default_edge: Live) -> None:
     sent = supernovae(40)
     sent[3] = sent[3] | {"flux_err": [0.0] * len(sent[3]["mjd"])}
     sent[5] = {"object_id": "no band", "mjd": [60_000.0], "flux": [1.0], "flux_err": [1.0]}
     sent[7] = sent[7] | {"survey": "ztf"}
     sent[9] = sent[9] | {"band": ["V"] * len(sent[9]["mjd"])}
     options = {"embedding": True, "coverage": 0.5}
-    status, reply = service.classify({"light_curves": sent, "options": options})
+    status, reply = default_edge.classify({"light_curves": sent, "options": options})
     assert status == 200
     results = classifier.classify(sent, embedding=True, coverage=0.5)
     assert len(results) == len(sent)
@@ -61,17 +53,17 @@ def test_classify_list_of_bodies_equals_json_of_the_service(classifier: Classifi
 
 
 @pytest.mark.parametrize("packet", PACKETS, ids=lambda path: path.stem)
-def test_classify_packet_equals_json_of_the_service(classifier: Classifier, service: Live, packet: Path) -> None:
-    status, reply = service.post("/v1/alerts", packet.read_bytes())
-    assert status == 200 or service.ask("POST", "/v1/alerts")
+def test_classify_packet_equals_json_of_the_service(classifier: Classifier, default_edge: Live, packet: Path) -> None:
+    status, reply = default_edge.post("/v1/alerts", packet.read_bytes())
+    assert status == 200 or default_edge.ask("POST", "/v1/alerts")
     results = classifier.classify(packet.read_bytes())
     assert [close(result.to_dict(), each) for result, each in zip(results, reply["results"], strict=True)] == [True]
 
 
-def test_classify_unreadable_packet_is_rejected_as_by_the_service(classifier: Classifier, service: Live) -> None:
+def test_classify_unreadable_packet_is_rejected_as_by_the_service(classifier: Classifier, default_edge: Live) -> None:
     good, bad = PACKETS[0].read_bytes(), b"no packet at all"
     first, second = classifier.classify([bad, good])
-    _, reply = service.post("/v1/alerts", bad)
+    _, reply = default_edge.post("/v1/alerts", bad)
     assert close(first.to_dict(), reply["results"][0])
     assert (first.status, second.status) == ("rejected", "classified")
 
@@ -229,9 +221,9 @@ def test_classifier_with_a_named_model_classifies_everything_with_it() -> None:
         assert "astro-moe-elasticc" in repr(named)
 
 
-def test_prior_changes_probabilities_as_in_the_service(classifier: Classifier, service: Live) -> None:
+def test_prior_changes_probabilities_as_in_the_service(classifier: Classifier, default_edge: Live) -> None:
     body = supernovae(1, seed=8)[0]
-    _, reply = service.classify(body | {"options": {"prior": {"Ia": 1, "II": 3}}})
+    _, reply = default_edge.classify(body | {"options": {"prior": {"Ia": 1, "II": 3}}})
     assert close(classifier.classify(body, prior={"Ia": 1, "II": 3}).to_dict(), reply["results"][0])
 
 

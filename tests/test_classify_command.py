@@ -20,25 +20,17 @@ import pytest
 
 from nightjar_alerts.classify_command import main
 from nightjar_alerts.inputs import Input
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS
 from nightjar_alerts.report import Report
 from nightjar_alerts.results import Result
 from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.service.settings import ClientSettings
 from support import alerts
 from support.curves import csv_text, supernovae
 from support.edge import HOST, Live, Network, live, loader
 
 CSV_OPTIONS = ("--flux-kind", "difference")
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as running:
-        yield running
 
 
 @pytest.fixture
@@ -122,10 +114,9 @@ def test_classify_joins_metadata_and_takes_filters_of_other_instruments(
     assert "no column has metadata" in capsys.readouterr().err
 
 
-def test_classify_in_process_gives_the_classes_of_the_service(tmp_path: Path) -> None:
+def test_classify_in_process_gives_the_classes_of_the_service(default_edge: Live, tmp_path: Path) -> None:
     packets = sorted(SAMPLES.glob("*.avro"))[:3]
-    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as service:
-        assert run(*packets, "--url", f"http://{HOST}:{service.port}", "-o", tmp_path / "remote.csv") == 0
+    assert run(*packets, "--url", default_edge.url, "-o", tmp_path / "remote.csv") == 0
     assert run(*packets, "-o", tmp_path / "local.csv") == 0
     remote, local = rows_of(tmp_path / "remote.csv"), rows_of(tmp_path / "local.csv")
     for one, other in zip(remote, local, strict=True):

@@ -82,7 +82,7 @@ class KafkaCluster:
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
-        """Connect to the brokers again and again: without events, their thread may notice a call only after a second."""
+        """Connect to the brokers again and again: without events, their thread may notice a call a second later."""
         done = threading.Event()
 
         def connect() -> None:

@@ -1,7 +1,6 @@
 """Filters that a request describes by wavelength, in every format."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from nightjar_alerts.models.photometry import BANDS, EFFECTIVE_WAVELENGTHS_NM, n
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import Curve, read_json
-from support.edge import Live, Network, curve, live, loader, settings
+from support.edge import Live, curve, settings
 from support.wire import (
     JSON_TYPE,
     MSGPACK_TYPE,
@@ -37,12 +36,6 @@ BODIES: dict[str, Any] = {
     ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves)),
     NDJSON_TYPE: lines_body,
 }
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as edge:
-        yield edge
 
 
 def read(**changes: Any) -> Curve:

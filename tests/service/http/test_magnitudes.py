@@ -1,7 +1,6 @@
 """Magnitudes, upper limits, reference fluxes and warnings of ``/v1/classify``, in every format."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from nightjar_alerts.models.photometry import FILTERS, VEGA_AB_OFFSETS
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import Curve, read_json
-from support.edge import Live, Network, curve, live, loader, settings
+from support.edge import Live, curve, settings
 from support.wire import JSON_TYPE, MSGPACK_TYPE, arrow_stream, arrow_table, lines_body, msgpack_body, results_of
 
 SETTINGS = settings()
@@ -43,12 +42,6 @@ def in_magnitudes(**changes: Any) -> dict[str, Any]:
     sent = curve(4, band=["g", "r", "g", "r"], mag=MAG, mag_err=MAG_ERR)
     del sent["flux"], sent["flux_err"]
     return {name: value for name, value in (sent | changes).items() if value is not None}
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as edge:
-        yield edge
 
 
 def read(**changes: Any) -> Curve:

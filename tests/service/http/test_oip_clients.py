@@ -3,24 +3,17 @@
 import json
 import subprocess
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.edge import HOST, Live, Network, live, loader
+from support.edge import HOST, Live
 
 pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).parents[2] / "support" / "oip_clients"
 MODEL, VERSION = "echo", "0.0.1"
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as edge:
-        yield edge
 
 
 def results(edge: Live, folder: Path, package: str) -> list[Any]:

@@ -33,14 +33,13 @@ def traced(edge: Live, trace: str = TRACE, flags: str = "01", **headers: str) ->
     return answered
 
 
-def test_without_an_exporter_a_reply_names_the_trace_all_the_same() -> None:
-    with live(loader(Network())) as edge:
-        version, trace, span, flags = traced(edge)["traceresponse"].split("-")
-        assert (version, trace, flags) == ("00", TRACE, "00")  # nothing is recorded here, and the reply says so
-        assert span != PARENT
-        _, headers, _ = edge.ask("GET", "/nowhere")
-        assert headers["traceresponse"].split("-")[1] not in (TRACE, "0" * 32)
-        assert headers["traceresponse"].split("-")[3] == "02"
+def test_without_an_exporter_a_reply_names_the_trace_all_the_same(edge: Live) -> None:
+    version, trace, span, flags = traced(edge)["traceresponse"].split("-")
+    assert (version, trace, flags) == ("00", TRACE, "00")  # nothing is recorded here, and the reply says so
+    assert span != PARENT
+    _, headers, _ = edge.ask("GET", "/nowhere")
+    assert headers["traceresponse"].split("-")[1] not in (TRACE, "0" * 32)
+    assert headers["traceresponse"].split("-")[3] == "02"
 
 
 def test_log_lines_have_request_and_trace_ids() -> None:
