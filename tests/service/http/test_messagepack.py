@@ -15,7 +15,7 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from support.bodies import Curve, read_json, read_msgpack
+from support.bodies import Curve, read_msgpack
 from support.edge import curve, settings
 from support.wire import msgpack_body, packed
 
@@ -39,13 +39,6 @@ def assert_same(ours: object, theirs: object) -> None:
     for name in ("mjd", "flux", "flux_err", "band", "detected"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
     assert (ours.object_id, ours.metadata) == (theirs.object_id, theirs.metadata)
-
-
-def test_msgpack_bytes_and_lists_give_the_same_light_curve() -> None:
-    (expected,) = read_json({"light_curves": [FULL]}, SETTINGS).items
-    for body in (msgpack_body([packed(FULL)]), msgpack_body([FULL]), msgspec.msgpack.encode(packed(FULL))):
-        (found,) = read(body)
-        assert_same(found, expected)
 
 
 def test_msgpack_band_names_beside_bytes_are_read() -> None:

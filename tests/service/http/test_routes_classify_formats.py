@@ -13,24 +13,19 @@ from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, CurveResult, PacketResult
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.lightcurves.schemas import Options
+from support import wire
 from support.edge import Live, Network, curve, live, loader
 from support.wire import (
+    ENCODINGS,
     JSON_TYPE,
     MSGPACK_TYPE,
-    arrow_stream,
-    arrow_table,
-    lines_body,
-    msgpack_body,
     packed,
     results_of,
 )
 
-BODIES: dict[str, Any] = {
-    JSON_TYPE: lambda curves: json.dumps({"light_curves": curves}).encode(),
-    MSGPACK_TYPE: lambda curves: msgpack_body([packed(each) for each in curves]),
-    "application/vnd.msgpack": msgpack_body,
-    ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves)),
-    NDJSON_TYPE: lines_body,
+BODIES = wire.BODIES | {
+    MSGPACK_TYPE: ENCODINGS["msgpack-bytes"].encode,
+    "application/vnd.msgpack": ENCODINGS["msgpack-lists"].encode,
 }
 LIMIT = 2_000_000
 
@@ -96,7 +91,7 @@ def test_classify_every_format_has_the_same_numbers(
         np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-4, atol=1e-6)
 
 
-def test_classify_every_format_names_the_model(tiny_edge: Live) -> None:
+def test_classify_json_and_msgpack_name_the_model(tiny_edge: Live) -> None:
     _, _, text = ask(tiny_edge, JSON_TYPE, BODIES[JSON_TYPE]([curve()]))
     _, _, data = ask(tiny_edge, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]))
     assert msgspec.msgpack.decode(data)["model"] == json.loads(text)["model"]
