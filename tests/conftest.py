@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a small untrained bundle, exported once a session by the real export."""
-    pytest.importorskip("torch", reason="making a bundle needs the [train] extra")
+    pytest.importorskip("torch", reason="torch is missing: pip install 'nightjar-alerts[train]'")
     from support.bundles import untrained_bundle
 
     return made_once(common_folder(tmp_path_factory) / "tiny" / "0.0.1", untrained_bundle)
@@ -56,7 +56,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def confident_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a bundle with novelty, prediction sets and a temperature that follows the length, likewise."""
-    pytest.importorskip("torch", reason="making a bundle needs the [train] extra")
+    pytest.importorskip("torch", reason="torch is missing: pip install 'nightjar-alerts[train]'")
     from support.bundles import export_confident
 
     return made_once(common_folder(tmp_path_factory) / "confident" / "0.0.1", export_confident)
@@ -96,7 +96,7 @@ def native_library() -> Path:
     from nightjar_alerts.models.native import LEVELS, NativeError, build, find
 
     if sys.platform != "linux" or platform.machine() not in LEVELS:
-        pytest.skip("there are no native kernels for this machine")
+        pytest.skip("there are no native kernels for this machine: run on Linux on x86-64 or AArch64")
     try:
         return find()
     except NativeError:

@@ -21,7 +21,7 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
 from support import alerts
-from support.curves import close, csv_text, rows, supernovae
+from support.curves import NO_TABLES, close, csv_text, rows, supernovae
 from support.edge import Live, curve
 
 PACKETS = sorted(SAMPLES.glob("*.avro"))
@@ -130,7 +130,7 @@ def test_classify_names_of_surveys_and_metadata_are_understood(classifier: Class
 
 
 def test_classify_quantities_are_converted_and_masked_values_are_missing(classifier: Classifier) -> None:
-    units = pytest.importorskip("astropy.units")
+    units = pytest.importorskip("astropy.units", reason=NO_TABLES)
     body = supernovae(1)[0]
     flux, count = np.array(body["flux"]), len(body["flux"])
     expected = classifier.classify(body).to_dict()
@@ -168,8 +168,11 @@ def test_classify_integer_object_id_keeps_every_digit(classifier: Classifier) ->
 
 
 def test_classify_tables_in_memory_gives_a_result_per_object(classifier: Classifier, tmp_path: Path) -> None:
-    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-    table = pytest.importorskip("astropy.table")
+    pandas, pyarrow = (
+        pytest.importorskip("pandas", reason=NO_TABLES),
+        pytest.importorskip("pyarrow", reason=NO_TABLES),
+    )
+    table = pytest.importorskip("astropy.table", reason=NO_TABLES)
     curves = supernovae(5)
     expected = {result.object_id: result.class_name for result in classifier.classify(curves)}
     long = rows(curves)
@@ -249,7 +252,7 @@ def test_classifier_pickled_opens_its_models_again(classifier: Classifier) -> No
         assert close(other.classify(body).to_dict(), classifier.classify(body).to_dict())
 
 
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs os.fork: run on Linux or macOS")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_classifier_after_fork_gives_the_same_results(classifier: Classifier) -> None:
     curves = supernovae(20)
@@ -285,7 +288,7 @@ def _classify_in_child(classifier: Classifier, curves: list[dict[str, Any]], sen
 
 
 def test_classify_light_curve_that_breaks_the_network_harms_no_other(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="making a graph needs the [train] extra")
+    pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
     from support.trouble import FAILING, faulty_bundle
 
     with Classifier(faulty_bundle(tmp_path / "faulty").path, native="off", threads=2) as classifier:
@@ -382,7 +385,7 @@ def test_results_of_a_table_say_how_it_was_read(classifier: Classifier, tmp_path
 
 
 def test_results_of_a_table_without_names_say_that_it_is_one_object(classifier: Classifier) -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason=NO_TABLES)
     columns = rows(supernovae(2))
     del columns["object_id"]
     results = classifier.classify(pandas.DataFrame(columns), flux_unit="nJy")

@@ -27,7 +27,7 @@ from nightjar_alerts.results import Result
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.settings import ClientSettings
 from support import alerts
-from support.curves import csv_text, supernovae
+from support.curves import NO_TABLES, csv_text, supernovae
 from support.edge import HOST, Live, Network, live, loader
 
 CSV_OPTIONS = ("--flux-kind", "difference")
@@ -136,10 +136,10 @@ def test_classify_output_has_the_columns_in_every_format(url: str, folder: Path,
         read = [json.loads(line) for line in output.read_text().splitlines()]
         assert all({"object_id", "status", "model"} <= set(each) for each in read)
     elif suffix == ".parquet":
-        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet = pytest.importorskip("pyarrow.parquet", reason=NO_TABLES)
         read = parquet.read_table(output).to_pylist()
     else:
-        table = pytest.importorskip("astropy.table")
+        table = pytest.importorskip("astropy.table", reason=NO_TABLES)
         read = [dict(zip(row.colnames, row.values(), strict=True)) for row in table.Table.read(output)]
     assert len(read) == 10
     if suffix != ".jsonl":
@@ -225,7 +225,7 @@ def test_classify_file_named_twice_is_classified_once(
     assert "no files" not in captured.out
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.skipif(os.name != "posix", reason="needs signals of POSIX: run on Linux or macOS")
 def test_classify_ctrl_c_ends_without_a_traceback_and_keeps_results(tmp_path: Path) -> None:
     (tmp_path / "pipe.csv").write_text(csv_text(supernovae(600)))
     command = [sys.executable, "-m", "nightjar_alerts.service", "classify", "pipe.csv", "-o", "out.csv", *CSV_OPTIONS]

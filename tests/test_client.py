@@ -29,7 +29,7 @@ from nightjar_alerts.client import BATCH_ITEMS, DeadlineExceeded
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
 from support.alerts import container, ztf_alert
-from support.curves import close, rows, supernovae
+from support.curves import NO_TABLES, close, rows, supernovae
 from support.edge import HOST, Live, Network, live, loader
 
 
@@ -287,7 +287,7 @@ def odd_table() -> Any:
     curves[1] |= {"band": ["mystery", *curves[1]["band"][1:]]}
     curves[2] |= {"flux_err": [0.0, *curves[2]["flux_err"][1:]]}
     curves[3] |= {"band": ["mystery"] * len(curves[3]["band"])}
-    return pytest.importorskip("pandas").DataFrame(rows(curves))
+    return pytest.importorskip("pandas", reason=NO_TABLES).DataFrame(rows(curves))
 
 
 @pytest.mark.parametrize(

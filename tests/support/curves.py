@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+NO_TABLES = "astropy, pandas or pyarrow is missing: pip install 'nightjar-alerts[tables]'"
+
 
 def supernovae(count: int, seed: int = 1) -> list[dict[str, Any]]:
     """Return light curves with the fields of ``/v1/classify``, of 1 to 150 points."""

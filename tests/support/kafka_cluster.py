@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+confluent_kafka = pytest.importorskip(
+    "confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'"
+)
 
 PRODUCE, OFFSET_COMMIT, LEAVE_GROUP, INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
     0,

@@ -22,7 +22,7 @@ from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import built, read_json, read_lines, read_msgpack, read_text
 from support.edge import curve, settings
 
-pytest.importorskip("pyarrow", reason="the [arrow] extra")
+pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nightjar-alerts[tables]'")
 import pyarrow as pa
 
 from nightjar_alerts.service.http import arrow

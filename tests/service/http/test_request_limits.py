@@ -16,7 +16,7 @@ from support import alerts
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.oip import JSON_LENGTH, binary_body, history, json_body
 
-pytest.importorskip("pyarrow", reason="the [arrow] extra")
+pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nightjar-alerts[tables]'")
 from support.wire import ENCODINGS, JSON_TYPE, MSGPACK_TYPE, Curve, Encoding, results_of
 
 POINTS, ITEMS, BYTES = 20, 3, 60_000

@@ -118,7 +118,7 @@ def test_tables_compressed_with_a_content_coding_are_read(edge: Live) -> None:
 
 
 def test_tables_in_fits_are_read_unless_a_column_has_a_variable_length(edge: Live) -> None:
-    pytest.importorskip("astropy")
+    pytest.importorskip("astropy", reason="astropy is missing: pip install 'nightjar-alerts[tables]'")
     from astropy.io import fits
     from astropy.table import Table
 

@@ -18,7 +18,7 @@ from nightjar_alerts.service.observe.metrics import STAGES
 from nightjar_alerts.service.observe.tracing import TracingError, tracing_to
 from support.edge import Live, Network, curve, live, loader, wait_until
 
-pytest.importorskip("opentelemetry.proto", reason="the [otel] extra")
+pytest.importorskip("opentelemetry.proto", reason="opentelemetry is missing: pip install 'nightjar-alerts[otel]'")
 from support.collector import Collector, attributes, collector
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 from confluent_kafka import Consumer, KafkaError
 from structlog.testing import capture_logs

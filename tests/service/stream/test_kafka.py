@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from structlog.testing import capture_logs

@@ -122,7 +122,7 @@ def test_live_events_of_a_worker_without_a_key_do_not_exist(probes: Probes) -> N
     connection.close()
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6: sysctl net.ipv6.conf.lo.disable_ipv6=0")
 def test_probes_listen_on_ipv6_addresses() -> None:
     server = Probes("::1", 0, Metrics(), lambda: "", lambda: "")
     try:

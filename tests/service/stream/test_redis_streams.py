@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 # What follows imports the extra, hence stands after the question whether it is there.
 # ruff: noqa: E402
-redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+redis = pytest.importorskip("redis", reason="redis is missing: pip install 'nightjar-alerts[cpu]'")
 
 from nightjar_alerts.service.stream.addresses import parse_address
 from nightjar_alerts.service.stream.redis_streams import (

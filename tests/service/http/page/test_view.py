@@ -338,7 +338,9 @@ def test_page_periodic_light_curve_is_folded_at_its_period(open_page: OpenPage) 
 
 
 def test_page_periodogram_agrees_with_astropy(open_page: OpenPage) -> None:
-    lomb_scargle = pytest.importorskip("astropy.timeseries").LombScargle
+    lomb_scargle = pytest.importorskip(
+        "astropy.timeseries", reason="astropy is missing: pip install 'nightjar-alerts[tables]'"
+    ).LombScargle
     generator = np.random.default_rng(2)
     points = [
         {"mjd": float(mjd), "flux": float(300 * np.cos(2 * np.pi * mjd / 3.3) + generator.normal(0, 30)),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home, named_cluster
 from support.kafka_trial import Trial, trial

@@ -11,7 +11,7 @@ import pytest
 
 # What follows imports the extra, hence stands after the question whether it is there.
 # ruff: noqa: E402
-redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+redis = pytest.importorskip("redis", reason="redis is missing: pip install 'nightjar-alerts[cpu]'")
 
 from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home
 from support.kafka_trial import Answering, Trial, all_answered, begins_well, ends_well, trial
