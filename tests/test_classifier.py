@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from nightjar_alerts.service.registry.loader import load_one
 from support import alerts
 from support.curves import close, csv_text, rows, supernovae
 from support.edge import Live, live
+from support.trouble import FAILING, faulty_bundle
 
 PACKETS = sorted(SAMPLES.glob("*.avro"))
 
@@ -293,20 +293,11 @@ def _classify_in_child(classifier: Classifier, curves: list[dict[str, Any]], sen
     sender.send([result.to_dict() for result in classifier.classify(curves)])
 
 
-def test_classify_light_curve_that_breaks_the_network_harms_no_other() -> None:
-    with Classifier(native="off", threads=2) as classifier:
+def test_classify_light_curve_that_breaks_the_network_harms_no_other(tmp_path: Path) -> None:
+    with Classifier(faulty_bundle(tmp_path / "faulty").path, native="off", threads=2) as classifier:
         curves = supernovae(30)
         expected = classifier.classify(curves)
-        model = classifier._default
-        loaded = model.open()
-
-        def run(inputs: dict[str, Any]) -> dict[str, Any]:
-            if np.isclose(inputs["flux"], np.float32(-777.0 * 10**-1.56), rtol=1e-3).any():
-                raise RuntimeError("poison")
-            return dict(loaded.graph(inputs))
-
-        model.loaded = replace(loaded, graph=run)
-        poisoned = {**curves[4], "flux": [-777.0, *curves[4]["flux"][1:]]}
+        poisoned = {**curves[4], "flux": [FAILING["flux"], *curves[4]["flux"][1:]]}
         results = classifier.classify([*curves[:4], poisoned, *curves[5:]])
         assert (results[4].status, results[4].reason) == ("failed", "inference_failed")
         others = [(r, e) for index, (r, e) in enumerate(zip(results, expected, strict=True)) if index != 4]
