@@ -32,15 +32,13 @@ SLOW_FIXTURES = frozenset({"pipeline", "confident_bundle"})
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their fixtures, skip the long ones by default, and start with the files that hold slow tests."""
+    """Mark tests by their fixtures, and start with the files that hold slow tests."""
     slow_files = set()
     for item in items:
         if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None:
             slow_files.add(item.path)
-        if item.get_closest_marker("long") is not None and "NIGHTJAR_SOAK" not in os.environ:
-            item.add_marker(pytest.mark.skip(reason="takes long on a real Kafka: run `make soak` or set NIGHTJAR_SOAK"))
     items.sort(key=lambda item: item.path not in slow_files)
 
 

@@ -11,7 +11,7 @@ from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home, named_clus
 from support.kafka_trial import Trial, trial
 
 FOLDER = Path(__file__).parent
-# `make test` runs these, a few minutes in one process; `make soak` runs all.
+# `make test` runs these, a few minutes in one process; `make nightly` runs all.
 SHORT = (
     "test_group.py::test_kafka_group_classifies_and_counts_all_alerts",
     "test_group.py::test_kafka_restarted_worker_repeats_nothing",
@@ -35,14 +35,14 @@ SHORT = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before the hook in tests/conftest.py, which skips what is marked as long
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder as slow, and those that are not in :data:`SHORT` as long."""
+    """Mark every test of this folder as slow, and those that are not in :data:`SHORT` as nightly."""
     for item in items:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.slow)
             if not item.nodeid.rpartition("/")[2].startswith(SHORT):  # a test without parameters means all of them
-                item.add_marker(pytest.mark.long)
+                item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="session")
