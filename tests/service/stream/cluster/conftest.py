@@ -54,6 +54,15 @@ def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Yield a broker that tests break and repair."""
+    if home() is None:
+        pytest.skip(NONE_FOUND)
+    with brokers(tmp_path_factory.mktemp("single")) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> str:
     """Return the bootstrap servers of a cluster that tests do not break."""

@@ -37,13 +37,6 @@ RATE = 60
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """A broker that is broken and repaired."""
-    with brokers(tmp_path_factory.mktemp("single")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """Three brokers with three replicas, of which two must be in sync."""
     with brokers(tmp_path_factory.mktemp("three"), 3) as cluster:
