@@ -73,7 +73,8 @@ def edge() -> Iterator["Live"]:
 def default_edge() -> Iterator["Live"]:
     """Service with the models that it has by default, shared likewise."""
     from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
-    from support.edge import live, load_one
+    from nightjar_alerts.service.registry.loader import load_one
+    from support.edge import live
 
     with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as running:
         yield running
@@ -82,7 +83,8 @@ def default_edge() -> Iterator["Live"]:
 @pytest.fixture(scope="session")
 def tiny_edge(tiny_bundle: Path) -> Iterator["Live"]:
     """Service with the small untrained bundle, shared likewise."""
-    from support.edge import live, load_one
+    from nightjar_alerts.service.registry.loader import load_one
+    from support.edge import live
 
     with live(load_one, bundle=tiny_bundle) as running:
         yield running

@@ -82,7 +82,7 @@ def test_cluster_monitor_omits_ends_of_an_unresponsive_leader(monkeypatch: pytes
             monitor.close()
 
 
-class Losable(Consumer):
+class Losable(Consumer):  # type: ignore[misc]  # confluent-kafka has no types
     """Consumer that may lose its brokers (librdkafka 5301)."""
 
     def __init__(self, config: Any) -> None:
@@ -105,7 +105,12 @@ def test_cluster_monitor_creates_new_clients_after_losing_brokers(monkeypatch: p
     with kafka_cluster(1) as cluster:
         cluster.create("alerts", 1)
         clients = list[Losable]()
-        monkeypatch.setattr(monitor_module, "Consumer", lambda config: clients.append(Losable(config)) or clients[-1])
+
+        def consumer(config: Any) -> Losable:
+            clients.append(Losable(config))
+            return clients[-1]
+
+        monkeypatch.setattr(monitor_module, "Consumer", consumer)
         config = {**NOBODY, "bootstrap.servers": cluster.hosts}
         monitor = ClusterMonitor(config, ["alerts"], ClientErrors("source"), lambda _: None)
         try:

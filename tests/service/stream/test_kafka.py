@@ -449,7 +449,7 @@ def test_kafka_poll_after_the_client_lost_its_brokers_raises_fatal_error(
     member.close()
 
 
-class Idle(Consumer):
+class Idle(Consumer):  # type: ignore[misc]  # confluent-kafka has no types
     """Consumer whose group assigns it no partitions."""
 
     def subscribe(self, topics: list[str], *, on_assign: Callable[..., None], **callbacks: Any) -> None:

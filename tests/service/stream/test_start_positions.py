@@ -29,7 +29,7 @@ def source(cluster: KafkaCluster, option: str = "", metrics: Metrics | None = No
     return KafkaSource(parse_address(f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}{option}"), {}, metrics=metrics)
 
 
-class Early(Consumer):
+class Early(Consumer):  # type: ignore[misc]  # confluent-kafka has no types
     """Consumer that starts partitions at offset 3, wherever it is to start."""
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:

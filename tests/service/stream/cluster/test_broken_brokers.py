@@ -183,7 +183,7 @@ def test_kafka_worker_with_a_timed_out_transaction_exits_and_the_next_continues(
             ends_well(one, successor)
 
 
-class Late(Producer):
+class Late(Producer):  # type: ignore[misc]  # confluent-kafka has no types
     """Producer that commits after the transaction has timed out."""
 
     def commit_transaction(self, *arguments: Any) -> None:

@@ -67,7 +67,7 @@ def test_kafka_transaction_committed_during_a_revocation_is_not_repeated(
     revoked, commit_began = threading.Event(), threading.Event()
     send_final = TransactionCommits.send_final
 
-    class Late(Producer):
+    class Late(Producer):  # type: ignore[misc]  # confluent-kafka has no types
         def send_offsets_to_transaction(self, positions: list[TopicPartition], *arguments: Any) -> None:
             if len(positions) == 2:  # messages of a partition that stays and of one that leaves
                 commit_began.set()
