@@ -300,9 +300,9 @@ def test_kafka_number_of_uncommitted_alerts_stays_small(
     monkeypatch.setattr(worker_module, "open_connectors", opened)
     monkeypatch.setattr(KafkaSink, "publish", watched)
     monkeypatch.setattr(commits, "PART_MESSAGES", MAX_UNCOMMITTED)  # the widest window from the start
-    cluster.produce("alerts", [alert(number) for number in range(1500)])
+    cluster.produce("alerts", [alert(number) for number in range(3 * MAX_UNCOMMITTED)])
     with running(settings(cluster, tmp_path)) as worker:
-        wait_until(lambda: worker.totals().get("classified") == 1500)
+        wait_until(lambda: worker.totals().get("classified") == 3 * MAX_UNCOMMITTED)
         assert worker.stop() == 0
     assert 0 < max(most) <= MAX_UNCOMMITTED
 
