@@ -5,7 +5,9 @@
 #   make serve                the same service, left running (NIGHTJAR_HOST, NIGHTJAR_PORT)
 #   make lint                 check style, types, import rules and generated tables of docs/: a minute
 #   make fast                 run the tests that train nothing and start no broker or benchmark: four minutes
-#   make test                 run `make lint`, install what the tests need and run them: a quarter of an hour on two cores
+#   make test                 run `make lint`, install what the tests need and run them: twelve minutes on two cores
+#   make nightly              run experiments, unshipped networks, benchmarks' tests, brokers, soaks and peers, in parts
+#   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, kills, soak or peers
 #   make docs                 write the generated tables of docs/
 #   make native               build the native kernels again, after a change of their sources
 #   make bench                measure; writes build/bench.json
@@ -15,7 +17,6 @@
 #   make sbom                 write the bill of materials of what serves, as CycloneDX: build/sbom.json
 #   make release              build the committed sdist and wheels, with bill of materials and checksums, into dist/
 #   make kafka                fetch a Kafka into build/kafka (NIGHTJAR_KAFKA_HOME), for the tests that break brokers
-#   make soak                 kill a hundred stream workers in their work; then half an hour of load on the service
 #
 # PYTHON picks the interpreter (3.11 or newer); PIP_ARGS is handed to every `pip install`.
 
@@ -30,10 +31,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint deploy/constraints.txt
 
-# Two processes, whatever the machine: many tests start processes of their own. A file stays in one process, and files with
-# slow tests start first (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -q
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Every run prints the fifty slowest tests and fixtures, and records all in build/tests/NAME.xml.
+pytest = $(BIN)/python -m pytest -q --durations=50 --junitxml=build/tests/$(1).xml
+# Two processes, whatever the machine: many tests start processes of their own. Files with slow tests start first
+# (tests/conftest.py), and a process that has finished its half takes tests from the other.
+PARALLEL := -n 2 --dist worksteal
 
 # PyPI's torch brings gigabytes of CUDA. Where pip has not been pointed at a mirror or at local wheels, the tests
 # therefore take torch from PyTorch's own CPU index; where it has, that choice stands.
@@ -44,7 +46,7 @@ torch_args = $$($(BIN)/python -m pip config list | grep -qE 'find-links|index-ur
 may_apt = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 apt_install = apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
 
-.PHONY: help demo serve native lint fast test docs bench fuzz soak lock audit sbom release kafka
+.PHONY: help demo serve native lint fast programs test nightly docs bench fuzz lock audit sbom release kafka
 .DELETE_ON_ERROR:
 
 help:
@@ -66,19 +68,54 @@ lint: $(VENV)/.test
 	rest=$$?; wait $$types || rest=1; echo "make lint: $$(($$(date +%s) - began)) s"; exit $$rest
 
 fast: $(VENV)/.test
-	$(PYTEST) $(PARALLEL) -m "not slow and not serial"
+	$(call pytest,fast) $(PARALLEL) -m "not slow and not serial and not nightly"
 
-test: lint
-	@command -v promtool >/dev/null || { $(may_apt) && $(apt_install) prometheus >/dev/null; } \
-		|| echo "make test: Prometheus is not installed and cannot be installed here: its tests will be skipped"
-	@command -v redis-server >/dev/null || { $(may_apt) && $(apt_install) redis-server >/dev/null; } \
-		|| echo "make test: Redis is not installed and cannot be installed here: its tests will be skipped"
-	@command -v nginx >/dev/null || { $(may_apt) && $(apt_install) nginx-light >/dev/null; } \
-		|| echo "make test: nginx is not installed and cannot be installed here: its tests will be skipped"
-	@command -v chromium >/dev/null || { $(may_apt) && $(apt_install) chromium fonts-dejavu-core >/dev/null; } \
-		|| echo "make test: Chromium is not installed and cannot be installed here: its tests will be skipped"
-	$(PYTEST) $(PARALLEL) -m "not serial"
-	$(PYTEST) -m serial
+# What is neither here nor can be installed is named, and the tests that need it are skipped.
+needs = @command -v $(1) >/dev/null || { $(may_apt) && $(apt_install) $(2) >/dev/null; } \
+	|| echo "$(1) is not installed and cannot be installed here: its tests will be skipped"
+
+programs:
+	$(call needs,promtool,prometheus)
+	$(call needs,redis-server,redis-server)
+	$(call needs,nginx,nginx-light)
+	$(call needs,chromium,chromium fonts-dejavu-core)
+
+test: lint programs
+	$(call pytest,test) $(PARALLEL) -m "not serial and not nightly"
+	$(call pytest,serial) -m "serial and not nightly"
+
+# One after the other, each in less than 80 minutes. Where Kafka, Redis or the network is missing, what needs it is skipped.
+NIGHTLY := experiments networks benchmarks brokers kills soak peers
+night = $(call pytest,$@) -m nightly
+
+nightly: $(VENV)/.test programs
+	@failed=; for part in $(or $(PART),$(NIGHTLY)); do began=$$(date +%s); \
+		timeout 80m $(MAKE) --no-print-directory nightly-$$part || failed="$$failed $$part"; \
+		echo "make nightly PART=$$part: commit $$(git describe --always --dirty), $$(date -u +%F)," \
+			"$$((($$(date +%s) - began + 59) / 60)) minutes"; done; \
+	test -z "$$failed" || { echo "make nightly: failed:$$failed" >&2; exit 1; }
+
+nightly-experiments:
+	$(night) $(PARALLEL) tests/training/experiments
+
+nightly-networks:
+	$(night) $(PARALLEL) tests/models tests/training --ignore tests/training/experiments
+
+nightly-benchmarks:
+	$(night) tests --ignore tests/models --ignore tests/training --ignore tests/service
+
+nightly-brokers:
+	NIGHTJAR_SOAK=1 $(night) tests/service --ignore tests/service/stream/cluster/test_kills.py
+
+nightly-kills:
+	SOAK_KILLS=100 $(call pytest,$@-redis) -s tests/service/stream/test_faults.py
+	SOAK_KILLS=100 NIGHTJAR_SOAK=1 $(night) -s tests/service/stream/cluster/test_kills.py
+
+nightly-soak:
+	$(BIN)/python -m deploy.bench.soak
+
+nightly-peers:
+	$(BIN)/python -m deploy.bench --parts '["peers"]' --output build/peers.json
 
 docs: $(VENV)/.test
 	$(BIN)/python -m deploy.pages
@@ -90,11 +127,6 @@ fuzz: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) 'atheris>=3.0' \
 		|| echo "make fuzz: atheris cannot be installed here: inputs will not follow coverage"
 	PYTHONPATH=tests:. $(BIN)/python -m fuzz --minutes $(MINUTES)
-
-soak: $(VENV)/.test
-	SOAK_KILLS=100 $(BIN)/python -m pytest -q -s tests/service/stream/test_faults.py
-	SOAK_KILLS=100 NIGHTJAR_SOAK=1 $(BIN)/python -m pytest -q -s tests/service/stream/cluster
-	$(BIN)/python -m deploy.bench.soak
 
 # A broker for the tests that break one: Kafka as Apache publishes it, by its SHA-512; needs Java 17 at run time.
 kafka: build/kafka/libs

@@ -51,21 +51,21 @@ WINDOW: Final = "10s"
 """Grafana's ``$__rate_interval`` at one scrape per second."""
 
 
-def scaled(expression: str, seconds: Mapping[str, int] = SECONDS) -> str:
+def scaled(expression: str, seconds: Mapping[str, float] = SECONDS) -> str:
     """Replace durations in minutes, hours and days by those of a short run, and Grafana's variables by values."""
     for variable in ("$__rate_interval", "$__range"):
         expression = expression.replace(variable, WINDOW)
     expression = expression.replace("$job", ".*")
-    return re.sub(r"\b(\d+)([mhd])\b", lambda match: f"{int(match[1]) * seconds[match[2]]}s", expression)
+    return re.sub(r"\b(\d+)([mhd])\b", lambda match: f"{round(1000 * int(match[1]) * seconds[match[2]])}ms", expression)
 
 
-def scaled_rules() -> dict[str, Any]:
+def scaled_rules(seconds: Mapping[str, float] = SECONDS) -> dict[str, Any]:
     """Return the alerting rules with scaled durations, evaluated every second."""
     rules: dict[str, Any] = yaml.safe_load(RULES.read_text())
     for group in rules["groups"]:
         group["interval"] = "1s"
         for rule in group["rules"]:
-            rule |= {key: scaled(rule[key]) for key in ("expr", "for") if key in rule}
+            rule |= {key: scaled(rule[key], seconds) for key in ("expr", "for") if key in rule}
     return rules
 
 

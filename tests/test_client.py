@@ -26,25 +26,16 @@ from nightjar_alerts import (
     read_packet,
 )
 from nightjar_alerts.client import BATCH_ITEMS, DeadlineExceeded
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.registry.loader import load_one
 from support.alerts import container, ztf_alert
-from support.curves import close, rows, supernovae
+from support.curves import NO_TABLES, close, rows, supernovae
 from support.edge import HOST, Live, Network, live, loader
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Live]:
-    """A service whose network echoes."""
-    with live(loader(Network())) as running:
-        yield running
-
-
 @pytest.fixture
-def client(service: Live) -> Iterator[Client]:
-    with Client(f"http://{HOST}:{service.port}") as made:
+def client(edge: Live) -> Iterator[Client]:
+    with Client(edge.url) as made:
         yield made
 
 
@@ -236,7 +227,7 @@ def test_client_stream_holds_few_inputs(client: Client) -> None:
     assert read <= 200 + 9 * BATCH_ITEMS
 
 
-async def test_async_client_gives_what_the_client_gives(service: Live, client: Client) -> None:
+async def test_async_client_gives_what_the_client_gives(edge: Live, client: Client) -> None:
     sent = [*supernovae(150), next(SAMPLES.glob("*.avro")).read_bytes()]
     expected = await asyncio.to_thread(client.classify, sent)
 
@@ -244,7 +235,7 @@ async def test_async_client_gives_what_the_client_gives(service: Live, client: C
         for each in sent:
             yield each
 
-    async with AsyncClient(f"http://{HOST}:{service.port}") as asynchronous:
+    async with AsyncClient(edge.url) as asynchronous:
         assert list(await asynchronous.classify(sent)) == list(expected)
         assert [result async for result in asynchronous.stream(produce())] == list(expected)
         assert [result async for result in asynchronous.stream(iter(sent))] == list(expected)
@@ -254,19 +245,12 @@ async def test_async_client_gives_what_the_client_gives(service: Live, client: C
             await asynchronous.classify(CURVE | {"band": ["q"] * len(CURVE["mjd"])})
 
 
-async def test_async_client_cancelled_leaves_no_task(service: Live) -> None:
-    async with AsyncClient(f"http://{HOST}:{service.port}") as client:
+async def test_async_client_cancelled_leaves_no_task(edge: Live) -> None:
+    async with AsyncClient(edge.url) as client:
         stream = client.stream(supernovae(1000))
         assert (await anext(stream)).classified
         await stream.aclose()  # type: ignore[attr-defined]  # a generator
     assert len(asyncio.all_tasks()) == 1
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[Live]:
-    """The service with its default settings and models."""
-    with live(load_one, bundle=DEFAULT_BUNDLE, native="off") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +287,7 @@ def odd_table() -> Any:
     curves[1] |= {"band": ["mystery", *curves[1]["band"][1:]]}
     curves[2] |= {"flux_err": [0.0, *curves[2]["flux_err"][1:]]}
     curves[3] |= {"band": ["mystery"] * len(curves[3]["band"])}
-    return pytest.importorskip("pandas").DataFrame(rows(curves))
+    return pytest.importorskip("pandas", reason=NO_TABLES).DataFrame(rows(curves))
 
 
 @pytest.mark.parametrize(
@@ -318,9 +302,9 @@ def odd_table() -> Any:
     ],
 )
 def test_results_of_client_and_classifier_are_equal(
-    real: Live, local: Classifier, make: Callable[[], Any], options: Any
+    default_edge: Live, local: Classifier, make: Callable[[], Any], options: Any
 ) -> None:
-    with Client(f"http://{HOST}:{real.port}") as client:
+    with Client(default_edge.url) as client:
         remote = client.classify(make(), **options)
     results = local.classify(make(), **options)
     for here, there in zip(results, remote, strict=True):
@@ -330,9 +314,9 @@ def test_results_of_client_and_classifier_are_equal(
     assert results.notes == remote.notes
 
 
-def test_client_and_classifier_are_exchangeable_for_one_light_curve(real: Live, local: Classifier) -> None:
+def test_client_and_classifier_are_exchangeable_for_one_light_curve(default_edge: Live, local: Classifier) -> None:
     body = odd_curves()[2]
-    with Client(f"http://{HOST}:{real.port}") as client:
+    with Client(default_edge.url) as client:
         packet: Any = next(iter(read_packet(odd_packets()[0])))
         for data in (body, packet):
             assert close(client.classify(data).to_dict(), local.classify(data).to_dict())
@@ -347,9 +331,9 @@ def test_client_and_classifier_are_exchangeable_for_one_light_curve(real: Live, 
 @pytest.mark.parametrize(
     "data", [supernovae(3)[2], sorted(SAMPLES.glob("*.avro"))[0].read_bytes()], ids=["light curve", "packet"]
 )
-def test_evolution_of_a_client_is_that_of_the_classifier(data: Any, real: Live, local: Classifier) -> None:
+def test_evolution_of_a_client_is_that_of_the_classifier(data: Any, default_edge: Live, local: Classifier) -> None:
     here = local.evolution(data, prior="uniform")
-    with Client(f"http://{HOST}:{real.port}") as client:
+    with Client(default_edge.url) as client:
         there = client.evolution(data, prior="uniform")
 
         async def ask() -> Evolution:

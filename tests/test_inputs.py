@@ -11,6 +11,7 @@ import pytest
 from nightjar_alerts import LightCurve
 from nightjar_alerts.inputs import decode_inputs, read_request
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from support.curves import NO_TABLES
 
 MJD = [60_000.25, 60_001.5, 60_002.75]
 DATES = [datetime(2023, 2, 24, 23, 59, 23) + timedelta(days=days) for days in (0.25, 1.5, 2.75)]
@@ -49,14 +50,17 @@ def test_times_of_python_and_numpy_become_mjd(times: Any) -> None:
 
 
 def test_times_of_pandas_become_mjd() -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason=NO_TABLES)
     for times in (pandas.Series(DATES), pandas.Series(DATES).dt.tz_localize("UTC"), pandas.DatetimeIndex(DATES)):
         assert_times(times)
     assert_times(pandas.Series(MJD, dtype="Float64"))
 
 
 def test_times_of_astropy_become_mjd_in_tai() -> None:
-    time, units = pytest.importorskip("astropy.time"), pytest.importorskip("astropy.units")
+    time, units = (
+        pytest.importorskip("astropy.time", reason=NO_TABLES),
+        pytest.importorskip("astropy.units", reason=NO_TABLES),
+    )
     tai = time.Time(MJD, format="mjd", scale="tai")
     for times in (tai, tai.utc, time.Time(tai.tdb.jd, format="jd", scale="tdb"), list(tai), MJD * units.d):
         assert_times(times)
@@ -87,15 +91,15 @@ def tables() -> dict[str, Any]:
     made: dict[str, Any] = {"rows": rows}
     made["structured"] = np.array([tuple(row.values()) for row in rows], "U1, f8, f8, f8, U1")
     made["structured"].dtype.names = tuple(columns)
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason=NO_TABLES)
     made["pandas"] = pandas.DataFrame(columns)
     made["categorical"] = made["pandas"].astype({"band": "category", "flux_njy": "Float64"})
     made["records"] = made["pandas"].to_records()
     if find_spec("polars"):
         made["polars"] = import_module("polars").DataFrame(columns)
-    table = pytest.importorskip("astropy.table")
+    table = pytest.importorskip("astropy.table", reason=NO_TABLES)
     made["derived"] = type("LightCurve", (table.QTable,), {"__module__": "lightkurve.lightcurve"})(columns)
-    made["arrow"] = pytest.importorskip("pyarrow").record_batch(columns)
+    made["arrow"] = pytest.importorskip("pyarrow", reason=NO_TABLES).record_batch(columns)
     return made
 
 
@@ -122,14 +126,14 @@ def test_metadata_that_are_nan_are_missing_and_bytes_are_names() -> None:
 
 
 def test_groups_of_pandas_with_their_names_are_a_sentence() -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason=NO_TABLES)
     groups = pandas.DataFrame({**BODY, "name": "a"}).groupby("name")
     with pytest.raises(TypeError, match="give the groups without names"):
         list(read_request(groups, {}).inputs)
 
 
 def test_quantities_are_converted_or_named() -> None:
-    units = pytest.importorskip("astropy.units")
+    units = pytest.importorskip("astropy.units", reason=NO_TABLES)
     for flux in ([1, 2, 3] * units.uJy, [1 * units.uJy, 2e3 * units.nJy, 3 * units.uJy]):
         curve = read(flux=flux)
         assert isinstance(curve, LightCurve)

@@ -1,6 +1,6 @@
 """Soak test: 80 % of the maximum load for half an hour while models change. Prints a table.
 
-    make soak
+    make nightly PART=soak
     python -m deploy.bench.soak --minutes 2
 
 Notable: the load is open-loop; 10 % of the requests are invalid, and 8 % of the clients disconnect without waiting. A

@@ -348,13 +348,14 @@ class Worker:
             topics=self.ledger.summary(),
             **{name: value for name, value in details.items() if value},
         )
+        if self._failure:  # names the alert if one was lost
+            log.critical("the worker failed", reason=self._failure)
         try:
             self.ledger.check()
         except UnbalancedError as error:
             log.critical("the ledger does not balance", reason=str(error))
             return 1
         if self._failure:
-            log.critical("the worker failed", reason=self._failure)
             return self._failure_status
         if source is None or not source.finite:
             return 0

@@ -37,6 +37,15 @@ def test_compose_file_follows_the_specification() -> None:
     passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml")
 
 
+def test_nightly_workflow_follows_the_schema_and_runs_every_part_of_the_makefile() -> None:
+    path = ".github/workflows/nightly.yml"
+    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", path)
+    parts = re.search(r"^NIGHTLY := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert parts is not None
+    job = yaml.safe_load((ROOT / path).read_text())["jobs"]["nightly"]
+    assert job["strategy"]["matrix"]["part"] == parts[1].split()
+
+
 @pytest.mark.skipif(
     shutil.which("docker-compose") is None, reason="needs docker-compose (apt-get install docker-compose)"
 )

@@ -49,6 +49,7 @@ def test_the_mix_has_a_tail_of_deep_fields() -> None:
     assert alert_mix(5, seed=1) == alert_mix(5, seed=1)
 
 
+@pytest.mark.nightly
 def test_every_policy_answers_everything_after_it_came(tiny_bundle: Path) -> None:
     bench = engine_bench.EngineBench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
     arrival = np.linspace(0.0, 0.1, 60)
@@ -81,6 +82,7 @@ def test_stages_add_up_to_what_a_client_waited() -> None:
     assert numbers["engine.lone_p50_overhead_ms"] == pytest.approx({"median": 3.0, "spread": 0.0})
 
 
+@pytest.mark.nightly
 def test_every_figure_of_the_engine_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_bench, "CURVES", 10)
     numbers = engine_bench.measure(tiny_bundle, curves=70, rounds=1, say=quiet)

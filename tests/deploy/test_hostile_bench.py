@@ -28,7 +28,10 @@ def edge() -> Iterator[Live]:
         yield edge
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+FIRST, *OTHERS = ATTACKS
+
+
+@pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS)])
 def test_attack_leaves_other_clients_answered(edge: Live, name: str) -> None:
     target = Target(edge.port, 0.01, time.monotonic() + 1.5)
 
@@ -72,6 +75,7 @@ def test_good_client_returns_its_timed_requests(edge: Live) -> None:
     assert hostile._between(replies, (0.0, began)) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not is_installed(), reason="nginx or openssl is not installed (apt-get install nginx openssl)")
 def test_floods_go_through_nginx(edge: Live, tmp_path: Path) -> None:
     def sends(attack: Attack) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nightjar_alerts.models.native import GLIBC, LEVELS
+from support.once import common_folder, made_once
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "service" / "samples"
@@ -57,9 +58,11 @@ def uv(*arguments: str | Path) -> str:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wheel of this machine's architecture, built from the sdist as `python -m build` does."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
-    (built,) = folder.glob("*.whl")
+
+    def build(folder: Path) -> None:
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+
+    (built,) = made_once(common_folder(tmp_path_factory) / "dist", build).glob("*.whl")
     return built
 
 
@@ -74,7 +77,7 @@ def environment(folder: Path, *requirements: str) -> Path:
 @pytest.fixture(scope="session")
 def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Environment with the base install."""
-    return environment(tmp_path_factory.mktemp("base") / "venv", str(wheel))
+    return made_once(common_folder(tmp_path_factory) / "base", lambda folder: environment(folder, str(wheel)))
 
 
 def test_wheel_installed_adds_one_import_name(base: Path, tmp_path: Path) -> None:

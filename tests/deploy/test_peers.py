@@ -16,6 +16,7 @@ from deploy.bench.workload import alert_mix
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_an_endpoint_answers_what_the_network_answers_alone(tiny_bundle: Path) -> None:
     curves = alert_mix(12, seed=1)
     expected = Bare.of(tiny_bundle, curves).probabilities()
@@ -34,6 +35,7 @@ def test_a_server_that_does_not_start_is_no_server(tiny_bundle: Path, monkeypatc
         list(peers.measure_server("mosec", Path(sys.executable), tiny_bundle, curves, np.zeros((2, 20))))
 
 
+@pytest.mark.nightly
 def test_servers_that_cannot_be_installed_are_left_out(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(folder: Path, requires: Sequence[str]) -> Path:
         raise NoServer("pip: no such thing")

@@ -11,6 +11,8 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from support.dashboard import queries
 
 PATIENCE_SECONDS = 900.0
+SECONDS = {"m": 1, "h": 10, "d": 20}
+"""A day is short, since one panel compares today with yesterday."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,7 +27,7 @@ pytestmark = [
 
 def has_data(prometheus: Prometheus, query: str) -> bool:
     """Whether a query returns a number."""
-    return any(math.isfinite(float(series["value"][1])) for series in prometheus.query(scaled(query)))
+    return any(math.isfinite(float(series["value"][1])) for series in prometheus.query(scaled(query, SECONDS)))
 
 
 def test_every_panel_has_data_under_load_and_faults() -> None:

@@ -101,6 +101,7 @@ def test_another_network_becomes_the_next_version(tiny_bundle: Path, confident_b
     assert bundle.sha256 != load_bundle(tiny_bundle).sha256
 
 
+@pytest.mark.nightly
 def test_a_sound_service_is_soaked(
     tiny_bundle: Path, confident_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

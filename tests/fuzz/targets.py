@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from nightjar_alerts.alerts import avro, plans, schema_registry
+from nightjar_alerts.alerts import avro, plans
 from nightjar_alerts.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
 from nightjar_alerts.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
@@ -204,8 +204,13 @@ def bundle_golden(data: bytes) -> None:
 
 def registry_reply(data: bytes) -> None:
     """The reply of a schema registry."""
-    with suppress(PacketError):
-        schema_registry._plan(schema_registry._schema_text(7, data))
+
+    class Registry(SchemaRegistry):
+        def _fetch(self, schema_id: int) -> bytes:
+            return self._schema_text(schema_id, data)
+
+    with suppress(PacketError, SchemaUnavailableError):
+        Registry("http://registry.invalid").plan(7)
 
 
 def settings_of(data: bytes) -> None:

@@ -84,7 +84,8 @@ def test_cache_size_is_bounded(stored: list[tuple[int, int]]) -> None:
     for key, width in stored:
         kept.add([(bytes([key]), row(key, width))])
         assert kept.size_bytes <= 5_000
-    rows = list(kept._rows.values())
+    rows = [found for found in kept.find([bytes([key]) for key in range(31)]) if found is not None]
+    assert len(rows) == len(kept)
     assert kept.size_bytes == sum(OVERHEAD_BYTES + each["probabilities"].nbytes for each in rows)
 
 

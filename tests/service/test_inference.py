@@ -181,10 +181,9 @@ async def test_infer_overload_rejects_the_whole_request_early(service: Service) 
 
 async def test_infer_deadline_missed_by_all_raises(service: Service) -> None:
     await service.occupied()
-    started = monotonic()
     with pytest.raises(DeadlineExceeded):
         await service.plane.infer([curve(1), curve(2)], InferOptions(deadline=monotonic() + 0.03))
-    assert monotonic() - started < 1  # although the worker is still held
+    assert service.engine.running == 1  # the worker is still held
     service.graph.release()
     assert await service.engine.drain(5)
     assert service.graph.seen == [0]

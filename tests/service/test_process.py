@@ -36,11 +36,11 @@ def _mapped(fix: bool, **environment: str) -> int:
     return int(subprocess.run(command, env=inherited | environment, capture_output=True, check=True).stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="thresholds of glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc: run on Linux, not Alpine")
 def test_pin_malloc_thresholds_freed_block_does_not_raise_the_threshold() -> None:
     assert (_mapped(fix=False), _mapped(fix=True)) == (0, 1)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="thresholds of glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc: run on Linux, not Alpine")
 def test_pin_malloc_thresholds_environment_has_precedence() -> None:
     assert _mapped(fix=True, MALLOC_MMAP_THRESHOLD_=str(8 << 20)) == 0

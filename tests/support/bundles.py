@@ -9,7 +9,6 @@ from nightjar_alerts.models.bundle import Bundle, Calibration
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import PredictionSets, SetThresholds
 from nightjar_alerts.training.data.batches import to_tokens
 from nightjar_alerts.training.export.bundle import Release, export_bundle
@@ -17,19 +16,7 @@ from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
 from nightjar_alerts.training.recipes.catalogue import RECIPES
 from nightjar_alerts.training.score.calibrate import ServedSample
 from nightjar_alerts.training.score.confidence import NoveltyFit, fit_novelty
-
-
-def random_curve(rng: np.random.Generator, n_points: int, metadata: bool = True, span: float = 200.0) -> LightCurve:
-    """A light curve of noise around a random level: valid in every respect, of no class in particular."""
-    level = rng.lognormal(6.0, 1.5)
-    return LightCurve.from_columns(
-        mjd=60_000.0 + np.sort(rng.uniform(0.0, span, n_points)),
-        flux=rng.normal(0.0, level, n_points),
-        flux_err=rng.uniform(0.02, 0.5, n_points) * level,
-        band=rng.integers(0, len(BANDS), n_points),
-        metadata={name: float(rng.normal()) for name in METADATA_COLUMNS} if metadata else {},
-        object_id=str(rng.integers(10**17)),
-    )
+from support.curves import random_curve
 
 
 def random_curves(seed: int, count: int = 48) -> list[LightCurve]:

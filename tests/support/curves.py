@@ -4,6 +4,25 @@ from typing import Any
 
 import numpy as np
 
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import BANDS
+
+NO_TABLES = "astropy, pandas or pyarrow is missing: pip install 'nightjar-alerts[tables]'"
+
+
+def random_curve(rng: np.random.Generator, n_points: int, metadata: bool = True, span: float = 200.0) -> LightCurve:
+    """A light curve of noise around a random level: valid in every respect, of no class in particular."""
+    level = rng.lognormal(6.0, 1.5)
+    return LightCurve.from_columns(
+        mjd=60_000.0 + np.sort(rng.uniform(0.0, span, n_points)),
+        flux=rng.normal(0.0, level, n_points),
+        flux_err=rng.uniform(0.02, 0.5, n_points) * level,
+        band=rng.integers(0, len(BANDS), n_points),
+        metadata={name: float(rng.normal()) for name in METADATA_COLUMNS} if metadata else {},
+        object_id=str(rng.integers(10**17)),
+    )
+
 
 def supernovae(count: int, seed: int = 1) -> list[dict[str, Any]]:
     """Return light curves with the fields of ``/v1/classify``, of 1 to 150 points."""

@@ -75,6 +75,11 @@ class Live:
     server: Server
     port: int
 
+    @property
+    def url(self) -> str:
+        """Base URL without a trailing slash."""
+        return f"http://{HOST}:{self.port}"
+
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
@@ -158,6 +163,13 @@ def raw_post(path: str, body: bytes, content_type: str = "application/json") -> 
     """One POST as bytes."""
     kind = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
     return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{kind}".encode() + body
+
+
+def send_until_cut_off(connection: socket.socket, data: bytes, pause: float = 0.0, times: int = 100_000) -> None:
+    """Send data again and again, every ``pause`` seconds; raises OSError once the service has closed the connection."""
+    for _ in range(times):
+        connection.sendall(data)
+        time.sleep(pause)
 
 
 def receive_all(connection: socket.socket) -> bytes:

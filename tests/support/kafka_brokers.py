@@ -25,7 +25,9 @@ from support.proxy import Proxy
 
 USER, PASSWORD, STORE_PASSWORD = "reader", "a-secret", "changeit"
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-NONE_FOUND = "no unpacked Kafka (set NIGHTJAR_KAFKA_HOME), or no Java 17"
+NONE_FOUND = (
+    "Kafka or Java 17 is missing: make kafka, apt-get install openjdk-17-jre-headless, NIGHTJAR_KAFKA_HOME=build/kafka"
+)
 needs_brokers = pytest.mark.skipif(home() is None, reason=NONE_FOUND)
 
 
@@ -139,7 +141,7 @@ def named_cluster() -> str | None:
 
 @contextmanager
 def brokers(folder: Path, count: int = 1, secure: bool = False, **extra: Any) -> Iterator[Brokers]:
-    """Brokers, running; where they do not start at all, nothing is said of the worker: `make soak` alone fails then."""
+    """Brokers, running; where they do not start at all, nothing is said of the worker: `make nightly` alone fails."""
     cluster = Brokers(folder, count, {name.replace("_", "."): value for name, value in extra.items()}, secure)
     try:
         try:

@@ -6,6 +6,7 @@ to all readers and keep no offsets.
 """
 
 import ctypes
+import socket
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+confluent_kafka = pytest.importorskip(
+    "confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'"
+)
 
 PRODUCE, OFFSET_COMMIT, LEAVE_GROUP, INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
     0,
@@ -58,21 +61,45 @@ class KafkaCluster:
         self.hosts: str = self._lib.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
 
     def close(self) -> None:
-        self._lib.rd_kafka_mock_cluster_destroy(self._cluster)
+        with self._awake():
+            self._lib.rd_kafka_mock_cluster_destroy(self._cluster)
         self._lib.rd_kafka_destroy(self._handle)
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        assert self._lib.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1) == 0
+        with self._awake():
+            assert self._lib.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1) == 0
 
     def set_down(self, broker: int = 1) -> None:
-        assert self._lib.rd_kafka_mock_broker_set_down(self._cluster, ctypes.c_int32(broker)) == 0
+        with self._awake():
+            assert self._lib.rd_kafka_mock_broker_set_down(self._cluster, ctypes.c_int32(broker)) == 0
 
     def set_up(self, broker: int = 1) -> None:
-        assert self._lib.rd_kafka_mock_broker_set_up(self._cluster, ctypes.c_int32(broker)) == 0
+        with self._awake():
+            assert self._lib.rd_kafka_mock_broker_set_up(self._cluster, ctypes.c_int32(broker)) == 0
 
     def set_leader(self, topic: str, partition: int, broker: int) -> None:
         arguments = self._cluster, topic.encode(), ctypes.c_int32(partition), ctypes.c_int32(broker)
-        assert self._lib.rd_kafka_mock_partition_set_leader(*arguments) == 0
+        with self._awake():
+            assert self._lib.rd_kafka_mock_partition_set_leader(*arguments) == 0
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Connect to the brokers again and again: without events, their thread may notice a call a second later."""
+        done = threading.Event()
+
+        def connect() -> None:
+            while not done.wait(0.01):
+                for host in self.hosts.split(","):
+                    with suppress(OSError):
+                        socket.create_connection(("127.0.0.1", int(host.rpartition(":")[2])), 1).close()
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def fail_next(self, request: int, *errors: int) -> None:
         """Answer the next requests of a kind with errors."""
@@ -174,10 +201,11 @@ def kafka_cluster(brokers: int = 1) -> Iterator[KafkaCluster]:
 
 
 class LostClient:
-    """A client that knows no broker any more (librdkafka 5301): it has nothing, and answers no question."""
+    """A consumer that knows no broker any more (librdkafka 5301): it has nothing, and answers no question."""
 
-    def __init__(self) -> None:
-        self.closed = threading.Event()
+    def __init__(self, config: object) -> None: ...
+
+    def subscribe(self, *_: object, **callbacks: object) -> None: ...
 
     def list_topics(self, *_: object) -> None:
         raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TRANSPORT))
@@ -194,5 +222,4 @@ class LostClient:
 
     resume = pause
 
-    def close(self) -> None:
-        self.closed.set()
+    def close(self) -> None: ...

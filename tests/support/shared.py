@@ -8,7 +8,7 @@ import pytest
 _CANDIDATES = (os.environ.get("NIGHTJAR_TEST_DATA", ""), str(Path(__file__).resolve().parents[3] / "shared"))
 SHARED: Path | None = next((Path(c) for c in _CANDIDATES if c and (Path(c) / "parity").is_dir()), None)
 
-needs_shared = pytest.mark.skipif(SHARED is None, reason="reference data is not present (set NIGHTJAR_TEST_DATA)")
+needs_shared = pytest.mark.skipif(SHARED is None, reason="no reference data (not published): set NIGHTJAR_TEST_DATA")
 
 
 def shared(*parts: str) -> Path:

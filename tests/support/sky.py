@@ -1,10 +1,15 @@
 """Small made-up surveys for tests of `training.sky`."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.sky.readers import WAVELENGTH
 from nightjar_alerts.training.sky.record import SkyObject
 
@@ -58,3 +63,19 @@ def pulsator(
         wavelength=np.where(band == 1, 480.0, 622.0).astype(np.float32), total_flux=total, label=label,
         quality="catalogue", period=period, names=(object_id,), **fields,
     )  # fmt: skip
+
+
+def write_real(path: Path, objects: Sequence[SkyObject]) -> None:
+    """Write objects to a file that `training.sky.readers.read_real` reads."""
+    path.parent.mkdir(parents=True)
+    rows = [
+        {
+            "source": row.source, "object_id": row.object_id, "label": ELASTICC.names[row.label], "raw_label": "",
+            "label_quality": row.quality, "z": row.z, "z_err": row.z_err, "z_phot": row.z_phot,
+            "z_phot_err": row.z_phot_err, "mwebv": row.mwebv, "period_d": row.period, "aliases": "", "also_in": "",
+            "mjd": row.mjd, "band": [BANDS[number] for number in row.band], "flux": row.flux, "flux_err": row.flux_err,
+            "total_flux": [] if row.total_flux is None else row.total_flux, "detected": row.detected,
+        }
+        for row in objects
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), path)

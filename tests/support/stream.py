@@ -24,6 +24,7 @@ import pytest
 from nightjar_alerts.client_settings import ENV_PREFIX
 from nightjar_alerts.service.process import configure_log
 from nightjar_alerts.service.settings import StreamSettings
+from nightjar_alerts.service.stream import redis_streams
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.batches import Batch
 from nightjar_alerts.service.stream.pipeline import InferStage
@@ -329,6 +330,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 60.0, pause: float = 
 
 
 def main() -> int:
+    redis_streams.TIMEOUT_SECONDS = 3.0  # type: ignore[misc]  # a silent server is noticed sooner
     settings = StreamSettings(bundle=Path("echo"))
     configure_log(settings)
     network = Network()

@@ -2,8 +2,8 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -73,6 +73,24 @@ def arrow_stream(table: Any, **options: Any) -> bytes:
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as stream:
         stream.write_table(table, max_chunksize=2)
     return sink.getvalue()
+
+
+class Encoding(NamedTuple):
+    """A way to send light curves to ``/v1/classify``."""
+
+    media_type: str
+    encode: Callable[[Sequence[Curve]], bytes]
+
+
+ENCODINGS: Mapping[str, Encoding] = {
+    "json": Encoding(JSON_TYPE, lambda curves: json.dumps({"light_curves": curves}).encode()),
+    "msgpack-lists": Encoding(MSGPACK_TYPE, msgpack_body),
+    "msgpack-bytes": Encoding(MSGPACK_TYPE, lambda curves: msgpack_body([packed(each) for each in curves])),
+    "arrow": Encoding(ARROW_TYPE, lambda curves: arrow_stream(arrow_table(curves))),
+    "ndjson": Encoding(NDJSON_TYPE, lines_body),
+}
+BODIES = {each.media_type: each.encode for name, each in ENCODINGS.items() if name != "msgpack-bytes"}
+"""Bodies by media type; those of msgpack have lists."""
 
 
 def results_of(media_type: str, body: bytes) -> list[dict[str, Any]]:

@@ -17,7 +17,13 @@ from support.toy_dataset import write_toy_dataset
 pytestmark = pytest.mark.slow
 
 DEBUG = {name: RECIPES[name]() for name in RECIPES if name.startswith("debug")}
-CLASSIFIERS = [name for name, recipe in DEBUG.items() if recipe.task == "classify"]
+SHIPPED = ("debug", "debug-romae")
+"""Recipes of the networks that released bundles contain."""
+CLASSIFIERS = [
+    pytest.param(name, marks=() if name in SHIPPED else pytest.mark.nightly)
+    for name, recipe in DEBUG.items()
+    if recipe.task == "classify"
+]
 PRETRAININGS = [name for name, recipe in DEBUG.items() if recipe.task == "reconstruct"]
 OTHERS = [name for name, recipe in DEBUG.items() if recipe.task != "classify"]
 STEPS = 6

@@ -78,7 +78,7 @@ def adapt(
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} holds something already")
     library = library_of(read_dataset(like))
-    objects, where = _origins(origins, seed)
+    objects, where = read_origins(origins, seed)
     fitted_origins = find_origins(objects, PARTS.index("train"), seed=seed, most=150)
     add_synthetic(fitted_origins, PARTS.index("train"), SIMULATED_PER_CLASS, seed=seed)
     colours = read_colours(None if origins is None else origins / "real" / "templates")
@@ -132,7 +132,7 @@ def _objects(dataset: Dataset) -> Iterator[SkyObject]:
         )
 
 
-def _origins(folder: Path | None, seed: int) -> tuple[SurveySample, str]:
+def read_origins(folder: Path | None, seed: int) -> tuple[SurveySample, str]:
     """Return labelled objects and their provenance: the training part of real surveys, or simulated objects."""
     if folder is not None:
         sky, part = load_surveys(folder), PARTS.index("train")

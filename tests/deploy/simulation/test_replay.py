@@ -34,6 +34,7 @@ def model(tiny_bundle: Path) -> LoadedModel:
     return load_model(tiny_bundle)
 
 
+@pytest.mark.nightly
 async def test_a_replay_answers_everybody_after_they_came(model: LoadedModel) -> None:
     trace = poisson(300, 150, 390, np.random.default_rng(2))
     outcome = await replay(trace, model, 2, BatchLimits())
@@ -56,6 +57,7 @@ async def test_a_deadline_holds_in_a_replay(model: LoadedModel) -> None:
     assert outcome.runs == []
 
 
+@pytest.mark.nightly
 async def test_the_simulation_agrees_with_the_engine(model: LoadedModel) -> None:
     slow = replace(model, graph=sleeping, cost=SLOW)
     trace = visits(400, 1, 390, np.random.default_rng(3))

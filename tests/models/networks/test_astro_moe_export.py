@@ -19,7 +19,7 @@ from nightjar_alerts.training.export.graph import write_graph
 from nightjar_alerts.training.export.served import AXES, parity_batches
 from support.bundles import random_tokens
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 PAIRS = {
     "fourier": "probsparse",

@@ -12,7 +12,7 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.graph import write_graph
 from support.astromer import curves, tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 class Served(nn.Module):

@@ -14,7 +14,7 @@ from nightjar_alerts.models.networks.parts.packing import Packing
 from nightjar_alerts.training.export.graph import write_graph
 from support.attention import WIDTH, layer, ragged
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 CASES = [
     *(("exact", False), ("grouped_query", False), ("linformer", False), ("performer", False), ("performer", True)),

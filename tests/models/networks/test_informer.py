@@ -105,7 +105,7 @@ def test_size_of_the_defaults() -> None:
     assert counts["total"] == 499_988
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_exported_graph_is_the_network(tmp_path: Path) -> None:
     """Circular distilling is the harder kind to trace."""
 

@@ -183,7 +183,7 @@ def test_brightness_range_of_the_survey_stays_finite() -> None:
         assert forward(model, inputs).flux_BQ[inputs["query_mask"]].isfinite().all()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_exported_graph_is_the_network(tmp_path: Path) -> None:
     class Served(nn.Module):
         def __init__(self) -> None:

@@ -17,7 +17,7 @@ from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from nightjar_alerts.service.inference import DataPlane
 from nightjar_alerts.service.observe.metrics import Metrics
-from support.bundles import random_curve
+from support.curves import random_curve
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233) * 4
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-pytest.importorskip("onnx", reason="setting a graph's statistics apart needs the [train] extra")
+pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
 
 from nightjar_alerts.models import native
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, MODEL, load_bundle, write_manifest

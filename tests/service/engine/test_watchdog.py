@@ -148,7 +148,7 @@ def test_run_batch_of_a_provider_that_fails_every_run_raises_a_fatal_error() -> 
 
 def test_run_batch_by_a_session_of_another_graph_raises_a_fatal_error(trouble: Bundle, tmp_path: Path) -> None:
     """onnxruntime rejects every input."""
-    onnx = pytest.importorskip("onnx")
+    onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
     info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Identity", ["flux"], ["other"])],

@@ -1,7 +1,6 @@
 """The whole application: consistent responses, and a correct OpenAPI document."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from nightjar_alerts.service.http.edge.errors import KINDS, MEDIA_TYPE, Problem
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.server import create_app
 from support.edge import Live, Network, curve, live, loader, settings
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as edge:
-        yield edge
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Filters that a request describes by wavelength, in every format."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,14 @@ import pytest
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import BANDS, EFFECTIVE_WAVELENGTHS_NM, nearest_band
-from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
+from nightjar_alerts.service.http.formats import ARROW_TYPE
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import Curve, read_json
-from support.edge import Live, Network, curve, live, loader, settings
+from support.edge import Live, curve, settings
 from support.wire import (
-    JSON_TYPE,
-    MSGPACK_TYPE,
+    BODIES,
     arrow_stream,
     arrow_table,
-    lines_body,
-    msgpack_body,
     results_of,
 )
 
@@ -31,18 +27,6 @@ HST = {
 }
 CURVE = curve(4, band=["F606W", "F814W", "F435W", "g"], filters=HST)
 SETTINGS = settings()
-BODIES: dict[str, Any] = {
-    JSON_TYPE: lambda curves: json.dumps({"light_curves": curves}).encode(),
-    MSGPACK_TYPE: msgpack_body,
-    ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves)),
-    NDJSON_TYPE: lines_body,
-}
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as edge:
-        yield edge
 
 
 def read(**changes: Any) -> Curve:

@@ -22,7 +22,7 @@ from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import built, read_json, read_lines, read_msgpack, read_text
 from support.edge import curve, settings
 
-pytest.importorskip("pyarrow", reason="the [arrow] extra")
+pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nightjar-alerts[tables]'")
 import pyarrow as pa
 
 from nightjar_alerts.service.http import arrow
@@ -224,6 +224,7 @@ def test_msgpack_columns_of_bytes_give_the_verdict_of_lists() -> None:
         columns = {name: column for name, column in value.items() if name != "metadata" and column is not None}
         sent = value | packed(columns)
         assert msgpack_batch(sent) == json_batch(value), value
+        assert msgpack_single(sent) == json_single(value), value
         seen += 1
     assert seen >= 100
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from support.edge import HOST, Network, curve, live, loader
+from support.edge import Live, curve
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +30,9 @@ print(healthz.sync(client=client).status, list_models.sync(client=client).models
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def document(edge: Live, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("document") / "openapi.json"
-    with live(loader(Network())) as edge:
-        path.write_bytes(edge.ask("GET", "/openapi.json")[2])
+    path.write_bytes(edge.ask("GET", "/openapi.json")[2])
     return path
 
 
@@ -41,13 +40,12 @@ def test_document_is_valid_openapi(document: Path) -> None:
     OpenAPIV31SpecValidator(json.loads(document.read_text())).validate()
 
 
-def test_openapi_python_client_makes_a_client_that_works(document: Path, tmp_path: Path) -> None:
+def test_openapi_python_client_makes_a_client_that_works(edge: Live, document: Path, tmp_path: Path) -> None:
     generator = Path(sys.executable).with_name("openapi-python-client")
     made = tmp_path / "client"
     subprocess.run([generator, "generate", "--path", document, "--output-path", made, "--meta", "setup"], check=True)
-    with live(loader(Network())) as edge:
-        command = [sys.executable, "-W", "ignore", "-c", CALL, f"http://{HOST}:{edge.port}", json.dumps(curve())]
-        told = subprocess.run(command, cwd=made, check=True, capture_output=True, text=True).stdout.splitlines()
+    command = [sys.executable, "-W", "ignore", "-c", CALL, edge.url, json.dumps(curve())]
+    told = subprocess.run(command, cwd=made, check=True, capture_output=True, text=True).stdout.splitlines()
     assert told == [
         "['classified'] ClassifyReply", "['classified', 'classified'] ClassifyReply", "alive echo"
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.edge.lines import STEP_BYTES, LineBody, LineSplitter
+from nightjar_alerts.service.http.edge.lines import IDLE_BUDGET_SECONDS, STEP_BYTES, LineBody, LineSplitter
 from support.edge import settings
 
 
@@ -104,23 +104,44 @@ async def test_line_body_large_chunk_is_split_in_steps(
     assert len(set(turns)) == len(turns)
 
 
-async def test_line_body_blank_lines_add_no_idle_budget() -> None:
-    blank, said = line_body(b"\n" * 50_000, b"7"), line_body(b"7" * 50_000 + b"\n", b"7")
-    for body in (blank, said):
-        body._idle_budget = 1.0
-        await groups(body)
-    assert blank._idle_budget <= 1.001 < 50 < said._idle_budget
+async def test_line_body_blank_lines_add_no_idle_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk arrives half of the idle budget after the one before; one of other bytes restores the budget."""
+    now = 0.0
+    monkeypatch.setattr("nightjar_alerts.service.http.edge.lines.monotonic", lambda: now)
+
+    def slow_body(chunk: bytes) -> LineBody:
+        chunks = [chunk] * 6
+
+        async def receive() -> dict[str, Any]:
+            nonlocal now
+            now += IDLE_BUDGET_SECONDS / 2
+            await asyncio.sleep(0)
+            return {"type": "http.request", "body": chunks.pop(), "more_body": bool(chunks)}
+
+        return LineBody(receive, settings(stream_rate=len(chunk) / IDLE_BUDGET_SECONDS))
+
+    assert len(await groups(slow_body(b"7" * 1000 + b"\n"))) == 6
+    with pytest.raises(ProblemError, match="slower than") as caught:
+        await groups(slow_body(b"\n" * 1000 + b"7\n"))
+    assert caught.value.kind.status == 408
 
 
 @given(st.lists(st.lists(st.sampled_from([b"", b"ab", b"c" * 9000]), max_size=9), min_size=1, max_size=4))
 def test_line_body_held_counts_all_bytes_not_returned(pieces: list[list[bytes]]) -> None:
-    body = line_body(*(b"\n".join(piece) for piece in pieces), b"\nend")
+    chunks = [*(b"\n".join(piece) for piece in pieces), b"\nend"]
+    received = list[bytes]()
+
+    async def receive() -> dict[str, Any]:
+        received.append(chunks[len(received)])
+        return {"type": "http.request", "body": received[-1], "more_body": len(received) < len(chunks)}
 
     async def ask() -> None:
+        body, returned = LineBody(receive, settings()), 0
         while (group := await body.group(2, 10_000)) is not None:
-            handed = sum(map(len, group))
-            ready = sum(map(len, body._ready)) + len(body._chunk) - body._split
-            assert body.held == handed + ready + body._lines.pending
+            text = sum(len(chunk) - chunk.count(b"\n") for chunk in received)
+            # Line ends count until their chunk is split.
+            assert text - returned <= body.held <= text - returned + received[-1].count(b"\n")
+            returned += sum(map(len, group))
         assert body.held == 0
 
     asyncio.run(ask())

@@ -1,7 +1,5 @@
 """Magnitudes, upper limits, reference fluxes and warnings of ``/v1/classify``, in every format."""
 
-import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -11,11 +9,12 @@ import pytest
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS, VEGA_AB_OFFSETS
-from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
+from nightjar_alerts.service.http.formats import ARROW_TYPE
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from support import wire
 from support.bodies import Curve, read_json
-from support.edge import Live, Network, curve, live, loader, settings
-from support.wire import JSON_TYPE, MSGPACK_TYPE, arrow_stream, arrow_table, lines_body, msgpack_body, results_of
+from support.edge import Live, curve, settings
+from support.wire import MSGPACK_TYPE, arrow_stream, arrow_table, results_of
 
 SETTINGS = settings()
 MAG = [20.0, 20.5, 21.0, 21.5]
@@ -31,24 +30,13 @@ TYPES = {
     "upper_limit": pa.list_(pa.bool_()),
     "reference_flux": pa.map_(pa.string(), pa.float64()),
 }
-BODIES: dict[str, Any] = {
-    JSON_TYPE: lambda curves: json.dumps({"light_curves": curves}).encode(),
-    MSGPACK_TYPE: msgpack_body,
-    ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves, **TYPES)),
-    NDJSON_TYPE: lines_body,
-}
+BODIES = wire.BODIES | {ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves, **TYPES))}
 
 
 def in_magnitudes(**changes: Any) -> dict[str, Any]:
     sent = curve(4, band=["g", "r", "g", "r"], mag=MAG, mag_err=MAG_ERR)
     del sent["flux"], sent["flux_err"]
     return {name: value for name, value in (sent | changes).items() if value is not None}
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as edge:
-        yield edge
 
 
 def read(**changes: Any) -> Curve:

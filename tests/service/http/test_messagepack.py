@@ -15,7 +15,7 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from support.bodies import Curve, read_json, read_msgpack
+from support.bodies import Curve, read_msgpack
 from support.edge import curve, settings
 from support.wire import msgpack_body, packed
 
@@ -39,13 +39,6 @@ def assert_same(ours: object, theirs: object) -> None:
     for name in ("mjd", "flux", "flux_err", "band", "detected"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
     assert (ours.object_id, ours.metadata) == (theirs.object_id, theirs.metadata)
-
-
-def test_msgpack_bytes_and_lists_give_the_same_light_curve() -> None:
-    (expected,) = read_json({"light_curves": [FULL]}, SETTINGS).items
-    for body in (msgpack_body([packed(FULL)]), msgpack_body([FULL]), msgspec.msgpack.encode(packed(FULL))):
-        (found,) = read(body)
-        assert_same(found, expected)
 
 
 def test_msgpack_band_names_beside_bytes_are_read() -> None:
@@ -126,14 +119,18 @@ def test_msgpack_hostile_bytes_are_problems(name: str) -> None:
     assert caught.value.kind.status in (400, 413, 422)
 
 
-def test_msgpack_colliding_keys_take_no_time() -> None:
-    """Quadratic time with the GIL held: 272 kB took 3 s, and 8 MB would take an hour."""
-    names = [b"\x9f" + bytes(name) for name in islice(product(b"\xff\xfe", repeat=15), 16_000)]
-    body = b"\x81\xa4flux\xdf" + len(names).to_bytes(4, "big") + b"".join(name + b"\xc0" for name in names)
-    started = time.thread_time()
-    with pytest.raises(ProblemError):
-        read(body)
-    assert time.thread_time() - started < 0.5
+def test_msgpack_colliding_keys_take_the_time_of_others() -> None:
+    """Quadratic time with the GIL held: 272 kB took 3 s, and 8 MB would take an hour; others took 2 ms."""
+
+    def seconds(names: list[bytes]) -> float:
+        body = b"\x81\xa4flux\xdf" + len(names).to_bytes(4, "big") + b"".join(name + b"\xc0" for name in names)
+        started = time.thread_time()
+        with pytest.raises(ProblemError):
+            read(body)
+        return time.thread_time() - started
+
+    colliding = [b"\x9f" + bytes(name) for name in islice(product(b"\xff\xfe", repeat=15), 16_000)]
+    assert seconds(colliding) < 100 * seconds([b"\xaf%015d" % number for number in range(16_000)])
 
 
 def test_msgpack_invalid_light_curve_in_a_large_body_is_rejected_alone() -> None:

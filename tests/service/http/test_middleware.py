@@ -14,7 +14,7 @@ from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import Problem, ProblemError
 from nightjar_alerts.service.http.edge.middleware import RequestMiddleware
 from nightjar_alerts.service.observe.metrics import Metrics
-from support.edge import Network, curve, live, loader, raw_post, wait_until
+from support.edge import Live, Network, curve, live, loader, raw_post, wait_until
 
 KEYS = ("correct horse", "battery staple")
 DIGESTS = tuple(hashlib.sha256(key.encode()).hexdigest() for key in KEYS)
@@ -32,11 +32,8 @@ DIGESTS = tuple(hashlib.sha256(key.encode()).hexdigest() for key in KEYS)
         ("a/b", False),
     ],
 )
-def test_request_id_valid_one_is_kept(sent: str, kept: bool) -> None:
-    with live(loader(Network())) as edge:
-        _, headers, body = edge.ask(
-            "GET", "/nowhere", headers={"X-Request-ID": sent.encode("latin-1").decode("latin-1")}
-        )
+def test_request_id_valid_one_is_kept(edge: Live, sent: str, kept: bool) -> None:
+    _, headers, body = edge.ask("GET", "/nowhere", headers={"X-Request-ID": sent.encode("latin-1").decode("latin-1")})
     assert (headers["x-request-id"] == sent) == kept
     assert json.loads(body)["request_id"] == headers["x-request-id"]
 

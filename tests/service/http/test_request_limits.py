@@ -9,25 +9,15 @@ import pytest
 
 from nightjar_alerts.service.http.edge.errors import Problem
 from nightjar_alerts.service.http.endpoint import LARGE_BYTES
-from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
+from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
 from support import alerts
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.oip import JSON_LENGTH, binary_body, history, json_body
 
-pytest.importorskip("pyarrow", reason="the [arrow] extra")
-from support.wire import (
-    JSON_TYPE,
-    MSGPACK_TYPE,
-    Curve,
-    arrow_stream,
-    arrow_table,
-    lines_body,
-    msgpack_body,
-    packed,
-    results_of,
-)
+pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nightjar-alerts[tables]'")
+from support.wire import ENCODINGS, JSON_TYPE, MSGPACK_TYPE, Curve, Encoding, results_of
 
 POINTS, ITEMS, BYTES = 20, 3, 60_000
 OCTETS = "application/octet-stream"
@@ -43,12 +33,9 @@ class Request(NamedTuple):
     body: bytes
 
 
-def classify(media_type: str, encode: Callable[[Sequence[Curve]], bytes]) -> Callable[[int], Request]:
-    return lambda items: Request("/v1/classify", {"Content-Type": media_type}, encode([curve(1)] * items))
-
-
-def encode_json(curves: Sequence[Curve]) -> bytes:
-    return json.dumps({"light_curves": curves}).encode()
+def classify(encoding: Encoding) -> Callable[[int], Request]:
+    headers = {"Content-Type": encoding.media_type}
+    return lambda items: Request("/v1/classify", headers, encoding.encode([curve(1)] * items))
 
 
 def alerts_json(items: int) -> Request:
@@ -73,11 +60,7 @@ def infer_binary(items: int) -> Request:
 
 
 ENDPOINTS: dict[str, Callable[[int], Request]] = {
-    "classify-json": classify(JSON_TYPE, encode_json),
-    "classify-msgpack-lists": classify(MSGPACK_TYPE, msgpack_body),
-    "classify-msgpack-bytes": classify(MSGPACK_TYPE, lambda curves: msgpack_body([packed(each) for each in curves])),
-    "classify-arrow": classify(ARROW_TYPE, lambda curves: arrow_stream(arrow_table(curves))),
-    "classify-ndjson": classify(NDJSON_TYPE, lines_body),
+    **{f"classify-{name}": classify(encoding) for name, encoding in ENCODINGS.items()},
     "alerts-json": alerts_json,
     "alerts-multipart": alerts_multipart,
     "infer-json": infer_json,
@@ -224,15 +207,6 @@ def test_body_that_stops_is_a_problem(small: Live, endpoint: str) -> None:
     with small.connect() as connection:
         connection.sendall(head.encode() + b"\r\n" + request.body[:9])
         assert connection.recv(12) == b"HTTP/1.1 408"
-
-
-ENCODINGS: dict[str, tuple[str, Callable[[Sequence[Curve]], bytes]]] = {
-    "json": (JSON_TYPE, encode_json),
-    "msgpack-lists": (MSGPACK_TYPE, msgpack_body),
-    "msgpack-bytes": (MSGPACK_TYPE, lambda curves: msgpack_body([packed(each) for each in curves])),
-    "arrow": (ARROW_TYPE, lambda curves: arrow_stream(arrow_table(curves))),
-    "ndjson": (NDJSON_TYPE, lines_body),
-}
 
 
 def classify_all(edge: Live, encoding: str, curves: Sequence[Curve]) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,25 +13,19 @@ from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, CurveResult, PacketResult
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from nightjar_alerts.service.lightcurves.schemas import Options
-from nightjar_alerts.service.registry.loader import load_one
+from support import wire
 from support.edge import Live, Network, curve, live, loader
 from support.wire import (
+    ENCODINGS,
     JSON_TYPE,
     MSGPACK_TYPE,
-    arrow_stream,
-    arrow_table,
-    lines_body,
-    msgpack_body,
     packed,
     results_of,
 )
 
-BODIES: dict[str, Any] = {
-    JSON_TYPE: lambda curves: json.dumps({"light_curves": curves}).encode(),
-    MSGPACK_TYPE: lambda curves: msgpack_body([packed(each) for each in curves]),
-    "application/vnd.msgpack": msgpack_body,
-    ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves)),
-    NDJSON_TYPE: lines_body,
+BODIES = wire.BODIES | {
+    MSGPACK_TYPE: ENCODINGS["msgpack-bytes"].encode,
+    "application/vnd.msgpack": ENCODINGS["msgpack-lists"].encode,
 }
 LIMIT = 2_000_000
 
@@ -63,14 +56,8 @@ def drawn(count: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def real(tiny_bundle: Path) -> Iterator[Live]:
-    with live(load_one, bundle=tiny_bundle) as edge:
-        yield edge
-
-
-@pytest.fixture(scope="module")
-def expected(real: Live) -> list[dict[str, Any]]:
-    status, _, reply = ask(real, JSON_TYPE, BODIES[JSON_TYPE](drawn(20)), query="?embedding=true")
+def expected(tiny_edge: Live) -> list[dict[str, Any]]:
+    status, _, reply = ask(tiny_edge, JSON_TYPE, BODIES[JSON_TYPE](drawn(20)), query="?embedding=true")
     assert status == 200
     return results_of(JSON_TYPE, reply)
 
@@ -86,11 +73,11 @@ def numbers(result: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
 @pytest.mark.parametrize("wanted", ["", JSON_TYPE, MSGPACK_TYPE, ARROW_TYPE, NDJSON_TYPE])
 @pytest.mark.parametrize("sent", BODIES)
 def test_classify_every_format_has_the_same_numbers(
-    real: Live, expected: list[dict[str, Any]], sent: str, wanted: str
+    tiny_edge: Live, expected: list[dict[str, Any]], sent: str, wanted: str
 ) -> None:
     if sent == NDJSON_TYPE and wanted not in ("", NDJSON_TYPE):
         return
-    status, headers, reply = ask(real, sent, BODIES[sent](drawn(20)), wanted, "?embedding=true")
+    status, headers, reply = ask(tiny_edge, sent, BODIES[sent](drawn(20)), wanted, "?embedding=true")
     assert (status, headers["content-type"]) == (200, wanted or sent)
     results = results_of(headers["content-type"], reply)
     for ours, theirs in zip(results, expected, strict=True):
@@ -104,15 +91,15 @@ def test_classify_every_format_has_the_same_numbers(
         np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-4, atol=1e-6)
 
 
-def test_classify_every_format_names_the_model(real: Live) -> None:
-    _, _, text = ask(real, JSON_TYPE, BODIES[JSON_TYPE]([curve()]))
-    _, _, data = ask(real, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]))
+def test_classify_json_and_msgpack_name_the_model(tiny_edge: Live) -> None:
+    _, _, text = ask(tiny_edge, JSON_TYPE, BODIES[JSON_TYPE]([curve()]))
+    _, _, data = ask(tiny_edge, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]))
     assert msgspec.msgpack.decode(data)["model"] == json.loads(text)["model"]
 
 
-def test_classify_experts_are_the_same_in_every_format(real: Live, edge: Live) -> None:
+def test_classify_experts_are_the_same_in_every_format(tiny_edge: Live, edge: Live) -> None:
     body = {**drawn(4)[0], "options": {"prior": "uniform"}}
-    _, _, reply = ask(real, JSON_TYPE, json.dumps(body).encode(), query="?experts=true")
+    _, _, reply = ask(tiny_edge, JSON_TYPE, json.dumps(body).encode(), query="?experts=true")
     (expected,) = ClassifyReply.model_validate_json(reply, strict=True).results
     assert isinstance(expected, CurveResult)
     assert expected.experts is not None
@@ -123,7 +110,7 @@ def test_classify_experts_are_the_same_in_every_format(real: Live, edge: Live) -
         experts = len(next(iter(layer.bands.values())))
         assert 0 < layer.router_entropy <= np.log(experts) * 1.000001
     for wanted in (MSGPACK_TYPE, ARROW_TYPE, NDJSON_TYPE):
-        _, headers, reply = ask(real, JSON_TYPE, json.dumps(body).encode(), wanted, "?experts=true")
+        _, headers, reply = ask(tiny_edge, JSON_TYPE, json.dumps(body).encode(), wanted, "?experts=true")
         layers = results_of(headers["content-type"], reply)[0]["experts"]["layers"]
         found = [layer | {"bands": dict(layer["bands"])} for layer in layers]  # Arrow's maps are lists of pairs
         assert found == expected.experts.model_dump()["layers"], wanted
@@ -131,9 +118,9 @@ def test_classify_experts_are_the_same_in_every_format(real: Live, edge: Live) -
     assert "experts" not in results_of(JSON_TYPE, reply)[0], "the model has none"
 
 
-def test_alerts_experts_are_in_the_result(real: Live) -> None:
+def test_alerts_experts_are_in_the_result(tiny_edge: Live) -> None:
     packet = (SAMPLES / "lsst_9876522240000007.avro").read_bytes()
-    status, reply = real.post("/v1/alerts?experts=true", packet)
+    status, reply = tiny_edge.post("/v1/alerts?experts=true", packet)
     (result,) = AlertsReply.model_validate(reply).results
     assert status == 200
     assert isinstance(result, PacketResult)

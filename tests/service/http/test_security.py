@@ -38,9 +38,10 @@ def _goes_on(edge: Live) -> Iterator[None]:
 
 
 def flood(edge: Live, start: bytes, piece: bytes, most: int = 4_000_000) -> int:
-    """Return the bytes of an endless request that the service read before it closed the connection."""
+    """Return the bytes of an endless request that the service read before it closed the connection or read no more."""
     sent = 0
     with edge.connect() as connection:
+        connection.settimeout(2)
         connection.sendall(start)
         try:
             while sent < most:

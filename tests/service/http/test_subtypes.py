@@ -1,26 +1,22 @@
 """Supernova types of ZTF: the default model returns the class, the type model the subtype of supernovae."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
-from nightjar_alerts.service.registry.loader import load_one
-from support.edge import Live, live
+from support.edge import Live
 
 ZTF = sorted(SAMPLES.glob("ztf_*.avro"))
 
 
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(load_one, bundle=DEFAULT_BUNDLE, workers=1) as running:
-        yield running
+@pytest.fixture
+def edge(default_edge: Live) -> Live:
+    return default_edge
 
 
 def supernova(**changes: object) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from nightjar_alerts.service.registry.loader import LOW_PRIORITY, BackgroundLoad
 from nightjar_alerts.service.settings import CommonSettings
 from support.edge import settings
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has thread priorities")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs priorities of threads, which only Linux has")
 
 LOWEST = 19  # of all priorities
 

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 # What follows imports the extra, hence stands after the question whether it is there.
 # ruff: noqa: E402
-redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+redis = pytest.importorskip("redis", reason="redis is missing: pip install 'nightjar-alerts[cpu]'")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import redis_streams
@@ -138,9 +139,9 @@ def test_a_lost_alert_stops_the_worker_and_is_named(
     way: Way, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop_in(stage, "exactly_once" in way.settings.sink, monkeypatch)
-    with running(way.settings) as worker:
+    with capture_logs() as logs, running(way.settings) as worker:
         assert worker.join(60) == 1
-        failure = worker.worker._failure
+    (failure,) = [line["reason"] for line in logs if line["event"] == "the worker failed"]
     assert "no stage resolved alert 0" in failure
     if stage != "dead_letters":
         assert LOST in failure

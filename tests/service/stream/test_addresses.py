@@ -202,7 +202,7 @@ def test_kafka_properties_are_read_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("scheme", "tls"), [("redis", False), ("rediss", True)])
 def test_redis_rediss_address_uses_tls(scheme: str, tls: bool) -> None:
-    redis = pytest.importorskip("redis", reason="needs the [stream] extra")
+    redis = pytest.importorskip("redis", reason="redis is missing: pip install 'nightjar-alerts[cpu]'")
     from nightjar_alerts.service.stream.redis_streams import connect
 
     address = parse_address(f"{scheme}://user:secret@redis:6380/alerts")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 # What follows imports the extra, hence stands after the question whether it is there.
-pytest.importorskip("redis", reason="the [stream] extra is not installed")
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+pytest.importorskip("redis", reason="redis is missing: pip install 'nightjar-alerts[cpu]'")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 import redis.exceptions
 from confluent_kafka import KafkaError

@@ -3,7 +3,7 @@
 import pytest
 import structlog
 
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 from confluent_kafka import KafkaError
 

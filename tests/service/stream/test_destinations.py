@@ -11,7 +11,7 @@ import pytest
 
 # What follows imports the extra, hence stands after the question whether it is there.
 # ruff: noqa: E402
-redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+redis = pytest.importorskip("redis", reason="redis is missing: pip install 'nightjar-alerts[cpu]'")
 
 from nightjar_alerts.service.local import free_port
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
@@ -33,7 +33,9 @@ def has_ipv6() -> bool:
     return True
 
 
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+needs_ipv6 = pytest.mark.skipif(
+    not has_ipv6(), reason="this machine has no IPv6 loopback (sysctl net.ipv6.conf.lo.disable_ipv6=0)"
+)
 
 
 @pytest.fixture

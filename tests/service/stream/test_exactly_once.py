@@ -17,9 +17,10 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 from confluent_kafka import Consumer, KafkaError
+from structlog.testing import capture_logs
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import messages as messages_module
@@ -166,12 +167,13 @@ def test_exactly_once_aborted_transaction_is_retried(cluster: KafkaCluster, tmp_
 
 def test_exactly_once_fenced_producer_exits_with_the_restart_status(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [alert(number) for number in range(5)], partition=0)
-    with running(settings(cluster, tmp_path)) as worker:
+    with capture_logs() as logs, running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 5)
         cluster.fail_next(kafka.END_TXN, PRODUCER_FENCED)
         cluster.produce("alerts", [alert(number) for number in range(5, 10)], partition=0)  # no crash marker first
         assert worker.join() == RESTART_STATUS
-        assert "commit_transaction" in worker.worker._failure
+    (failure,) = [line["reason"] for line in logs if line["event"] == "the worker failed"]
+    assert "commit_transaction" in failure
     totals = worker.totals()
     taken = totals["in"]  # some of the five may not have been taken when the first transaction failed
     assert 5 < taken <= 10

@@ -12,15 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
-from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from structlog.testing import capture_logs
 
 from nightjar_alerts.service.stream import publishing
+from nightjar_alerts.service.stream import worker as worker_module
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
+from nightjar_alerts.service.stream.connectors import Connectors, open_connectors
 from nightjar_alerts.service.stream.kafka import commits
 from nightjar_alerts.service.stream.kafka import sink as sink_module
+from nightjar_alerts.service.stream.kafka import source as source_module
 from nightjar_alerts.service.stream.kafka.assignment import Assignment
 from nightjar_alerts.service.stream.kafka.client import ClientErrors
 from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED
@@ -235,21 +238,22 @@ def test_kafka_replay_without_a_match_fails_and_names_it(
 def test_failing_dead_letter_folder_stops_publishing_at_the_commit_window(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "WINDOW_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(publishing, "WINDOW_TIMEOUT_SECONDS", 0.1)
+    count = 3 * MAX_UNCOMMITTED
     cluster.create("one", 1)
     changes = {"source": source(cluster, "one"), "sink": f"file:{tmp_path}/results.jsonl"}
     with running(settings(cluster, tmp_path, **changes)) as worker:
         eventually(lambda: worker.ask("/readyz")[0] == 200)
         (tmp_path / "letters").rmdir()
         (tmp_path / "letters").write_text("")
-        cluster.produce("one", [*map(alert, range(5)), b"junk", *map(alert, range(5, 3000))], partition=0)
+        cluster.produce("one", [*map(alert, range(5)), b"junk", *map(alert, range(5, count))], partition=0)
         eventually(lambda: "dead letters" in worker.ask("/readyz")[1])
-        time.sleep(3)
+        time.sleep(10 * publishing.WINDOW_TIMEOUT_SECONDS)
         assert len(results(tmp_path)) <= MAX_UNCOMMITTED
         (tmp_path / "letters").unlink()
-        eventually(lambda: worker.totals().get("classified") == 3000)
+        eventually(lambda: worker.totals().get("classified") == count)
         assert worker.stop() == 0
-    assert len(results(tmp_path)) == 3000
+    assert len(results(tmp_path)) == count
     assert len(dead_letters(tmp_path)) == 1
 
 
@@ -280,21 +284,25 @@ def test_kafka_number_of_uncommitted_alerts_stays_small(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of alerts that a kill would publish twice stays small, however many are in flight."""
-    publish, publishing, most = KafkaSink.publish, Counter[str](), list[int]()
+    publish, publishing, most, ends = KafkaSink.publish, Counter[str](), list[int](), list[Connectors]()
+
+    def opened(*arguments: Any) -> Connectors:
+        ends.append(open_connectors(*arguments))
+        return ends[-1]
 
     def watched(self: KafkaSink, records: Sequence[Record]) -> list[Any]:
         publishing["now"] += len(records)
         reports = publish(self, records)
-        ends = worker.worker._connectors
-        most.append(publishing["now"] + MAX_UNCOMMITTED - (ends.source.commit_window() or 0) if ends is not None else 0)
+        most.append(publishing["now"] + MAX_UNCOMMITTED - (ends[0].source.commit_window() or 0))
         publishing["now"] -= len(records)
         return reports
 
+    monkeypatch.setattr(worker_module, "open_connectors", opened)
     monkeypatch.setattr(KafkaSink, "publish", watched)
     monkeypatch.setattr(commits, "PART_MESSAGES", MAX_UNCOMMITTED)  # the widest window from the start
-    cluster.produce("alerts", [alert(number) for number in range(1500)])
+    cluster.produce("alerts", [alert(number) for number in range(3 * MAX_UNCOMMITTED)])
     with running(settings(cluster, tmp_path)) as worker:
-        wait_until(lambda: worker.totals().get("classified") == 1500)
+        wait_until(lambda: worker.totals().get("classified") == 3 * MAX_UNCOMMITTED)
         assert worker.stop() == 0
     assert 0 < max(most) <= MAX_UNCOMMITTED
 
@@ -426,12 +434,10 @@ def test_kafka_idle_sink_notices_that_brokers_are_back(cluster: KafkaCluster) ->
 def test_kafka_poll_after_the_client_lost_its_brokers_raises_fatal_error(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.CHECK_SECONDS", 0.2)
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.LOST_SECONDS", 1.5)
+    monkeypatch.setattr(source_module, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(source_module, "LOST_SECONDS", 1.5)
+    monkeypatch.setattr(source_module, "Consumer", LostClient)
     member = KafkaSource(parse_address(source(cluster)), {})
-    former, member._consumer = member._consumer, cast(Any, LostClient())
-    former.close()
-    member._assignment.remove(member._assignment.partitions)
 
     def poll_for(seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -443,13 +449,20 @@ def test_kafka_poll_after_the_client_lost_its_brokers_raises_fatal_error(
     member.close()
 
 
+class Idle(Consumer):  # type: ignore[misc]  # confluent-kafka has no types
+    """Consumer whose group assigns it no partitions."""
+
+    def subscribe(self, topics: list[str], *, on_assign: Callable[..., None], **callbacks: Any) -> None:
+        super().subscribe(topics, on_assign=lambda consumer, _: on_assign(consumer, []), **callbacks)
+
+
 def test_kafka_poll_while_waiting_for_the_group_continues(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.CHECK_SECONDS", 0.1)
-    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.LOST_SECONDS", 0.3)
+    monkeypatch.setattr(source_module, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(source_module, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(source_module, "Consumer", Idle)
     member = KafkaSource(parse_address(source(cluster)), {})
-    monkeypatch.setattr(member._assignment, "add", lambda partitions: None)  # the group gives it nothing
     end = time.monotonic() + 3
     while time.monotonic() < end:
         assert member.poll(1, 0.1) == []
@@ -461,11 +474,9 @@ def test_kafka_publish_after_the_client_lost_its_brokers_raises_fatal_error(
 ) -> None:
     """The brokers respond to other clients, so this is not an outage."""
     monkeypatch.setattr(sink_module, "LOST_SECONDS", 0.5)
+    unreachable = {"bootstrap.servers": "127.0.0.1:9", "log_level": 0}
+    monkeypatch.setattr(sink_module, "Producer", lambda config: Producer(config | unreachable))
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results?message.timeout.ms=300"), {})
-    former, sink._producer = (
-        sink._producer,
-        Producer({"bootstrap.servers": "127.0.0.1:9", "message.timeout.ms": 300, "log_level": 0}),
-    )
 
     def publish(times: int) -> None:
         for _ in range(times):
@@ -473,5 +484,4 @@ def test_kafka_publish_after_the_client_lost_its_brokers_raises_fatal_error(
 
     with pytest.raises(FatalError, match="delivered nothing"):
         publish(20)
-    former.flush(5)
     sink.close()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 # What follows imports the extra, hence stands after the question whether it is there.
 # ruff: noqa: E402
-redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+redis = pytest.importorskip("redis", reason="redis is missing: pip install 'nightjar-alerts[cpu]'")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream import worker as worker_room

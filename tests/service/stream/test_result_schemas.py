@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from deploy.pages import RESULT_TYPES, SCHEMAS, result_schema
 from nightjar_alerts.service.answers.replies import StreamFailure, StreamResult
 from nightjar_alerts.service.settings import SinkFormat
 from nightjar_alerts.service.stream.files import read_record
-from support.edge import Live, Network, live, loader
+from support.edge import Live
 from support.stream import alert, chosen, results, running, solar_system_alert
 
 AVRO: Any = fastavro.schema.load_schema(str(SCHEMAS / "stream-result-1.avsc"))
@@ -36,12 +35,6 @@ def classify_stream(folder: Path, form: SinkFormat, **changes: Any) -> None:
         (packets / f"{number}.avro").write_bytes(data)
     with running(chosen(folder, source=f"file:{packets}", sink_format=form, **changes)) as worker:
         assert worker.join() == 3
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as edge:
-        yield edge
 
 
 def ask(edge: Live, path: str, body: bytes, content_type: str) -> bytes:

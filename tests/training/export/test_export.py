@@ -6,21 +6,23 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 
-from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Calibration, load_bundle
+from nightjar_alerts.models.bundle import Calibration, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.bundle import ExportError, Release, check_parity, export_bundle
 from nightjar_alerts.training.export.functions import inlined
-from nightjar_alerts.training.export.graph import write_graph
-from nightjar_alerts.training.export.served import AXES, ServedNetwork, parity_batches
+from nightjar_alerts.training.export.graph import walk, write_graph
+from nightjar_alerts.training.export.served import ServedNetwork, parity_batches
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
 from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.bundles import random_tokens, tiny_network, untrained_bundle
 
 pytestmark = pytest.mark.slow
 
-OUTPUTS = ["probabilities", "embedding", "input_expert_load", "expert_load", *ROUTING_OUTPUTS]
 SOURCE = DataSource(name="none", sha256="0" * 64, objects=0)
 
 
@@ -62,31 +64,36 @@ def test_a_dense_network_exports_without_loads(tmp_path: Path) -> None:
     assert [spec.name for spec in bundle.manifest.outputs] == ["probabilities", "embedding"]
 
 
-def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
-    network = tiny_network()
+def discourage(network: AstroMoE, graph: Path, block: int, bias: float, path: Path) -> None:
+    """Give the third expert of a block this bias, in the network and in a copy of its graph."""
+    feed_forward = network.light_curve.blocks[block].feed_forward
+    assert isinstance(feed_forward, FeedForwardExperts)
+    own_E = feed_forward.router.gate.bias
     with torch.no_grad():
-        gate = network.light_curve.blocks[0].feed_forward.router.gate  # type: ignore[union-attr]  # this network has them
-        gate.bias[2] = -1e6  # type: ignore[union-attr, operator]  # this network has them
-    batches = parity_batches(random_tokens(1))
-    served = ServedNetwork(network).eval()
-    write_graph(served, served.arguments(batches[0]), AXES, OUTPUTS, tmp_path / "model.onnx")
+        own_E[2] = bias
+    model, module = onnx.load(graph), f"network.light_curve.blocks.{block}.feed_forward.router.gate/"
+    (gate,) = (node for node in model.graph.node if node.op_type == "Gemm" and node.name.startswith(module))
+    model.graph.initializer.append(numpy_helper.from_array(own_E.detach().numpy(), "discouraging"))
+    gate.input[:] = [*gate.input[:2], "discouraging"]  # a bias of zeros may be absent
+    onnx.save(model, path)
+
+
+def test_parity_fails_when_an_expert_was_not_reached(tiny_bundle: Path, tmp_path: Path) -> None:
+    network, path = tiny_network(), tmp_path / "model.onnx"
+    discourage(network, tiny_bundle / "model.onnx", 0, -1e6, path)
     with pytest.raises(ExportError, match=r"no token reached expert_load\[0, 2\]"):
-        check_parity(served, tmp_path / "model.onnx", batches)
+        check_parity(ServedNetwork(network).eval(), path, parity_batches(random_tokens(1)))
 
 
-def test_an_expert_that_only_a_cls_token_could_reach_is_compared_as_well(tmp_path: Path) -> None:
+def test_an_expert_that_only_a_cls_token_could_reach_is_compared_as_well(tiny_bundle: Path, tmp_path: Path) -> None:
     """One that no [CLS] of the batches chooses, wrong in the graph alone."""
     network, path = tiny_network(), tmp_path / "model.onnx"
-    gate = network.light_curve.blocks[-1].feed_forward.router.gate  # type: ignore[union-attr]  # this network has them
-    with torch.no_grad():
-        gate.bias[2] = -100.0  # type: ignore[union-attr, operator]  # this network has them
-    batches = parity_batches(random_tokens(1))
-    served = ServedNetwork(network).eval()
-    write_graph(served, served.arguments(batches[0]), AXES, OUTPUTS, path)
+    discourage(network, tiny_bundle / "model.onnx", 1, -100.0, path)
+    served, batches = ServedNetwork(network).eval(), parity_batches(random_tokens(1))
     assert check_parity(served, path, batches) < 1e-4
     model = onnx.load(path)
     module = "network.light_curve.blocks.1.feed_forward/Gemm"
-    products = [node for node in model.graph.node if node.name.startswith(module)]
+    products = [node for node in walk(model.graph) if node.name.startswith(module)]
     assert len(products) == 8  # two of each expert, in their order
     next(attribute for attribute in products[5].attribute if attribute.name == "alpha").f = 1.5
     onnx.save(model, path)

@@ -1,12 +1,23 @@
 """Weights read from a bundle reproduce its outputs."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, ROUTING_OUTPUTS, BundleError, load_bundle, read_golden
+from nightjar_alerts.models.bundle import (
+    DEFAULT_BUNDLE,
+    MODEL,
+    ROUTING_OUTPUTS,
+    BundleError,
+    load_bundle,
+    read_golden,
+    write_manifest,
+)
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.export import weights
 from nightjar_alerts.training.fit.checkpoints import load_network
@@ -42,25 +53,49 @@ def test_unpack_of_a_bundle_with_trees_reproduces_its_outputs(tmp_path: Path) ->
     assert (predicted.logits_BC.argmax(1) == both.argmax(1)).float().mean() > 0.7
 
 
-def test_mixed_up_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = weights._tabular
+def altered(tiny_bundle: Path, folder: Path, change: Callable[[onnx.ModelProto], None]) -> Path:
+    """Copy a bundle and change its graph; the manifest has the new checksum."""
+    shutil.copytree(tiny_bundle, folder)
+    model = onnx.load(folder / MODEL)
+    change(model)
+    onnx.save(model, folder / MODEL)
+    write_manifest(folder, load_bundle(tiny_bundle).manifest)
+    return folder
 
-    def swapped(*arguments: object) -> dict[str, weights.Array]:
-        found = read(*arguments)  # type: ignore[arg-type]  # handed on as they came
-        return found | {
-            "metadata.weight_CD": found["metadata.bias_CD"],
-            "metadata.bias_CD": found["metadata.weight_CD"],
-        }
 
-    monkeypatch.setattr(weights, "_tabular", swapped)
+def tensor_named(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
+    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
+
+
+def test_read_network_with_exchanged_weights_raises(tiny_bundle: Path, tmp_path: Path) -> None:
+    def exchange(model: onnx.ModelProto) -> None:
+        names = [f"network.light_curve.blocks.{block}.attention.out.weight" for block in (0, 1)]
+        first, second = (tensor_named(model, name) for name in names)
+        first.name, second.name = second.name, first.name
+
     with pytest.raises(BundleError, match="differ from the golden ones"):
-        weights.read_network(DEFAULT_BUNDLE)
+        weights.read_network(altered(tiny_bundle, tmp_path / "bundle", exchange))
 
 
-def test_a_weight_that_is_not_in_the_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_input_experts", lambda *_: {})
+def test_read_network_without_a_weight_names_it(tiny_bundle: Path, tmp_path: Path) -> None:
+    def rename(model: onnx.ModelProto) -> None:
+        tensor_named(model, "network.light_curve.cls_1D").name = "another"
+
+    with pytest.raises(BundleError, match=r"does not contain light_curve\.cls_1D"):
+        weights.read_network(altered(tiny_bundle, tmp_path / "bundle", rename))
+
+
+def test_read_network_without_weights_of_the_input_experts_names_them(tiny_bundle: Path, tmp_path: Path) -> None:
+    def rename(model: onnx.ModelProto) -> None:
+        gate, cls = (
+            tensor_named(model, f"network.{name}") for name in ("embed.router.gate.weight", "light_curve.cls_1D")
+        )
+        shape = [gate.dims[0] * gate.dims[1], cls.dims[1]]
+        (merged,) = (tensor for tensor in model.graph.initializer if list(tensor.dims) == shape)
+        merged.name = "another"
+
     with pytest.raises(BundleError, match=r"embed\.weight_EID"):
-        weights.read_network(DEFAULT_BUNDLE)
+        weights.read_network(altered(tiny_bundle, tmp_path / "bundle", rename))
 
 
 def test_the_command_writes_a_run(tmp_path: Path) -> None:
@@ -80,7 +115,19 @@ def test_read_served_has_trees_novelty_and_calibration(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_export_again_reproduces_the_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_again_of_a_small_bundle_reproduces_it(confident_bundle: Path, tmp_path: Path) -> None:
+    report = weights.export_again(confident_bundle, tmp_path / "again")
+    first, second = (load_bundle(path).manifest for path in (confident_bundle, tmp_path / "again"))
+    assert report["nodes"] == report["nodes_before"]
+    assert report["furthest"] < 1e-4
+    assert second.model_dump(exclude={"files"}) == first.model_dump(exclude={"files"})
+    weights.read_network(tmp_path / "again")  # the weights come back from the new graph as well
+
+
+@pytest.mark.nightly
+def test_export_again_of_the_default_bundle_reproduces_its_outputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["export-again", str(DEFAULT_BUNDLE), str(tmp_path / "again")])
     report = json.loads(capsys.readouterr().out)
     assert report["nodes"] <= report["nodes_before"] + 30  # the routing outputs, which the shipped bundle may lack

@@ -9,16 +9,14 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle, read_gold
 from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.training.data.dataset import read_dataset, write_dataset
 from nightjar_alerts.training.reobserve import adapt as module
-from nightjar_alerts.training.reobserve.adapt import SURVEY, adapt, library_of
+from nightjar_alerts.training.reobserve.adapt import SURVEY, adapt, library_of, read_origins
 from nightjar_alerts.training.reobserve.pulses import PERIODIC, synthetic_pulses
 from nightjar_alerts.training.reobserve.views import add_synthetic, find_origins
-from nightjar_alerts.training.sky.record import LABELS, SurveySample, collect
-from support.sky import bump, pulsator
+from nightjar_alerts.training.sky.record import LABELS, SkyObject, collect
+from support.sky import bump, pulsator, write_real
 from support.toy_dataset import toy_object
 
 pytestmark = pytest.mark.slow
-
-GOOD = 24
 
 
 def like(path: Path, number: int = 40) -> Path:
@@ -26,11 +24,10 @@ def like(path: Path, number: int = 40) -> Path:
     return path
 
 
-def labelled(number: int = GOOD) -> SurveySample:
+def objects(number: int) -> list[SkyObject]:
     rows = [bump(f"S{i}", seed=i, bands="ugrizY", points=90, z=0.1) for i in range(number)]
     rows += [bump(f"T{i}", seed=500 + i, label=16, bands="griz", points=90, width=25.0, z=0.05) for i in range(number)]
-    rows += [pulsator(f"P{i}", seed=i) for i in range(number)]
-    return collect(rows, [row.object_id for row in rows])
+    return [*rows, *(pulsator(f"P{i}", seed=i) for i in range(number))]
 
 
 def test_library_of_has_the_cadences_of_all_objects(tmp_path: Path) -> None:
@@ -44,9 +41,11 @@ def test_library_of_too_few_light_curves_raises(tmp_path: Path) -> None:
         library_of(read_dataset(like(tmp_path / "mine.parquet", 6)))
 
 
-def test_adapt_keeps_the_graph_and_reports_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_origins", lambda folder, seed: (labelled(), "objects of a test"))
-    adapted = adapt(DEFAULT_BUNDLE, like(tmp_path / "mine.parquet"), tmp_path / "new", number=300)
+def test_adapt_keeps_the_graph_and_reports_scores(tmp_path: Path) -> None:
+    write_real(tmp_path / "surveys" / "real" / "set.parquet", objects(36))
+    adapted = adapt(
+        DEFAULT_BUNDLE, like(tmp_path / "mine.parquet"), tmp_path / "new", origins=tmp_path / "surveys", number=300
+    )
     old, new = load_bundle(DEFAULT_BUNDLE), load_bundle(tmp_path / "new")
     assert new.sha256 == adapted.bundle.sha256
     assert new.model.read_bytes() == old.model.read_bytes()
@@ -57,7 +56,7 @@ def test_adapt_keeps_the_graph_and_reports_scores(tmp_path: Path, monkeypatch: p
     assert report["before"]["top_1"] == pytest.approx(report["after"]["top_1"])
     assert abs(report["after"]["coverage"] - 0.9) < 0.12
     assert report["after"]["withheld"] <= 0.15
-    assert report["origins"]["from"] == "objects of a test"
+    assert report["origins"]["from"] == "real surveys in surveys"
     assert "no templates" in report["colours"]
     assert new.manifest.data["adapted"]["like"] == "mine.parquet"
     assert new.manifest.prediction_sets is not None
@@ -74,13 +73,14 @@ def test_adapt_to_a_used_folder_or_of_other_classes_raises(tmp_path: Path) -> No
 
 def test_without_origins_simulated_objects_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIMULATED_PER_CLASS", 2)
-    sky, where = module._origins(None, 0)
+    sky, where = read_origins(None, 0)
     assert len(sky) == 40
     assert "no real origins" in where
 
 
 def test_add_synthetic_fills_classes_without_origins() -> None:
-    sky = labelled(3)
+    rows = objects(3)
+    sky = collect(rows, [row.object_id for row in rows])
     origins = find_origins(sky, 0)
     add_synthetic(origins, 0, 5)
     assert set(origins.by_class) >= PERIODIC

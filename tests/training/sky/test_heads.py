@@ -24,6 +24,7 @@ from nightjar_alerts.training.recipes.catalogue import debug_romae
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.confidence import fit_reference
 from nightjar_alerts.training.simulate.generate import simulate
+from nightjar_alerts.training.sky import shipping
 from nightjar_alerts.training.sky.commands import Featurize
 from nightjar_alerts.training.sky.heads import HeadInputs, head_outputs, load_backbone, save_run, shares
 from nightjar_alerts.training.sky.novelty import (
@@ -46,6 +47,9 @@ from nightjar_alerts.training.sky.tables import (
     write_statistics,
 )
 
+SMALL = with_network(debug(), "small", n_blocks=1, n_experts=0, n_input_experts=0)
+"""The experts take most of the time of an export, and these tests are not about them."""
+
 
 @pytest.fixture(scope="module")
 def curve_set(tmp_path_factory: pytest.TempPathFactory) -> CurveSet:
@@ -64,7 +68,7 @@ def test_whole_light_curves_keep_every_point() -> None:
 @pytest.fixture(scope="module")
 def backbone() -> AstroMoE:
     torch.manual_seed(0)
-    network = build(debug().network)
+    network = build(SMALL.network)
     assert isinstance(network, AstroMoE)
     return network.eval()
 
@@ -72,7 +76,7 @@ def backbone() -> AstroMoE:
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
     statistics = {f"{kind}_statistics": True for kind in ("lag", "period", "shape", "fold")}
-    return with_network(debug(), "debug-heads", d_statistics=24, head_width=32, head_copies=2, **statistics)
+    return with_network(SMALL, "debug-heads", d_statistics=24, head_width=32, head_copies=2, **statistics)
 
 
 @pytest.fixture(scope="module")
@@ -157,15 +161,22 @@ def test_synthetic_outliers_are_finite_and_unlabelled(curve_set: CurveSet) -> No
 
 @pytest.mark.slow
 def test_ship_writes_trees_shares_strata_and_card(
-    whole: AstroMoE, recipe: Recipe, backbone: AstroMoE, curve_set: CurveSet, tmp_path: Path
+    whole: AstroMoE,
+    recipe: Recipe,
+    backbone: AstroMoE,
+    curve_set: CurveSet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in ("PARITY_CURVES", "PARITY_NOISE"):  # without experts, a few light curves reach every part
+        monkeypatch.setattr(shipping, name, 60)
     folder, run = tmp_path / "tables", tmp_path / "run"
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
     for part in ("train", "validation"):
         curve_set.save(folder / f"{part}.npz")
     synthetic_outliers(curve_set, 1).save(folder / "outliers.npz")
-    save_run(backbone, debug(), tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "backbone")
+    save_run(backbone, SMALL, tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "backbone")
     write_statistics(recipe, folder)
     write_embeddings(load_backbone(tmp_path / "backbone")[0], folder)
     save_run(whole, recipe, tmp_path / "backbone", DataSource(name="sim", sha256="0", objects=1), run)

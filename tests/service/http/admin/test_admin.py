@@ -76,11 +76,10 @@ def admin(tmp_path: Path) -> Iterator[Admin]:
         yield Admin(edge, root)
 
 
-def test_admin_without_setting_does_not_listen() -> None:
-    with live(loader(Network())) as edge:
-        assert edge.server.admin.started is False
-        for path in ("/admin/models", "/admin/reload", "/v2/repository/index"):
-            assert [edge.ask(method, path)[0] for method in ("GET", "POST")] == [404, 404]
+def test_admin_without_setting_does_not_listen(edge: Live) -> None:
+    assert edge.server.admin.started is False
+    for path in ("/admin/models", "/admin/reload", "/v2/repository/index"):
+        assert [edge.ask(method, path)[0] for method in ("GET", "POST")] == [404, 404]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])

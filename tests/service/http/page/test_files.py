@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from support.edge import Live, Network, live, loader
 
 PAGE = Path(__file__).resolve().parents[4] / "service" / "http" / "page"
 OWN = [name for name in FILES if not name.startswith(("vendor/", "samples/"))]
-
-
-@pytest.fixture(scope="module")
-def edge() -> Iterator[Live]:
-    with live(loader(Network())) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,15 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from nightjar_alerts.service.local import ServiceProcess, running
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.service.pages import FILES
+from nightjar_alerts.service.registry.loader import load_one
+from support.edge import Live, live
 
 pytestmark = pytest.mark.slow
 
@@ -21,21 +22,20 @@ expect.set_options(timeout=120_000)
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[ServiceProcess]:
-    with running(settings={"NIGHTJAR_LIVE_KEY": hashlib.sha256(b"live-key").hexdigest()}) as live:
-        yield live
+def edge() -> Iterator[Live]:
+    with live(load_one, bundle=DEFAULT_BUNDLE, live_key=hashlib.sha256(b"live-key").hexdigest()) as running:
+        yield running
 
 
-def classify(service: ServiceProcess, name: str) -> dict[str, Any]:
+def classify(edge: Live, name: str) -> dict[str, Any]:
     body = FILES[f"samples/{name}"].read_bytes()
-    request = Request(f"{service.url}/v1/alerts", body, {"Content-Type": "application/octet-stream"})
-    with urlopen(request, timeout=60) as reply:
-        result: dict[str, Any] = json.load(reply)["results"][0]
-        return result
+    reply = edge.ask("POST", "/v1/alerts", body, {"Content-Type": "application/octet-stream"})[2]
+    result: dict[str, Any] = json.loads(reply)["results"][0]
+    return result
 
 
-def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: ServiceProcess) -> None:
-    page = open_page("/live", bypass_csp=True)  # for axe's script
+def test_live_view_lists_results_and_filters_them(open_page: OpenPage, edge: Live) -> None:
+    page = open_page("/live", url=edge.url, bypass_csp=True)  # for axe's script
     key = page.get_by_label("API key")
     key.fill("wrong")
     page.keyboard.press("Enter")
@@ -43,8 +43,8 @@ def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: 
     key.fill("live-key")
     page.keyboard.press("Enter")
     expect(page.locator("[data-reading=rate]")).to_be_visible()
-    first = classify(service, "lsst_9876522240000007.avro")
-    second = classify(service, "elasticc_9876522430000005.avro")
+    first = classify(edge, "lsst_9876522240000007.avro")
+    second = classify(edge, "elasticc_9876522430000005.avro")
     assert first["class"] != second["class"]
     curve = {
         "object_id": HOSTILE,
@@ -53,8 +53,7 @@ def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: 
         "flux_err": [30, 30],
         "band": ["g", "r"],
     }
-    request = Request(f"{service.url}/v1/classify", json.dumps(curve).encode(), {"Content-Type": "application/json"})
-    urlopen(request, timeout=60).close()
+    assert edge.classify(curve)[0] == 200
     newest = page.get_by_role("region", name="Table of the newest results")
     for text in ("9876522240000007", "9876522430000005", HOSTILE):
         expect(newest.locator("tr", has_text=text)).to_have_count(1)
@@ -85,6 +84,5 @@ def test_live_view_lists_results_and_filters_them(open_page: OpenPage, service: 
 
 
 def test_live_view_without_its_setting_is_disabled(open_page: OpenPage) -> None:
-    with running() as plain:
-        page = open_page("/live", url=plain.url)
-        expect(page.locator("main")).to_contain_text("The live view is off")
+    page = open_page("/live")
+    expect(page.locator("main")).to_contain_text("The live view is off")

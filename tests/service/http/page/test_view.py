@@ -19,8 +19,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Dialog, Locator, Page, expect
 
-from nightjar_alerts.service.local import ServiceProcess, running
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.service.local import ServiceProcess
 from nightjar_alerts.service.pages import FILES
+from nightjar_alerts.service.registry.loader import load_one
+from support.edge import Live, live
 
 pytestmark = pytest.mark.slow
 
@@ -335,7 +338,9 @@ def test_page_periodic_light_curve_is_folded_at_its_period(open_page: OpenPage) 
 
 
 def test_page_periodogram_agrees_with_astropy(open_page: OpenPage) -> None:
-    lomb_scargle = pytest.importorskip("astropy.timeseries").LombScargle
+    lomb_scargle = pytest.importorskip(
+        "astropy.timeseries", reason="astropy is missing: pip install 'nightjar-alerts[tables]'"
+    ).LombScargle
     generator = np.random.default_rng(2)
     points = [
         {"mjd": float(mjd), "flux": float(300 * np.cos(2 * np.pi * mjd / 3.3) + generator.normal(0, 30)),
@@ -578,16 +583,13 @@ def test_page_commands_give_the_same_result(
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[ServiceProcess]:
-    settings = {
-        "NIGHTJAR_API_KEYS": json.dumps([hashlib.sha256(b"secret-key").hexdigest()]),
-        "NIGHTJAR_ROOT_PATH": "/nightjar",
-    }
-    with running(settings=settings) as live:
-        yield live
+def guarded() -> Iterator[Live]:
+    keys = (hashlib.sha256(b"secret-key").hexdigest(),)
+    with live(load_one, bundle=DEFAULT_BUNDLE, api_keys=keys, root_path="/nightjar") as running:
+        yield running
 
 
-def test_page_asks_for_the_api_key_and_keeps_it_in_memory_only(open_page: OpenPage, guarded: ServiceProcess) -> None:
+def test_page_asks_for_the_api_key_and_keeps_it_in_memory_only(open_page: OpenPage, guarded: Live) -> None:
     """The service is under a path prefix."""
     page = open_page("/nightjar/", url=guarded.url)
     key = page.get_by_label("API key")
@@ -698,7 +700,7 @@ def test_page_file_that_is_not_read_over_http_is_named_with_the_command_and_not_
 
 def test_page_file_that_is_not_read_among_others_is_listed_with_the_reason(open_page: OpenPage) -> None:
     page = open_page()
-    files = [
+    files: list[Any] = [
         {"name": "a.fits", "mimeType": "", "buffer": UNREAD["a.fits"]},
         {"name": "t.csv", "mimeType": "", "buffer": table(1).encode()},
     ]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
 from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home, named_cluster
 from support.kafka_trial import Trial, trial
 
 FOLDER = Path(__file__).parent
-# `make test` runs these, a few minutes in one process; `make soak` runs all.
+# `make test` runs these, a few minutes in one process; `make nightly` runs all.
 SHORT = (
     "test_group.py::test_kafka_group_classifies_and_counts_all_alerts",
     "test_group.py::test_kafka_restarted_worker_repeats_nothing",
@@ -35,14 +35,14 @@ SHORT = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before the hook in tests/conftest.py, which skips what is marked as long
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder as slow, and those that are not in :data:`SHORT` as long."""
+    """Mark every test of this folder as slow, and those that are not in :data:`SHORT` as nightly."""
     for item in items:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.slow)
             if not item.nodeid.rpartition("/")[2].startswith(SHORT):  # a test without parameters means all of them
-                item.add_marker(pytest.mark.long)
+                item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +51,15 @@ def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     if home() is None:
         pytest.skip(NONE_FOUND)
     with brokers(tmp_path_factory.mktemp("kafka"), broker_session_timeout_ms=120_000) as cluster:  # a busy one stays
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Yield a broker that tests break and repair."""
+    if home() is None:
+        pytest.skip(NONE_FOUND)
+    with brokers(tmp_path_factory.mktemp("single")) as cluster:
         yield cluster
 
 

@@ -11,9 +11,9 @@ import pytest
 
 # What follows imports the extra, hence stands after the question whether it is there.
 # ruff: noqa: E402
-redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+redis = pytest.importorskip("redis", reason="redis is missing: pip install 'nightjar-alerts[cpu]'")
 
-from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home
+from support.kafka_brokers import Brokers
 from support.kafka_trial import Answering, Trial, all_answered, begins_well, ends_well, trial
 from support.redis import RedisServer, needs_redis, redis_server
 from support.stream import Process, alert, eventually
@@ -112,14 +112,6 @@ class KafkaWay:
     def remake(self) -> None:
         self._one.delete(self._one.source)
         self._one.create(self._one.source, 4)
-
-
-@pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    if home() is None:
-        pytest.skip(NONE_FOUND)
-    with brokers(tmp_path_factory.mktemp("single")) as cluster:
-        yield cluster
 
 
 @pytest.fixture(params=[pytest.param("redis", marks=needs_redis), "kafka"])

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from nightjar_alerts.service.local import free_port
+from nightjar_alerts.service.stream.kafka import transactions
 from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED, TransactionCommits
 from nightjar_alerts.service.stream.kafka.crash_marker import CrashMarker
-from nightjar_alerts.service.stream.kafka.transactions import KafkaTransactions
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, START_SECONDS, STEADY, Trial, begins_well, ends_well, repeats, trial
 from support.stream import Process, Running, alert, eventually, forget_in_classifying, running
@@ -67,20 +67,20 @@ def test_kafka_transaction_committed_during_a_revocation_is_not_repeated(
 ) -> None:
     """The final commit waits for the running transaction, and commits the offsets after it."""
     revoked, commit_began = threading.Event(), threading.Event()
-    repeat, send_final = KafkaTransactions._repeat, TransactionCommits.send_final
+    send_final = TransactionCommits.send_final
 
-    def late_offsets(self: KafkaTransactions, name: str, *arguments: Any) -> None:
-        # Messages of a partition that stays and of one that leaves.
-        if name == "send_offsets_to_transaction" and len(arguments[0]) == 2:
-            commit_began.set()
-            revoked.wait(4)
-        repeat(self, name, *arguments)
+    class Late(Producer):  # type: ignore[misc]  # confluent-kafka has no types
+        def send_offsets_to_transaction(self, positions: list[TopicPartition], *arguments: Any) -> None:
+            if len(positions) == 2:  # messages of a partition that stays and of one that leaves
+                commit_began.set()
+                revoked.wait(4)
+            super().send_offsets_to_transaction(positions, *arguments)
 
     def watched_final(self: TransactionCommits, *arguments: Any, **options: Any) -> None:
         revoked.set()
         send_final(self, *arguments, **options)
 
-    monkeypatch.setattr(KafkaTransactions, "_repeat", late_offsets)
+    monkeypatch.setattr(transactions, "Producer", Late)
     monkeypatch.setattr(TransactionCommits, "send_final", watched_final)
     settings: dict[str, Any] = {"options": STEADY, "batch_messages": 8}
     with trial(hosts, tmp_path, exactly_once=True, partitions=2) as one, running(one.settings(**settings)) as first:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from structlog.testing import capture_logs
 
 from support.kafka_trial import Trial
 from support.stream import alert, running
@@ -41,9 +42,8 @@ def test_replay_by_time_reads_the_range_of_each_partition(
     plain: Trial, topic: str, query: str, read: Any, status: int, ranges: dict[str, str]
 ) -> None:
     source = f"kafka://{plain.hosts}/{topic}{query}"
-    with running(plain.settings(source=source), replay=True) as worker:
+    with capture_logs() as logs, running(plain.settings(source=source), replay=True) as worker:
         assert worker.join(60) == status
     assert worker.totals().get("classified", 0) == len(tuple(read))
-    connectors = worker.worker._connectors
-    assert connectors is not None
-    assert connectors.source.ranges == {f"{topic}/{number}": text for number, text in ranges.items()}  # type: ignore[attr-defined]  # Kafka
+    (account,) = [line for line in logs if line["event"] == "final account"]
+    assert account["ranges"] == {f"{topic}/{number}": text for number, text in ranges.items()}
