@@ -18,6 +18,7 @@ from support.toy_dataset import toy_object
 
 pytestmark = pytest.mark.slow
 
+
 def like(path: Path, number: int = 40) -> Path:
     write_dataset(path, (toy_object(i) for i in range(number)))
     return path

@@ -47,7 +47,6 @@ from nightjar_alerts.training.sky.tables import (
     write_statistics,
 )
 
-
 SMALL = with_network(debug(), "small", n_blocks=1, n_experts=0, n_input_experts=0)
 """The experts take most of the time of an export, and these tests are not about them."""
 
