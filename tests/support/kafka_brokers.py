@@ -141,7 +141,7 @@ def named_cluster() -> str | None:
 
 @contextmanager
 def brokers(folder: Path, count: int = 1, secure: bool = False, **extra: Any) -> Iterator[Brokers]:
-    """Brokers, running; where they do not start at all, nothing is said of the worker: `make nightly` alone fails."""
+    """Brokers, running; where they do not start at all, the worker is not judged: `make nightly` alone fails then."""
     cluster = Brokers(folder, count, {name.replace("_", "."): value for name, value in extra.items()}, secure)
     try:
         try:
