@@ -112,12 +112,8 @@ def test_source_that_has_read_a_partition_to_its_end_commits_it_without_a_messag
     first.close()
     cluster.produce("alerts", [b"meanwhile"])
     second, messages = source(cluster, "&auto.offset.reset=latest"), list[Message]()
-
-    def read() -> bool:
-        messages.extend(second.poll(5, 0.1))
-        return bool(messages)
-
-    eventually(read)
+    while not messages:
+        messages += second.poll(5, 1.0)
     assert [message.value for message in messages] == [b"meanwhile"]
     second.close()
 
