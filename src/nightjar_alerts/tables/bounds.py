@@ -101,6 +101,8 @@ class Bounds:
 
 FILE_BOUNDS: Final = Bounds()
 """Bounds of files on the command line and in Python."""
+TRUSTED: Final = Bounds(max_bytes=1 << 62)
+"""Bounds of tables in memory, which are the caller's own."""
 
 
 class UnsupportedFormat(TableError):

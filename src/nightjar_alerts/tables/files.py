@@ -54,6 +54,13 @@ Data = Any
 """A path, bytes, a binary file, a mapping of columns, or a table of pandas, pyarrow or astropy."""
 
 
+def is_file(data: Data) -> bool:
+    """Return True for a path and for the content of a file, and False for tables in memory."""
+    return isinstance(data, str | Path | bytes | bytearray | memoryview) or (
+        hasattr(data, "read") and not library_of(data)
+    )
+
+
 class Source(Protocol):
     """A table that can be read several times, a bounded number of rows at a time.
 
@@ -116,10 +123,11 @@ def open_source(data: Data, form: str = "", name: str = "", bounds: Bounds = FIL
             raise TableError(f"{name} does not exist")
         if content.is_dir() or form == "hats":
             _check_format("hats", name, bounds)
-            return ParquetSource(hats_partitions(content) if content.is_dir() else [content], name, content.stem)
+            files = hats_partitions(content) if content.is_dir() else [content]
+            return ParquetSource(files, name, content.stem, bounds)
     elif isinstance(data, bytearray | memoryview):
         content = bytes(data)
-    elif not isinstance(data, bytes) and (library_of(data) or not hasattr(data, "read")):
+    elif not is_file(data):
         batch, units = batch_of(data)
         return MemorySource(batch, name or "the table", units=units)
     name = name or str(getattr(data, "name", "the table"))
@@ -143,7 +151,7 @@ def _open_stream(stream: Stream, form: str, bounds: Bounds) -> Source:
     form = _format_of_content(head, form)
     _check_format(form or "csv", stream.name, bounds)
     if form == "parquet":
-        return ParquetSource([stream.content], stream.name, stream.stem)
+        return ParquetSource([stream.content], stream.name, stream.stem, bounds)
     if form in ("fits", "votable", "ecsv", "ipac"):
         batch, units = read_with_astropy(stream, form)
         return MemorySource(batch, stream.name, stream.stem, units)

@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 import numpy as np
 
 from nightjar_alerts.tables import costs
-from nightjar_alerts.tables.bounds import TableTooLarge
+from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, TableTooLarge
 from nightjar_alerts.tables.columns import Array, Batch, Lists, column_of, mjd_of_times, object_column
 from nightjar_alerts.tables.documents import columns_of
 from nightjar_alerts.tables.options import MissingExtra, TableError
@@ -20,6 +20,11 @@ from nightjar_alerts.tables.streams import Problems, Stream
 BATCH_ROWS: Final = 16_384
 BATCH_OBJECTS: Final = 512
 """Rows of a table whose rows hold whole light curves."""
+BATCH_BYTES: Final = 64 << 20
+"""Decoded bytes of a batch of a Parquet file, as far as rows are alike."""
+VALUE_BYTES: Final = 8
+REPEATED: Final = 16
+"""How often the texts of a large batch may repeat on average."""
 LIBRARIES: Final = ("astropy", "nested_pandas", "pandas", "pyarrow")
 
 
@@ -57,48 +62,85 @@ class MemorySource:
 
 
 class ParquetSource:
-    """Parquet files with the same columns: one file, or the partitions of a HATS catalogue."""
+    """Parquet files with the same columns: one file, or the partitions of a HATS catalogue.
 
-    def __init__(self, files: Sequence[Path | bytes | IO[bytes]], name: str, stem: str = "") -> None:
+    The metadata of a file, which pyarrow reads first, tell what its columns take once decoded: a value costs 8 bytes
+    however well it is compressed, and a text that repeats is held once. This is bounded by the size of the file, and
+    decides how many rows are read at once. Whether the metadata are true is not checked.
+    """
+
+    def __init__(
+        self, files: Sequence[Path | bytes | IO[bytes]], name: str, stem: str = "", bounds: Bounds = FILE_BOUNDS
+    ) -> None:
         self._parquet = _library("pyarrow.parquet", f"{name} (Parquet)")
         self._files = list(files)
+        self._bounds = bounds
         self.name, self.stem = name, stem
         self.problems = Problems()
         self.units: Mapping[str, str] = {}
         self.progress = 0.0
-        with self._open(0) as file:
+        with self._open(0) as (file, _):
             columns = _arrow_batch(file.schema_arrow.empty_table())
         self.header = tuple(columns)
         self._is_nested = any(isinstance(column, Lists) for column in columns.values())
 
     @contextmanager
-    def _open(self, index: int) -> Iterator[Any]:
+    def _open(self, index: int) -> Iterator[tuple[Any, Mapping[str, float]]]:
+        """Open a file, if it is within the bounds; yield it and the decoded bytes in a row of each root column."""
         file = self._files[index]
+        where = str(file) if isinstance(file, Path) else self.name
+        content = io.BytesIO(file) if isinstance(file, bytes) else file
         try:
-            with self._parquet.ParquetFile(io.BytesIO(file) if isinstance(file, bytes) else file) as opened:
-                yield opened
+            size = content.stat().st_size if isinstance(content, Path) else content.seek(0, io.SEEK_END)
+            with self._parquet.ParquetFile(content) as opened:
+                metadata, schema = opened.metadata, opened.schema
+                self._bounds.check_names([column.path for column in map(schema.column, range(len(schema)))], where)
+                sizes, texts = _decoded_sizes(metadata, schema)
+            if sum(sizes.values()) > (bound := self._bounds.expanded(size)):
+                raise TableTooLarge(f"{where} has columns that take more than {bound} bytes decoded", self._bounds)
+            rows = max(1, metadata.num_rows)
+            with self._parquet.ParquetFile(content, metadata=metadata, read_dictionary=texts) as opened:
+                yield opened, {root: decoded / rows for root, decoded in sizes.items()}
         except (import_module("pyarrow").ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-            where = file if isinstance(file, Path) else self.name
             raise TableError(f"{where} cannot be read: {error}") from error
+        except RecursionError:
+            raise TableError(f"{where} cannot be read: its columns are nested too deeply") from None
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
         """Yield the named columns, or all."""
         self.progress = 0.0
         arrow = import_module("pyarrow")
         for index in range(len(self._files)):
-            with self._open(index) as file:
+            with self._open(index) as (file, row_bytes):
                 roots = [
                     root
                     for root in file.schema_arrow.names
                     if names is None or any(name == root or name.startswith(f"{root}.") for name in names)
                 ]
                 rows, read = max(1, file.metadata.num_rows), 0
-                for batch in file.iter_batches(BATCH_OBJECTS if self._is_nested else BATCH_ROWS, columns=roots):
+                most = BATCH_OBJECTS if self._is_nested else BATCH_ROWS
+                all_bytes = sum(row_bytes.values())  # for a root whose name has a dot, unlike its path
+                affordable = BATCH_BYTES / max(1.0, sum(row_bytes.get(root, all_bytes) for root in roots))
+                for batch in file.iter_batches(max(1, min(most, int(affordable))), columns=roots):
                     read += len(batch)
                     self.progress = (index + read / rows) / len(self._files)
                     columns = _arrow_batch(arrow.Table.from_batches([batch]))
                     yield columns if names is None else {name: columns[name] for name in names if name in columns}
         self.progress = 1.0
+
+
+def _decoded_sizes(metadata: Any, schema: Any) -> tuple[dict[str, int], list[str]]:
+    """Return the bytes of each root column of a Parquet file once decoded, and the paths of columns of text."""
+    sizes: dict[str, int] = {}
+    leaves = [schema.column(number) for number in range(len(schema))]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for number, leaf in enumerate(leaves):
+            chunk = group.column(number)
+            root = leaf.path.partition(".")[0]
+            width = max(VALUE_BYTES, leaf.length)
+            sizes[root] = sizes.get(root, 0) + chunk.num_values * width + chunk.total_uncompressed_size
+    return sizes, texts
 
 
 def _arrow_batch(table: Any) -> Batch:
@@ -133,7 +175,14 @@ def _arrow_values(array: Any) -> Array:
     pa = import_module("pyarrow")
     types, kind = pa.types, array.type
     if types.is_dictionary(kind):
-        return _arrow_values(array.dictionary_decode())
+        if types.is_floating(kind.value_type) or types.is_integer(kind.value_type):
+            return _arrow_values(array.dictionary_decode())
+        values = [value.strip() if isinstance(value, str) else value for value in array.dictionary.to_pylist()]
+        index = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        lengths = np.array([*(len(value) if isinstance(value, str | bytes) else 0 for value in values), 0])
+        if lengths[index].sum() > max(BATCH_BYTES, REPEATED * lengths.sum()):
+            raise TableError(f"a column repeats texts of up to {lengths.max()} characters in many rows")
+        return object_column([*values, None])[index]
     if types.is_decimal(kind):
         array = array.cast(pa.float64())
     elif types.is_timestamp(kind) or types.is_date(kind):

@@ -5,7 +5,8 @@ Notable:
 - rows may be in any order. A table of up to :data:`HELD_POINTS` points is grouped in memory. Of a larger one the column
   of names is read first: if the rows of each object are together, objects are yielded as they end, and otherwise the
   points are distributed over temporary files, a share of the objects in each, and grouped file by file;
-- memory holds :data:`HELD_POINTS` points, or one share, and the names of all objects;
+- memory holds :data:`HELD_POINTS` points, or one share, and the names of all objects. The number of objects, the points
+  of one object and the size of the temporary files are bounded;
 - rows that cannot be used are left out and counted by reason, in :class:`Report` and for each object.
 """
 
@@ -25,7 +26,7 @@ from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
 from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
-from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds
+from nightjar_alerts.tables.bounds import FILE_BOUNDS, TRUSTED, Bounds, TableTooLarge
 from nightjar_alerts.tables.brightness import CODES, REASONS, mark, measure
 from nightjar_alerts.tables.columns import (
     Array,
@@ -40,7 +41,7 @@ from nightjar_alerts.tables.columns import (
     object_column,
     texts,
 )
-from nightjar_alerts.tables.files import Data, Source, open_source
+from nightjar_alerts.tables.files import Data, Source, is_file, open_source
 from nightjar_alerts.tables.layout import KIND_TEXTS, guess_layout, guess_object_columns
 from nightjar_alerts.tables.options import NO_FILTER, Choice, Guess, TableError, TableOptions, TableQuestion
 
@@ -58,6 +59,8 @@ MIN_CHECKED_POINTS: Final = 5
 MAX_MINORITY: Final = 0.1
 """Largest fraction of objects that may look like the other kind without a question."""
 SHOWN_NAMES: Final = 5
+SHOWN_FILTERS: Final = 20
+SHOWN_CHARACTERS: Final = 100
 NAMELESS: Final = -1
 NOT_STATED: Final = -1
 ALERT_LISTS: Final = {
@@ -173,6 +176,14 @@ class About(NamedTuple):
     metadata: Mapping[str, float] = {}
 
 
+_NOTHING_STATED: Final = About()
+
+
+class _ObjectRead(NamedTuple):
+    name: str
+    about: About
+
+
 @dataclass
 class Report:
     """Counts of one reading.
@@ -199,8 +210,10 @@ class Report:
             listed = ", ".join(f"{count} {reason}" for reason, count in self.unused.most_common())
             lines.append(f"points left out: {listed}")
         if self.unknown_filters:
-            listed = ", ".join(f"{name} ({count})" for name, count in self.unknown_filters.most_common())
-            lines.append(f"unknown filters: {listed}; the option filters names them")
+            shown = self.unknown_filters.most_common(SHOWN_FILTERS)
+            listed = ", ".join(f"{name[:SHOWN_CHARACTERS]} ({count})" for name, count in shown)
+            more = f", and {len(self.unknown_filters) - len(shown)} others" * (len(self.unknown_filters) > len(shown))
+            lines.append(f"unknown filters: {listed}{more}; the option filters names them")
         if missing := self.without_metadata:
             listed = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
             lines.append(f"objects without a row of metadata: {len(missing)} of {self.objects} ({listed})")
@@ -249,12 +262,13 @@ def read_table(
     return Table(data, options or TableOptions(), name, bounds, checkpoint)
 
 
-def read_object_metadata(data: Data) -> Mapping[str, Mapping[str, float]]:
+def read_object_metadata(data: Data, bounds: Bounds = FILE_BOUNDS) -> Mapping[str, Mapping[str, float]]:
     """Read a table with one row per object, such as a catalogue of redshifts, for ``TableOptions.object_metadata``.
 
     Parameters
     ----------
     data : as for :func:`read_table`; a mapping of mappings (of metadata by object) is returned as it is.
+    bounds : formats and sizes that are read.
 
     Raises
     ------
@@ -263,7 +277,7 @@ def read_object_metadata(data: Data) -> Mapping[str, Mapping[str, float]]:
     """
     if isinstance(data, Mapping) and all(isinstance(row, Mapping) for row in data.values()):
         return data
-    source = open_source(data, "")
+    source = open_source(data, bounds=bounds)
     found: dict[str, dict[str, float]] = {}
     object_id, columns = "", dict[str, str]()
     try:
@@ -280,6 +294,10 @@ def read_object_metadata(data: Data) -> Mapping[str, Mapping[str, float]]:
                 if name in found:
                     raise TableError(f"object {name!r} has two rows")
                 found[name] = {key: float(column[row]) for key, column in values.items() if column[row] == column[row]}
+            if is_file(data) and len(found) > bounds.max_objects:
+                raise TableTooLarge(f"{source.name} has more than {bounds.max_objects} objects", bounds)
+    except TableTooLarge:
+        raise
     except TableError as error:
         raise TableError(f"{source.name}: {error}") from None
     return found
@@ -303,13 +321,14 @@ class Table:
         bounds: Bounds = FILE_BOUNDS,
         checkpoint: Callable[[], None] = lambda: None,
     ) -> None:
-        self._bounds = bounds
+        self._bounds = bounds if is_file(data) else TRUSTED
         self._checkpoint = checkpoint
         self._source: Source = open_source(data, options.format, name, bounds)
         self.options = options
         self.name = self._source.name
         self.header = self._source.header
         self._bands: dict[str, int] = {}
+        self._band_names = object_column([])
         self._restart()
         sample = next(self._read(None), None)
         if sample is None or not any(len(column) for column in sample.values()):
@@ -350,7 +369,8 @@ class Table:
     def _restart(self) -> None:
         self.report = Report()
         self._numbers: dict[str, int] = {}
-        self._objects_read: list[tuple[str, About, dict[str, list[float]]]] = []
+        self._objects_read: list[_ObjectRead] = []
+        self._metadata_read: dict[int, dict[str, list[float]]] = {}
 
     def _decide_kind(self) -> None:
         """Find out from the values of up to :data:`CHECKED_OBJECTS` objects whether the flux is total.
@@ -445,13 +465,23 @@ class Table:
 
     def _streamed(self, batches: Iterable[Points]) -> Iterator[TableObject]:
         """Yield each object when the next one begins."""
-        rest = _NO_POINTS
+        rest: list[Points] = []
         for batch in batches:
-            points = np.concatenate([rest, batch])
-            last = int(np.argmax(points["key"] == points["key"][-1])) if len(points) else 0
-            yield from self._objects(points[:last])
-            rest = points[last:]
-        yield from self._objects(rest)
+            if not len(batch):
+                continue
+            last = int(np.argmax(batch["key"] == batch["key"][-1]))
+            if last or (rest and rest[-1]["key"][-1] != batch["key"][-1]):
+                yield from self._objects(np.concatenate([*rest, batch[:last]]))
+                rest = []
+            rest.append(batch[last:].copy())  # without the points before it
+            self._check_points(sum(map(len, rest)), batch["key"][-1])
+        yield from self._objects(np.concatenate([_NO_POINTS, *rest]))
+
+    def _check_points(self, count: int, key: int) -> None:
+        """Raise TableTooLarge for the points of one object."""
+        if count > self._bounds.max_points:
+            name = self._objects_read[key].name
+            raise TableTooLarge(f"{self.name}: object {name!r} has more than {self._bounds.max_points} points", self._bounds)
 
     def _distributed(self, batches: Iterable[Points]) -> Iterator[TableObject]:
         """Distribute the points over temporary files by object, and yield the objects of one file after the other."""
@@ -459,12 +489,20 @@ class Table:
             paths = [Path(folder) / str(share) for share in range(SHARES)]
             with ExitStack() as stack:
                 files = [stack.enter_context(path.open("wb")) for path in paths]
+                written = 0
                 for batch in batches:
+                    written += batch.nbytes
+                    if written > (bound := self._bounds.temporary_bytes):
+                        raise TableTooLarge(f"{self.name} needs temporary files of more than {bound} bytes", self._bounds)
                     share = batch["key"] % SHARES
                     for number in np.unique(share):
                         batch[share == number].tofile(files[int(number)])
             for path in paths:
-                yield from self._objects(np.fromfile(path, _POINT))
+                points = np.fromfile(path, _POINT)
+                keys, counts = np.unique(points["key"], return_counts=True)
+                if len(counts):
+                    self._check_points(int(counts.max()), int(keys[np.argmax(counts)]))
+                yield from self._objects(points)
 
     def _objects(self, points: Points) -> Iterator[TableObject]:
         """Yield the objects of points in any order, by their numbers."""
@@ -475,9 +513,12 @@ class Table:
             yield self._object(int(points["key"][start]), points[start:end])
 
     def _object(self, number: int, points: Points) -> TableObject:
-        name, about, stated = self._objects_read[number]
+        name, about = self._objects_read[number]
+        stated = self._metadata_read.get(number, {})
         codes, detected = points["code"], points["detected"]
-        band = object_column(list(self._bands))[points["band"]]
+        if len(self._band_names) < len(self._bands):
+            self._band_names = object_column(list(self._bands))
+        band = self._band_names[points["band"]]
         rejected = {REASONS[code]: codes == code for code in np.unique(codes) if code}
         report, rows = self.report, self.options.object_metadata
         own, columns = dict(rows.get(name, {})), self._layout.metadata
@@ -542,7 +583,9 @@ class Table:
             if name not in numbers_of:
                 numbers_of[name] = self._numbers.setdefault(name, len(self._numbers))
             if numbers_of[name] == len(self._objects_read):
-                self._objects_read.append((name, self._about(batch, first_rows[name]), {}))
+                self._objects_read.append(_ObjectRead(name, self._about(batch, first_rows[name])))
+        if len(self._objects_read) > self._bounds.max_objects:
+            raise TableTooLarge(f"{self.name} has more than {self._bounds.max_objects} objects", self._bounds)
         keys = np.fromiter(map(numbers_of.__getitem__, names), np.int64, rows)
         self._read_metadata(batch, keys)
         return keys
@@ -554,7 +597,7 @@ class Table:
             rows = np.flatnonzero((keys != NAMELESS) & np.isfinite(values) & ~np.isin(values, list(SENTINELS)))
             objects, first, index = np.unique(keys[rows], return_index=True, return_inverse=True)
             stated = [
-                self._objects_read[key][2].setdefault(known, [value])
+                self._metadata_read.setdefault(int(key), {}).setdefault(known, [value])
                 for key, value in zip(objects, values[rows[first]].tolist(), strict=True)
             ]
             used = np.array([found[0] for found in stated])
@@ -571,6 +614,8 @@ class Table:
             column = batch[layout.columns[role]][row : row + 1]
             return str(texts(column.values[:1] if isinstance(column, Lists) else column)[0])
 
+        if layout.columns.keys().isdisjoint(("label", "redshift", "parent")):
+            return _NOTHING_STATED
         column = layout.columns.get("redshift")
         redshift = np.nan if column is None else float(_first_numbers(batch[column][row : row + 1])[0])
         return About(text("label"), redshift, text("parent"))
@@ -631,11 +676,12 @@ class Table:
         index_of = {name: index for index, name in enumerate(dict.fromkeys(stated))}
         index = np.fromiter(map(index_of.__getitem__, stated), np.int64, len(points))
         found = [band if column is None else self._layout.filter(name) for name in index_of]
-        for (name, here), known in zip(index_of.items(), found, strict=True):
+        bands, codes = np.zeros(len(found), np.int32), np.zeros(len(found), np.int8)
+        for here, (name, known) in enumerate(zip(index_of, found, strict=True)):
             reason = "" if known else "filter left out" if known == NO_FILTER else "unknown filter"
-            rows = index == here
-            points["band"][rows] = self._bands.setdefault(known or name, len(self._bands))
-            points["code"][rows] = CODES[reason if name else "no filter"]
+            bands[here] = self._bands.setdefault(known or name, len(self._bands))
+            codes[here] = CODES[reason if name else "no filter"]
+        points["band"], points["code"] = bands[index], codes[index]
         names: NDArray[np.object_] = object_column([known or "" for known in found])[index]
         return names
 

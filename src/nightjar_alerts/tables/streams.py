@@ -4,7 +4,7 @@ import io
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -157,40 +157,41 @@ class Stream:
         """
         encoding = self.encoding()
         with self.open() as content:
-            bytes_of_lines = _BytesOfLines(content, self, has_lines=encoding != "utf-16")
-            text = io.TextIOWrapper(bytes_of_lines, encoding, "replace", newline="")
+            lines = Lines(self)
+            text = io.TextIOWrapper(_BytesOfLines(content, lines, encoding != "utf-16"), encoding, "replace", newline="")
             try:
-                yield Lines(text, bytes_of_lines)
+                yield lines.of(text)
             finally:
                 text.detach()
 
 
 class Lines:
-    """Lines of a text. ``taken`` counts the bytes that they, and up to 8 kB behind them, take up in the file."""
+    """Lines of a stream's text. ``taken`` counts the bytes that they, and up to 8 kB behind them, have in the file."""
 
-    def __init__(self, text: Iterator[str], source: "_BytesOfLines") -> None:
-        self._text, self._source = text, source
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.taken = 0
+        self.limit = stream.bounds.max_bytes
+        self._text: Iterable[str] = ()
+
+    def of(self, text: Iterable[str]) -> "Lines":
+        """Return the lines of a text."""
+        self._text = text
+        return self
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._text)
 
     def allow(self, count: int) -> None:
         """Raise TableTooLarge while the next lines are read, once they take more than ``count`` bytes."""
-        self._source.limit = self._source.taken + count
-
-    @property
-    def taken(self) -> int:
-        """Number of bytes read."""
-        return self._source.taken
+        self.limit = self.taken + count
 
 
 class _BytesOfLines(io.BufferedIOBase):
     """Content of a stream whose lines are bounded, for ``TextIOWrapper``, which itself reads lines of any length."""
 
-    def __init__(self, content: Any, stream: Stream, has_lines: bool) -> None:
-        self._content, self._stream, self._has_lines = content, stream, has_lines
-        self.taken = 0
-        self.limit = stream.bounds.max_bytes
+    def __init__(self, content: Any, lines: Lines, has_lines: bool) -> None:
+        self._content, self._lines, self._has_lines = content, lines, has_lines
         self._line = 0
 
     def readable(self) -> bool:
@@ -200,14 +201,15 @@ class _BytesOfLines(io.BufferedIOBase):
     def read1(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes, at most ``size``."""
         data: bytes = self._content.read(size)
-        self.taken += len(data)
+        lines, stream = self._lines, self._lines.stream
+        lines.taken += len(data)
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) if self._has_lines else -1
         self._line = len(data) - end - 1 if end >= 0 else self._line + len(data)
-        bounds = self._stream.bounds
+        bounds = stream.bounds
         if self._line > bounds.max_line:
-            raise TableTooLarge(f"{self._stream.name} has a line of more than {bounds.max_line} bytes", bounds)
-        if self.taken > bounds.max_bytes:
-            raise TableTooLarge(f"{self._stream.name} has more than {bounds.max_bytes} bytes", bounds)
-        if self.taken > self.limit:
-            raise TableTooLarge(f"{self._stream.name} has a row of many lines, in quotes that have no end", bounds)
+            raise TableTooLarge(f"{stream.name} has a line of more than {bounds.max_line} bytes", bounds)
+        if lines.taken > bounds.max_bytes:
+            raise TableTooLarge(f"{stream.name} has more than {bounds.max_bytes} bytes", bounds)
+        if lines.taken > lines.limit:
+            raise TableTooLarge(f"{stream.name} has a row of many lines, in quotes that have no end", bounds)
         return data

@@ -27,6 +27,9 @@ from nightjar_alerts.tables.streams import Lines, Problems, Stream
 
 BATCH_ROWS: Final = 16_384
 PORTION_BYTES: Final = 1 << 20
+SHORT_BYTES: Final = 64 << 10
+SHORT_ROWS: Final = 64
+"""Rows that are read at once, where they have less than :data:`SHORT_BYTES` on average."""
 SAMPLE_CHARACTERS: Final = 1 << 16
 MAX_FIELD: Final = 16 << 20
 """Characters of a field, which may hold the times of a whole light curve. Quotes that have no end are a malformed row
@@ -112,15 +115,15 @@ class TextSource:
         number, is_done = form.skip, False
         while not is_done:
             rows: list[list[str]] = []
-            start = lines.taken
+            start, step = lines.taken, 1
             lines.allow(PORTION_BYTES + MAX_FIELD + self._stream.bounds.max_line)
             try:
-                for row in reader:
-                    rows.append(row)
-                    if len(rows) == BATCH_ROWS or lines.taken - start > PORTION_BYTES:
-                        break
-                else:
-                    is_done = True
+                while len(rows) < BATCH_ROWS and lines.taken - start <= PORTION_BYTES and not is_done:
+                    wanted = len(rows) + step
+                    rows.extend(islice(reader, step))
+                    is_done = len(rows) < wanted
+                    are_short = lines.taken - start < SHORT_BYTES * len(rows)
+                    step = min(SHORT_ROWS, BATCH_ROWS - len(rows)) if are_short else 1
             except csv.Error as error:  # the rows before it have been read
                 self.problems.add(str(error), f"{self.name}, line {number + len(rows) + 1}")
                 number += 1
