@@ -16,6 +16,7 @@ All attacks are limited in connections, bytes and time, and target loopback only
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import resource
@@ -56,9 +57,9 @@ MB: Final = 1e6
 READ_BYTES: Final = 2048
 LAWFUL: Final = "lawful bodies"
 TABLES: Final = "--tables"
-HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n"
+HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n"
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
-GET: Final = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+GET: Final = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Target(NamedTuple):
@@ -80,7 +81,7 @@ class Target(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """Named attack; ``run`` returns the number of bytes sent.
+    """Named attack; ``run`` returns the number of bytes sent, and ``prepare`` makes what it sends.
 
     Floods of connections go through nginx. During an attack with tables, every second request of the well-behaved
     client is a small table.
@@ -90,6 +91,7 @@ class Attack(NamedTuple):
     run: Callable[[Target], Coroutine[Any, Any, int]]
     is_flood: bool = False
     is_table: bool = False
+    prepare: Callable[[], object] = lambda: None
 
 
 class AttackConnection:
@@ -226,7 +228,7 @@ def dripping(start: bytes, drop: bytes) -> Callable[[AttackConnection], Awaitabl
 
 async def slow_headers(target: Target) -> int:
     """Send one header byte per second."""
-    return await crowd(target, target.many(1000), dripping(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"x"), again=True)
+    return await crowd(target, target.many(1000), dripping(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"x"), again=True)
 
 
 async def slow_bodies(target: Target) -> int:
@@ -282,7 +284,7 @@ async def giant_headers(target: Target) -> int:
 
     async def behave(peer: AttackConnection) -> None:
         line = b"a:\r\n" if id(peer) % 32 else b"X-Filler: " + b"x" * 8000 + b"\r\n"
-        await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + line * (200_000 // len(line)))
+        await peer.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + line * (200_000 // len(line)))
         await peer.receive_all()
 
     return await crowd(target, target.many(100), behave, again=True)
@@ -310,7 +312,7 @@ async def many_requests(target: Target) -> int:
 
 def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Target], Coroutine[Any, Any, int]]:
     """Send one body repeatedly from ``count`` clients."""
-    head = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
     request = head % (path, kind, len(body)) + body
 
     async def behave(peer: AttackConnection) -> None:
@@ -320,13 +322,14 @@ def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Targ
     return lambda target: crowd(target, max(1, int(count * target.scale) or 1), behave, again=True)
 
 
-def posting_table(bomb: Bomb) -> Callable[[Target], Coroutine[Any, Any, int]]:
-    """Send the body of a bomb, which is made when the attack begins."""
+def table_attack(name: str, bomb: Bomb) -> Attack:
+    """Return the attack with a bomb, whose body is made once."""
+    make = functools.cache(bomb.make)
 
-    async def attack(target: Target) -> int:
-        return await posting(b"/v1/tables", b"text/plain", bomb.make(), bomb.senders)(target)
+    async def run(target: Target) -> int:
+        return await posting(b"/v1/tables", b"text/plain", make(), bomb.senders)(target)
 
-    return attack
+    return Attack(name, run, is_table=True, prepare=make)
 
 
 def faulty_number() -> bytes:
@@ -445,7 +448,7 @@ def attacks() -> list[Attack]:
         Attack("wide JSON", posting(b"/v1/alerts", octets, wide_json(), 4)),
         Attack("deflate bomb", posting(b"/v1/alerts", octets, deflate_bomb(), 8)),
         Attack("Arrow texts", posting(b"/v1/classify", arrow, arrow_texts(), 2)),
-        *(Attack(name, posting_table(bomb), is_table=True) for name, bomb in BOMBS.items()),
+        *(table_attack(name, bomb) for name, bomb in BOMBS.items()),
     ]
 
 
@@ -603,6 +606,7 @@ def table(rows: Sequence[AttackRow]) -> str:
 
 def _attacked(service: _Attacked, attack: Attack, seconds: float, scale: float) -> AttackRow:
     """Attack the service while a well-behaved client uses it, from before the attack until after it."""
+    attack.prepare()
     certificate = None if service.nginx is None else service.nginx.certificate
     with _good_client(service.port, certificate, attack.is_table) as stop:
         quiet = [_passing(QUIET_SECONDS)]
