@@ -16,6 +16,7 @@ All attacks are limited in connections, bytes and time, and target loopback only
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import resource
@@ -80,7 +81,7 @@ class Target(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """Named attack; ``run`` returns the number of bytes sent.
+    """Named attack; ``run`` returns the number of bytes sent, and ``prepare`` makes what it sends.
 
     Floods of connections go through nginx. During an attack with tables, every second request of the well-behaved
     client is a small table.
@@ -90,6 +91,7 @@ class Attack(NamedTuple):
     run: Callable[[Target], Coroutine[Any, Any, int]]
     is_flood: bool = False
     is_table: bool = False
+    prepare: Callable[[], object] = lambda: None
 
 
 class AttackConnection:
@@ -322,13 +324,14 @@ def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Targ
     return lambda target: crowd(target, max(1, int(count * target.scale) or 1), behave, again=True)
 
 
-def posting_table(bomb: Bomb) -> Callable[[Target], Coroutine[Any, Any, int]]:
-    """Send the body of a bomb, which is made when the attack begins."""
+def table_attack(name: str, bomb: Bomb) -> Attack:
+    """Return the attack with a bomb, whose body is made once."""
+    make = functools.cache(bomb.make)
 
-    async def attack(target: Target) -> int:
-        return await posting(b"/v1/tables", b"text/plain", bomb.make(), bomb.senders)(target)
+    async def run(target: Target) -> int:
+        return await posting(b"/v1/tables", b"text/plain", make(), bomb.senders)(target)
 
-    return attack
+    return Attack(name, run, is_table=True, prepare=make)
 
 
 def faulty_number() -> bytes:
@@ -447,7 +450,7 @@ def attacks() -> list[Attack]:
         Attack("wide JSON", posting(b"/v1/alerts", octets, wide_json(), 4)),
         Attack("deflate bomb", posting(b"/v1/alerts", octets, deflate_bomb(), 8)),
         Attack("Arrow texts", posting(b"/v1/classify", arrow, arrow_texts(), 2)),
-        *(Attack(name, posting_table(bomb), is_table=True) for name, bomb in BOMBS.items()),
+        *(table_attack(name, bomb) for name, bomb in BOMBS.items()),
     ]
 
 
@@ -605,6 +608,7 @@ def table(rows: Sequence[AttackRow]) -> str:
 
 def _attacked(service: _Attacked, attack: Attack, seconds: float, scale: float) -> AttackRow:
     """Attack the service while a well-behaved client uses it, from before the attack until after it."""
+    attack.prepare()
     certificate = None if service.nginx is None else service.nginx.certificate
     with _good_client(service.port, certificate, attack.is_table) as stop:
         quiet = [_passing(QUIET_SECONDS)]

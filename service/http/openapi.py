@@ -92,7 +92,8 @@ _TABLE = "object_id,mjd,band,flux,flux_err\n" + "".join(
 )
 TABLE_BODY: Document = {
     "required": True,
-    "description": "A table of light curves; the content says the format, or the `name` of the file.",
+    "description": "A table of light curves as CSV, text, JSON or JSON Lines; the content says which, or the `name` of "
+    "the file. Other formats are a problem (415).",
     "content": {
         "text/csv": {"schema": {"type": "string", "minLength": 1}, "example": _TABLE},
         PACKET_TYPES[0]: {"schema": _BYTES},

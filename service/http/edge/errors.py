@@ -62,7 +62,10 @@ TOO_LARGE = ProblemKind(
     "too-large", 413, "Request too large", "More bytes, light curves or packets than the service accepts."
 )
 UNSUPPORTED = ProblemKind(
-    "unsupported-media-type", 415, "Unsupported media type", "Unsupported Content-Type or Content-Encoding."
+    "unsupported-media-type",
+    415,
+    "Unsupported media type",
+    "Unsupported Content-Type, Content-Encoding or format of a table.",
 )
 INVALID = ProblemKind(
     "invalid", 422, "Invalid request", "A value in the request is invalid; `errors` lists the fields."
