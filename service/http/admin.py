@@ -508,7 +508,7 @@ def create_admin_app(service: Service) -> FastAPI:
     app.add_middleware(BodyMiddleware, timeout=service.settings.body_timeout)
     app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
     if not service.settings.admin_keys:
-        app.add_middleware(SiteMiddleware, allowed_hosts=service.settings.allowed_hosts)
+        app.add_middleware(SiteMiddleware, allowed_hosts=service.settings.allowed_hosts, reading=())
     app.add_middleware(RequestMiddleware, metrics=service.metrics)
     for part in (router, triton_router, meta.problems):
         app.include_router(part)

@@ -37,10 +37,17 @@ class SiteMiddleware:
     ----------
     allowed_hosts : further host names and addresses, as in :attr:`Settings.allowed_hosts`.
     origins : origins of other sites whose pages may send any request; ``*`` for all.
+    reading : methods that pages of other sites may use.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: str, origins: Collection[str] = ()) -> None:
-        self.app = app
+    def __init__(
+        self,
+        app: ASGIApp,
+        allowed_hosts: str,
+        origins: Collection[str] = (),
+        reading: Collection[str] = READING,
+    ) -> None:
+        self.app, self._reading = app, reading
         names = [name for name in allowed_hosts.split(",") if name]
         self._names = {"localhost", socket.gethostname().lower(), *(name for name in names if not name.startswith("*"))}
         self._suffixes = (".localhost", *(name[1:] for name in names if name.startswith("*")))
@@ -51,7 +58,7 @@ class SiteMiddleware:
         if scope["type"] == "http":
             headers: dict[bytes, bytes] = dict(scope["headers"])
             self._check_host(scope.get("server") or ("", 0), headers.get(b"host"))
-            if scope["method"] not in READING and self._is_cross_site(headers):
+            if scope["method"] not in self._reading and self._is_cross_site(headers):
                 raise ProblemError(FORBIDDEN, "requests from pages of other sites are refused (Origin, Sec-Fetch-Site)")
         await self.app(scope, receive, send)
 

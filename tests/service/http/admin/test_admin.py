@@ -120,6 +120,7 @@ def test_admin_keys_are_not_those_of_the_service() -> None:
 def test_admin_request_of_a_web_page_is_rejected(admin: Admin) -> None:
     status, problem = admin.ask("POST", "/v2/repository/models/mine/unload", origin="http://evil.example")
     assert (status, problem["type"]) == (403, "/problems/forbidden")
+    assert admin.ask("GET", "/admin/models", origin="http://evil.example")[0] == 403
     assert admin.answers()["version"] == "1.0.0"
 
 
