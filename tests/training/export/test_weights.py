@@ -121,7 +121,7 @@ def test_read_served_has_trees_novelty_and_calibration(path: Path) -> None:
 
 def small_bundle(folder: Path) -> Bundle:
     """Export a network whose weights all have names of their own in the graph: the tracer folds small ones."""
-    network = tiny_network(d_model=64, d_ff=72, n_harmonics=16, n_blocks=1)
+    network = tiny_network(d_model=64, d_ff=72, n_harmonics=16, n_blocks=1, d_tab=64, tab_ff=72)
     with torch.no_grad():
         for parameter in network.parameters():  # equal biases would share a tensor
             parameter.add_(0.1 * torch.randn(parameter.shape))
