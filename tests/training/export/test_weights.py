@@ -69,7 +69,8 @@ def altered(folder: Path, change: Callable[[onnx.ModelProto], None]) -> Path:
 
 
 def tensor_named(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
-    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    found: onnx.TensorProto = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    return found
 
 
 def test_read_network_with_exchanged_weights_raises(tmp_path: Path) -> None:
