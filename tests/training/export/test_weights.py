@@ -69,7 +69,8 @@ def altered(folder: Path, change: Callable[[onnx.ModelProto], None]) -> Path:
 
 
 def tensor_named(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
-    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    found: onnx.TensorProto = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    return found
 
 
 def test_read_network_with_exchanged_weights_raises(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_read_served_has_trees_novelty_and_calibration(path: Path) -> None:
 
 def small_bundle(folder: Path) -> Bundle:
     """Export a network whose weights all have names of their own in the graph: the tracer folds small ones."""
-    network = tiny_network(d_model=64, d_ff=72, n_harmonics=16, n_blocks=1)
+    network = tiny_network(d_model=64, d_ff=72, n_harmonics=16, n_blocks=1, d_tab=64, tab_ff=72)
     with torch.no_grad():
         for parameter in network.parameters():  # equal biases would share a tensor
             parameter.add_(0.1 * torch.randn(parameter.shape))

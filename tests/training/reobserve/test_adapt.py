@@ -57,6 +57,7 @@ def test_adapt_keeps_the_graph_and_reports_scores(tmp_path: Path) -> None:
     assert abs(report["after"]["coverage"] - 0.9) < 0.12
     assert report["after"]["withheld"] <= 0.15
     assert report["origins"]["from"] == "real surveys in surveys"
+    assert report["origins"]["by class"]["Ia"] > 15  # two thirds of 36 are in the training part
     assert "no templates" in report["colours"]
     assert new.manifest.data["adapted"]["like"] == "mine.parquet"
     assert new.manifest.prediction_sets is not None
