@@ -190,11 +190,11 @@ def _sliced_biases(model: onnx.ModelProto, tensors: dict[str, Array], named: dic
 
 def _input_experts(tensors: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
     """Return the weights of the input experts, which the exporter merges into one matrix."""
-    gate = named.get("embed.router.gate.weight")
-    if gate is None:
+    gate, cls = named.get("embed.router.gate.weight"), named.get("light_curve.cls_1D")
+    if gate is None or cls is None:
         return {}
     experts, inputs = gate.shape
-    width = named["light_curve.cls_1D"].shape[1]
+    width = cls.shape[1]
     shape = (experts * inputs, width)
     view = [value for name, value in tensors.items() if name.startswith("view") and value.shape == shape]
     return {"embed.weight_EID": view[0].reshape(experts, inputs, width)} if len(view) == 1 else {}

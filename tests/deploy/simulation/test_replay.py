@@ -72,6 +72,7 @@ async def test_the_simulation_agrees_with_the_engine(model: LoadedModel) -> None
     assert simulated.padding == pytest.approx(measured.padding, abs=0.02)
 
 
+@pytest.mark.nightly
 def test_a_worker_is_busy_with_more_than_the_graph(model: LoadedModel) -> None:
     slow = replace(model, graph=sleeping)
     occupied = occupation(slow, 2, repeats=1)

@@ -62,9 +62,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small(classes: int) -> Recipe:
-    statistics = {"d_statistics": 24, "lag_statistics": True, "shape_statistics": True}
     sizes = {"n_blocks": 1, "n_experts": 0, "n_input_experts": 0}  # experts take most of the time of an export
-    recipe = with_network(debug(), "small", **sizes, head_width=32, head_copies=2, n_classes=classes, **statistics)
+    recipe = with_network(debug(), "small", **sizes, head_width=32, head_copies=2, n_classes=classes, d_statistics=24)
     data = sky_heads_ztf().data
     return recipe.model_copy(update={"augmentation": sky_heads_ztf().augmentation, "data": data})
 
