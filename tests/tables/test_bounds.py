@@ -80,20 +80,20 @@ def test_read_table_ecsv_is_never_a_name_of_a_file(tmp_path: Path) -> None:
 
 
 def test_read_table_long_line_is_too_large() -> None:
-    data = gzip.compress((HEAD + ROWS).encode() + b"1" * (64 << 20))
+    data = gzip.compress((HEAD + ROWS).encode() + b"1" * (17 << 20), 1)
     error = refusal(data)
     assert isinstance(error, TableTooLarge)
     assert "line of more than 16777216 bytes; --max-size 256GiB" in str(error)
 
 
 def test_read_table_row_of_quotes_without_end_is_too_large() -> None:
-    data = (HEAD + ROWS).encode() + b'a,"' + (b"x" * 1000 + b'\n","') * 40_000
+    data = (HEAD + ROWS * 1000).encode() + b'a,"' + (b"x" * 1000 + b'\n","') * 40_000
     with pytest.raises(TableTooLarge, match="in quotes"):
         list(read_table(data))
 
 
 def test_read_table_compressed_text_beyond_its_ratio_is_too_large() -> None:
-    data = gzip.compress((HEAD + ROWS).encode() + BLANK * 700)
+    data = gzip.compress((HEAD + ROWS).encode() + BLANK * 700, 1)
     assert "once decompressed" in str(refusal(data))
 
 
@@ -114,7 +114,7 @@ def test_read_table_list_of_objects_with_unlike_keys_is_refused() -> None:
 
 
 def test_read_table_deep_json_is_refused() -> None:
-    assert "nested" in str(refusal(b'{"a":' * 900 + b'{"b":1,"c":2}' + b"}" * 900))
+    assert "nested" in str(refusal(b'[{"a":' + b'{"a":' * 900 + b"1" + b"}" * 901 + b"]"))
 
 
 def test_read_table_json_of_empty_lists_is_too_large() -> None:
@@ -164,7 +164,7 @@ def test_read_table_checkpoint_that_raises_ends_the_reading() -> None:
 
 
 def test_read_table_larger_bounds_read_what_the_default_refuses() -> None:
-    data = gzip.compress((HEAD + ROWS).encode() + BLANK * 700)
+    data = gzip.compress((HEAD + ROWS).encode() + BLANK * 700, 1)
     assert len(list(read_table(data, bounds=Bounds(max_bytes=256 << 30)))) == 1
 
 
@@ -209,7 +209,7 @@ LISTS = np.array([[100_000, 0]] * 2000, ">i4").tobytes() + bytes(800_000)
         (fits(-8, 10, "D"), "no valid size"),
         (fits(8, 1, "D", more=(("TUNIT1", "'10**99999999 m'"),)) + bytes(8), "no unit"),
         (fits(8, 1, "D", more=tuple((f"K{k}", k) for k in range(20_000))), "headers of more than"),
-        (PRIMARY[:1000], "no end"),
+        (PRIMARY.replace(b"END", b"   "), "no end"),
     ],
 )
 def test_read_table_fits_that_lies_is_refused(data: bytes, detail: str) -> None:
@@ -226,7 +226,7 @@ def test_read_table_fits_yaml_in_comments_is_checked() -> None:
 
 def test_read_table_fits_only_reads_up_to_its_first_table() -> None:
     pytest.importorskip("astropy")
-    data = gzip.compress(fits(8, 1, "D") + bytes(200 << 20))
+    data = gzip.compress(fits(8, 1, "D", more=(("TTYPE1", "'a'"),)) + bytes(20 << 20), 1)
     assert "Which column holds the time" in str(refusal(data))
 
 
@@ -292,7 +292,7 @@ SHAPED = "- {name: a, datatype: string, subtype: 'float64[200000]'}"
     [
         (ecsv(COLUMN, "meta: {x: &x [1], y: *x}"), "anchors"),
         (ecsv(COLUMN, "meta: {<<: {x: 1}}"), "merge keys"),
-        (ecsv(COLUMN, "meta: !!python/object/apply:os.system [ls]"), "objects"),
+        (ecsv(COLUMN, "meta: !!python/object/apply:os.system [ls]"), "damaged"),
         (ecsv(COLUMN, "meta: !numpy.ndarray {}"), "objects"),
         (ecsv(COLUMN, "meta: " + "[" * 60 + "]" * 60), "nested"),
         (ecsv(COLUMN, "meta:", *(f"  k{k}: 1" for k in range(40_000))), "header of more than"),
@@ -332,7 +332,7 @@ def test_read_table_parquet_list_that_expands_is_too_large() -> None:
 
 
 def test_read_table_parquet_text_that_repeats_is_refused() -> None:
-    data = parquet(object_id=["x" * 100_000] * 16_000, mjd=np.arange(16_000.0))
+    data = parquet(object_id=["x" * 50_000] * 3_000, mjd=np.arange(3_000.0))
     assert len(data) < 200_000
     assert "repeats texts" in str(refusal(data))
 

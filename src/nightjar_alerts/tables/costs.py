@@ -156,7 +156,7 @@ def _size_of_lists(header: Any, content: bytes, place: int, kind: str, of: str, 
     outside = (offsets < 0) | (ends > len(content) - start)
     if (counts < 0).any() or outside[counts > 0].any():
         raise TableError(f"{name} is damaged: lists of a column are outside its heap")
-    return rows * OBJECT_BYTES * 2 + int(counts.sum()) * max(VALUE_BYTES, item)
+    return int(rows * OBJECT_BYTES * 2 + int(counts.sum()) * max(VALUE_BYTES, item))
 
 
 # VOTable
