@@ -208,7 +208,7 @@ class _Member(tarfile.TarInfo):
         return member
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Decode a header. Raises HeaderError for attributes above :data:`MAX_NAME_BYTES`, which are read whole."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _ATTRIBUTE_TYPES and member.size > MAX_NAME_BYTES:

@@ -182,7 +182,8 @@ def _arrow_values(array: Any) -> Array:
         lengths = np.array([*(len(value) if isinstance(value, str | bytes) else 0 for value in values), 0])
         if lengths[index].sum() > max(BATCH_BYTES, REPEATED * lengths.sum()):
             raise TableError(f"a column repeats texts of up to {lengths.max()} characters in many rows")
-        return object_column([*values, None])[index]
+        column: Array = object_column([*values, None])[index]
+        return column
     if types.is_decimal(kind):
         array = array.cast(pa.float64())
     elif types.is_timestamp(kind) or types.is_date(kind):
