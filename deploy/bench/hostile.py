@@ -228,7 +228,9 @@ def dripping(start: bytes, drop: bytes) -> Callable[[AttackConnection], Awaitabl
 
 async def slow_headers(target: Target) -> int:
     """Send one header byte per second."""
-    return await crowd(target, target.many(1000), dripping(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"x"), again=True)
+    return await crowd(
+        target, target.many(1000), dripping(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"x"), again=True
+    )
 
 
 async def slow_bodies(target: Target) -> int:

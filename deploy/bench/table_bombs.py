@@ -83,10 +83,10 @@ def wide_rows() -> bytes:
     return repeated(b"a,60000,g,20,.1" + b",11" * 990 + b"\n", HEAD[:-1] + b"," + names + b"\n")
 
 
-def lists_in_a_row(points: int = 180_000) -> bytes:
-    """Make a table whose one row holds a light curve."""
+def lists_in_rows(points: int = 80_000) -> bytes:
+    """Make a table whose rows hold long light curves."""
     lists = b",".join(b'"[' + b",".join([text] * points) + b']"' for text in (b"6e4", b"g", b"20", b".1"))
-    return HEAD + b"a," + lists + b"\n"
+    return repeated(b"a," + lists + b"\n", HEAD, size=4 * MIB)
 
 
 def columns_in_json(points: int = 600_000) -> bytes:
@@ -158,7 +158,7 @@ BOMBS: Final[Mapping[str, Bomb]] = {
     "table short texts": Bomb(lambda: repeated(b'"ab",', b'{"name":"a","mjd":[', b'""]}')),
     "table numbers": Bomb(lambda: repeated(b"1.5,", b'{"name":"a","mjd":[', b"1]}")),
     "table columns in JSON": Bomb(columns_in_json),
-    "table lists in a row": Bomb(lists_in_a_row),
+    "table lists in rows": Bomb(lists_in_rows),
     "table wide rows": Bomb(wide_rows),
     "table deep": Bomb(deep),
     "table many columns": Bomb(many_columns),

@@ -6,12 +6,11 @@ in ``OUTPUT.partial`` until the run is complete, so that an interrupted run can 
 """
 
 import argparse
-import gzip
 import io
 import json
 import os
+import shutil
 import sys
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,13 +19,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TextIO
 
-from nightjar_alerts.inputs import CallOptions, File, Input, NamedInput, UnreadFile, files_in, inputs_of_file
+from nightjar_alerts.inputs import (
+    HEAD_BYTES,
+    CallOptions,
+    File,
+    Input,
+    NamedInput,
+    UnreadFile,
+    files_in,
+    inputs_of_file,
+)
+from nightjar_alerts.models.decompression import DAMAGED, Budget, compression_of, decompressed
 from nightjar_alerts.names import file_key, file_name, printable
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
 from nightjar_alerts.partial import PartialRun
 from nightjar_alerts.report import SHOWN, Report
 from nightjar_alerts.results import Result
-from nightjar_alerts.tables import TableError, TableOptions, read_object_metadata
+from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions, read_object_metadata
 
 CHUNK: Final = 256
 """Number of inputs after which outputs are flushed and progress is updated."""
@@ -124,6 +133,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write a picture (SVG) per object into this folder")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run with the same output")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
+    parser.add_argument(
+        "--max-size",
+        type=_size,
+        default=FILE_BOUNDS.max_bytes,
+        metavar="SIZE",
+        help="largest table once decompressed, such as 256GiB; default 64GiB. Bounds on lines, columns, documents and "
+        "memory are fractions of it",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no progress and no guesses about tables")
     _add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
     return parser
@@ -190,6 +207,16 @@ def _boolean(text: str) -> bool:
     return text == "true"
 
 
+_UNITS: Final = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def _size(text: str) -> int:
+    number, unit = text[:-3], text[-3:].upper()
+    if unit not in _UNITS or not number.isdecimal() or not 0 < int(number[:9]) * _UNITS[unit] < 1 << 62:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 256GiB, with KiB, MiB, GiB or TiB")
+    return int(number[:9]) * _UNITS[unit]
+
+
 def _prior(text: str) -> str | dict[str, float]:
     if not text.lstrip().startswith("{"):
         return text
@@ -207,7 +234,7 @@ def _coverage(text: str) -> float:
     return value
 
 
-def _table_options(options: argparse.Namespace) -> TableOptions:
+def _table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
     values: dict[str, Any] = {}
     for each in fields(TableOptions):
         value = getattr(options, each.name)
@@ -221,7 +248,7 @@ def _table_options(options: argparse.Namespace) -> TableOptions:
             values[each.name] = value
     try:
         if "object_metadata" in values:
-            values["object_metadata"] = read_object_metadata(values["object_metadata"])
+            values["object_metadata"] = read_object_metadata(values["object_metadata"], bounds)
         return TableOptions(**values)
     except TableError as error:
         raise UsageError(str(error)) from error
@@ -236,9 +263,10 @@ def _environment(name: str, default: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Classify the files of the options; return the exit status."""
-    table_options = _table_options(options)
+    bounds = Bounds(max_bytes=options.max_size)
+    table_options = _table_options(options, bounds)
     with ExitStack() as stack:
-        stdin = stack.enter_context(_standard_input()) if "-" in options.paths else Path()
+        stdin = stack.enter_context(_standard_input(bounds)) if "-" in options.paths else Path()
         paths = [stdin if path == "-" else Path(path) for path in options.paths]
         found = [file._replace(name="-") if file.path == stdin else file for path in paths for file in files_in(path)]
         by_path: dict[Path, list[File]] = {}
@@ -254,7 +282,7 @@ def run(options: argparse.Namespace) -> int:
         for path in paths:
             if path.is_dir() and not any(file.path.is_relative_to(path) for file in found):
                 report.empty.append(str(path))
-        reader = _Reader(files, table_options, progress, options.quiet)
+        reader = _Reader(files, table_options, bounds, progress, options.quiet)
         printer = None if options.output else _Printer()
         pictures = None if options.plot is None else _Pictures(options.plot, progress, keep=options.resume)
         _classify(reader, engine, options, report, [out for out in (partial, printer, pictures) if out is not None])
@@ -293,18 +321,32 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace) -> "PartialRun 
 
 
 @contextmanager
-def _standard_input() -> Iterator[Path]:
-    """Yield the path of a file with the content of standard input."""
-    data = sys.stdin.buffer.read()
-    with suppress(EOFError, OSError, zlib.error):  # damage is reported when the file is read
-        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-    suffix = next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), "")
+def _standard_input(bounds: Bounds) -> Iterator[Path]:
+    """Yield the path of a file with the content of standard input, decompressed if it is gzip within the bounds.
+
+    Damage, and what is beyond, is reported when the file is read. Raises UsageError for more than ``bounds.max_bytes``.
+    """
     with TemporaryDirectory() as folder:
-        path = Path(folder, f"stdin{suffix}")
-        path.write_bytes(data)
-        yield path
+        path, unpacked = Path(folder, "stdin"), Path(folder, "unpacked")
+        with path.open("wb") as file:
+            while data := sys.stdin.buffer.read(_COPIED_BYTES):
+                file.write(data)
+                if file.tell() > bounds.max_bytes:
+                    raise UsageError(f"standard input has more than {bounds.max_bytes} bytes; --max-size raises this")
+            budget = Budget(bounds.expanded(file.tell()))
+        with path.open("rb") as file, unpacked.open("wb") as copy, suppress(*DAMAGED):
+            if compression_of(file.read(HEAD_BYTES)) == "gzip":
+                file.seek(0)
+                with decompressed(file, "gzip", budget) as content:
+                    shutil.copyfileobj(content, copy)
+                path = unpacked
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        suffix = next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "")
+        yield path.rename(Path(folder, f"stdin{suffix}"))
 
 
+_COPIED_BYTES: Final = 1 << 20
 _MAGIC: Final = {b"PAR1": ".parquet", b"SIMPLE  =": ".fits", b"<?xml": ".vot", b"# %ECSV": ".ecsv"}
 
 
@@ -380,8 +422,10 @@ def _classify(
 class _Reader:
     """Reads files one after the other and reports the progress."""
 
-    def __init__(self, files: Sequence[File], options: TableOptions, progress: "_Progress", quiet: bool) -> None:
-        self._files, self._options, self._quiet = files, options, quiet
+    def __init__(
+        self, files: Sequence[File], options: TableOptions, bounds: Bounds, progress: "_Progress", quiet: bool
+    ) -> None:
+        self._files, self._options, self._bounds, self._quiet = files, options, bounds, quiet
         self._guesses: set[tuple[str, ...]] = set()
         self._alike = 0
         self.progress = progress
@@ -395,7 +439,7 @@ class _Reader:
         """
         read = 0
         for file in self._files:
-            for item in inputs_of_file(file, self._options, self._on_notes):
+            for item in inputs_of_file(file, self._options, self._on_notes, self._bounds):
                 read += 1
                 if isinstance(item, NamedInput):
                     self.progress.advance(file.path, item.share)

@@ -39,6 +39,8 @@ from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
 from nightjar_alerts.service.lightcurves.validation import table_light_curve, validate_light_curves
 from nightjar_alerts.tables import (
+    FILE_BOUNDS,
+    Bounds,
     Table,
     TableError,
     TableObject,
@@ -97,7 +99,7 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
     Parameters
     ----------
     fields : fields of a light curve if ``data`` is None; table options (:class:`TableOptions`) if it is a table or a
-        path.
+        path. A path also takes ``bounds`` (:class:`nightjar_alerts.tables.Bounds`).
 
     Raises
     ------
@@ -110,7 +112,9 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
         return _request_of_body(fields)
     notes: list[str] = []
     if isinstance(data, str | PathLike):
-        return Request(read_files(Path(data), _table_options(fields), notes), notes=notes)
+        bounds = fields.get("bounds", FILE_BOUNDS)
+        options = _table_options({name: value for name, value in fields.items() if name != "bounds"}, bounds)
+        return Request(read_files(Path(data), options, notes, bounds), notes=notes)
     if is_table(data):
         return Request(table_inputs(data, _table_options(fields), notes), notes=notes)
     if fields:
@@ -129,11 +133,11 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
     )
 
 
-def _table_options(named: Mapping[str, Any]) -> TableOptions:
+def _table_options(named: Mapping[str, Any], bounds: Bounds = FILE_BOUNDS) -> TableOptions:
     if unknown := sorted(set(named) - set(TableOptions.option_names())):
         raise TypeError(f"no option of tables: {', '.join(unknown)}; they are {', '.join(TableOptions.option_names())}")
     if "object_metadata" in named:
-        named = {**named, "object_metadata": read_object_metadata(named["object_metadata"])}
+        named = {**named, "object_metadata": read_object_metadata(named["object_metadata"], bounds)}
     return TableOptions(**named)
 
 
@@ -313,14 +317,16 @@ def is_table(data: Any) -> bool:
     return bool(library_of(data))
 
 
-def table_inputs(source: Any, options: TableOptions, notes: list[str]) -> Iterator[LightCurve | InvalidLightCurve]:
+def table_inputs(
+    source: Any, options: TableOptions, notes: list[str], bounds: Bounds = FILE_BOUNDS
+) -> Iterator[LightCurve | InvalidLightCurve]:
     """Yield the objects of a table or table file. Raises TableError.
 
     Parameters
     ----------
     notes : list to which sentences are added on how the table was read and what was left out.
     """
-    table = read_table(source, options)
+    table = read_table(source, options, bounds=bounds)
     notes += map(str, table.guesses)
     for item in table:
         yield table_light_curve(item)
@@ -461,7 +467,7 @@ OnNotes = Callable[[str, Sequence[str], bool], None]
 """Called with the name of a table, sentences, and True if they describe how it was read, False if what was left out."""
 
 
-def read_files(path: Path, options: TableOptions, notes: list[str]) -> Iterator[Input]:
+def read_files(path: Path, options: TableOptions, notes: list[str], bounds: Bounds = FILE_BOUNDS) -> Iterator[Input]:
     """Yield the inputs of a file or folder. Raises TableError for a file that cannot be read.
 
     Parameters
@@ -474,9 +480,9 @@ def read_files(path: Path, options: TableOptions, notes: list[str]) -> Iterator[
 
     for file in files_in(path):
         if file.named and is_table_file(file.path, options):  # raises the more specific error of the table
-            yield from table_inputs(file.path, options, notes)
+            yield from table_inputs(file.path, options, notes, bounds)
             continue
-        for item in inputs_of_file(file, options, add_notes):
+        for item in inputs_of_file(file, options, add_notes, bounds):
             if isinstance(item, NamedInput):
                 yield item.input
             elif not item.is_other:
@@ -516,17 +522,17 @@ def _is_catalogue(path: Path) -> bool:
 
 
 def inputs_of_file(
-    file: File, options: TableOptions, on_notes: OnNotes = lambda *_: None
+    file: File, options: TableOptions, on_notes: OnNotes = lambda *_: None, bounds: Bounds = FILE_BOUNDS
 ) -> Iterator[NamedInput | UnreadFile]:
     """Yield the content of a file: objects of a table, light curves as JSON, alert packets, or packets of an archive.
 
     Parts that cannot be read are yielded as :class:`UnreadFile`.
     """
     if is_table_file(file.path, options):
-        yield from _inputs_of_table(file.path, file.name, options, on_notes)
+        yield from _inputs_of_table(file.path, file.name, options, on_notes, bounds)
         return
-    for item in read_file(file.path, file.name, file.named):
-        yield from _inputs_of_item(item, options, on_notes)
+    for item in read_file(file.path, file.name, file.named, bounds.always_bytes):
+        yield from _inputs_of_item(item, options, on_notes, bounds)
 
 
 def is_table_file(path: Path, options: TableOptions) -> bool:
@@ -566,10 +572,10 @@ def _is_table_in_json(path: Path) -> bool:
 
 
 def _inputs_of_table(
-    source: Path | bytes, name: str, options: TableOptions, on_notes: OnNotes
+    source: Path | bytes, name: str, options: TableOptions, on_notes: OnNotes, bounds: Bounds
 ) -> Iterator[NamedInput | UnreadFile]:
     try:
-        table = read_table(source, options, name="" if isinstance(source, Path) else name)
+        table = read_table(source, options, name="" if isinstance(source, Path) else name, bounds=bounds)
         guesses = [
             guess.text + (f" ({_argument(guess.option, guess.value)})" if guess.value else "")
             for guess in table.guesses
@@ -620,11 +626,13 @@ def _with_share(table: Table) -> Iterator[tuple[TableObject, float]]:
         read = table.progress
 
 
-def _inputs_of_item(item: FileItem, options: TableOptions, on_notes: OnNotes) -> Iterator[NamedInput | UnreadFile]:
+def _inputs_of_item(
+    item: FileItem, options: TableOptions, on_notes: OnNotes, bounds: Bounds
+) -> Iterator[NamedInput | UnreadFile]:
     if item.kind == "unreadable":
         yield UnreadFile(item.name, item.detail)
     elif item.kind == "other" and item.name.lower().endswith(TABLE_SUFFIXES):  # in an archive
-        yield from _inputs_of_table(item.data, item.name, options, on_notes)
+        yield from _inputs_of_table(item.data, item.name, options, on_notes, bounds)
     elif bodies := _bodies_in(item.data):
         for index, body in enumerate(bodies):
             name = item.name if len(bodies) == 1 else f"{item.name}[{index}]"

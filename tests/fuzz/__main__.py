@@ -32,7 +32,7 @@ def coverage_guided(name: str, seconds: int, folder: Path) -> None:
     """Fuzz one target with atheris, which ends the process."""
     import atheris
 
-    with atheris.instrument_imports(include=["models", "service", "msgspec", "python_multipart"]):
+    with atheris.instrument_imports(include=["models", "service", "nightjar_alerts", "msgspec", "python_multipart"]):
         from fuzz.targets import TARGETS, quiet, seeds
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ A decoder may refuse in the way that it documents; everything else (an exception
 second of work for a few kilobytes) is a fault of ours.
 """
 
+import gzip
 import json
 import os
 import tempfile
@@ -11,16 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
+from astropy.table import Table
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from nightjar_alerts.alerts import avro, plans, schema_registry
 from nightjar_alerts.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
+from nightjar_alerts.alerts.files import read_path
 from nightjar_alerts.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
 from nightjar_alerts.models.bundle import (
@@ -43,7 +46,10 @@ from nightjar_alerts.service.http.oip.schemas import InferRequest
 from nightjar_alerts.service.http.oip.tensors import load_json, split_body
 from nightjar_alerts.service.http.routes.alerts import split_parts
 from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MSGPACK_READER
+from nightjar_alerts.service.lightcurves.validation import table_light_curve
 from nightjar_alerts.service.settings import ClientSettings, StreamSettings
+from nightjar_alerts.tables import TEXT_FORMATS, Bounds, TableError, TableOptions, read_table
+from nightjar_alerts.tables.options import TableFormat
 from support import alerts, oip, wire
 from support.bodies import read_lines
 from support.edge import curve, settings
@@ -225,12 +231,73 @@ def numbers(data: bytes) -> None:
         whole_number(stated)
 
 
+FILES = Bounds(max_bytes=1 << 20)
+HTTP = Bounds(TEXT_FORMATS, 1 << 20)
+
+
+def _table(data: bytes, form: TableFormat | Literal[""], bounds: Bounds = FILES) -> None:
+    """Read a table to its end, as the route and the command do."""
+    with suppress(TableError):
+        for item in read_table(data, TableOptions(format=form), bounds=bounds):
+            table_light_curve(item)
+
+
+def table_http(data: bytes) -> None:
+    """A body of ``/v1/tables``: text or JSON."""
+    _table(data, "", HTTP)
+
+
+def table_text(data: bytes) -> None:
+    """A table as text, plain or compressed."""
+    _table(data, "csv")
+
+
+def table_json(data: bytes) -> None:
+    """A table as a JSON document."""
+    _table(data, "json")
+
+
+def table_jsonl(data: bytes) -> None:
+    """A table as JSON Lines."""
+    _table(data, "jsonl")
+
+
+def table_ecsv(data: bytes) -> None:
+    """A table as ECSV."""
+    _table(data if data.startswith(b"# %ECSV") else b"# %ECSV 1.0\n" + data, "ecsv")
+
+
+def table_fits(data: bytes) -> None:
+    """A table as FITS."""
+    _table(data if data.startswith(b"SIMPLE  =") else b"SIMPLE  =" + data, "fits")
+
+
+def table_votable(data: bytes) -> None:
+    """A table as VOTable."""
+    _table(data, "votable")
+
+
+def table_ipac(data: bytes) -> None:
+    """A table as IPAC."""
+    _table(data, "")
+
+
+def archive(data: bytes) -> None:
+    """A file of alerts: an archive, compressed or not."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "night.tar"
+        path.write_bytes(data)
+        for item in read_path(path):
+            assert item.kind == "packet" or item.detail
+
+
 TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
         json_body, msgpack_body, arrow_body, lines_body, multipart_body, oip_json, oip_binary, envelope_auto,
         envelope_container, envelope_confluent, envelope_key, envelope_json, surveys, plan, bundle_manifest,
-        bundle_golden, registry_reply, settings_of, numbers,
+        bundle_golden, registry_reply, settings_of, numbers, table_http, table_text, table_json, table_jsonl,
+        table_ecsv, table_fits, table_votable, table_ipac, archive,
     )
 }  # fmt: skip
 
@@ -271,9 +338,44 @@ def seeds(name: str) -> Iterator[bytes]:
         ],
         "settings_of": [b'PORT=80\nAPI_KEYS=["x"]\nTOPICS={"a*":{"envelope":"json"}}\nKEY_LIMITS={"*":{}}\nURL=x'],
         "numbers": [b"1790000000000", b"-1", b"9" * 30],
+        "archive": [pack(alerts.tar({"a.avro": elasticc, "b.json": alert})) for pack in (bytes, gzip.compress)],
     }
+    if name.startswith("table_"):
+        found[name] = _tables(name.removeprefix("table_"))
     yield from found[name]
     yield from (path.read_bytes() for path in sorted((Path(__file__).parent / "corpus" / name).glob("*")))
+
+
+def _tables(form: str) -> list[bytes]:
+    """Return good tables of a format, with rows of points and with rows of light curves."""
+    rows = [["a", "b"][k % 2] + f" {6e4 + k} {'gr'[k % 2]} {18 + k / 10} 0.{k + 1}" for k in range(8)]
+    head = "object_id mjd band mag mag_err"
+    points = [dict(zip(head.split(), row.split(), strict=True)) for row in rows]
+    numeric = [{**point, **{name: float(point[name]) for name in ("mjd", "mag", "mag_err")}} for point in points]
+    curve = {"object_id": "a", "lc": numeric, "zspec": 0.1}
+    text = "\n".join([head, *rows, ""])
+    lists = "object_id;mjd;band;mag;mag_err\na;[60000.5, 60001];['g', 'r'];[18, 19];[0.1, 0.2]\n"
+    csv = [text.encode(), text.replace(" ", ",").encode(), lists.encode(), gzip.compress(text.encode())]
+    csv.append(b"SNID: 1\nVARLIST: MJD FLT FLUXCAL FLUXCALERR\nOBS: 60000 g 1.5 0.5\nOBS: 60001 r 2.5 0.5\n")
+    csv.append("a;1,5;g\na;2,5;r\n".encode("utf-16"))
+    document = [json.dumps(each).encode() for each in (numeric, [curve], {"objects": [curve]})]
+    lines = [b"\n".join(json.dumps(row).encode() for row in each) for each in (numeric, [curve, curve])]
+    if form == "ipac":
+        return [b"\\fixlen = T\n| object_id | mjd | band | mag | mag_err |\n| char | double | char | double | double |\n"
+                b"| | days | | mag | mag |\n  a           60000 g      18.5  0.1     \n  b           60001 r      19.5  0.1     \n"]  # fmt: skip
+    by_form = {"http": [*csv[:3], *document, *lines], "text": csv, "json": document, "jsonl": lines}
+    return by_form.get(form) or _astropy_tables(form)
+
+
+@cache
+def _astropy_tables(form: str) -> list[bytes]:
+    table = Table({"object_id": ["a", "b"], "mjd": [6e4, 60001.0], "band": ["g", "r"], "mag": [18.0, 19.0]})
+    table["mag_err"] = [0.1, 0.2]
+    table["mjd"].unit = "d"
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "table"
+        table.write(path, format={"ecsv": "ascii.ecsv"}.get(form, form))
+        return [path.read_bytes()]
 
 
 def _arrays(asked: bool) -> dict[str, NDArray[Any]]:

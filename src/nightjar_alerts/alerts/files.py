@@ -209,7 +209,7 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
-        """Decode a header. Raises HeaderError for attributes larger than :data:`MAX_NAME_BYTES`, which are read whole."""
+        """Decode a header. Raises HeaderError for attributes above :data:`MAX_NAME_BYTES`, which are read whole."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _ATTRIBUTE_TYPES and member.size > MAX_NAME_BYTES:
             raise InvalidHeaderError("attributes are too large")

@@ -24,6 +24,7 @@ MAX_NAME: Final = 512
 MAX_DEPTH: Final = 16
 """Maximum nesting of JSON objects and XML elements in a table."""
 
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Bounds of one table.
@@ -52,7 +53,9 @@ class Bounds:
         if len(names) > self.max_columns:
             raise TableTooLarge(f"{where} has more than {self.max_columns} columns", self)
         if longest := next((name for name in names if len(name) > MAX_NAME), ""):
-            raise TableError(f"{where} has a column whose name has more than {MAX_NAME} characters: {longest[:40]!r}...")
+            raise TableError(
+                f"{where} has a column whose name has more than {MAX_NAME} characters: {longest[:40]!r}..."
+            )
 
     @property
     def held_bytes(self) -> int:
@@ -87,7 +90,7 @@ class Bounds:
     @property
     def max_points(self) -> int:
         """Number of points of one object, which are held together."""
-        return self._share(1 << 12, 1 << 20)
+        return self._share(1 << 12, 1 << 18)
 
     @property
     def always_bytes(self) -> int:

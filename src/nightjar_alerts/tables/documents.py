@@ -63,7 +63,9 @@ class JsonLinesSource:
             if rows:
                 yield self._columns(rows, names, keys)
 
-    def _columns(self, rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None, keys: Mapping[str, None]) -> Batch:
+    def _columns(
+        self, rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None, keys: Mapping[str, None]
+    ) -> Batch:
         self._stream.bounds.check_names(list(keys), self.name)
         return columns_of(rows, list(keys) if names is None else names)
 

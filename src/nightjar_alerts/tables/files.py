@@ -28,8 +28,9 @@ SUFFIXES: Final[Mapping[str, str]] = {
     **dict.fromkeys((".vot", ".votable", ".xml"), "votable"),
     **dict.fromkeys((".parquet", ".pq", ".parq"), "parquet"),
 }
-"""Formats by the end of a file's name, behind which .gz, .bz2 and .xz may stand."""
+"""Formats by the end of a file's name, behind which .gz, .bz2, .xz and .zst may stand."""
 
+MAX_PROPERTIES: Final = 1 << 16
 _MAGIC: Final[Mapping[bytes, str]] = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
@@ -94,7 +95,7 @@ def is_table(path: Path) -> bool:
 def _format_and_stem(name: str) -> tuple[str, str]:
     """Return the format that a file's name shows, empty if none, and the name without folder and suffixes."""
     path, form = Path(name), ""
-    while path.suffix.lower() in (".gz", ".bz2", ".xz", *SUFFIXES):
+    while path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", *SUFFIXES):
         form = form or SUFFIXES.get(path.suffix.lower(), "")
         path = path.with_suffix("")
     return form, path.name
@@ -207,16 +208,22 @@ def hats_partitions(source: Path) -> list[Path]:
     Raises
     ------
     TableError
-        When there is no ``Norder=*/Dir=*/Npix=*`` below ``source``.
+        When there is no ``Norder=*/Dir=*/Npix=*`` below ``source``, or the primary catalogue or a file is outside it.
     """
     catalogue = source
     properties = source / "collection.properties"
     if properties.is_file():
-        lines = [line.partition("=") for line in properties.read_text(encoding="utf-8").splitlines()]
+        with properties.open("rb") as file:
+            lines = [line.partition("=") for line in file.read(MAX_PROPERTIES).decode("utf-8", "replace").splitlines()]
         named = {key.strip(): value.strip() for key, _, value in lines}
         catalogue = source / named.get("hats_primary_table_url", ".")
+    root = source.resolve()
+    if not catalogue.resolve().is_relative_to(root):
+        raise TableError(f"{source} names a catalogue outside its folder, which is not read: {catalogue}")
     if not (paths := sorted(_partitions(catalogue))):
         raise TableError(f"{source} is not a HATS catalogue: it holds no Norder=*/Dir=*/Npix=* Parquet files")
+    if outside := next((path for path in paths if not path.resolve().is_relative_to(root)), None):
+        raise TableError(f"{outside} is a link out of {source}, which is not followed")
     return paths
 
 

@@ -481,7 +481,9 @@ class Table:
         """Raise TableTooLarge for the points of one object."""
         if count > self._bounds.max_points:
             name = self._objects_read[key].name
-            raise TableTooLarge(f"{self.name}: object {name!r} has more than {self._bounds.max_points} points", self._bounds)
+            raise TableTooLarge(
+                f"{self.name}: object {name!r} has more than {self._bounds.max_points} points", self._bounds
+            )
 
     def _distributed(self, batches: Iterable[Points]) -> Iterator[TableObject]:
         """Distribute the points over temporary files by object, and yield the objects of one file after the other."""
@@ -493,7 +495,9 @@ class Table:
                 for batch in batches:
                     written += batch.nbytes
                     if written > (bound := self._bounds.temporary_bytes):
-                        raise TableTooLarge(f"{self.name} needs temporary files of more than {bound} bytes", self._bounds)
+                        raise TableTooLarge(
+                            f"{self.name} needs temporary files of more than {bound} bytes", self._bounds
+                        )
                     share = batch["key"] % SHARES
                     for number in np.unique(share):
                         batch[share == number].tofile(files[int(number)])

@@ -50,9 +50,7 @@ class Stream:
         When a binary file is larger than ``bounds.max_bytes``.
     """
 
-    def __init__(
-        self, name: str, stem: str, content: Path | bytes | IO[bytes], bounds: Bounds = FILE_BOUNDS
-    ) -> None:
+    def __init__(self, name: str, stem: str, content: Path | bytes | IO[bytes], bounds: Bounds = FILE_BOUNDS) -> None:
         self.name, self.stem, self.bounds = name, stem, bounds
         if not isinstance(content, Path | bytes):
             copy: IO[bytes] = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  # lives as long as the stream
@@ -158,7 +156,9 @@ class Stream:
         encoding = self.encoding()
         with self.open() as content:
             lines = Lines(self)
-            text = io.TextIOWrapper(_BytesOfLines(content, lines, encoding != "utf-16"), encoding, "replace", newline="")
+            text = io.TextIOWrapper(
+                _BytesOfLines(content, lines, encoding != "utf-16"), encoding, "replace", newline=""
+            )
             try:
                 yield lines.of(text)
             finally:
