@@ -61,19 +61,19 @@ def of_one_object(fields: bytes = b"a,6e4,g,20,.1\n") -> bytes:
 
 def of_mixed_objects() -> bytes:
     """Make rows in such an order that no object is complete before the end."""
-    rows = [b"%x,%d,g,20,.1\n" % (row % 400, 59_000 + row // 400) for row in range(400_000)]
+    rows = [b"%x,%d,g,20,.1\n" % (row % 400, 59_000 + row // 400) for row in range(345_000)]
     return HEAD + b"".join(rows)[: LIMIT - 100].rpartition(b"\n")[0]
 
 
 def of_many_objects() -> bytes:
     """Make a table of two rows for each object."""
-    rows = [b"%x,59000,g,20,.1\n%x,59001,g,20,.1\n" % (row, row) for row in range(190_000)]
+    rows = [b"%x,59000,g,20,.1\n%x,59001,g,20,.1\n" % (row, row) for row in range(170_000)]
     return HEAD + b"".join(rows)[: LIMIT - 100].rpartition(b"\n")[0]
 
 
 def of_many_filters() -> bytes:
     """Make a table in which most rows have a filter of their own."""
-    rows = [b"a,%d,%s,20,.1\n" % (59_000 + row, b"x%x" % row if row % 2 else b"g") for row in range(380_000)]
+    rows = [b"a,%d,%s,20,.1\n" % (59_000 + row, b"x%x" % row if row % 2 else b"g") for row in range(345_000)]
     return HEAD + b"".join(rows)[: LIMIT - 100].rpartition(b"\n")[0]
 
 
