@@ -147,6 +147,8 @@ class TableResponse(StreamedResponse):
         )
         while group:
             await self._classify(group, classifier, work.deadline, send)
+            if len(group) < GROUP_OBJECTS:  # the end, so a small table needs one turn
+                break
             work.deadline = self._next_deadline()
             group = await work.run(table.next_group)
         await send(body_message(encode_json({"summary": table.summary()}) + b"\n", more=False))
