@@ -303,3 +303,25 @@ def test_read_path_other_files_of_a_folder_are_named(tmp_path: Path) -> None:
 def test_read_path_missing_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="does not exist"):
         list(read_path(tmp_path / "missing"))
+
+
+def test_read_path_bomb_is_unreadable_and_hides_no_others(tmp_path: Path) -> None:
+    members = {f"{k}.zst": bytes(cramjam.zstd.compress(bytes(30 << 20))) for k in range(5)}
+    (tmp_path / "bombs.tar").write_bytes(alerts.tar({"good.avro": container(RECORD), **members}))
+    (tmp_path / "other.avro").write_bytes(container(RECORD))
+    found = {item.name: item for item in read_path(tmp_path)}
+    assert found["bombs.tar/good.avro"].kind == found["other.avro"].kind == "packet"
+    assert "67108864 bytes once decompressed" in found["bombs.tar/4.zst"].detail
+
+
+def test_read_path_archive_of_zeros_ends_early(tmp_path: Path) -> None:
+    data = alerts.tar({"good.avro": container(RECORD)}) + bytes(20 << 20) + alerts.tar({"late.avro": container(RECORD)})
+    (tmp_path / "zeros.tar.gz").write_bytes(gzip.compress(data, 1))
+    assert kinds(tmp_path) == [("zeros.tar.gz/good.avro", "packet"), ("zeros.tar.gz", "unreadable")]
+
+
+def test_read_path_attributes_of_gigabytes_are_damage(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("name")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 4 << 30
+    (tmp_path / "name.tar").write_bytes(member.tobuf() + alerts.tar({"good.avro": container(RECORD)}))
+    assert kinds(tmp_path) == [("name.tar/good.avro", "packet"), ("name.tar", "unreadable")]

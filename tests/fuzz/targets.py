@@ -360,11 +360,17 @@ def _tables(form: str) -> list[bytes]:
     csv.append("a;1,5;g\na;2,5;r\n".encode("utf-16"))
     document = [json.dumps(each).encode() for each in (numeric, [curve], {"objects": [curve]})]
     lines = [b"\n".join(json.dumps(row).encode() for row in each) for each in (numeric, [curve, curve])]
-    if form == "ipac":
-        return [b"\\fixlen = T\n| object_id | mjd | band | mag | mag_err |\n| char | double | char | double | double |\n"
-                b"| | days | | mag | mag |\n  a           60000 g      18.5  0.1     \n  b           60001 r      19.5  0.1     \n"]  # fmt: skip
-    by_form = {"http": [*csv[:3], *document, *lines], "text": csv, "json": document, "jsonl": lines}
+    by_form = {"http": [*csv[:3], *document, *lines], "text": csv, "json": document, "jsonl": lines, "ipac": [IPAC]}
     return by_form.get(form) or _astropy_tables(form)
+
+
+IPAC = b"""\\fixlen = T
+| object_id | mjd    | band | mag    | mag_err |
+| char      | double | char | double | double  |
+|           | days   |      | mag    | mag     |
+  a           60000    g      18.5     0.1
+  b           60001    r      19.5     0.1
+"""
 
 
 @cache

@@ -53,9 +53,7 @@ class Bounds:
         if len(names) > self.max_columns:
             raise TableTooLarge(f"{where} has more than {self.max_columns} columns", self)
         if longest := next((name for name in names if len(name) > MAX_NAME), ""):
-            raise TableError(
-                f"{where} has a column whose name has more than {MAX_NAME} characters: {longest[:40]!r}..."
-            )
+            raise TableError(f"{where} has a column name of more than {MAX_NAME} characters: {longest[:40]!r}...")
 
     @property
     def held_bytes(self) -> int:

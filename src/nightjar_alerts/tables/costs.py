@@ -152,10 +152,9 @@ def _size_of_lists(header: Any, content: bytes, place: int, kind: str, of: str, 
     pairs = np.ascontiguousarray(table[:, place : place + _WIDTHS[kind]]).view(">i4" if kind == "P" else ">i8")
     counts, offsets = pairs.reshape(rows, 2).astype(np.float64).T  # exact enough, and sums do not overflow
     item = _WIDTHS.get(of, 1)
-    used = counts > 0
-    if (counts < 0).any() or (
-        (offsets < 0) | (offsets + counts * item / (8 if of == "X" else 1) > len(content) - start)
-    )[used].any():
+    ends = offsets + counts * (item / 8 if of == "X" else item)
+    outside = (offsets < 0) | (ends > len(content) - start)
+    if (counts < 0).any() or outside[counts > 0].any():
         raise TableError(f"{name} is damaged: lists of a column are outside its heap")
     return rows * OBJECT_BYTES * 2 + int(counts.sum()) * max(VALUE_BYTES, item)
 

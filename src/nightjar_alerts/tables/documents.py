@@ -131,7 +131,7 @@ def _is_full(rows: Sequence[Mapping[str, Any]], keys: Sized) -> bool:
 
 
 def _check_cost(data: bytes, name: str, bounds: Bounds) -> None:
-    """Raise TableTooLarge for a document that takes much more memory than its bytes, such as millions of empty lists."""
+    """Raise TableTooLarge for a document that takes much more memory than its size, as empty lists do."""
     if sum(data.count(mark) * cost for mark, cost in JSON_COSTS.items()) > JSON_BYTES * bounds.held_bytes:
         raise TableTooLarge(f"{name} has too many objects and lists for its size", bounds)
 

@@ -278,6 +278,6 @@ def _snana(lines: Sequence[str]) -> _Form | None:
         key, _, text = line.partition(":")
         if key.strip() == "SNID" and text.strip():
             object_id.setdefault("SNID", text.split()[0])
-        if key.strip() in ("VARLIST", "VARNAMES") and place < last:
+        if key.strip() in ("VARLIST", "VARNAMES") and text.strip() and place < last:
             return _Form(_unique(text.split()), "", place + 1, prefix="OBS:", constants=object_id)
     return None
