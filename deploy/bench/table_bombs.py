@@ -61,19 +61,19 @@ def of_one_object(fields: bytes = b"a,6e4,g,20,.1\n") -> bytes:
 
 def of_mixed_objects() -> bytes:
     """Make rows in such an order that no object is complete before the end."""
-    rows = [b"%x,%d,g,20,.1\n" % (row % 400, 59_000 + row // 400) for row in range(400_000)]
+    rows = [b"%x,%d,g,20,.1\n" % (row % 400, 59_000 + row // 400) for row in range(345_000)]
     return HEAD + b"".join(rows)[: LIMIT - 100].rpartition(b"\n")[0]
 
 
 def of_many_objects() -> bytes:
     """Make a table of two rows for each object."""
-    rows = [b"%x,59000,g,20,.1\n%x,59001,g,20,.1\n" % (row, row) for row in range(190_000)]
+    rows = [b"%x,59000,g,20,.1\n%x,59001,g,20,.1\n" % (row, row) for row in range(170_000)]
     return HEAD + b"".join(rows)[: LIMIT - 100].rpartition(b"\n")[0]
 
 
 def of_many_filters() -> bytes:
     """Make a table in which most rows have a filter of their own."""
-    rows = [b"a,%d,%s,20,.1\n" % (59_000 + row, b"x%x" % row if row % 2 else b"g") for row in range(380_000)]
+    rows = [b"a,%d,%s,20,.1\n" % (59_000 + row, b"x%x" % row if row % 2 else b"g") for row in range(345_000)]
     return HEAD + b"".join(rows)[: LIMIT - 100].rpartition(b"\n")[0]
 
 
@@ -83,10 +83,10 @@ def wide_rows() -> bytes:
     return repeated(b"a,60000,g,20,.1" + b",11" * 990 + b"\n", HEAD[:-1] + b"," + names + b"\n")
 
 
-def lists_in_a_row(points: int = 180_000) -> bytes:
-    """Make a table whose one row holds a light curve."""
+def lists_in_rows(points: int = 80_000) -> bytes:
+    """Make a table whose rows hold long light curves."""
     lists = b",".join(b'"[' + b",".join([text] * points) + b']"' for text in (b"6e4", b"g", b"20", b".1"))
-    return HEAD + b"a," + lists + b"\n"
+    return repeated(b"a," + lists + b"\n", HEAD, size=4 * MIB)
 
 
 def columns_in_json(points: int = 600_000) -> bytes:
@@ -158,7 +158,7 @@ BOMBS: Final[Mapping[str, Bomb]] = {
     "table short texts": Bomb(lambda: repeated(b'"ab",', b'{"name":"a","mjd":[', b'""]}')),
     "table numbers": Bomb(lambda: repeated(b"1.5,", b'{"name":"a","mjd":[', b"1]}")),
     "table columns in JSON": Bomb(columns_in_json),
-    "table lists in a row": Bomb(lists_in_a_row),
+    "table lists in rows": Bomb(lists_in_rows),
     "table wide rows": Bomb(wide_rows),
     "table deep": Bomb(deep),
     "table many columns": Bomb(many_columns),

@@ -88,7 +88,7 @@ class Bounds:
     @property
     def max_points(self) -> int:
         """Number of points of one object, which are held together."""
-        return self._share(1 << 12, 1 << 20)
+        return self._share(1 << 12, 1 << 18)
 
     @property
     def always_bytes(self) -> int:

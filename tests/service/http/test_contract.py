@@ -1,8 +1,8 @@
 """The OpenAPI document matches the service: schemathesis generates valid and invalid requests and checks responses.
 
-Beside what it expects: good data may get 422, since no JSON schema can say that columns have equal lengths or that no
-two observations share time and band, 415, since none can say what is text and no other format (a table), and 504 when it
-asks for an answer within a millisecond; too many curves get 413.
+Besides what it expects, good data may get 422, since no JSON schema can say that columns have equal lengths or that no
+two observations share time and band, 415, since none can say what is text in no other format (a table), and 504 when
+it asks for an answer within a millisecond; too many curves get 413.
 """
 
 from collections.abc import Iterator

@@ -134,6 +134,14 @@ def test_tables_beyond_a_bound_are_refused_before_they_are_read(edge: Live, body
     assert status in (413, 422), problem
 
 
+def test_tables_with_a_line_of_more_than_a_mebibyte_are_too_large() -> None:
+    header = b"name,mjd,filter,mag,mag_err,note\n"
+    with live(loader(Network())) as edge:
+        for size, expected in ((1_000_000, 200), (1_100_000, 413)):
+            body = header + b"a,60000,g,20,0.1,\nb,60000,g,20,0.1," + b"x" * size + b"\n"
+            assert post(edge, body)[0] == expected
+
+
 BINARY = {
     "FITS": b"SIMPLE  =                    T" + b" " * 50,
     "VOTable": b'<?xml version="1.0"?>\n<!-- t --><VOTABLE version="1.3"><RESOURCE/></VOTABLE>',

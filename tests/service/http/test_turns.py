@@ -166,12 +166,10 @@ def test_tables_while_another_client_reads_an_endless_one_are_read(edge: Live, e
 def test_tables_beyond_the_deadline_in_the_middle_end_with_a_problem(
     edge: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    convert = table_light_curve
-
     def slow(item: Any, most: int) -> Any:
         if item.object_id == "o70":
             time.sleep(0.6)
-        return convert(item, most)
+        return table_light_curve(item, most)
 
     monkeypatch.setattr(tables, "table_light_curve", slow)
     rows = [b"o%d,%d,g,20,0.1" % (number, 60_000 + day) for number in range(80) for day in range(3)]
