@@ -156,7 +156,7 @@ class Stream:
         encoding = self.encoding()
         with self.open() as content:
             lines = Lines(self)
-            text = io.TextIOWrapper(
+            text = io.TextIOWrapper(  # type: ignore[type-var]  # it needs no more than read1
                 _BytesOfLines(content, lines, encoding != "utf-16"), encoding, "replace", newline=""
             )
             try:
