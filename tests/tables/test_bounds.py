@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import socket
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -257,7 +258,8 @@ SIZED = "<FIELD name='a' datatype='double' arraysize='{}'/>"
         (votable(FIELD, "<v:BINARY2 xmlns:v='v'><v:STREAM v:HREF='http://x'/></v:BINARY2>"), "elsewhere"),
         (votable(FIELD, "<PARQUET type='x'><STREAM href='http://x'/></PARQUET>"), "PARQUET"),
         (votable(FIELD, "<FITS><STREAM>x</STREAM></FITS>"), "FITS"),
-        (votable(FIELD, CELLS, before="<!DOCTYPE VOTABLE SYSTEM 'http://x'>"), "DOCTYPE"),
+        (votable(FIELD, CELLS, before="<!DOCTYPE VOTABLE SYSTEM 'http://x' [<!ATTLIST A b CDATA 'c'>]>"), "DOCTYPE"),
+        (votable(FIELD, CELLS, before="<!DOCTYPE VOTABLE [<!ENTITY % a SYSTEM 'file:///etc/passwd'>%a;]>"), "DOCTYPE"),
         (votable(FIELD, CELLS, before="<!DOCTYPE VOTABLE [<!ENTITY a 'b'>]>"), "DOCTYPE"),
         (votable(SIZED.format(200_000), "<TABLEDATA>" + "<TR><TD/></TR>" * 5000 + "</TABLEDATA>"), "take more than"),
         (votable(SIZED.format("9999x9999"), CELLS), "take more than"),
@@ -276,6 +278,17 @@ SIZED = "<FIELD name='a' datatype='double' arraysize='{}'/>"
 def test_read_table_votable_that_reaches_or_costs_too_much_is_refused(data: bytes, detail: str) -> None:
     pytest.importorskip("astropy")
     assert detail in str(refusal(data))
+
+
+def test_read_table_votable_that_names_a_dtd_is_read_without_it() -> None:
+    """As old files of VizieR do."""
+    pytest.importorskip("astropy")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        dtd = f"<!DOCTYPE VOTABLE SYSTEM 'http://127.0.0.1:{server.getsockname()[1]}/VOTable.dtd'>"
+        assert str(refusal(votable(FIELD, CELLS, before=dtd))) == str(refusal(votable(FIELD, CELLS)))
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def ecsv(*lines: str, rows: int = 1) -> bytes:
