@@ -212,7 +212,9 @@ class ClusterMonitor:
             former = self._client
             with suppress(AddressError):  # keep the old clients, e.g. while a certificate file is replaced
                 self._make_clients()
-                former.close()
+                # Closing waits for the group coordinator, which may be silent. This thread must go on: a worker takes
+                # its silence for an outage, and waits.
+                threading.Thread(target=former.close, name="close", daemon=True).start()
 
     def _partitions(self) -> dict[str, list[Partition] | None]:
         """Return the partitions of each topic and pattern; None for one that does not exist. Raises KafkaException."""
