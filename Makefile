@@ -3,18 +3,18 @@
 #   make demo                 install the CPU service, classify the sample alerts, stop
 #   make demo ALERTS=PATH     the same, and every packet in PATH (a file or a folder)
 #   make serve                the same service, left running (NIGHTJAR_HOST, NIGHTJAR_PORT)
-#   make lint                 check style, types, import rules and generated tables of docs/: a minute
-#   make fast                 run the tests that train nothing and start no broker or benchmark: four minutes
+#   make lint                 check style, types, import rules and generated tables of docs/: 90 seconds
+#   make fast                 run the tests that train nothing and start no broker, service or benchmark: four minutes
 #   make test                 run `make lint`, install what the tests need and run them: twelve minutes on two cores
 #   make nightly              run experiments, unshipped networks, benchmarks' tests, brokers, soaks and peers, in parts
 #   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, kills, soak or peers
 #   make docs                 write the generated tables of docs/
 #   make native               build the native kernels again, after a change of their sources
 #   make bench                measure; writes build/bench.json
-#   make fuzz                 feed every decoder with strange bytes, MINUTES=1 each
+#   make fuzz                 fuzz every decoder, for MINUTES=1 each
 #   make lock                 resolve the newest versions into deploy/constraints.txt and the files with hashes
-#   make audit                look for known vulnerabilities of what serves, and for secrets; needs the network
-#   make sbom                 write the bill of materials of what serves, as CycloneDX: build/sbom.json
+#   make audit                look for known vulnerabilities of the dependencies, and for secrets; needs the network
+#   make sbom                 write the bill of materials of the service, as CycloneDX: build/sbom.json
 #   make release              build the committed sdist and wheels, with bill of materials and checksums, into dist/
 #   make kafka                fetch a Kafka into build/kafka (NIGHTJAR_KAFKA_HOME), for the tests that break brokers
 #

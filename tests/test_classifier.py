@@ -447,7 +447,7 @@ def test_evolution_in_a_notebook_lists_its_steps(classifier: Classifier) -> None
 def test_results_are_found_by_the_name_of_the_object(classifier: Classifier) -> None:
     results = classifier.classify(supernovae(3))
     assert results["SN0001"] is results[1]
-    with pytest.raises(KeyError, match="0 results have the object_id 'SN9'"):
+    with pytest.raises(KeyError, match="no results have the object_id 'SN9'"):
         results["SN9"]
 
 

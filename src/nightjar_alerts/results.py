@@ -344,7 +344,7 @@ class Results(Sequence[Result]):
             return self._results[index]
         found = [result for result in self._results if result.object_id == index]
         if len(found) != 1:
-            raise KeyError(f"{len(found)} results have the object_id {index!r}")
+            raise KeyError(f"{len(found) or 'no'} results have the object_id {index!r}")
         return found[0]
 
     def __iter__(self) -> Iterator[Result]:

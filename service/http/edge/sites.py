@@ -75,7 +75,9 @@ class SiteMiddleware:
         name = _usual_form(name)
         own = name in self._names or name == str(parse_address(address))
         if not (own or is_loopback(name) or name.endswith(self._suffixes)):
-            detail = f"{name} is not known as a name of this server: if it is one, add it to NIGHTJAR_ALLOWED_HOSTS"
+            detail = (
+                f"the host name {name!r} is not known: if it is one of this server, add it to NIGHTJAR_ALLOWED_HOSTS"
+            )
             raise ProblemError(FORBIDDEN, detail)
 
     def _is_cross_site(self, headers: dict[bytes, bytes]) -> bool:

@@ -111,8 +111,8 @@ export function TakeAway({ source, curve, points, steps, settings, linked, edite
       </div>
       <pre class="command" tabindex="0" data-command=${kind}>${commands[kind]}</pre>
       ${commands.body !== null && html`<p class="muted small">First save the light curve with <q>Input (${commands.file})</q>.</p>`}
-      ${kind === "nightjar" && html`<p class="muted small">Needs <code>pip install 'nightjar-alerts[client]'</code>.</p>`}
-      ${!commands.nightjar && html`<p class="muted small"><code>nightjar classify</code> takes class shares by name only, no weights.</p>`}`
+      ${kind === "nightjar" && html`<p class="muted small">Needs <code>pip install '.[client]'</code> in a clone of Nightjar.</p>`}
+      ${!commands.nightjar && html`<p class="muted small"><code>nightjar classify</code> takes these class shares as JSON: <code>--prior</code>.</p>`}`
     }
   </section>`;
 }

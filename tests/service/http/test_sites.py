@@ -52,7 +52,8 @@ def test_host_of_another_name_is_refused(edge: Live, host: str) -> None:
 def test_host_that_is_refused_is_named_with_the_setting(edge: Live) -> None:
     problem = json.loads(edge.ask("GET", "/", headers={"Host": "nightjar.example.com:8080"})[2])
     assert problem["detail"] == (
-        "nightjar.example.com is not known as a name of this server: if it is one, add it to NIGHTJAR_ALLOWED_HOSTS"
+        "the host name 'nightjar.example.com' is not known: "
+        "if it is one of this server, add it to NIGHTJAR_ALLOWED_HOSTS"
     )
 
 
