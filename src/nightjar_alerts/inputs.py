@@ -51,14 +51,17 @@ from nightjar_alerts.tables import (
     read_table,
 )
 from nightjar_alerts.tables.columns import mjd_of_times
+from nightjar_alerts.tables.files import SUFFIXES
 from nightjar_alerts.tables.libraries import library_of
 
 MAX_POINTS: Final = 1_000_000
 """Maximum number of observations in one light curve; the network sees the newest of them (``truncated``)."""
-TABLE_SUFFIXES: Final = (
-    ".csv", ".tsv", ".dat", ".txt", ".ecsv", ".fits", ".fit", ".fits.gz", ".vot", ".votable", ".xml", ".parquet", ".pq",
-    ".csv.gz",
-)  # fmt: skip
+TABLE_SUFFIXES: Final = tuple(
+    suffix + compression
+    for suffix, form in SUFFIXES.items()
+    if form not in ("json", "jsonl")  # alerts and light curves as well: their content decides
+    for compression in ("", ".gz", ".bz2", ".xz", ".zst")
+)
 """Suffixes of table files."""
 HEAD_BYTES: Final = 4096
 MAX_JSON_BYTES: Final = 1 << 20
