@@ -3,14 +3,16 @@
 from datetime import UTC, date, datetime, timedelta, timezone
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nightjar_alerts import LightCurve
-from nightjar_alerts.inputs import decode_inputs, read_request
+from nightjar_alerts.inputs import decode_inputs, is_table_file, read_request
 from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
+from nightjar_alerts.tables import TableOptions
 from support.curves import NO_TABLES
 
 MJD = [60_000.25, 60_001.5, 60_002.75]
@@ -151,3 +153,9 @@ def test_quantities_are_converted_or_named() -> None:
         assert isinstance(invalid, InvalidLightCurve)
         assert invalid.reason == "wrong_unit"
         assert str(invalid).startswith(stated.replace("\\", "")), str(invalid)
+
+
+@pytest.mark.parametrize("name", ["a.csv.xz", "a.tsv.gz", "a.ecsv.bz2", "a.vot.gz", "a.fts", "a.parq", "a.lc"])
+def test_files_with_a_suffix_of_the_table_reader_are_tables(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(bytes(9))
+    assert is_table_file(tmp_path / name, TableOptions())
