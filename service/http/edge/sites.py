@@ -1,7 +1,7 @@
 """Protection of servers without API keys against web pages in the browsers of their users.
 
-Without keys, whoever reaches the port may use it, and so may a page of any site that a user of this machine or network
-opens. A browser says where a request comes from, and pages cannot change what it says:
+Without keys, anyone who reaches the port may use it, and so may a page of any site that a user of this machine or
+network opens. A browser says where a request comes from, and pages cannot change what it says:
 
 - ``Host`` is the name by which the page reached the server. A page whose own name resolves to this server (DNS
   rebinding) could read responses, as the browser takes both for one site. It needs a name for that, so an address is
