@@ -240,6 +240,13 @@ def test_nested_parquet_is_read(kind: str, tmp_path: Path) -> None:
     check(arrow_nested(kind).slice(0, 2))
 
 
+def test_nested_parquet_of_several_row_groups_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "groups.parquet"
+    rows = {"object_id": list("abc"), "mjd": [[1.0, 2.0]] * 3, "band": [["g", "r"]] * 3, "flux_nJy": [[9.0, 9.0]] * 3}
+    pq.write_table(pa.table(rows | {"fluxerr_nJy": [[1.0, 1.0]] * 3}), path, row_group_size=1)
+    assert [(item.object_id, len(item.mjd)) for item in read_table(path)] == [("a", 2), ("b", 2), ("c", 2)]
+
+
 def test_parquet_sorted_by_time_and_in_parts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "points.parquet"
     frame().sort_values("mjd").to_parquet(path, row_group_size=5)

@@ -145,7 +145,8 @@ def _iso_time(text: str) -> float:
 def texts(column: Array) -> NDArray[np.object_]:
     """Convert a column to text, missing values as empty; whole numbers have no decimal point."""
     if column.dtype.kind == "f":
-        return np.array(["" if v != v else str(int(v)) if v == int(v) else repr(float(v)) for v in column], np.object_)
+        values = map(float, column)
+        return object_column(["" if v != v else str(int(v)) if v.is_integer() else repr(v) for v in values])
     if column.dtype.kind in "iub":
         return column.astype("U").astype(np.object_)
     try:

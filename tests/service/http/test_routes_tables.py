@@ -224,6 +224,12 @@ def test_tables_with_half_of_a_pair_in_the_name_of_a_filter_count_it(edge: Live)
     assert end["summary"]["unknown_filters"] == {"\\udfff": 1}
 
 
+@pytest.mark.parametrize("values", ['"mjd":1e999,"flux":NaN', '"mjd":60000,"flux":1,"filter":"%s"' % ("1" * 5000)])
+def test_tables_with_infinite_or_long_numbers_ask_about_them(edge: Live, values: str) -> None:
+    status, (problem,) = post(edge, f'[{{"name":"a","mag_err":0.1,{values}}}]'.encode())
+    assert (status, problem["errors"][0]["reason"]) == (422, "ambiguous")
+
+
 def test_tables_with_an_object_that_fails_report_it_alone(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     light_curve = TableObject.light_curve
 
