@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.tables import MissingExtra, TableError, TableObject, TableOptions, read_table
+from nightjar_alerts.tables.columns import column_of
 from nightjar_alerts.tables.files import is_table
 
 pd = pytest.importorskip("pandas", reason="the [tables] extra")
@@ -238,6 +239,10 @@ def test_nested_parquet_is_read(kind: str, tmp_path: Path) -> None:
     check(path.read_bytes())
     check(arrow_nested(kind))
     check(arrow_nested(kind).slice(0, 2))
+
+
+def test_column_of_arrays_without_rows_has_no_lists() -> None:
+    assert len(column_of(np.zeros((0, 5)))) == 0
 
 
 def test_nested_parquet_of_several_row_groups_is_read(tmp_path: Path) -> None:

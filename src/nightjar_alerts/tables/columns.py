@@ -4,6 +4,7 @@ A batch maps names to columns of equal length: arrays, or :class:`Lists` where e
 nested columns have dotted names (``lightcurve.mjd``).
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def column_of(values: Any) -> Column:
         array = array.astype(np.object_)
         array[mask] = None
     if array.ndim > 1:
-        array = array.reshape(len(array), -1)
+        array = array.reshape(len(array), math.prod(array.shape[1:]))
         return Lists(np.arange(len(array) + 1, dtype=np.int64) * array.shape[1], array.reshape(-1))
     if array.dtype.kind == "O":
         return column_of(list(array))
