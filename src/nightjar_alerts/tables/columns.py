@@ -124,7 +124,7 @@ def iso_times(column: Array) -> tuple[Float64, Bool]:
             continue
         try:
             values[index] = _iso_time(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # of a time zone at the edge of the calendar
             bad[index] = True
     return values, bad
 
