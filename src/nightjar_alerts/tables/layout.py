@@ -686,7 +686,7 @@ class _Guesser:
                 [Choice(name, "every row is an object"), Choice("", "the table is one object")],
             )
         for name in self._free(self._is_numeric, self.scalars) if "object_id" not in self.options.columns else ():
-            if self._is_position(name) and np.ptp(self._finite(name)) > MAX_SPREAD_DEGREES:
+            if self._is_position(name) and (values := self._finite(name)).size and np.ptp(values) > MAX_SPREAD_DEGREES:
                 text = (
                     f"The rows have no name of an object, and {name!r} differs by {np.ptp(self._finite(name)):.3g} "
                     "degrees. Add a column of names."
