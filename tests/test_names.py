@@ -25,7 +25,7 @@ def test_printable_controls_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-@pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+1", "-x", "@SUM(1)", "\tx", "\rx"])
+@pytest.mark.parametrize("text", ["\uff1d1+1", "=HYPERLINK(1)", "+1+1", "-x", "@SUM(1)", "\tx", "\rx"])
 def test_spreadsheet_text_that_is_a_formula_gets_an_apostrophe(text: str) -> None:
     assert spreadsheet_text(text) == f"'{text}"
 

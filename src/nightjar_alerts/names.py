@@ -16,7 +16,8 @@ _UNPRINTABLE: Final = re.compile(
 """Control characters, line separators, marks without a width or of the direction of text, and unpaired surrogates."""
 _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
 """Names of devices in Windows."""
-_FORMULA: Final = re.compile(r"[=+\-@\t\r]")
+_FORMULA: Final = re.compile(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
+"""Full-width signs are formulas in some languages of Excel."""
 
 
 def printable(text: str) -> str:

@@ -164,6 +164,20 @@ def test_read_table_checkpoint_that_raises_ends_the_reading() -> None:
         read_table((HEAD + ROWS).encode(), checkpoint=stop)
 
 
+@pytest.mark.parametrize(
+    ("data", "least"),
+    [
+        (b'{"mjd":1}\n' + b"{\n" * 20_000, 4),  # lines without a row, two passes over them
+        (b",".join(b"c%d" % number for number in range(100)) + b"\n" + b"x," * 99 + b"x\n", 100),  # columns to judge
+    ],
+)
+def test_read_table_checkpoint_is_called_between_rows_and_columns(data: bytes, least: int) -> None:
+    calls = list[None]()
+    with pytest.raises(TableError):
+        read_table(data, checkpoint=lambda: calls.append(None))
+    assert len(calls) > least
+
+
 def test_read_table_larger_bounds_read_what_the_default_refuses() -> None:
     data = gzip.compress((HEAD + ROWS).encode() + BLANK * 700, 1)
     assert len(list(read_table(data, bounds=Bounds(max_bytes=256 << 30)))) == 1

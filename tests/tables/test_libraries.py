@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.tables import MissingExtra, TableError, TableObject, TableOptions, read_table
+from nightjar_alerts.tables.columns import column_of
 from nightjar_alerts.tables.files import is_table
 
 pd = pytest.importorskip("pandas", reason="the [tables] extra")
@@ -238,6 +239,17 @@ def test_nested_parquet_is_read(kind: str, tmp_path: Path) -> None:
     check(path.read_bytes())
     check(arrow_nested(kind))
     check(arrow_nested(kind).slice(0, 2))
+
+
+def test_column_of_arrays_without_rows_has_no_lists() -> None:
+    assert len(column_of(np.zeros((0, 5)))) == 0
+
+
+def test_nested_parquet_of_several_row_groups_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "groups.parquet"
+    rows = {"object_id": list("abc"), "mjd": [[1.0, 2.0]] * 3, "band": [["g", "r"]] * 3, "flux_nJy": [[9.0, 9.0]] * 3}
+    pq.write_table(pa.table(rows | {"fluxerr_nJy": [[1.0, 1.0]] * 3}), path, row_group_size=1)
+    assert [(item.object_id, len(item.mjd)) for item in read_table(path)] == [("a", 2), ("b", 2), ("c", 2)]
 
 
 def test_parquet_sorted_by_time_and_in_parts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,6 @@ export function toCsv(points) {
 /** A cell of a CSV file. Text that a spreadsheet would run as a formula gets an apostrophe in front (OWASP, CSV injection). */
 export function csvValue(value) {
   let text = String(value ?? "");
-  if (/^[=+\-@\t\r]/.test(text) && !Number.isFinite(Number(text))) text = `'${text}`;
+  if (/^[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]/.test(text) && !Number.isFinite(Number(text))) text = `'${text}`;
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

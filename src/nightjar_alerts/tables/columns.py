@@ -4,6 +4,7 @@ A batch maps names to columns of equal length: arrays, or :class:`Lists` where e
 nested columns have dotted names (``lightcurve.mjd``).
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def iso_times(column: Array) -> tuple[Float64, Bool]:
             continue
         try:
             values[index] = _iso_time(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # of a time zone at the edge of the calendar
             bad[index] = True
     return values, bad
 
@@ -145,7 +146,8 @@ def _iso_time(text: str) -> float:
 def texts(column: Array) -> NDArray[np.object_]:
     """Convert a column to text, missing values as empty; whole numbers have no decimal point."""
     if column.dtype.kind == "f":
-        return np.array(["" if v != v else str(int(v)) if v == int(v) else repr(float(v)) for v in column], np.object_)
+        values = map(float, column)
+        return object_column(["" if v != v else str(int(v)) if v.is_integer() else repr(v) for v in values])
     if column.dtype.kind in "iub":
         return column.astype("U").astype(np.object_)
     try:
@@ -215,7 +217,7 @@ def column_of(values: Any) -> Column:
         array = array.astype(np.object_)
         array[mask] = None
     if array.ndim > 1:
-        array = array.reshape(len(array), -1)
+        array = array.reshape(len(array), math.prod(array.shape[1:]))
         return Lists(np.arange(len(array) + 1, dtype=np.int64) * array.shape[1], array.reshape(-1))
     if array.dtype.kind == "O":
         return column_of(list(array))

@@ -103,7 +103,11 @@ class DocumentSource:
         self.progress = 0.0
         data = stream.read(stream.bounds.held_bytes)
         _check_cost(data, self.name, stream.bounds)
-        self._rows = rows_of(loads(data))
+        stream.pause()
+        document = loads(data)
+        stream.pause()
+        self._rows = rows_of(document)
+        stream.pause()
         self.header = tuple(dict.fromkeys(key for row in self._rows for key in row))
         stream.bounds.check_names(self.header, self.name)
 

@@ -1,6 +1,6 @@
 """Opening a table: its format, and the source that reads it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -101,7 +101,13 @@ def _format_and_stem(name: str) -> tuple[str, str]:
     return form, path.name
 
 
-def open_source(data: Data, form: str = "", name: str = "", bounds: Bounds = FILE_BOUNDS) -> Source:
+def open_source(
+    data: Data,
+    form: str = "",
+    name: str = "",
+    bounds: Bounds = FILE_BOUNDS,
+    checkpoint: Callable[[], None] = lambda: None,
+) -> Source:
     """Open a table.
 
     Parameters
@@ -110,6 +116,7 @@ def open_source(data: Data, form: str = "", name: str = "", bounds: Bounds = FIL
     form : format, if the name does not show it.
     name : of content without a path, for messages and to find the format.
     bounds : formats and sizes that are read. Tables in memory have no bounds.
+    checkpoint : called after each portion of a text; may raise.
 
     Raises
     ------
@@ -133,7 +140,7 @@ def open_source(data: Data, form: str = "", name: str = "", bounds: Bounds = FIL
         return MemorySource(batch, name or "the table", units=units)
     name = name or str(getattr(data, "name", "the table"))
     named, stem = _format_and_stem(name)
-    return _open_stream(Stream(name, stem, content, bounds), form or named, bounds)
+    return _open_stream(Stream(name, stem, content, bounds, checkpoint), form or named, bounds)
 
 
 def _check_format(form: str, name: str, bounds: Bounds) -> None:

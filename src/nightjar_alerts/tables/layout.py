@@ -89,7 +89,7 @@ KIND_TEXTS: Final = {
     "difference": "the brightness is that of difference images",
     "total": "the brightness is that of the whole source: the median of each filter is subtracted",
 }
-_NUMBERS: Final = re.compile(r"[0-9]+")
+_NUMBERS: Final = re.compile(r"[0-9]{1,18}")
 _ZERO_BEHIND: Final = re.compile(r"(jd(?:_?(?:tdb|tcb|utc))?)[\s_+-]*(\d{4,}(?:\.\d+)?)\s*$", re.IGNORECASE)
 """Date from which times count, in a name such as ``MJD-60000``."""
 _VALUES: Final = frozenset({"value", "mag", "flux"})
@@ -160,7 +160,12 @@ class Layout:
 
 
 def guess_layout(
-    header: Sequence[str], units: Mapping[str, str], sample: Batch, options: TableOptions, name: str = ""
+    header: Sequence[str],
+    units: Mapping[str, str],
+    sample: Batch,
+    options: TableOptions,
+    name: str = "",
+    checkpoint: Callable[[], None] = lambda: None,
 ) -> Layout:
     """Decide what a table's columns mean.
 
@@ -168,7 +173,7 @@ def guess_layout(
     ----------
     header : names of the columns. units : those that the table states, by column.
     sample : all columns of the first rows.
-    name : of the file.
+    name : of the file. checkpoint : called before each look at a column; may raise.
 
     Raises
     ------
@@ -177,7 +182,7 @@ def guess_layout(
     TableError
         When an option names a column that does not exist.
     """
-    guesser = _Guesser(header, units, sample, options)
+    guesser = _Guesser(header, units, sample, options, checkpoint)
     guesser.find_columns(name)
     guesser.decide_values()
     return guesser.result
@@ -202,7 +207,15 @@ def guess_object_columns(header: Sequence[str], sample: Batch) -> tuple[str, dic
 
 
 class _Guesser:
-    def __init__(self, header: Sequence[str], units: Mapping[str, str], sample: Batch, options: TableOptions) -> None:
+    def __init__(
+        self,
+        header: Sequence[str],
+        units: Mapping[str, str],
+        sample: Batch,
+        options: TableOptions,
+        checkpoint: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._checkpoint = checkpoint
         self.options, self.units, self.sample = options, units, sample
         self.header = [name for name in header if name in sample]
         self.keys: dict[str, set[str]] = {
@@ -277,6 +290,7 @@ class _Guesser:
         return TableQuestion(f"{text} The table has {self._listed()}.{hint}", option, choices)
 
     def _values(self, name: str) -> Array:
+        self._checkpoint()
         column = self.sample[name]
         return (column.values if isinstance(column, Lists) else column)[:SAMPLE_POINTS]
 
@@ -672,7 +686,7 @@ class _Guesser:
                 [Choice(name, "every row is an object"), Choice("", "the table is one object")],
             )
         for name in self._free(self._is_numeric, self.scalars) if "object_id" not in self.options.columns else ():
-            if self._is_position(name) and np.ptp(self._finite(name)) > MAX_SPREAD_DEGREES:
+            if self._is_position(name) and (values := self._finite(name)).size and np.ptp(values) > MAX_SPREAD_DEGREES:
                 text = (
                     f"The rows have no name of an object, and {name!r} differs by {np.ptp(self._finite(name)):.3g} "
                     "degrees. Add a column of names."

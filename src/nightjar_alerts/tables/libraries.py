@@ -121,11 +121,14 @@ class ParquetSource:
                 most = BATCH_OBJECTS if self._is_nested else BATCH_ROWS
                 all_bytes = sum(row_bytes.values())  # for a root whose name has a dot, unlike its path
                 affordable = BATCH_BYTES / max(1.0, sum(row_bytes.get(root, all_bytes) for root in roots))
-                for batch in file.iter_batches(max(1, min(most, int(affordable))), columns=roots):
-                    read += len(batch)
-                    self.progress = (index + read / rows) / len(self._files)
-                    columns = _arrow_batch(arrow.Table.from_batches([batch]))
-                    yield columns if names is None else {name: columns[name] for name in names if name in columns}
+                size = max(1, min(most, int(affordable)))
+                # Each row group has dictionaries of its own, and pyarrow reads no lists of texts across them.
+                for group in range(file.num_row_groups):
+                    for batch in file.iter_batches(size, row_groups=[group], columns=roots):
+                        read += len(batch)
+                        self.progress = (index + read / rows) / len(self._files)
+                        columns = _arrow_batch(arrow.Table.from_batches([batch]))
+                        yield columns if names is None else {name: columns[name] for name in names if name in columns}
         self.progress = 1.0
 
 

@@ -249,7 +249,8 @@ def read_table(
     options : options of the reader; the defaults guess everything.
     name : name of content without a path; its ending gives the format, if the content does not.
     bounds : formats and sizes that are read. Tables in memory have no bounds.
-    checkpoint : called after each batch of rows and before each object; may raise, which ends the reading.
+    checkpoint : called after each portion of a text, before each look at a column, and before each object; may raise,
+        which ends the reading.
 
     Raises
     ------
@@ -323,7 +324,7 @@ class Table:
     ) -> None:
         self._bounds = bounds if is_file(data) else TRUSTED
         self._checkpoint = checkpoint
-        self._source: Source = open_source(data, options.format, name, bounds)
+        self._source: Source = open_source(data, options.format, name, bounds, checkpoint)
         self.options = options
         self.name = self._source.name
         self.header = self._source.header
@@ -335,7 +336,7 @@ class Table:
             examples = "".join(f" ({example})" for example in self._source.problems.examples[:1])
             raise TableError(f"{self.name} is empty: it holds no rows{examples}")
         try:
-            self._layout = guess_layout(self.header, self._source.units, sample, options, name or self.name)
+            self._layout = guess_layout(self.header, self._source.units, sample, options, name or self.name, checkpoint)
         except TableQuestion:
             raise
         except TableError as error:

@@ -43,6 +43,7 @@ class Stream:
     content : path of the file, its bytes, or a binary file. One that cannot seek, such as standard input, is copied to
         memory or, where it is large, to disk.
     bounds : of the file and of what it decompresses to.
+    checkpoint : called before each portion of the lines; may raise.
 
     Raises
     ------
@@ -50,8 +51,15 @@ class Stream:
         When a binary file is larger than ``bounds.max_bytes``.
     """
 
-    def __init__(self, name: str, stem: str, content: Path | bytes | IO[bytes], bounds: Bounds = FILE_BOUNDS) -> None:
-        self.name, self.stem, self.bounds = name, stem, bounds
+    def __init__(
+        self,
+        name: str,
+        stem: str,
+        content: Path | bytes | IO[bytes],
+        bounds: Bounds = FILE_BOUNDS,
+        checkpoint: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name, self.stem, self.bounds, self._checkpoint = name, stem, bounds, checkpoint
         if not isinstance(content, Path | bytes):
             copy: IO[bytes] = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  # lives as long as the stream
             weakref.finalize(self, copy.close)
@@ -65,6 +73,7 @@ class Stream:
         else:
             self.size = len(content) if isinstance(content, bytes) else content.tell()
         self._tell: Callable[[], int] = int
+        self._end: Exception | None = None
 
     def _check(self, size: int, bound: int) -> None:
         if size > bound:
@@ -108,7 +117,17 @@ class Stream:
         except ExpansionError as error:
             raise TableTooLarge(f"{self.name} has {error}", self.bounds) from None
         except DAMAGED as error:
+            if error is self._end:
+                raise
             raise TableError(f"{self.name} cannot be read: {error}") from error
+
+    def pause(self) -> None:
+        """Call the checkpoint; its error is not one of damaged content, even if it has the same type."""
+        try:
+            self._checkpoint()
+        except Exception as error:
+            self._end = error
+            raise
 
     def start(self) -> bytes:
         """Return the first bytes as they are stored."""
@@ -200,8 +219,9 @@ class _BytesOfLines(io.BufferedIOBase):
 
     def read1(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes, at most ``size``."""
-        data: bytes = self._content.read(size)
         lines, stream = self._lines, self._lines.stream
+        stream.pause()
+        data: bytes = self._content.read(size)
         lines.taken += len(data)
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) if self._has_lines else -1
         self._line = len(data) - end - 1 if end >= 0 else self._line + len(data)

@@ -224,6 +224,24 @@ def test_tables_with_half_of_a_pair_in_the_name_of_a_filter_count_it(edge: Live)
     assert end["summary"]["unknown_filters"] == {"\\udfff": 1}
 
 
+def test_tables_with_infinite_positions_are_read(edge: Live) -> None:
+    row = '{"mjd":%d,"filter":"g","mag":19,"mag_err":0.1,"dec":-1e999}'
+    status, lines = post(edge, f"[{','.join(row % day for day in range(60_000, 60_009))}]".encode())
+    assert (status, lines[-1]["summary"]["points"]) == (200, 9)
+
+
+def test_tables_with_a_date_outside_the_calendar_ask_about_it(edge: Live) -> None:
+    row = '{"name":"a","time":"0001-01-01T00:00:00+14:00","filter":"g","mag":19,"mag_err":0.1}'
+    status, (problem,) = post(edge, f"[{row}]".encode())
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/query/options/columns/time")
+
+
+@pytest.mark.parametrize("values", ['"mjd":1e999,"flux":NaN', '"mjd":60000,"flux":1,"filter":"%s"' % ("1" * 5000)])
+def test_tables_with_infinite_or_long_numbers_ask_about_them(edge: Live, values: str) -> None:
+    status, (problem,) = post(edge, f'[{{"name":"a","mag_err":0.1,{values}}}]'.encode())
+    assert (status, problem["errors"][0]["reason"]) == (422, "ambiguous")
+
+
 def test_tables_with_an_object_that_fails_report_it_alone(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     light_curve = TableObject.light_curve
 
