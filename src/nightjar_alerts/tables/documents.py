@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from nightjar_alerts.tables.bounds import MAX_DEPTH, MAX_NAME, Bounds, TableTooLarge
+from nightjar_alerts.tables.bounds import MAX_DEPTH, Bounds, TableTooLarge
 from nightjar_alerts.tables.columns import Batch, column_of
 from nightjar_alerts.tables.options import TableError
 from nightjar_alerts.tables.streams import Problems, Stream
@@ -20,6 +20,8 @@ BATCH_ROWS: Final = 16_384
 BATCH_CURVES: Final = 256
 """Rows that hold whole light curves."""
 BATCH_CELLS: Final = 1 << 20
+MAX_PREFIX: Final = 100
+"""Characters of the name of an object, which the names of all its members repeat."""
 PORTION_BYTES: Final = 4 << 20
 SPARSENESS: Final = 16
 """Maximum number of cells of the columns of a list of objects for each value in it."""
@@ -205,8 +207,8 @@ def _flat(row: dict[str, Any], prefix: str = "", depth: int = 0) -> dict[str, An
 
 def _prefix(name: str) -> str:
     """Return the beginning of the names of the members of an object, which each of them repeats."""
-    if len(name) > MAX_NAME:
-        raise TableError(f"the name of an object has more than {MAX_NAME} characters: {name[:40]!r}...")
+    if len(name) > MAX_PREFIX:
+        raise TableError(f"the name of an object has more than {MAX_PREFIX} characters: {name[:40]!r}...")
     return f"{name}."
 
 
