@@ -32,7 +32,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.stream.addresses import Address
+from nightjar_alerts.service.stream.addresses import Address, AddressError
 from nightjar_alerts.service.stream.kafka.assignment import (
     AssignedPartition,
     Assignment,
@@ -123,6 +123,8 @@ class KafkaSource:
         # The name of a member shows the others in the group that this process is alive.
         own = {**DEFAULT_PROPERTIES, "group.id": group, "client.id": member_name(process)}
         config = properties(address, extra, own)
+        if config.get("group.protocol", "classic") != "classic":  # librdkafka's own message does not help
+            raise AddressError("Kafka: group.protocol must be classic: remove it (docs/stream.md)")
         reset = str(config["auto.offset.reset"])
         config |= FIXED_PROPERTIES
         if transactions is not None:  # reading a committed offset waits for the transaction that changes it

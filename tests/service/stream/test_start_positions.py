@@ -121,3 +121,8 @@ def test_source_that_has_read_a_partition_to_its_end_commits_it_without_a_messag
 def test_source_with_another_auto_offset_reset_is_refused(cluster: KafkaCluster) -> None:
     with pytest.raises(AddressError, match=r"auto\.offset\.reset"):
         source(cluster, "&auto.offset.reset=error")
+
+
+def test_source_with_another_group_protocol_is_refused(cluster: KafkaCluster) -> None:
+    with pytest.raises(AddressError, match=r"group\.protocol must be classic"):
+        source(cluster, "&group.protocol=consumer")
