@@ -87,8 +87,8 @@ class Bounds:
 
     @property
     def max_points(self) -> int:
-        """Number of points of one object, which are held together."""
-        return self._share(1 << 12, 1 << 18)
+        """Number of points of one object, which are held together at about 100 bytes each."""
+        return self._share(1 << 14, 1 << 18)
 
     @property
     def always_bytes(self) -> int:
