@@ -14,17 +14,25 @@ SECONDS = 120  # for whatever the page shows: the machine may be slow
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 OpenPage = Callable[..., Page]
+Launch = Callable[..., Browser]
 
 
 @pytest.fixture(scope="package")  # not the session: Playwright's event loop runs until it is closed
-def browser() -> Iterator[Browser]:
+def launch() -> Iterator[Launch]:
+    """Return a function that starts Chromium with further arguments."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed (apt-get install chromium)")
-    arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    usual = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=1000 * SECONDS)
+        yield lambda *arguments: playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*usual, *arguments], timeout=1000 * SECONDS
+        )
+
+
+@pytest.fixture(scope="package")
+def browser(launch: Launch) -> Iterator[Browser]:
+    with launch() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="package")

@@ -1,20 +1,19 @@
 """A page of another site in a real browser: DNS rebinding and cross-site requests to a service and a worker."""
 
 import json
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.probes import Probes
 from support.edge import HOST, Live, Network, curve, live, loader
 
-from .conftest import CHROMIUM, SECONDS
+from .conftest import SECONDS, Launch
 
 pytestmark = pytest.mark.slow
 
@@ -25,20 +24,14 @@ TABLE = "object_id,mjd,band,flux,flux_err\na,60000,r,900,30\na,60001,g,990,30\n"
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(launch: Launch) -> Iterator[Browser]:
     """Chromium for which every name of evil.example is this machine."""
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed (apt-get install chromium)")
-    arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     # Chromium's own protection of local networks is off: that of the service is tested.
-    arguments += [
+    with launch(
         f"--host-resolver-rules=MAP *.example {HOST}",
         "--disable-features=LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests,PrivateNetworkAccessRespectPreflightResults",
-    ]
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=1000 * SECONDS)
+    ) as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture
