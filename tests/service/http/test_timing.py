@@ -7,7 +7,7 @@ import time
 from nightjar_alerts.service.observe.metrics import STAGES
 from support.edge import Network, curve, live, loader, raw_post
 
-PAUSE = 0.25
+PAUSE = 0.6
 
 
 def timing(head: bytes) -> dict[str, float]:
