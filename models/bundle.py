@@ -511,3 +511,8 @@ def difference(actual: NDArray[Any], expected: NDArray[Any]) -> float:
         largest = np.abs(expected).max(axis=tuple(range(1, expected.ndim)), keepdims=True)
         distance /= np.maximum(1.0, largest)
     return float(distance.max(initial=0.0))
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Return the sort key of a version."""
+    return tuple(map(int, version.split(".")))

@@ -30,11 +30,11 @@ from pydantic_settings import (
 )
 
 from nightjar_alerts.classify_command import main as classify_files
+from nightjar_alerts.core.load import LoadedModel, Timing, check_bundle
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
 from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.engine.load import LoadedModel, Timing, check_bundle
 from nightjar_alerts.service.http.edge.keys import RedisUnavailable
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.local import ServiceDied, running

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nightjar_alerts.core.adapter import ModelInput, Row
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.service.engine.adapter import ModelInput, Row
 from nightjar_alerts.service.observe.recorder import Recorder
 
 if TYPE_CHECKING:  # importing onnxruntime is slow

@@ -10,75 +10,43 @@ request is admitted or rejected as a whole.
 Types of a light curve from request to result:
 
     LightCurve        observations, validated             models.lightcurve
-    ModelInput        features of one network             service.engine.adapter
+    ModelInput        features of one network             core.adapter
     QueueEntry        an input with its future            service.engine.batch
     Prediction        outputs of the network              service.engine.batch
     Outcome           prediction, or why there is none    this module
     PosteriorResult   calibrated under a prior            models.posterior
-    dict              result as sent to clients           service.answers.serializer
+    dict              result as sent to clients           core.serializer
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
-from typing import Final, Literal
 
-import numpy as np
-
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.service.cache import ModelCache
-from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunResult
-from nightjar_alerts.service.engine.engine import Engine
-from nightjar_alerts.service.engine.errors import (
+from nightjar_alerts.core.adapter import ModelInput, TaskAdapter
+from nightjar_alerts.core.failures import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
     EngineError,
     InferenceFailed,
-    OutOfMemory,
     RunAborted,
 )
-from nightjar_alerts.service.lightcurves.errors import INTERNAL_ERROR
+from nightjar_alerts.core.items import Item, Outcome, Prediction, RunResult, Skipped, outcome_of, skipped_outcome
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.service.cache import ModelCache
+from nightjar_alerts.service.engine.batch import QueueEntry
+from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.observe.recorder import ModelRecorder
 
 log = logging.getLogger(__name__)
 
-Status = Literal["classified", "abstained", "rejected", "failed"]
-
 INLINE_CURVES, INLINE_POINTS = 8, 5_000
 """Maximum that is featurised on the event loop, about half a millisecond of work; larger requests use a thread."""
-
-FAILURE_REASONS: dict[type[EngineError], str] = {
-    DeadlineExceeded: "deadline_exceeded",
-    InferenceFailed: "inference_failed",
-    OutOfMemory: "out_of_memory",
-}
-"""Reason codes of the status ``failed``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """An item that is not classified: ``abstained`` (valid, but not classifiable) or ``rejected`` (unreadable).
-
-    ``curve`` is its light curve if it lies outside the domain of the model.
-    """
-
-    status: Literal["abstained", "rejected"]
-    reason: str
-    detail: str = ""
-    curve: LightCurve | None = field(default=None, compare=False, repr=False)
-
-
-Item = LightCurve | LightCurveError | Skipped
-
-OUTSIDE_DOMAIN: Final = "outside_domain"
-"""Reason of a light curve that :func:`routing.route` finds outside every domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,44 +65,6 @@ class InferOptions:
     surveys: str | Sequence[str] = "none"
     client: str = ""
     is_history: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """Result of one item: classified, abstained, rejected or failed.
-
-    Attributes
-    ----------
-    reason, detail : machine-readable code, and its description; empty if ``classified``.
-    pointer : JSON pointer to the invalid value of a rejected light curve.
-    prediction : None unless ``classified``.
-    truncated : True if points were left out to fit the limits of the network.
-    points_per_band : points used, in the order of the network's bands.
-    missing_metadata : metadata columns of the network without a value.
-    detections : points that are marked as detected.
-    other_filters : points left out because of their filter, by filter (:class:`models.lightcurve.Tokens`).
-    duplicates : points left out because a more precise one has the same time and band.
-    dropped_points : points of a packet without a usable value, by reason.
-    metadata : metadata of the light curve.
-    featurise_seconds : duration of featurising.
-    subtype : outcome of the supernova type model; None unless the light curve may be a supernova.
-    """
-
-    status: Status
-    reason: str = ""
-    detail: str = ""
-    pointer: str = ""
-    prediction: Prediction | None = None
-    truncated: bool = False
-    points_per_band: tuple[int, ...] = ()
-    missing_metadata: int = 0
-    detections: int = 0
-    other_filters: Mapping[str, int] = field(default_factory=dict)
-    duplicates: int = 0
-    dropped_points: Mapping[str, int] = field(default_factory=dict)
-    metadata: Mapping[str, float] = field(default_factory=dict)
-    featurise_seconds: float = 0.0
-    subtype: "Outcome | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -286,36 +216,6 @@ def _to_outcomes(prepared: Sequence[_Prepared], results: Sequence[RunResult]) ->
     return [
         outcome_of(item.input, item.curve, result, item.seconds) for item, result in zip(prepared, results, strict=True)
     ]
-
-
-def outcome_of(
-    model_input: ModelInput, curve: LightCurve, result: RunResult, featurise_seconds: float = 0.0
-) -> Outcome:
-    """Return the outcome of a light curve from the result of its run."""
-    tokens, prediction = model_input.tokens, result if isinstance(result, Prediction) else None
-    return Outcome(
-        status="failed" if prediction is None else "classified",
-        reason="" if isinstance(result, Prediction) else FAILURE_REASONS[type(result)],
-        detail="" if isinstance(result, Prediction) else str(result),
-        prediction=prediction,
-        truncated=tokens.truncated,
-        points_per_band=tokens.points_per_band,
-        missing_metadata=int(np.count_nonzero(np.isnan(tokens.metadata))),
-        detections=int(np.count_nonzero(tokens.detected)),
-        other_filters=tokens.other_filters,
-        duplicates=curve.duplicates,
-        dropped_points=curve.dropped,
-        metadata=curve.metadata,
-        featurise_seconds=featurise_seconds,
-    )
-
-
-def skipped_outcome(item: LightCurveError | Skipped) -> Outcome:
-    """Return the outcome of an item that is not classified."""
-    if isinstance(item, Skipped):
-        return Outcome(item.status, reason=item.reason, detail=item.detail)
-    status: Status = "failed" if item.reason == INTERNAL_ERROR else "rejected"
-    return Outcome(status, reason=item.reason, detail=str(item), pointer=item.pointer)
 
 
 def _log_failures(results: Sequence[RunResult]) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nightjar_alerts import LightCurve
+from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.inputs import decode_inputs, is_table_file, read_request
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from nightjar_alerts.tables import TableOptions
 from support.curves import NO_TABLES
 

@@ -34,10 +34,10 @@ from deploy.bench.report import Numbers, Spread, spread
 from deploy.bench.simulation.events import Contender, PolicyName, contenders, replay
 from deploy.bench.throughput import WrongAnswer, patient
 from deploy.bench.workload import Columns, Trace, alert_mix
+from nightjar_alerts.core.adapter import ModelInput
+from nightjar_alerts.core.load import LoadedModel, load_model
 from nightjar_alerts.models.runtime import run
-from nightjar_alerts.service.engine.adapter import ModelInput
 from nightjar_alerts.service.engine.engine import engine_options
-from nightjar_alerts.service.engine.load import LoadedModel, load_model
 
 CURVES: Final = 100
 

@@ -30,13 +30,12 @@ from nightjar_alerts.alerts import plans
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.alerts.reader import CONFLUENT_HEADER_BYTES
+from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.items import Outcome, Prediction
+from nightjar_alerts.core.serializer import ResultSerializer, encode_json
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.runtime import run
-from nightjar_alerts.service.answers.serializer import ResultSerializer, encode_json
-from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.engine.machine import usable_cores
-from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.local import HOST, WORKER, ServiceProcess, free_port, running
 
 STEP_SECONDS: Final = 0.05

@@ -5,12 +5,12 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from nightjar_alerts.core.serializer import classifier_provenance
 from nightjar_alerts.models.bundle import Bundle, Calibration
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.models.posterior import Domain, Novelty, Posterior, PredictionSets
 from nightjar_alerts.service.answers.replies import ClassifierProvenance, Provenance, Reply
-from nightjar_alerts.service.answers.serializer import classifier_provenance
 
 
 class ClassName(Reply):

@@ -1,32 +1,15 @@
-"""Pydantic models of results: HTTP responses and records of a stream. :mod:`service.answers.serializer` builds them.
+"""Pydantic models of results: HTTP responses and records of a stream. :mod:`core.serializer` builds them.
 
 Every response names its model, and every item has its own status. The OpenAPI document and the JSON Schemas in
 ``service/answers/schemas`` are generated from these models.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from nightjar_alerts.models.common import without_surrogates
-
-MAX_FIELD_ERRORS = 20
-_MAX_NAME_LENGTH = 60
-
-
-_Text = Annotated[str, BeforeValidator(without_surrogates)]  # may quote a value of the request
-
-
-class FieldError(BaseModel):
-    """An invalid value of a request."""
-
-    model_config = ConfigDict(frozen=True)
-
-    pointer: _Text = Field(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
-    reason: str = Field(description="machine-readable code, such as not_finite")
-    detail: _Text = Field(description="description of the error")
-
+from nightjar_alerts.core.errors import FieldError, pointer
 
 # Reason code by error type of pydantic, and a text to use instead of pydantic's; empty to keep pydantic's.
 _REASONS: dict[str, tuple[str, str]] = {
@@ -53,11 +36,6 @@ _REASONS: dict[str, tuple[str, str]] = {
 def field_errors(errors: Iterable[Mapping[str, Any]]) -> list[FieldError]:
     """Convert errors of pydantic (``ValidationError.errors()``)."""
     return [field_error(pointer(error["loc"]), error["type"], error["msg"]) for error in errors]
-
-
-def pointer(steps: Iterable[object]) -> str:
-    """Return a JSON pointer (RFC 6901) with long names truncated."""
-    return "".join("/" + str(step)[:_MAX_NAME_LENGTH].replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 def field_error(pointer: str, kind: str, message: str = "") -> FieldError:

@@ -6,7 +6,7 @@ finite fails without affecting the rest of the batch.
 
 When a light curve fails alone, a dummy light curve runs next. If that succeeds, the failure is attributed to the light
 curve, so no client can stop the service with an input that raises. If the dummy fails too, the execution provider has
-failed or memory is exhausted, and :class:`service.engine.errors.FatalEngineError` stops the engine.
+failed or memory is exhausted, and :class:`core.failures.FatalEngineError` stops the engine.
 """
 
 import asyncio
@@ -17,42 +17,20 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.service.engine.adapter import Arrays, Graph, ModelInput, Row, TaskAdapter, padded_length
-from nightjar_alerts.service.engine.errors import (
-    EngineError,
+from nightjar_alerts.core.adapter import Arrays, Graph, ModelInput, TaskAdapter, padded_length
+from nightjar_alerts.core.failures import (
     ErrorKind,
     FatalEngineError,
     InferenceFailed,
     error_of,
     is_out_of_memory,
 )
-from nightjar_alerts.service.engine.policy import QueueItem
-from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
+from nightjar_alerts.core.items import Prediction, RunResult
+from nightjar_alerts.core.policy import QueueItem
+from nightjar_alerts.core.warmup import BatchShape, dummy_batch
 from nightjar_alerts.service.engine.watchdog import Watchdog
 
 EXPERT_LOADS = ("input_expert_load", "expert_load")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """Outputs of the network for one light curve, with timings.
-
-    Attributes
-    ----------
-    outputs : the row of :meth:`service.engine.adapter.TaskAdapter.split`.
-    batch_size : light curves in the run; 0 for a cached result.
-    queue_seconds, assemble_seconds, run_seconds : time in the queue, of padding the batch, and of running it.
-    run_started : start of the run, ``time.monotonic()`` seconds.
-    run_span : tracing span of the batch, None where it is not traced.
-    """
-
-    outputs: Row
-    batch_size: int
-    queue_seconds: float
-    assemble_seconds: float
-    run_seconds: float
-    run_started: float = 0.0
-    run_span: object = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,8 +86,6 @@ class RunReport:
         """Number of light curves in the run."""
         return len(self.entries)
 
-
-RunResult = Prediction | EngineError
 
 TraceBatch = Callable[[Sequence[QueueEntry], float, float, float], object]
 """Called in the worker thread after a run that includes traced requests, with the entries and with the start of

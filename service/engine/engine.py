@@ -2,7 +2,7 @@
 
 Worker threads call the same session concurrently, one run per core. Each repeats four steps: take a batch, run it,
 deliver the results, record the run. A worker chooses its batch when it becomes idle
-(:func:`service.engine.policy.choose`), so light curves that arrived in the meantime can join. The event loop and the
+(:func:`core.policy.choose`), so light curves that arrived in the meantime can join. The event loop and the
 workers share only the queue, under one lock. Each finished batch makes one ``call_soon_threadsafe`` call, which
 resolves the futures of its entries.
 
@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from nightjar_alerts.service.engine.adapter import Graph, ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import BatchRunner, Prediction, QueueEntry, RunReport, RunResult, TraceBatch
-from nightjar_alerts.service.engine.cost import CostModel, LiveCost, RunSample
-from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, EngineError
+from nightjar_alerts.core.adapter import Graph, ModelInput, TaskAdapter
+from nightjar_alerts.core.cost import CostModel, LiveCost, RunSample
+from nightjar_alerts.core.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineError
+from nightjar_alerts.core.items import Prediction, RunResult
+from nightjar_alerts.core.policy import BatchLimits, Policy, choose, max_items_for
+from nightjar_alerts.service.engine.batch import BatchRunner, QueueEntry, RunReport, TraceBatch
 from nightjar_alerts.service.engine.machine import usable_cores
-from nightjar_alerts.service.engine.policy import BatchLimits, Policy, choose, max_items_for
 from nightjar_alerts.service.engine.queue import Admission, RequestQueue, ThroughputEstimate
 from nightjar_alerts.service.engine.watchdog import Watchdog
 

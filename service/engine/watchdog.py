@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from nightjar_alerts.service.engine.cost import LiveCost
-from nightjar_alerts.service.engine.errors import ErrorKind, FatalEngineError
+from nightjar_alerts.core.cost import LiveCost
+from nightjar_alerts.core.failures import ErrorKind, FatalEngineError
 
 HUNG_FACTOR = 30.0  # times the predicted duration; under the heaviest load measured, runs took 10 times as long
 

@@ -22,8 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nightjar_alerts.core.errors import FieldError
 from nightjar_alerts.models.bundle import Task
-from nightjar_alerts.service.answers.replies import FieldError, Reply, field_errors
+from nightjar_alerts.service.answers.replies import Reply, field_errors
 from nightjar_alerts.service.http.edge.body import ClientDisconnected
 from nightjar_alerts.service.http.edge.errors import (
     CONFLICT,

@@ -38,12 +38,13 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError, pointer
+from nightjar_alerts.core.request import MAX_FILTERS, missing_columns
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
-from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
+from nightjar_alerts.service.answers.replies import field_error
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes
-from nightjar_alerts.service.lightcurves.schemas import MAX_FILTERS, missing_columns
 
 _HEADER_TYPE, _HEADER, _ID, _DATA, _IS_DELTA, _COMPRESSION = 1, 2, 0, 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3

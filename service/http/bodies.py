@@ -13,12 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.http.deadlines import check_deadline
-from nightjar_alerts.service.http.edge.body import BOM
-from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError, invalid_field
-from nightjar_alerts.service.http.query import default_query
-from nightjar_alerts.service.lightcurves.decoding import (
+from nightjar_alerts.core.decoding import (
     JSON_READER,
     MAX_ELEMENTS,
     OBJECT_READER,
@@ -32,15 +27,20 @@ from nightjar_alerts.service.lightcurves.decoding import (
     field_types,
     load_nonfinite_json,
 )
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve, is_key_error, to_field_error
-from nightjar_alerts.service.lightcurves.schemas import (
+from nightjar_alerts.core.errors import InvalidLightCurve, is_key_error, to_field_error
+from nightjar_alerts.core.request import (
     DEFAULT_OPTIONS,
     BatchClassifyRequest,
     ClassifyRequest,
     LightCurveIn,
     Options,
 )
-from nightjar_alerts.service.lightcurves.validation import validate_light_curves
+from nightjar_alerts.core.validation import validate_light_curves
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.http.deadlines import check_deadline
+from nightjar_alerts.service.http.edge.body import BOM
+from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError, invalid_field
+from nightjar_alerts.service.http.query import default_query
 from nightjar_alerts.service.settings import Settings
 
 MAX_NAMES: Final = 2**18

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
 
+from nightjar_alerts.core.items import Item, Outcome
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import RequestBody
 from nightjar_alerts.service.http.deadlines import read_deadline_header
@@ -22,7 +23,7 @@ from nightjar_alerts.service.http.edge.errors import ProblemKind
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS
 from nightjar_alerts.service.http.formats import RequestFormat
 from nightjar_alerts.service.http.lifecycle import Service, get_service
-from nightjar_alerts.service.inference import InferOptions, Item, Outcome
+from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.observe.metrics import STAGES, Metrics
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 from nightjar_alerts.service.settings import Settings

@@ -1,7 +1,7 @@
 """Formats of requests and responses by media type (JSON, msgpack, Arrow, NDJSON), and content negotiation.
 
 msgpack has the same documents as JSON at a quarter to a half of the size; columns may be the bytes of their
-little-endian values (:data:`service.lightcurves.schemas.DTYPES`), and embeddings always are. Arrow
+little-endian values (:data:`core.request.DTYPES`), and embeddings always are. Arrow
 (:mod:`service.http.arrow`) needs pyarrow from the ``arrow`` extra, which is imported by the first Arrow request. NDJSON
 requests are streams, read by :mod:`service.http.routes.ndjson`; every request may ask for an NDJSON response.
 """
@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from nightjar_alerts.service.answers.serializer import encode_json
+from nightjar_alerts.core.decoding import JSON_READER, MSGPACK_READER
+from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.service.http.bodies import RequestBody, decode, decode_rows, decode_valid
 from nightjar_alerts.service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
 from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes, embedding_to_json
-from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MSGPACK_READER
 from nightjar_alerts.service.settings import Settings
 
 JSON_TYPE: Final = "application/json"

@@ -14,6 +14,7 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 
+from nightjar_alerts.core.items import Item
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.http.edge.budget import MemoryBudget
@@ -21,7 +22,6 @@ from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAV
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.http.turns import SlicedWork, Turns
-from nightjar_alerts.service.inference import Item
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import tracing_to

@@ -11,13 +11,13 @@ from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from nightjar_alerts.core.request import BatchClassifyRequest, ClassifyRequest
 from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, EvolutionReply
 from nightjar_alerts.service.http.edge.errors import FORBIDDEN, MEDIA_TYPE, UNAUTHORIZED, Problem, ProblemKind
 from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW_TYPE, JSON_TYPE, MSGPACK_TYPES, NDJSON_TYPE, is_available
 from nightjar_alerts.service.http.oip import schemas as oip
-from nightjar_alerts.service.lightcurves.schemas import BatchClassifyRequest, ClassifyRequest
 from nightjar_alerts.service.settings import Settings
 
 Document = dict[str, Any]

@@ -9,10 +9,9 @@ from starlette.requests import Request
 
 from nightjar_alerts.alerts.avro import schema_names
 from nightjar_alerts.alerts.surveys import SURVEY_BY_NAME
-from nightjar_alerts.service.answers.replies import pointer
-from nightjar_alerts.service.http.edge.errors import INVALID, ProblemError, invalid_field
-from nightjar_alerts.service.lightcurves.decoding import UNDECODABLE, ObjectReader, decode_fields, field_types
-from nightjar_alerts.service.lightcurves.schemas import (
+from nightjar_alerts.core.decoding import UNDECODABLE, ObjectReader, decode_fields, field_types
+from nightjar_alerts.core.errors import pointer
+from nightjar_alerts.core.request import (
     DEADLINE_TEXT,
     EMBEDDING_TEXT,
     EXPERTS_TEXT,
@@ -21,6 +20,7 @@ from nightjar_alerts.service.lightcurves.schemas import (
     Options,
     Prior,
 )
+from nightjar_alerts.service.http.edge.errors import INVALID, ProblemError, invalid_field
 from nightjar_alerts.service.registry.names import MAX_NAME_LENGTH
 
 QueryT = TypeVar("QueryT", bound=Struct)

@@ -7,20 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
+from nightjar_alerts.core.items import Outcome, curve_identity
+from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.serializer import ResultSerializer, default_serializer, result_serializer, serialize_all
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.posterior import PriorError
-from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.answers.serializer import (
-    ResultSerializer,
-    curve_identity,
-    default_serializer,
-    result_serializer,
-    serialize_all,
-)
 from nightjar_alerts.service.http.edge.errors import invalid_field
-from nightjar_alerts.service.inference import Outcome
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.registry.serving import ModelHandle
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nightjar_alerts.core.items import Prediction
 from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.drift import LIMITS, WINDOW, InputReference, summary
 from nightjar_alerts.models.lightcurve import Float64, Int64, LightCurve
-from nightjar_alerts.service.engine.batch import Prediction
 
 
 @dataclass(slots=True)

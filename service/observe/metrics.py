@@ -24,11 +24,12 @@ from prometheus_client import (
     generate_latest,
 )
 
+from nightjar_alerts.core.failures import ErrorKind
+from nightjar_alerts.core.items import Prediction
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
+from nightjar_alerts.service.engine.batch import QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine
-from nightjar_alerts.service.engine.errors import ErrorKind
 from nightjar_alerts.service.observe.drift import InputWindows
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.observe.tracing import Tracing

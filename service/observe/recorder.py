@@ -7,10 +7,11 @@ uses Prometheus and OpenTelemetry; other modules of inference import neither lib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from nightjar_alerts.core.failures import ErrorKind
+from nightjar_alerts.core.items import Prediction
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
-from nightjar_alerts.service.engine.errors import ErrorKind
+from nightjar_alerts.service.engine.batch import QueueEntry, RunReport
 
 if TYPE_CHECKING:
     from nightjar_alerts.service.engine.engine import Engine

@@ -27,7 +27,8 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from nightjar_alerts.service.engine.batch import Prediction, QueueEntry
+from nightjar_alerts.core.items import Prediction
+from nightjar_alerts.service.engine.batch import QueueEntry
 from nightjar_alerts.service.process import VERSION
 
 RANDOM_TRACE_ID = 0x02  # flag of Trace Context Level 2: the trace id is random

@@ -21,11 +21,11 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
-from nightjar_alerts.models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest
+from nightjar_alerts.core.load import LoadedModel, load_model
+from nightjar_alerts.models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest, version_key
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.observe.recorder import Recorder
-from nightjar_alerts.service.registry.names import Reference, UnknownModel, version_key
+from nightjar_alerts.service.registry.names import Reference, UnknownModel
 from nightjar_alerts.service.settings import CommonSettings
 
 Fingerprint = tuple[tuple[str, int, int], ...]

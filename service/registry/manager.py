@@ -27,12 +27,12 @@ from typing import Any
 
 import structlog
 
-from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.core.load import LoadedModel
+from nightjar_alerts.models.bundle import BundleError, version_key
 from nightjar_alerts.models.posterior import Posterior
 from nightjar_alerts.routing import DEFAULT
 from nightjar_alerts.service.cache import ResultCache
 from nightjar_alerts.service.engine.engine import Engine
-from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.process import release_free_memory
 from nightjar_alerts.service.registry.loader import (
@@ -45,7 +45,7 @@ from nightjar_alerts.service.registry.loader import (
     ModelDirectory,
     load_one,
 )
-from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel, version_key
+from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel
 from nightjar_alerts.service.registry.pins import FILE_NAME, Pins, read_pins, write_pins
 from nightjar_alerts.service.registry.router import Canary, ModelRouter
 from nightjar_alerts.service.registry.serving import ServedModel

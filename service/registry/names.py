@@ -6,7 +6,7 @@ three numbers, as in the manifest, and are compared as such: 1.10.0 is newer tha
 """
 
 import re
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 MAX_NAME_LENGTH = 100
 _NAME = r"[a-z0-9][a-z0-9-]*"
@@ -32,14 +32,6 @@ class Reference(NamedTuple):
     def __str__(self) -> str:
         """Return the form used in requests and settings."""
         return f"{self.name}@{self.version}" if self.version else self.name
-
-
-def version_key(version: str) -> tuple[int, ...]:
-    """Return the sort key of a version."""
-    return tuple(map(int, version.split(".")))
-
-
-Role = Literal["", "canary"]
 
 
 class UnknownModel(LookupError):

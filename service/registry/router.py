@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
+from nightjar_alerts.core.items import OUTSIDE_DOMAIN, Item, Skipped
+from nightjar_alerts.core.serializer import Role
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.routing import DEFAULT, route
-from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, Item, Skipped
-from nightjar_alerts.service.registry.names import NotReady, Reference, Role, UnknownModel
+from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
 

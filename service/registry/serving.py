@@ -11,18 +11,20 @@ from functools import partial
 
 import structlog
 
+from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.failures import MESSAGES, ErrorKind, kind_of
+from nightjar_alerts.core.items import Item, Outcome
+from nightjar_alerts.core.load import LoadedModel
+from nightjar_alerts.core.serializer import Role
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.routing import may_be_supernova
 from nightjar_alerts.service.cache import ModelCache, ResultCache
-from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options
-from nightjar_alerts.service.engine.errors import MESSAGES, ErrorKind, kind_of
-from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.inference import DataPlane, InferOptions, Item, Outcome
+from nightjar_alerts.service.inference import DataPlane, InferOptions
 from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
-from nightjar_alerts.service.registry.names import Reference, Role
+from nightjar_alerts.service.registry.names import Reference
 from nightjar_alerts.service.registry.shadow import Shadow
 from nightjar_alerts.service.settings import CommonSettings
 

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import structlog
 
+from nightjar_alerts.core.adapter import Arrays, Graph, TaskAdapter
+from nightjar_alerts.core.failures import EngineError
+from nightjar_alerts.core.items import Item, Outcome
+from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.service.engine.adapter import Arrays, Graph, TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.errors import EngineError
-from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.inference import Item, Outcome
 from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.registry.loader import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference

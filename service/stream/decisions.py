@@ -26,8 +26,8 @@ from typing import Final, Literal, NamedTuple
 
 from nightjar_alerts.alerts.reader import PacketOutcome
 from nightjar_alerts.alerts.schema_registry import SchemaUnavailableError
-from nightjar_alerts.service.engine.errors import EngineError
-from nightjar_alerts.service.inference import Outcome
+from nightjar_alerts.core.failures import EngineError
+from nightjar_alerts.core.items import Outcome
 from nightjar_alerts.service.stream.ledger import UnbalancedError
 from nightjar_alerts.service.stream.messages import (
     DeadLetterCause,

@@ -19,7 +19,8 @@ import fastavro
 import numpy as np
 import orjson
 
-from nightjar_alerts.service.answers.serializer import default_serializer, encode_json, packet_identity
+from nightjar_alerts.core.items import packet_identity
+from nightjar_alerts.core.serializer import default_serializer, encode_json
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.process import VERSION
 from nightjar_alerts.service.settings import SinkFormat

@@ -17,9 +17,9 @@ from typing import Final, Literal, Protocol
 import structlog
 
 from nightjar_alerts.alerts.packet import Packet
+from nightjar_alerts.core.items import Outcome
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.evolution import History
-from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.serving import ModelHandle
 

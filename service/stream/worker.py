@@ -39,9 +39,9 @@ from nightjar_alerts.alerts.envelopes import MessageReader
 from nightjar_alerts.alerts.files import exit_status
 from nightjar_alerts.alerts.packet import ReadLimits
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.core.failures import EngineError
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.engine.errors import EngineError
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import tracing_to

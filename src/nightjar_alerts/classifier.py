@@ -22,48 +22,48 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
 from weakref import WeakSet
 
 from nightjar_alerts.alerts.packet import Packet
-from nightjar_alerts.inputs import (
-    CallOptions,
-    Input,
+from nightjar_alerts.core.adapter import ModelInput, TaskAdapter
+from nightjar_alerts.core.errors import FieldError
+from nightjar_alerts.core.failures import InferenceFailed, error_of
+from nightjar_alerts.core.items import (
+    OUTSIDE_DOMAIN,
+    Outcome,
+    Prediction,
     Read,
-    SeveralLightCurves,
+    RunResult,
+    Skipped,
     curve_of,
     errors_of,
-    evolution_input,
     identity_of,
     item_of,
-    read_inputs,
-    read_request,
+    outcome_of,
+    skipped_outcome,
 )
+from nightjar_alerts.core.policy import QueueItem, choose
+from nightjar_alerts.core.serializer import (
+    RequestedPrior,
+    ResultSerializer,
+    evolution_document,
+    serializer_of,
+)
+from nightjar_alerts.inputs import CallOptions, Input, SeveralLightCurves, evolution_input, read_inputs, read_request
 from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     MANIFEST,
     PRETRAINED,
     BundleError,
     load_bundle,
+    version_key,
 )
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
 from nightjar_alerts.routing import DEFAULT, SURVEY_BUNDLES, Route, may_be_supernova, route
-from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.answers.serializer import (
-    RequestedPrior,
-    ResultSerializer,
-    evolution_document,
-    serializer_of,
-)
-from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import Prediction, RunResult
-from nightjar_alerts.service.engine.errors import InferenceFailed, error_of
-from nightjar_alerts.service.engine.policy import QueueItem, choose
-from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, Outcome, Skipped, outcome_of, skipped_outcome
-from nightjar_alerts.service.registry.names import version_key
 
 if TYPE_CHECKING:
+    from nightjar_alerts.core.load import LoadedModel
     from nightjar_alerts.models.native import Native
     from nightjar_alerts.models.runtime import Provider
-    from nightjar_alerts.service.engine.load import LoadedModel
 
 BLOCK: Final = 512
 """Number of inputs that are prepared together; batches are made of the inputs of one block."""
@@ -345,7 +345,7 @@ class _Model:
 
     def open(self) -> "LoadedModel":
         """Return the verified and warmed-up model; load it on first use."""
-        from nightjar_alerts.service.engine.load import load_model
+        from nightjar_alerts.core.load import load_model
 
         with self._lock:
             if self.loaded is None:

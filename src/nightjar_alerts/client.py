@@ -49,27 +49,14 @@ except ImportError as error:
 
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
-from nightjar_alerts.inputs import (
-    CallOptions,
-    Input,
-    Read,
-    Request,
-    curve_of,
-    decode_inputs,
-    errors_of,
-    evolution_input,
-    flatten,
-    identity_of,
-    item_of,
-    read_request,
-)
+from nightjar_alerts.core.errors import InvalidLightCurve
+from nightjar_alerts.core.items import Read, curve_of, errors_of, identity_of, item_of, skipped_outcome
+from nightjar_alerts.core.serializer import RequestedPrior, failure_document
+from nightjar_alerts.inputs import CallOptions, Input, Request, decode_inputs, evolution_input, flatten, read_request
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
-from nightjar_alerts.service.answers.serializer import RequestedPrior, failure_document
-from nightjar_alerts.service.inference import skipped_outcome
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 
 BATCH_ITEMS: Final = 64
 BATCH_BYTES: Final = 2 << 20

@@ -28,17 +28,16 @@ from nightjar_alerts.alerts.documents import is_alert
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.files import FileItem, read_file
 from nightjar_alerts.alerts.packet import Packet, PacketError
+from nightjar_alerts.core.decoding import OBJECT_READER, diagnose_light_curve
+from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
+from nightjar_alerts.core.items import Read, Skipped, item_of
+from nightjar_alerts.core.request import MAX_ID_LENGTH
+from nightjar_alerts.core.serializer import RequestedPrior
+from nightjar_alerts.core.validation import table_light_curve, validate_light_curves
 from nightjar_alerts.models.bulk import light_curves
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import clean_metadata
-from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.answers.serializer import RequestedPrior, curve_identity, packet_identity
-from nightjar_alerts.service.inference import Item, Skipped
-from nightjar_alerts.service.lightcurves.decoding import OBJECT_READER, diagnose_light_curve
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
-from nightjar_alerts.service.lightcurves.validation import table_light_curve, validate_light_curves
 from nightjar_alerts.tables import (
     FILE_BOUNDS,
     Bounds,
@@ -73,8 +72,6 @@ _TABLE_NAMES: Final = frozenset(
 _ARRAYS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
 
 Body = Mapping[str, Any]
-Read = LightCurve | InvalidLightCurve | Packet | PacketError
-"""A light curve or its errors, an alert or its error."""
 Input = LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Body
 """A light curve or its errors, an alert or its error, an undecoded packet, or an undecoded body."""
 
@@ -248,34 +245,6 @@ class CallOptions:
         if unknown := set(named) - {each.name for each in fields(cls)}:
             raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
         return cls(**(default | dict(named)))
-
-
-def item_of(read: Read) -> tuple[Item, str]:
-    """Return the item for a model, or why it is skipped, and the survey for routing."""
-    if isinstance(read, PacketError):
-        return Skipped("rejected", read.reason, read.detail), read.survey or "unknown"
-    if isinstance(read, Packet):
-        return read.curve or Skipped("abstained", read.reason or "", read.detail), read.survey or "unknown"
-    return read, ""
-
-
-def curve_of(read: Read) -> LightCurve | None:
-    """Return the light curve of an input, None if there is none."""
-    return read.curve if isinstance(read, Packet) else read if isinstance(read, LightCurve) else None
-
-
-def identity_of(read: Read) -> dict[str, Any]:
-    """Return the fields of a result that identify its light curve or alert, as in the service's responses."""
-    if isinstance(read, PacketError):
-        return {"survey": read.survey or "unknown", "schema_version": "unknown", "alert_id": "", "object_id": ""}
-    if isinstance(read, Packet):
-        return dict(packet_identity(read))
-    return curve_identity(read)
-
-
-def errors_of(read: Read) -> Sequence[FieldError] | None:
-    """Return the errors of an invalid light curve; None for an alert, whose result has no such list."""
-    return None if isinstance(read, Packet | PacketError) else getattr(read, "errors", ())
 
 
 def flatten(items: Iterable[Any]) -> Iterator[Input]:

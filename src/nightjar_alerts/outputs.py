@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.names import printable, spreadsheet_text
-from nightjar_alerts.service.answers.serializer import encode_json
 
 if TYPE_CHECKING:
     from nightjar_alerts.results import Result

@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import orjson
 
+from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
 from nightjar_alerts.report import Report
 from nightjar_alerts.results import Result
-from nightjar_alerts.service.answers.serializer import encode_json
 
 if TYPE_CHECKING:
     from nightjar_alerts.inputs import NamedInput

@@ -13,9 +13,9 @@ from deploy.bench.bare import Best, length_batches, tokens_of
 from deploy.bench.engine_bench import Lone, lone_numbers, stages_of
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.workload import LONGEST, alert_mix
+from nightjar_alerts.core.load import load_model
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.lightcurve import LightCurve, Limits, Tokens, featurise
-from nightjar_alerts.service.engine.load import load_model
 
 pytestmark = pytest.mark.slow
 

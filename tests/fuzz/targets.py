@@ -27,6 +27,8 @@ from nightjar_alerts.alerts.files import read_path
 from nightjar_alerts.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
+from nightjar_alerts.core.decoding import JSON_READER, MSGPACK_READER
+from nightjar_alerts.core.validation import table_light_curve
 from nightjar_alerts.models.bundle import (
     GOLDEN,
     MANIFEST,
@@ -46,8 +48,6 @@ from nightjar_alerts.service.http.oip.inference import read_request
 from nightjar_alerts.service.http.oip.schemas import InferRequest
 from nightjar_alerts.service.http.oip.tensors import load_json, split_body
 from nightjar_alerts.service.http.routes.alerts import split_parts
-from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MSGPACK_READER
-from nightjar_alerts.service.lightcurves.validation import table_light_curve
 from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.tables import TEXT_FORMATS, Bounds, TableError, TableOptions, read_table
 from nightjar_alerts.tables.options import TableFormat

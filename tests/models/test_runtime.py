@@ -32,7 +32,7 @@ def graph(folder: Path, external: str = "") -> Path:
     "module",
     [
         "nightjar_alerts.models.runtime",
-        "nightjar_alerts.service.engine.load",
+        "nightjar_alerts.core.load",
         "nightjar_alerts.training.export.weights",
     ],
 )

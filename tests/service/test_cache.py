@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from nightjar_alerts.core.adapter import ModelInput, Row
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.service.cache import OVERHEAD_BYTES, ModelCache, ResultCache
-from nightjar_alerts.service.engine.adapter import ModelInput, Row
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.graphs import echo_manifest, model_input
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.serializer import ResultSerializer
+from nightjar_alerts.core.serializer import ResultSerializer
 from nightjar_alerts.service.inference import DataPlane
-from nightjar_alerts.service.engine.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options
-from nightjar_alerts.service.engine.load import load_model
+from nightjar_alerts.core.load import load_model
 
 
 async def classify():

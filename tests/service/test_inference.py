@@ -10,14 +10,15 @@ from time import monotonic
 import numpy as np
 import pytest
 
+from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from nightjar_alerts.core.items import OUTSIDE_DOMAIN, Item, Outcome, Skipped
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.drift import LIMITS, WINDOW
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits
-from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
-from nightjar_alerts.service.inference import OUTSIDE_DOMAIN, DataPlane, InferOptions, Item, Outcome, Skipped
+from nightjar_alerts.service.inference import DataPlane, InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.graphs import EchoGraph, curve, echo_manifest, model_input, poison
 from support.statistics import survey_statistics

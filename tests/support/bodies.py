@@ -4,12 +4,12 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nightjar_alerts.core.decoding import JSON_READER, MSGPACK_READER, decode_lines
+from nightjar_alerts.core.errors import InvalidLightCurve
+from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.http.bodies import RequestBody, decode, validate_body
-from nightjar_alerts.service.lightcurves.decoding import JSON_READER, MSGPACK_READER, decode_lines
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.schemas import Options
-from nightjar_alerts.service.lightcurves.validation import validate_light_curves
 from nightjar_alerts.service.settings import Settings
 
 Curve = LightCurve | InvalidLightCurve

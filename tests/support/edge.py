@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import structlog
 
+from nightjar_alerts.core.adapter import Arrays
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.adapter import Arrays
-from nightjar_alerts.service.engine.cost import CostModel
-from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
 from nightjar_alerts.service.registry.loader import LoadOne, load_one

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from nightjar_alerts.service.engine.adapter import Graph, ModelInput, TaskAdapter
+from nightjar_alerts.core.adapter import Graph, ModelInput, TaskAdapter
+from nightjar_alerts.core.cost import CostModel, LiveCost
+from nightjar_alerts.core.policy import BatchLimits, Policy, choose
 from nightjar_alerts.service.engine.batch import BatchRunner, QueueEntry, RunReport
-from nightjar_alerts.service.engine.cost import CostModel, LiveCost
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.policy import BatchLimits, Policy, choose
 from nightjar_alerts.service.engine.watchdog import Watchdog
 from support.graphs import EchoGraph, echo_manifest, model_input
 

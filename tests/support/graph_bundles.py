@@ -11,12 +11,12 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.warmup import BatchShape, dummy_batch
 from nightjar_alerts.models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
 from nightjar_alerts.models.posterior import Domain, Novelty
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from support.graphs import echo_manifest
 from support.statistics import survey_statistics
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from nightjar_alerts.core.adapter import Arrays, ModelInput
 from nightjar_alerts.models.bundle import Calibration, Manifest, Parameters
 from nightjar_alerts.models.lightcurve import LightCurve, Limits, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.adapter import Arrays, ModelInput
 
 
 def model_input(marker: float, length: int = 10) -> ModelInput:

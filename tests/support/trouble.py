@@ -13,8 +13,8 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from nightjar_alerts.core.adapter import Arrays
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.service.engine.adapter import Arrays
 from nightjar_alerts.service.http import server
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.settings import Settings

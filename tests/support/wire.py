@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from nightjar_alerts.core.request import DTYPES
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import filter_index
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
-from nightjar_alerts.service.lightcurves.schemas import DTYPES
 
 JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"

@@ -31,14 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.bench.workload import Trace
-from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter, padded_length
-from nightjar_alerts.service.engine.batch import Prediction, RunReport
-from nightjar_alerts.service.engine.cost import CostModel, RunSample
+from nightjar_alerts.core.adapter import ModelInput, TaskAdapter, padded_length
+from nightjar_alerts.core.cost import CostModel, RunSample
+from nightjar_alerts.core.failures import DeadlineExceeded
+from nightjar_alerts.core.items import Prediction
+from nightjar_alerts.core.load import LoadedModel
+from nightjar_alerts.core.policy import BatchLimits, Policy, QueueItem, choose, plan
+from nightjar_alerts.core.warmup import BatchShape, dummy_batch, warm_up_shapes
+from nightjar_alerts.service.engine.batch import RunReport
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.errors import DeadlineExceeded
-from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.engine.policy import BatchLimits, Policy, QueueItem, choose, plan
-from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch, warm_up_shapes
 
 PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
 

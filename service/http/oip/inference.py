@@ -11,11 +11,14 @@ from typing import Final
 
 import numpy as np
 
+from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
+from nightjar_alerts.core.items import Outcome
+from nightjar_alerts.core.request import MAX_ID_LENGTH, LightCurveIn
+from nightjar_alerts.core.serializer import RequestedPrior, ResultSerializer
+from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FluxUnit
-from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.answers.serializer import RequestedPrior, ResultSerializer
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge.errors import INVALID, TOO_LARGE, ProblemError, invalid_field
 from nightjar_alerts.service.http.oip.schemas import (
@@ -26,10 +29,7 @@ from nightjar_alerts.service.http.oip.schemas import (
     RequestParameters,
 )
 from nightjar_alerts.service.http.oip.tensors import Array, decode_tensors
-from nightjar_alerts.service.inference import InferOptions, Outcome
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, LightCurveIn
-from nightjar_alerts.service.lightcurves.validation import validate_light_curves
+from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.registry.serving import ModelHandle
 from nightjar_alerts.service.settings import Settings
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
 
+from nightjar_alerts.models.bundle import version_key
 from nightjar_alerts.service.answers.replies import field_errors
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge import errors
@@ -48,7 +49,6 @@ from nightjar_alerts.service.http.oip.schemas import (
 )
 from nightjar_alerts.service.http.oip.tensors import encode_response, load_json, split_body
 from nightjar_alerts.service.http.results import get_serializer
-from nightjar_alerts.service.registry.names import version_key
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired
 from nightjar_alerts.service.settings import Settings
 

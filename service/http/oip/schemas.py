@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from nightjar_alerts.core.request import MAX_ID_LENGTH, PRIOR_TEXT
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.service.answers.replies import Reply
-from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, PRIOR_TEXT
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"

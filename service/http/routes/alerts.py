@@ -20,9 +20,11 @@ from nightjar_alerts.alerts.envelopes import MessageReader, TopicRule, rule_of
 from nightjar_alerts.alerts.packet import Packet, PacketError, ReadLimits
 from nightjar_alerts.alerts.plans import NewSchemas
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.core.items import Item, Outcome, Skipped, packet_identity
+from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.serializer import ResultSerializer, light_curve_members
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.replies import AlertsReply
-from nightjar_alerts.service.answers.serializer import ResultSerializer, light_curve_members, packet_identity
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
@@ -42,8 +44,7 @@ from nightjar_alerts.service.http.formats import JSON
 from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.query import AlertQuery, read_query
 from nightjar_alerts.service.http.results import build_results, get_serializers
-from nightjar_alerts.service.inference import InferOptions, Item, Outcome, Skipped
-from nightjar_alerts.service.lightcurves.schemas import Options
+from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.registry.serving import ModelHandle
 from nightjar_alerts.service.settings import Settings

@@ -5,8 +5,11 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
+from nightjar_alerts.core.errors import InvalidLightCurve
+from nightjar_alerts.core.items import Item, Outcome
+from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.serializer import ResultSerializer
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.serializer import ResultSerializer
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import merge_options, validate_body
 from nightjar_alerts.service.http.deadlines import check_deadline
@@ -36,9 +39,6 @@ from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.query import ClassifyQuery, read_query
 from nightjar_alerts.service.http.results import build_curve_results, get_serializers, get_surveys
 from nightjar_alerts.service.http.routes.ndjson import NdjsonResponse
-from nightjar_alerts.service.inference import Item, Outcome
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.schemas import Options
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.registry.serving import ModelHandle
 

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Request, Response
 
 from nightjar_alerts.alerts.avro import exists, schema_names
 from nightjar_alerts.alerts.packet import AbstainReason, PacketError
+from nightjar_alerts.core.items import Item
+from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.replies import EvolutionReply
-from nightjar_alerts.service.answers.serializer import encode_json
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import validate_body
 from nightjar_alerts.service.http.deadlines import check_deadline
@@ -33,7 +34,7 @@ from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.query import EvolutionQuery, read_query
 from nightjar_alerts.service.http.results import get_serializer
 from nightjar_alerts.service.http.routes.alerts import read_packets
-from nightjar_alerts.service.inference import InferOptions, Item
+from nightjar_alerts.service.inference import InferOptions
 
 LIGHT_CURVE_TYPES = (JSON_TYPE, *MSGPACK_TYPES)
 PACKET_TYPES = tuple(name for name in openapi.PACKET_TYPES if name != JSON_TYPE)

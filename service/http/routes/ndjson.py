@@ -27,10 +27,14 @@ from typing import Any, Final
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from nightjar_alerts.core.decoding import decode_lines
+from nightjar_alerts.core.errors import InvalidLightCurve
+from nightjar_alerts.core.failures import DeadlineExceeded, Overloaded
+from nightjar_alerts.core.items import FAILURE_REASONS, OUTSIDE_DOMAIN, Item, Outcome, Skipped
+from nightjar_alerts.core.serializer import encode_json
+from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.routing import outside_domain
-from nightjar_alerts.service.answers.serializer import encode_json
-from nightjar_alerts.service.engine.errors import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, to_problem
@@ -49,10 +53,7 @@ from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import ClassifyQuery
 from nightjar_alerts.service.http.results import ClassifyResults, build_curve_results, get_serializer, get_surveys
-from nightjar_alerts.service.inference import FAILURE_REASONS, OUTSIDE_DOMAIN, InferOptions, Item, Outcome, Skipped
-from nightjar_alerts.service.lightcurves.decoding import decode_lines
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.validation import validate_light_curves
+from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.registry.serving import ModelHandle, acquired
 
 GROUP_LINES: Final = 64

@@ -14,9 +14,10 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Send
 
+from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
+from nightjar_alerts.core.serializer import encode_json, light_curve_members
+from nightjar_alerts.core.validation import table_light_curve
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.answers.serializer import encode_json, light_curve_members
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge.body import cancel_on_disconnect
@@ -36,8 +37,6 @@ from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedR
 from nightjar_alerts.service.http.table_formats import COMMAND, MULTIPART, check_text, is_binary, unsupported
 from nightjar_alerts.service.http.turns import SlicedWork
 from nightjar_alerts.service.inference import InferOptions
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.validation import table_light_curve
 from nightjar_alerts.service.settings import Settings
 from nightjar_alerts.tables import (
     TEXT_FORMATS,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from deploy.bench.simulation.events import Contender, Machine, PolicyError, PolicyName, contenders, simulate
 from deploy.bench.workload import Trace, poisson
-from nightjar_alerts.service.engine.cost import CostModel
-from nightjar_alerts.service.engine.policy import BatchLimits, QueueItem
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.policy import BatchLimits, QueueItem
 
 ALL = contenders(BatchLimits())
 FLAT = CostModel(0.010, 0.0, 0.0)  # 10 ms a run, whatever is in it

@@ -10,11 +10,11 @@ import pytest
 from deploy.bench.simulation.events import Machine, SimulatedRun, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import figures
 from deploy.bench.workload import Trace, poisson, visits
+from nightjar_alerts.core.adapter import Arrays
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.load import LoadedModel, load_model
+from nightjar_alerts.core.policy import BatchLimits
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS
-from nightjar_alerts.service.engine.adapter import Arrays
-from nightjar_alerts.service.engine.cost import CostModel
-from nightjar_alerts.service.engine.load import LoadedModel, load_model
-from nightjar_alerts.service.engine.policy import BatchLimits
 from support.graphs import EchoGraph
 
 pytestmark = pytest.mark.serial

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.bench.simulation.events import PolicyName, contenders
-from nightjar_alerts.service.engine.cost import CostModel
-from nightjar_alerts.service.engine.policy import BatchLimits, QueueItem
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.policy import BatchLimits, QueueItem
 
 unhurried = settings(deadline=None)  # other processes may share the cores
 COST = CostModel(1.2e-3, 1.8e-5, 5e-9, 4e-4)

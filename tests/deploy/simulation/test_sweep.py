@@ -5,8 +5,8 @@ import pytest
 
 from deploy.bench.simulation.events import Machine, contenders
 from deploy.bench.simulation.figures import Sweep, picture
-from nightjar_alerts.service.engine.cost import CostModel
-from nightjar_alerts.service.engine.policy import BatchLimits
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.policy import BatchLimits
 
 PADDED = CostModel(1.2e-3, 1.8e-5, 5e-9, 4e-4)
 SWEEP = Sweep(Machine(2, PADDED, PADDED), contenders(BatchLimits()), 0.1, None, 390, seed=1)

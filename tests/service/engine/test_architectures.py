@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
+from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.load import check_bundle, load_model
+from nightjar_alerts.core.warmup import LONGEST_DUMMY, BatchShape, dummy_batch, measure, warm_up_shapes
 from nightjar_alerts.models.bundle import MODEL, Bundle, BundleError, write_golden, write_manifest
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.runtime import open_session, run
-from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.load import check_bundle, load_model
-from nightjar_alerts.service.engine.warmup import LONGEST_DUMMY, BatchShape, dummy_batch, measure, warm_up_shapes
 from support.graph_bundles import HISTORY, classifier_bundle
 
 CLASSIFIERS: dict[str, tuple[Sequence[str], dict[str, Any]]] = {

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from nightjar_alerts.service.engine.adapter import Arrays
-from nightjar_alerts.service.engine.batch import Prediction
-from nightjar_alerts.service.engine.errors import InferenceFailed
+from nightjar_alerts.core.adapter import Arrays
+from nightjar_alerts.core.failures import InferenceFailed
+from nightjar_alerts.core.items import Prediction
 from support.engines import batch_of, runner
 from support.graphs import EchoGraph, model_input, poison
 

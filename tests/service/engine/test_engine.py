@@ -9,17 +9,18 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from nightjar_alerts.service.engine.adapter import ModelInput
-from nightjar_alerts.service.engine.batch import Prediction, RunReport
-from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.errors import (
+from nightjar_alerts.core.adapter import ModelInput
+from nightjar_alerts.core.failures import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
     InferenceFailed,
     Overloaded,
 )
-from nightjar_alerts.service.engine.policy import BatchLimits
+from nightjar_alerts.core.items import Prediction
+from nightjar_alerts.core.policy import BatchLimits
+from nightjar_alerts.service.engine.batch import RunReport
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from support.engines import ADAPTER, COST, occupied, serving, settled, started
 from support.graphs import EchoGraph, model_input, poison
 

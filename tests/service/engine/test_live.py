@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nightjar_alerts.service.engine.cost import MIN_SHAPES, REFIT_RUNS, CostModel, LiveCost, RunSample
+from nightjar_alerts.core.cost import MIN_SHAPES, REFIT_RUNS, CostModel, LiveCost, RunSample
 
 FITTED = CostModel(1e-3, 1e-5, 1e-9, 1e-4, 5e-6)
 SHAPES = [(batch, length, batch * length) for batch, length in product((1, 4, 16), (8, 64, 300))]

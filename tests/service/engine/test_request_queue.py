@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.policy import BatchLimits
 from nightjar_alerts.service.engine.batch import QueueEntry
-from nightjar_alerts.service.engine.cost import CostModel
-from nightjar_alerts.service.engine.policy import BatchLimits
 from nightjar_alerts.service.engine.queue import RequestQueue
 from support.graphs import model_input
 

@@ -9,15 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.models.runtime import OnnxGraph, open_session
-from nightjar_alerts.service.engine import engine as engine_module
-from nightjar_alerts.service.engine.adapter import Arrays, ModelInput, TaskAdapter
-from nightjar_alerts.service.engine.batch import Prediction
-from nightjar_alerts.service.engine.cost import CostModel, LiveCost
-from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.errors import (
+from nightjar_alerts.core.adapter import Arrays, ModelInput, TaskAdapter
+from nightjar_alerts.core.cost import CostModel, LiveCost
+from nightjar_alerts.core.failures import (
     EngineDead,
     ErrorKind,
     FatalEngineError,
@@ -26,7 +20,13 @@ from nightjar_alerts.service.engine.errors import (
     is_out_of_memory,
     kind_of,
 )
-from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.core.items import Prediction
+from nightjar_alerts.core.load import LoadedModel, load_model
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.runtime import OnnxGraph, open_session
+from nightjar_alerts.service.engine import engine as engine_module
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.watchdog import HUNG_FACTOR, Watchdog
 from support.engines import batch_of, runner
 from support.graphs import EchoGraph, echo_manifest, model_input, poison

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightjar_alerts.core.errors import InvalidLightCurve
+from nightjar_alerts.core.request import Options
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
@@ -21,8 +23,6 @@ from nightjar_alerts.service.http.arrow import is_compressed
 from nightjar_alerts.service.http.bodies import decode_rows
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.results import ClassifyResults
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.lightcurves.schemas import Options
 from support.bodies import Curve, built, read_json
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table

@@ -9,12 +9,12 @@ import numpy as np
 import orjson
 import pytest
 
+from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.load import load_model
 from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
-from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.load import load_model
 from support.edge import Live, Network, curve, live, loader
 from support.wire import results_of
 

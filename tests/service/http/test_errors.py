@@ -7,8 +7,8 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
-from nightjar_alerts.service.engine.errors import (
+from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError
+from nightjar_alerts.core.failures import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
@@ -16,6 +16,7 @@ from nightjar_alerts.service.engine.errors import (
     OutOfMemory,
     Overloaded,
 )
+from nightjar_alerts.service.answers.replies import field_errors
 from nightjar_alerts.service.http.edge.errors import (
     DEADLINE,
     INTERNAL,

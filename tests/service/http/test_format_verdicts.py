@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.service.http.bodies import decode_rows
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import built, read_json, read_lines, read_msgpack, read_text
 from support.edge import curve, settings
 

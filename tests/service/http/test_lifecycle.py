@@ -14,8 +14,8 @@ from typing import NoReturn
 
 import pytest
 
+from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.models.bundle import BundleError
-from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
 from nightjar_alerts.service.local import free_port

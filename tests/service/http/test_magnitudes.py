@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS, VEGA_AB_OFFSETS
 from nightjar_alerts.service.http.formats import ARROW_TYPE
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support import wire
 from support.bodies import Curve, read_json
 from support.edge import Live, curve, settings

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
 from support.bodies import Curve, read_msgpack
 from support.edge import curve, settings
 from support.wire import msgpack_body, packed

@@ -11,12 +11,12 @@ import numpy as np
 import orjson
 import pytest
 
+from nightjar_alerts.core.load import load_model
 from nightjar_alerts.models.bundle import AssumedPrior, Bundle, load_bundle, write_manifest
 from nightjar_alerts.models.metadata import Context
 from nightjar_alerts.models.posterior import Domain, Posterior
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
-from nightjar_alerts.service.engine.load import load_model
 from nightjar_alerts.service.registry.loader import load_one
 from support.edge import Live, curve, live
 from support.wire import results_of

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightjar_alerts.core.errors import FieldError
+from nightjar_alerts.core.items import Outcome, Prediction, Status
+from nightjar_alerts.core.serializer import ResultSerializer, encode_json
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.models import ClassifierDescription, describe
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, FieldError
-from nightjar_alerts.service.answers.serializer import ResultSerializer, encode_json
-from nightjar_alerts.service.engine.batch import Prediction
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.http.endpoint import Timings
-from nightjar_alerts.service.inference import Outcome, Status
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.edge import CLASSES
 from support.graphs import echo_manifest

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nightjar_alerts.core.request import MAX_ID_LENGTH
 from nightjar_alerts.service.http.edge.errors import Problem
 from nightjar_alerts.service.http.endpoint import LARGE_BYTES
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
-from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH
 from support import alerts
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.oip import JSON_LENGTH, binary_body, history, json_body

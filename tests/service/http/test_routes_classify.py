@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
+from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.answers.replies import ClassifyReply
-from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.observe.metrics import STAGES
 from support.edge import CLASSES, Live, Network, curve, live, loader, raw_post, wait_until
 from support.graphs import poison

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from nightjar_alerts.core.request import Options
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, CurveResult, PacketResult
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
-from nightjar_alerts.service.lightcurves.schemas import Options
 from support import wire
 from support.edge import Live, Network, curve, live, loader
 from support.wire import (

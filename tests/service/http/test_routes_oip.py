@@ -14,8 +14,8 @@ import tritonclient.http.aio as triton_aio
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
+from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.http.edge.errors import Problem
 from nightjar_alerts.service.http.oip import schemas
 from nightjar_alerts.service.observe.metrics import STAGES

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from support.edge import CLASSES, Live, Network, curve, live, loader, send_until_cut_off, wait_until
 from support.graphs import poison

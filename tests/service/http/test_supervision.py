@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from nightjar_alerts.core.load import load_model
 from nightjar_alerts.models.bundle import MANIFEST, MODEL, Bundle, Manifest, write_manifest
-from nightjar_alerts.service.engine.load import load_model
 from nightjar_alerts.service.http.edge.errors import UNAVAILABLE
 from nightjar_alerts.service.local import free_port
 from support.edge import HOST, Live, Network, curve, live, loader, wait_until

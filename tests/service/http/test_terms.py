@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from nightjar_alerts.service.engine.cost import CostModel
+from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.service.http.deadlines import DEADLINE_HEADER
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.endpoint import infer_options

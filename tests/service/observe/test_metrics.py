@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from nightjar_alerts.core.adapter import Row, TaskAdapter
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.failures import ErrorKind, InferenceFailed
+from nightjar_alerts.core.items import Prediction
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.posterior import Novelty
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.adapter import Row, TaskAdapter
-from nightjar_alerts.service.engine.batch import Prediction, QueueEntry, RunReport
-from nightjar_alerts.service.engine.cost import CostModel
+from nightjar_alerts.service.engine.batch import QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.errors import ErrorKind, InferenceFailed
 from nightjar_alerts.service.observe.metrics import STAGES, TASK, Metrics
 from support.graphs import EchoGraph, echo_manifest, model_input
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from nightjar_alerts.core.items import Skipped
 from nightjar_alerts.models.bundle import BundleError
-from nightjar_alerts.service.inference import InferOptions, Skipped
+from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.loader import ChangeRejected, LoadFailed
 from nightjar_alerts.service.registry.manager import ModelManager

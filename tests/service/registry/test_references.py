@@ -2,7 +2,8 @@
 
 import pytest
 
-from nightjar_alerts.service.registry.names import Reference, version_key
+from nightjar_alerts.models.bundle import version_key
+from nightjar_alerts.service.registry.names import Reference
 
 
 @pytest.mark.parametrize("text", ["mine", "mine@1.2.3", "a-1@10.0.20"])

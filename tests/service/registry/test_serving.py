@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.load import LoadedModel
+from nightjar_alerts.core.policy import BatchLimits
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.runtime import Provider
-from nightjar_alerts.service.engine.cost import CostModel
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.engine.machine import usable_cores
-from nightjar_alerts.service.engine.policy import BatchLimits
 from nightjar_alerts.service.observe.recorder import Recorder
 from nightjar_alerts.service.registry import serving
 from nightjar_alerts.service.registry.serving import ServedModel

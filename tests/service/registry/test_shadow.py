@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nightjar_alerts.core.adapter import Arrays
+from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.service.engine.adapter import Arrays
-from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.loader import load_one

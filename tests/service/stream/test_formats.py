@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import AbstainReason, Packet
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.items import Outcome, Prediction
+from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
-from nightjar_alerts.service.engine.batch import Prediction
-from nightjar_alerts.service.engine.cost import CostModel
-from nightjar_alerts.service.engine.load import LoadedModel
-from nightjar_alerts.service.inference import Outcome
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.settings import SinkFormat
 from nightjar_alerts.service.stream.formats import (

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from nightjar_alerts.alerts.envelopes import TopicRule
+from nightjar_alerts.core.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.engine.adapter import ModelInput, TaskAdapter
 from nightjar_alerts.service.observe.live import LiveFilter
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.connectors import check_addresses

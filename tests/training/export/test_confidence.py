@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from nightjar_alerts.core.load import load_model
 from nightjar_alerts.models.bundle import Bundle, Calibration, load_bundle, verify_golden
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.posterior import PredictionSets
 from nightjar_alerts.models.runtime import open_session, run
-from nightjar_alerts.service.engine.load import load_model
 from nightjar_alerts.training.export.graph import write_graph
 from nightjar_alerts.training.export.served import Calibrated, NoveltyScore
 from nightjar_alerts.training.score.calibrate import ServedSample

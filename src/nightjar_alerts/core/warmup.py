@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nightjar_alerts.core.adapter import Arrays, Graph, ModelInput, TaskAdapter, padded_length
+from nightjar_alerts.core.cost import RunSample
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
-from nightjar_alerts.service.engine.adapter import Arrays, Graph, ModelInput, TaskAdapter, padded_length
-from nightjar_alerts.service.engine.cost import RunSample
 
 
 class BatchShape(NamedTuple):

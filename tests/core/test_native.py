@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
 
+from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.load import LoadedModel, check_bundle, load_model
+from nightjar_alerts.core.warmup import BatchShape, dummy_batch
 from nightjar_alerts.models import native
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, MODEL, load_bundle, write_manifest
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.engine.adapter import TaskAdapter
-from nightjar_alerts.service.engine.load import LoadedModel, check_bundle, load_model
-from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from nightjar_alerts.training.export.functions import ROUTING, STATISTICS, add_statistics, inlined
 
 pytestmark = pytest.mark.slow

@@ -1,15 +1,38 @@
-"""Errors of a light curve, and conversion of msgspec errors to :class:`service.answers.replies.FieldError`."""
+"""Errors of a light curve, and conversion of msgspec errors to :class:`FieldError`."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.lightcurve import LightCurveError
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
-from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, pointer
+
+MAX_FIELD_ERRORS = 20
+_MAX_NAME_LENGTH = 60
+
+
+_Text = Annotated[str, BeforeValidator(without_surrogates)]  # may quote a value of the request
+
+
+class FieldError(BaseModel):
+    """An invalid value of a request."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pointer: _Text = Field(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
+    reason: str = Field(description="machine-readable code, such as not_finite")
+    detail: _Text = Field(description="description of the error")
+
+
+def pointer(steps: Iterable[object]) -> str:
+    """Return a JSON pointer (RFC 6901) with long names truncated."""
+    return "".join("/" + str(step)[:_MAX_NAME_LENGTH].replace("~", "~0").replace("/", "~1") for step in steps)
+
 
 INTERNAL_ERROR: Final = "internal_error"
 """Reason of a light curve whose validation failed; its status is ``failed``."""

@@ -2,10 +2,10 @@
 
 import pytest
 
+from nightjar_alerts.core.adapter import Arrays, TaskAdapter
+from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.warmup import MIN_SAMPLES, WARM_UP_SHAPES, measure
 from nightjar_alerts.models.lightcurve import Limits
-from nightjar_alerts.service.engine.adapter import Arrays, TaskAdapter
-from nightjar_alerts.service.engine.cost import CostModel
-from nightjar_alerts.service.engine.warmup import MIN_SAMPLES, WARM_UP_SHAPES, measure
 from support.graphs import EchoGraph, echo_manifest
 
 ADAPTER = TaskAdapter(echo_manifest())

@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from nightjar_alerts.core.errors import FieldError, InvalidLightCurve, pointer, to_field_error
+from nightjar_alerts.core.request import MAX_ID_LENGTH, FilterIn, LightCurveIn, missing_columns
 from nightjar_alerts.models.common import without_surrogates
-from nightjar_alerts.service.answers.replies import FieldError, pointer
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve, to_field_error
-from nightjar_alerts.service.lightcurves.schemas import MAX_ID_LENGTH, FilterIn, LightCurveIn, missing_columns
 
 MAX_ELEMENTS: Final = 2**20
 """Maximum length of a list that is decoded element by element, at some fifty bytes each."""

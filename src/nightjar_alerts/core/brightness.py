@@ -7,11 +7,11 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from nightjar_alerts.core.errors import pointer
+from nightjar_alerts.core.request import LightCurveIn
 from nightjar_alerts.models.filters import remedy_for
 from nightjar_alerts.models.lightcurve import LightCurveError, require, without_reference
 from nightjar_alerts.models.photometry import BANDS, FILTERS, NAMES, VEGA_AB_OFFSETS, Float64, njy_to, njy_with_error
-from nightjar_alerts.service.answers.replies import pointer
-from nightjar_alerts.service.lightcurves.schemas import LightCurveIn
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ grows this way it runs the prefix with the smallest ratio of merged time to sepa
 find better batch mates. An item runs alone if merging saves nothing.
 
 Every batch contains the first item of the queue, so an item waits for at most as many batches as there were items
-before it. There is no timer. :mod:`service.engine.cost` predicts the times.
+before it. There is no timer. :mod:`core.cost` predicts the times.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
-from nightjar_alerts.service.engine.cost import CostModel
+from nightjar_alerts.core.cost import CostModel
 
 DEFAULT_MAX_ITEMS, LARGEST_MAX_ITEMS = 32, 128
 WINDOW = 512

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar_alerts.service.engine.cost import CostModel, RunSample
-from nightjar_alerts.service.engine.policy import BatchLimits, QueueItem, choose, expired, plan
+from nightjar_alerts.core.cost import CostModel, RunSample
+from nightjar_alerts.core.policy import BatchLimits, QueueItem, choose, expired, plan
 
 unhurried = settings(deadline=None)  # other processes may share the cores
 coefficients = st.one_of(st.just(0.0), st.floats(1e-8, 1e-1))

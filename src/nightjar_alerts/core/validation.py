@@ -14,17 +14,17 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.bulk import light_curves
-from nightjar_alerts.models.checks import PhotometryWarning
-from nightjar_alerts.models.common import without_surrogates
-from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
-from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_metadata
-from nightjar_alerts.models.photometry import NAMES, nearest_band
-from nightjar_alerts.service.answers.replies import FieldError, pointer
-from nightjar_alerts.service.lightcurves.brightness import to_fluxes
-from nightjar_alerts.service.lightcurves.decoding import NEVER_EMPTY, find_column_error, short_id
-from nightjar_alerts.service.lightcurves.errors import INTERNAL_ERROR, NOT_UNICODE, NOT_UNICODE_TEXT, InvalidLightCurve
-from nightjar_alerts.service.lightcurves.schemas import (
+from nightjar_alerts.core.brightness import to_fluxes
+from nightjar_alerts.core.decoding import NEVER_EMPTY, find_column_error, short_id
+from nightjar_alerts.core.errors import (
+    INTERNAL_ERROR,
+    NOT_UNICODE,
+    NOT_UNICODE_TEXT,
+    FieldError,
+    InvalidLightCurve,
+    pointer,
+)
+from nightjar_alerts.core.request import (
     DTYPES,
     MAX_FILTER_NAME,
     MAX_ID_LENGTH,
@@ -33,6 +33,12 @@ from nightjar_alerts.service.lightcurves.schemas import (
     LightCurveIn,
     missing_columns,
 )
+from nightjar_alerts.models.bulk import light_curves
+from nightjar_alerts.models.checks import PhotometryWarning
+from nightjar_alerts.models.common import without_surrogates
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
+from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_metadata
+from nightjar_alerts.models.photometry import NAMES, nearest_band
 from nightjar_alerts.tables import TableObject
 
 log = logging.getLogger(__name__)

@@ -7,13 +7,15 @@ validate them against the models.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import orjson
 
 from nightjar_alerts.alerts.packet import Packet
+from nightjar_alerts.core.errors import FieldError
+from nightjar_alerts.core.items import Outcome, Prediction, packet_identity
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Bundle
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.evolution import History, stability
@@ -21,11 +23,6 @@ from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import CurveSummary, Posterior, PosteriorResult, Prior, PriorError
 from nightjar_alerts.models.taxonomy import Taxonomy
-from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.engine.batch import Prediction
-from nightjar_alerts.service.inference import Outcome
-from nightjar_alerts.service.lightcurves.errors import InvalidLightCurve
-from nightjar_alerts.service.registry.names import Role
 
 if TYPE_CHECKING:  # the registry imports the settings, which in-process use does not need
     from nightjar_alerts.service.registry.serving import ModelHandle
@@ -33,6 +30,9 @@ if TYPE_CHECKING:  # the registry imports the settings, which in-process use doe
 _STEP_MEMBERS = (
     "status", "class", "confidence", "probabilities", "novelty", "unusual", "prediction_set", "reason", "detail",
 )  # fmt: skip
+
+Role = Literal["", "canary"]
+"""Role of a model in a response."""
 
 RequestedPrior = str | Mapping[str, float] | None
 """Prior (class shares) of a request: a name, weights by class, or None for the default."""
@@ -251,26 +251,6 @@ class ResultSerializer:
         """Return the document of an alert from a stream: its result with key, topic, time and model."""
         result = self.result(outcome, packet_identity(packet), embedding=embedding)
         return {"key": key, "topic": topic, "mjd": packet.mjd, "model": self.provenance, **result}
-
-
-def curve_identity(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
-    """Return the members of a result that come from its light curve: object id, filters and warnings."""
-    members: dict[str, object] = {"object_id": curve.object_id}
-    if isinstance(curve, LightCurve) and curve.described_filters:
-        members["filters"] = dict(curve.described_filters)
-    if isinstance(curve, LightCurve) and curve.warnings:
-        members["warnings"] = [warning._asdict() for warning in curve.warnings]
-    return members
-
-
-def packet_identity(packet: Packet) -> dict[str, str]:
-    """Return the members of a result that identify its alert."""
-    return {
-        "survey": packet.survey,
-        "schema_version": packet.schema_version,
-        "alert_id": packet.alert_id,
-        "object_id": packet.object_id,
-    }
 
 
 def evolution_document(history: History, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from time import monotonic, perf_counter, thread_time
 
 import onnxruntime as ort
 
+from nightjar_alerts.core.adapter import Arrays, Graph, TaskAdapter
+from nightjar_alerts.core.cost import CostModel, RunSample
+from nightjar_alerts.core.warmup import WARM_UP_SECONDS, BatchShape, dummy_batch, measure, time_run
 from nightjar_alerts.models.bundle import GOLDEN_SECONDS, Bundle, BundleError, load_bundle, verify_golden
 from nightjar_alerts.models.native import Native, NativeError, native_operators, select_library
 from nightjar_alerts.models.runtime import OnnxGraph, Provider, ProviderError, open_session, run_within
-from nightjar_alerts.service.engine.adapter import Arrays, Graph, TaskAdapter
-from nightjar_alerts.service.engine.cost import CostModel, RunSample
-from nightjar_alerts.service.engine.warmup import WARM_UP_SECONDS, BatchShape, dummy_batch, measure, time_run
 
 RAGGED = BatchShape(2, 4, 2)
 

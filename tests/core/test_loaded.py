@@ -8,13 +8,13 @@ from shutil import copytree
 import numpy as np
 import pytest
 
+from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.load import LoadedModel, load_model
+from nightjar_alerts.core.warmup import BatchShape, dummy_batch
 from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
 from nightjar_alerts.models.lightcurve import RaggedBatch, featurise
 from nightjar_alerts.models.runtime import OnnxGraph
-from nightjar_alerts.service.engine.adapter import TaskAdapter
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.load import LoadedModel, load_model
-from nightjar_alerts.service.engine.warmup import BatchShape, dummy_batch
 from nightjar_alerts.service.inference import DataPlane
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.curves import random_curve

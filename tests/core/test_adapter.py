@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nightjar_alerts.core.adapter import TaskAdapter
 from nightjar_alerts.models.bundle import Manifest
 from nightjar_alerts.models.lightcurve import LightCurveError, Limits
-from nightjar_alerts.service.engine.adapter import TaskAdapter
 from support.graphs import curve, echo_manifest
 
 
