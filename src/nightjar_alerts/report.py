@@ -44,9 +44,9 @@ class Report:
         for result in results:
             self.other_filters.update(result.other_filters)
             for warning in result.warnings:
-                first = (0, warning["detail"], result.object_id or name)
-                count, detail, first_name = self.warnings.get(warning["reason"], first)
-                self.warnings[warning["reason"]] = (count + 1, detail, first_name)
+                first = (0, warning.detail, result.object_id or name)
+                count, detail, first_name = self.warnings.get(warning.reason, first)
+                self.warnings[warning.reason] = (count + 1, detail, first_name)
 
     def add_unread(self, item: UnreadFile) -> None:
         """Count a file that was not read."""
