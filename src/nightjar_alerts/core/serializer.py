@@ -411,7 +411,7 @@ def failure(
 ) -> Abstained | Rejected | Failed:
     """Return the result of an outcome without a prediction; parameters as :meth:`ResultSerializer.results`."""
     kind = UNCLASSIFIED[outcome.status]
-    return kind(**identity, reason=outcome.reason, detail=outcome.detail, errors=ErrorFields.of(errors))
+    return kind(**identity, reason=str(outcome.reason), detail=outcome.detail, errors=ErrorFields.of(errors))
 
 
 def _values_of_groups(taxonomy: Taxonomy) -> dict[str, Callable[[Sequence[float]], Sequence[float]]]:
