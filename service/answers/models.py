@@ -42,7 +42,7 @@ class ClassifierDescription(Reply):
     provider: str
     bands: list[str] = Field(description="bands of the model; observations in others are ignored")
     flux_unit: FluxUnit = Field(
-        description="older name of `network_flux_unit`; not the unit of requests",
+        description="older name of `network_flux_unit`; not that of requests",
         json_schema_extra={"deprecated": True},
     )
     network_flux_unit: FluxUnit = Field(description="unit of the network; fluxes in requests are converted")

@@ -267,12 +267,12 @@ class Classifier:
         steps = history(curve)
         if chosen.outside:
             abstained = Abstained(object_id=curve.object_id, reason=OUTSIDE_DOMAIN, detail=chosen.outside)
-            fields: list[ResultFields] = [abstained] * len(steps.curves)
+            found: list[ResultFields] = [abstained] * len(steps.curves)
         else:
             results = _Call(self, options, model=chosen.model).results(steps.curves)
-            fields = [result.fields for (result,) in results]
+            found = [result.fields for (result,) in results]
         provenance = serializer_of(chosen.model.bundle, options.prior).provenance
-        return Evolution(evolution_document(steps, fields), provenance, curve)
+        return Evolution(evolution_document(steps, found), provenance, curve)
 
     def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
         """Yield the results of each input, in order; a packet with several alerts has several results."""

@@ -272,8 +272,8 @@ def _reply(response: httpx.Response, kind: type[ReplyT], url: str, note: str = "
         if response.status_code == 200:
             return msgspec.json.decode(response.content, type=kind)
         document: dict[str, Any] = orjson.loads(response.content)
-    except msgspec.ValidationError as error:
-        raise ClientError(f"{url} answered with results that this client cannot read: {error}", 200) from None
+    except msgspec.ValidationError as invalid:
+        raise ClientError(f"{url} answered with results that this client cannot read: {invalid}", 200) from None
     except (msgspec.DecodeError, orjson.JSONDecodeError):
         raise ClientError(
             f"{url} answered {response.status_code} with something that is not JSON{note}", response.status_code
@@ -286,8 +286,8 @@ def _reply(response: httpx.Response, kind: type[ReplyT], url: str, note: str = "
                 raise PriorError(pointer.removeprefix(where), reason, detail)
     message = f"{response.status_code} {document.get('title')}: {document.get('detail')}"
     message += "".join(f"; {error.get('pointer')}: {error.get('detail')}" for error in errors)
-    kind = DeadlineExceeded if response.status_code == 504 else ClientError
-    raise kind(message + note, response.status_code, errors)
+    problem = DeadlineExceeded if response.status_code == 504 else ClientError
+    raise problem(message + note, response.status_code, errors)
 
 
 def _item(curves: Callable[[], Sequence[LightCurve | None]], index: int) -> LightCurve | None:

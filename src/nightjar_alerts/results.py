@@ -368,7 +368,7 @@ def summary(results: Iterable[Result]) -> str:
     return summary_of(counts)
 
 
-def summary_of(counts: Mapping[tuple[str, str], int]) -> str:
+def summary_of(counts: Mapping[tuple[Status, str], int]) -> str:
     """Return the numbers by status and reason as text, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     texts = [f"{count:,} {status}{f' ({reason})' if reason else ''}" for (status, reason), count in ordered]

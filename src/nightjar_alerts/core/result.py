@@ -320,7 +320,7 @@ class EvolutionStep(Record, kw_only=True):
 
     mjd: Annotated[float, Meta(description=_MJD)]
     detections: Annotated[int, Meta(description=_DETECTIONS)]
-    status: Literal["classified", "abstained", "failed"]
+    status: Annotated[Status, Meta(description="status of this classification")]
     class_name: Annotated[str | None, Meta(description="the most probable class; absent unless classified")] = None
     confidence: Annotated[float | None, Meta(description="probability of that class; absent unless classified")] = None
     probabilities: Annotated[

@@ -143,7 +143,7 @@ def _form_schema(name: str, form: Form, schemas: Mapping[str, Schema]) -> Schema
 
 
 def _without_null(schema: Schema) -> Schema:
-    (kind,) = [kind for kind in schema["anyOf"] if kind != {"type": "null"}]
+    kind: Schema = next(kind for kind in schema["anyOf"] if kind != {"type": "null"})
     return kind | {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
 
 
