@@ -15,7 +15,7 @@ Types of a light curve from request to result:
     Prediction        outputs of the network              service.engine.batch
     Outcome           prediction, or why there is none    this module
     PosteriorResult   calibrated under a prior            models.posterior
-    dict              result as sent to clients           core.serializer
+    ResultFields      result as sent to clients           core.serializer
 """
 
 import asyncio

@@ -15,9 +15,11 @@ from typing import Any, assert_type, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from nightjar_alerts import Classifier, LightCurve, LightCurveError, Result, Results
 from nightjar_alerts.classifier import BLOCK
+from nightjar_alerts.core.result import PhotometryWarning
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
@@ -47,7 +49,7 @@ def test_classify_list_of_bodies_equals_json_of_the_service(classifier: Classifi
     assert len(results) == len(sent)
     for result, expected in zip(results, reply["results"], strict=True):
         assert close(result.to_dict(), expected), (result.to_dict(), expected)
-        assert result.model == expected.get("model", reply["model"])
+        assert dict(result.model) == expected.get("model", reply["model"])
     assert {result.status for result in results} >= {"classified", "rejected"}
     assert results[3].errors[0]["pointer"] == "/light_curves/3/flux_err/0"
     assert results[5].errors[0]["pointer"] == "/light_curves/5/band"
@@ -352,10 +354,10 @@ def test_evolution_classifies_each_prefix(classifier: Classifier) -> None:
     evolution = classifier.evolution(curve)
     assert len(evolution.steps) == min(100, len(curve["mjd"]))
     whole = classifier.classify(curve)
-    assert evolution.steps[-1]["probabilities"] == pytest.approx(whole.probabilities, abs=2e-5)
-    assert evolution.to_dict()["steps"] == evolution.steps
+    assert evolution.steps[-1].probabilities == pytest.approx(whole.probabilities, abs=2e-5)
+    assert evolution.to_dict()["steps"] == [dict(step) for step in evolution.steps]
     assert repr(evolution).startswith("Evolution('SN0002', ")
-    assert list(evolution.to_pandas()["mjd"]) == [step["mjd"] for step in evolution.steps]
+    assert list(evolution.to_pandas()["mjd"]) == [step.mjd for step in evolution.steps]
     axes = evolution.plot()
     assert axes.get_title() == "SN0002"
     import_module("matplotlib.pyplot").close("all")
@@ -430,7 +432,8 @@ def test_result_picture_names_filters_not_used_and_warnings_and_draws_symbols(cl
     picture = result.to_svg()
     assert "not used: BP" in picture
     assert "#2b5fd9" in picture
-    warned = Result(result.to_dict() | {"warnings": [{"reason": "total_flux", "detail": "looks like total flux"}]}, {})
+    warning = PhotometryWarning(reason="total_flux", detail="looks like total flux")
+    warned = Result(replace(result.fields, warnings=[warning]), result.model)
     assert "warnings=['total_flux']" in repr(warned)
     assert "looks like total flux" in warned._repr_html_()
     assert "total_flux" in Results([warned])._repr_html_()

@@ -29,6 +29,7 @@ from nightjar_alerts.service import SAMPLES
 from support import alerts
 from support.curves import NO_TABLES, csv_text, supernovae
 from support.edge import HOST, Live, Network, live, loader
+from support.results import MODEL, classified
 
 CSV_OPTIONS = ("--flux-kind", "difference")
 
@@ -180,8 +181,7 @@ class Interrupting:
                 raise KeyboardInterrupt
             assert isinstance(each, LightCurve)
             self.names.append(each.object_id)
-            document = {"status": "classified", "object_id": each.object_id, "class": "Ia", "confidence": 1.0}
-            yield [Result(document, {})]
+            yield [Result(classified(object_id=each.object_id), MODEL)]
 
     def __repr__(self) -> str:
         """Return what a resumed run must have in common with the interrupted one."""
@@ -560,7 +560,7 @@ def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_report_counts_observations_of_filters_without_a_band_across_resumed_runs() -> None:
-    result = Result({"status": "classified", "object_id": "1", "class": "Ia", "other_filters": {"BP": 2, "RP": 1}}, {})
+    result = Result(classified(other_filters={"BP": 2, "RP": 1}), MODEL)
     report, resumed = Report(), Report()
     report.add_results("a.csv", [result, result])
     resumed.update(json.loads(json.dumps(report.to_dict())))

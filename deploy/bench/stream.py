@@ -180,7 +180,8 @@ def measure_shares(folder: Path, packets: Sequence[bytes]) -> Numbers:
     bare = Bare.of(folder, [columns_of(curve) for curve in curves])
     runs = bare.run(callers=1).cpu_ms / 1000 * len(curves)
     outcomes, serializer = _outcomes(bare), ResultSerializer(bundle)
-    _, encode = _timed(lambda: [encode_json(serializer.result(one, {}, embedding=True)) for one in outcomes])
+    identity = {"object_id": ""}
+    _, encode = _timed(lambda: [encode_json(serializer.result(one, identity, embedding=True)) for one in outcomes])
     seconds = {"decode": decode, "featurise": featurise, "run": runs, "encode": encode}
     each: Numbers = {f"stream.cpu_us.{stage}": 1e6 * spent / len(curves) for stage, spent in seconds.items()}
     return each | {f"stream.cpu_share.{stage}": spent / sum(seconds.values()) for stage, spent in seconds.items()}

@@ -34,12 +34,16 @@ from struct import unpack_from
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import pyarrow as pa
+from msgspec.inspect import Field
 from numpy.typing import NDArray
 
 from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError, pointer
+from nightjar_alerts.core.record import Record
 from nightjar_alerts.core.request import MAX_FILTERS, missing_columns
+from nightjar_alerts.core.result import ResultFields
+from nightjar_alerts.core.schemas import arrow_type, fields_of, plain_type
+from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.service.answers.replies import field_error
@@ -392,55 +396,30 @@ _COLUMNS: dict[str, _Column] = {
 }
 
 
-_ERRORS = pa.list_(pa.struct([(name, pa.string()) for name in ("pointer", "reason", "detail")]))
-_WARNINGS = pa.list_(pa.struct([(name, pa.string()) for name in ("reason", "detail")]))
-_SIMPLE: dict[str, Any] = {
-    "status": pa.string(),
-    "object_id": pa.string(),
-    "reason": pa.string(),
-    "detail": pa.string(),
-    "errors": _ERRORS,
-    "class": pa.string(),
-    "class_id": pa.int64(),
-    "confidence": pa.float64(),
-    "novelty": pa.float64(),
-    "unusual": pa.bool_(),
-    "prediction_set": pa.list_(pa.string()),
-    "coverage": pa.float64(),
-    "evidence": pa.list_(pa.string()),
-    "truncated": pa.bool_(),
-    "metadata_missing": pa.int64(),
-    "duplicates": pa.int64(),
-    "other_filters": pa.map_(pa.string(), pa.int64()),
-    "dropped_points": pa.map_(pa.string(), pa.int64()),
-}
-_EXPERTS = pa.struct(
-    {
-        "layers": pa.list_(
-            pa.struct({"router_entropy": pa.float64(), "bands": pa.map_(pa.string(), pa.list_(pa.int64()))})
-        )
-    }
-)
-_STRUCTS: dict[str, Any] = {"probabilities": pa.float64(), "hierarchy": pa.float64(), "points_per_band": pa.int64()}
+_FIELDS = fields_of("CurveFailure", "CurveResult")
+_OPTIONAL = ("filters", "warnings", "subtype", "embedding", "experts")
+"""Columns that are present if a result has the field, or an embedding was requested."""
+_WITHOUT = ("model",)
+"""Fields without a column: all results are of one model, which the schema names."""
 
 
 def write_arrow(response: ClassifyResults) -> bytes:
     """Encode the results as one stream."""
     results = response.results
-    columns = {name: pa.array([_plain(result.get(name)) for result in results], kind) for name, kind in _SIMPLE.items()}
-    members = {"probabilities": response.classes, "hierarchy": response.groups, "points_per_band": response.bands}
-    for name, kind in _STRUCTS.items():
-        columns[name] = _struct([result.get(name) for result in results], members[name], kind)
-    if any("warnings" in result for result in results):
-        columns["warnings"] = pa.array([result.get("warnings") for result in results], _WARNINGS)
-    if any("filters" in result for result in results):
-        described = [_plain(result.get("filters")) for result in results]
-        columns["filters"] = pa.array(described, pa.map_(pa.string(), pa.string()))
-    if response.options.embedding:
-        columns["embedding"] = _embeddings(response)
-    if any("experts" in result for result in results):
-        columns["experts"] = pa.array([_plain_layers(result.get("experts")) for result in results], _EXPERTS)
-    batch = pa.record_batch(columns).replace_schema_metadata({"model": orjson.dumps(response.model)})
+    names = {"probabilities": response.classes, "hierarchy": response.groups, "points_per_band": response.bands}
+    columns = {"status": pa.array([result.status for result in results], pa.string())}
+    for name, field in _FIELDS.items():
+        if name not in (*names, *_OPTIONAL, *_WITHOUT):
+            columns[name] = _column(results, field)
+    for name, keys in names.items():
+        value = plain_type(_FIELDS[name].type).value_type  # type: ignore[attr-defined]  # a dictionary
+        columns[name] = _struct([getattr(result, name, None) for result in results], keys, arrow_type(value, pa))
+    for name in _OPTIONAL:
+        if name == "embedding":
+            columns |= {name: _embeddings(response)} if response.options.embedding else {}
+        elif any(getattr(result, name, None) is not None for result in results):
+            columns[name] = _column(results, _FIELDS[name])
+    batch = pa.record_batch(columns).replace_schema_metadata({"model": encode_json(response.model)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -448,14 +427,18 @@ def write_arrow(response: ClassifyResults) -> bytes:
     return data
 
 
+def _column(results: Sequence[ResultFields], field: Field) -> Any:
+    values = [_plain(getattr(result, field.name, None)) for result in results]
+    return pa.array(values, arrow_type(field.type, pa))
+
+
 def _plain(value: object) -> object:
+    """Return a value as pyarrow converts it: dictionaries for records, pairs for maps."""
+    if isinstance(value, Record):
+        return {name: _plain(member) for name, member in value.members().items()}
+    if isinstance(value, list):
+        return [_plain(element) for element in value]
     return list(value.items()) if isinstance(value, dict) else value
-
-
-def _plain_layers(experts: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if experts is None:
-        return None
-    return {"layers": [{name: _plain(value) for name, value in layer.items()} for layer in experts["layers"]]}
 
 
 def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind: Any) -> Any:
@@ -466,7 +449,7 @@ def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind
 
 
 def _embeddings(response: ClassifyResults) -> Any:
-    embeddings = [result.get("embedding") for result in response.results]
+    embeddings = [getattr(result, "embedding", None) for result in response.results]
     nothing = np.zeros(response.embedding_dim, np.float32)
     data = b"".join(embedding_to_bytes(nothing if row is None else row, response.options) for row in embeddings)
     values = pa.array(np.frombuffer(data, response.options.embedding_dtype))

@@ -9,7 +9,7 @@ requests are streams, read by :mod:`service.http.routes.ndjson`; every request m
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ from nightjar_alerts.core.decoding import JSON_READER, MSGPACK_READER
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.service.http.bodies import RequestBody, decode, decode_rows, decode_valid
 from nightjar_alerts.service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
-from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes, embedding_to_json
+from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes, with_json_embeddings
 from nightjar_alerts.service.settings import Settings
 
 JSON_TYPE: Final = "application/json"
@@ -57,36 +57,17 @@ class ResponseFormat(NamedTuple):
 
 
 def _encode_json(results: ClassifyResults) -> bytes:
-    return encode_json({"model": results.model, "results": _with_json_embeddings(results)})
+    return encode_json({"model": results.model, "results": with_json_embeddings(results)})
 
 
 def encode_ndjson(results: ClassifyResults) -> bytes:
     """Encode one line per result, without the model, which a header names."""
-    return b"".join(encode_json(result) + b"\n" for result in _with_json_embeddings(results))
-
-
-def _with_json_embeddings(results: ClassifyResults) -> list[Mapping[str, Any]]:
-    if not results.options.embedding:
-        return list(results.results)
-    return [
-        {**result, "embedding": embedding_to_json(result["embedding"], results.options)}
-        if "embedding" in result
-        else result
-        for result in results.results
-    ]
-
-
-_MSGPACK_ENCODER = msgspec.msgpack.Encoder()
+    return b"".join(encode_json(result) + b"\n" for result in with_json_embeddings(results))
 
 
 def _encode_msgpack(results: ClassifyResults) -> bytes:
-    documents = [
-        {**result, "embedding": embedding_to_bytes(result["embedding"], results.options)}
-        if "embedding" in result
-        else result
-        for result in results.results
-    ]
-    return _MSGPACK_ENCODER.encode({"model": results.model, "results": documents})
+    encoder = msgspec.msgpack.Encoder(enc_hook=partial(embedding_to_bytes, options=results.options))
+    return encoder.encode({"model": results.model, "results": results.results})
 
 
 def _decode_arrow(data: bytes, settings: Settings) -> RequestBody:

@@ -40,6 +40,7 @@ from nightjar_alerts.core.items import (
     skipped_outcome,
 )
 from nightjar_alerts.core.policy import QueueItem, choose
+from nightjar_alerts.core.result import Abstained, ClassifierProvenance, ResultFields
 from nightjar_alerts.core.serializer import (
     RequestedPrior,
     ResultSerializer,
@@ -265,13 +266,13 @@ class Classifier:
         chosen = self._route(curve, survey, substitute=False)
         steps = history(curve)
         if chosen.outside:
-            abstained = {"status": "abstained", "reason": OUTSIDE_DOMAIN, "detail": chosen.outside}
-            documents: list[dict[str, Any]] = [abstained] * len(steps.curves)
+            abstained = Abstained(object_id=curve.object_id, reason=OUTSIDE_DOMAIN, detail=chosen.outside)
+            found: list[ResultFields] = [abstained] * len(steps.curves)
         else:
             results = _Call(self, options, model=chosen.model).results(steps.curves)
-            documents = [result.to_dict() for (result,) in results]
+            found = [result.fields for (result,) in results]
         provenance = serializer_of(chosen.model.bundle, options.prior).provenance
-        return Evolution(evolution_document(steps, documents), provenance, curve)
+        return Evolution(evolution_document(steps, found), provenance, curve)
 
     def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
         """Yield the results of each input, in order; a packet with several alerts has several results."""
@@ -375,7 +376,7 @@ class _PendingResult:
     identity : fields of the result that identify the object or alert.
     errors : errors of an invalid light curve; None for an alert, whose result has no such list.
     outcome : outcome of the first model.
-    document, provenance : fields of the complete result, and its model.
+    fields, provenance : fields of the complete result, and its model.
     """
 
     route: Route[_Model]
@@ -383,8 +384,8 @@ class _PendingResult:
     curve: LightCurve | None
     errors: Sequence[FieldError] | None
     outcome: Outcome | None = None
-    document: dict[str, Any] | None = None
-    provenance: Mapping[str, str] | None = None
+    fields: ResultFields | None = None
+    provenance: ClassifierProvenance | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -434,7 +435,7 @@ class _Call:
                     blocks.append(self._prepare(block))
                 self._collect(before)
                 while blocks and all(
-                    pending.document is not None for pending_results in blocks[0] for pending in pending_results
+                    pending.fields is not None for pending_results in blocks[0] for pending in pending_results
                 ):
                     for pending_results in blocks.popleft():
                         yield [self._result(pending) for pending in pending_results]
@@ -517,7 +518,7 @@ class _Call:
             groups.setdefault((pending.route.model, pending.route.subtypes), []).append(pending)
         for models, group in groups.items():
             serializer = self._serializer(*models)
-            documents = serializer.results(
+            results = serializer.results(
                 [pending.outcome for pending in group if pending.outcome is not None],
                 [pending.identity for pending in group],
                 [pending.errors for pending in group],
@@ -525,13 +526,13 @@ class _Call:
                 self._options.coverage,
                 self._options.experts,
             )
-            for pending, document in zip(group, documents, strict=True):
-                pending.document, pending.provenance = document, serializer.provenance
+            for pending, fields in zip(group, results, strict=True):
+                pending.fields, pending.provenance = fields, serializer.provenance
 
     def _result(self, pending: _PendingResult) -> Result:
-        assert pending.document is not None
+        assert pending.fields is not None
         assert pending.provenance is not None
-        return self._names(Result(pending.document, pending.provenance, pending.curve))
+        return self._names(Result(pending.fields, pending.provenance, pending.curve))
 
 
 def _featurise(pending: _PendingResult, curve: LightCurve, model: _Model, waiting: _Waiting) -> Outcome | None:

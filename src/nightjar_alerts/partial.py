@@ -9,8 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+import msgspec
 import orjson
 
+from nightjar_alerts.core.result import ResultFields
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
 from nightjar_alerts.report import Report
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 1000
 _ARGUMENTS, _REPORT = b'{"run":', b'{"report":'
+_DECODER: Final[msgspec.json.Decoder[ResultFields]] = msgspec.json.Decoder(ResultFields)
 
 
 class PartialRun:
@@ -128,8 +131,9 @@ class PartialRun:
         with self._path.open("rb") as file:
             for line in file:
                 if not line.startswith((_ARGUMENTS, _REPORT)):
-                    document = orjson.loads(line)
-                    yield Result(document, document.pop("model"))
+                    fields = _DECODER.decode(line)
+                    assert fields.model is not None  # every line names its model
+                    yield Result(fields, fields.model)
 
 
 def _shown(value: object) -> str:

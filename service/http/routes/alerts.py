@@ -4,11 +4,10 @@ Each part of a ``multipart/form-data`` body (a web form, ``curl -F``) or a ``mul
 whatever its name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from python_multipart import MultipartParser
@@ -22,9 +21,9 @@ from nightjar_alerts.alerts.plans import NewSchemas
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.core.items import Item, Outcome, Skipped, packet_identity
 from nightjar_alerts.core.request import Options
-from nightjar_alerts.core.serializer import ResultSerializer, light_curve_members
+from nightjar_alerts.core.result import AlertsReply
+from nightjar_alerts.core.serializer import ResultSerializer, light_curve_out
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.replies import AlertsReply
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
@@ -254,14 +253,10 @@ def _encode(
     if live is not None:
         live.publish(built.results)
     if query.light_curve:
-        built = built._replace(results=list(map(_add_light_curve, built.results, alerts)))
+        for result, alert in zip(built.results, alerts, strict=True):
+            if isinstance(alert, Packet) and alert.curve is not None:
+                result.light_curve = light_curve_out(alert.curve)
     return JSON.encode(built)
-
-
-def _add_light_curve(result: Mapping[str, Any], alert: ReadResult) -> Mapping[str, Any]:
-    if isinstance(alert, PacketError) or alert.curve is None:
-        return result
-    return {**result, "light_curve": light_curve_members(alert.curve)}
 
 
 def _identify(alert: ReadResult) -> dict[str, str]:

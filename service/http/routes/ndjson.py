@@ -31,6 +31,7 @@ from nightjar_alerts.core.decoding import decode_lines
 from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.core.failures import DeadlineExceeded, Overloaded
 from nightjar_alerts.core.items import FAILURE_REASONS, OUTSIDE_DOMAIN, Item, Outcome, Skipped
+from nightjar_alerts.core.result import ClassifierProvenance
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.lightcurve import LightCurve
@@ -149,7 +150,7 @@ class LineClassifier:
         self._infer_options()
 
     @property
-    def provenance(self) -> dict[str, str]:
+    def provenance(self) -> ClassifierProvenance:
         """Description of the model, as in other responses."""
         return self._serializer.provenance
 

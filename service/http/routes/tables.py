@@ -4,7 +4,7 @@ The first line describes how the table was read, the last one counts the rows th
 a problem whose ``question`` names the option to set.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Send
 
 from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
-from nightjar_alerts.core.serializer import encode_json, light_curve_members
+from nightjar_alerts.core.serializer import encode_json, light_curve_out
 from nightjar_alerts.core.validation import table_light_curve
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.http import openapi
@@ -162,12 +162,10 @@ class TableResponse(StreamedResponse):
         await classifier.charge(len(group))
         results = await classifier.classify_curves(group, InferOptions(deadline, client=self._client))
         if self._light_curve:
-            results = results._replace(results=list(map(_add_light_curve, results.results, group)))
+            for result, curve in zip(results.results, group, strict=True):
+                if isinstance(curve, LightCurve):
+                    result.light_curve = light_curve_out(curve)
         await send(body_message(encode_ndjson(results), more=True))
-
-
-def _add_light_curve(result: Mapping[str, Any], curve: LightCurve | InvalidLightCurve) -> Mapping[str, Any]:
-    return {**result, "light_curve": light_curve_members(curve)} if isinstance(curve, LightCurve) else result
 
 
 def _check_counts(data: bytes, largest: int) -> None:

@@ -13,9 +13,8 @@ from nightjar_alerts.alerts.packet import Packet, PacketError
 from nightjar_alerts.core.adapter import ModelInput, Row
 from nightjar_alerts.core.errors import INTERNAL_ERROR, FieldError, InvalidLightCurve
 from nightjar_alerts.core.failures import DeadlineExceeded, EngineError, InferenceFailed, OutOfMemory
+from nightjar_alerts.core.result import PhotometryWarning, Status
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-
-Status = Literal["classified", "abstained", "rejected", "failed"]
 
 FAILURE_REASONS: dict[type[EngineError], str] = {
     DeadlineExceeded: "deadline_exceeded",
@@ -175,7 +174,7 @@ def curve_identity(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
     if isinstance(curve, LightCurve) and curve.described_filters:
         members["filters"] = dict(curve.described_filters)
     if isinstance(curve, LightCurve) and curve.warnings:
-        members["warnings"] = [warning._asdict() for warning in curve.warnings]
+        members["warnings"] = [PhotometryWarning(**warning._asdict()) for warning in curve.warnings]
     return members
 
 
