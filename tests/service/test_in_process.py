@@ -21,19 +21,19 @@ import numpy as np
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.core.serializer import ResultSerializer
-from nightjar_alerts.service.inference import DataPlane
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.service.inference import Predictor
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.service.engine.engine import Engine, engine_options
 from nightjar_alerts.core.load import load_model
 
 
 async def classify():
     model = load_model(DEFAULT_BUNDLE)
-    adapter = TaskAdapter(model.bundle.manifest)
+    adapter = Adapter(model.bundle.manifest)
     engine = Engine(model.graph, adapter, model.cost, engine_options(model.provider))
     await engine.start()
     curve = LightCurve.from_columns(60_000 + np.arange(20), np.full(20, 900.0), np.full(20, 30.0), ["g", "r"] * 10)
-    [outcome] = await DataPlane(engine, adapter).infer([curve])
+    [outcome] = await Predictor(engine, adapter).infer([curve])
     await engine.stop()
     return ResultSerializer(model.bundle).result(outcome, {{"object_id": "mine"}})
 

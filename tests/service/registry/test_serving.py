@@ -7,12 +7,12 @@ import pytest
 
 from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.core.load import LoadedModel
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.core.policy import BatchLimits
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.machine import usable_cores
-from nightjar_alerts.service.observe.recorder import Recorder
+from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry import serving
 from nightjar_alerts.service.registry.serving import ServedModel
 from nightjar_alerts.service.settings import Settings
@@ -48,6 +48,6 @@ async def test_served_model_start_takes_the_settings_or_the_defaults_of_the_prov
     monkeypatch: pytest.MonkeyPatch, provider: Provider, changes: dict[str, Any], workers: int, limits: BatchLimits
 ) -> None:
     monkeypatch.setattr(serving, "Engine", Recorded)
-    model = await ServedModel.start(loaded(provider), Settings(**changes), Recorder(), None, print)
+    model = await ServedModel.start(loaded(provider), Settings(**changes), Metrics(), None, print)
     await model.stop(5)
     assert (Recorded.seen.workers, Recorded.seen.limits) == (workers, limits)
