@@ -21,7 +21,7 @@ Types of a light curve from request to result:
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
@@ -209,7 +209,7 @@ class _Running(Generic[T]):
             self.results.append(end.value)
 
 
-def overlapped(blocks: Iterable[Steps[T]]) -> Iterator[T]:
+def overlapped(blocks: Iterable[Steps[T]]) -> Generator[T]:
     """Yield the result of each block, in order. A block is prepared while the network runs for the ones before it.
 
     At most two blocks wait for the next one, and three if the model of subtypes runs for one of them.

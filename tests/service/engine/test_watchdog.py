@@ -52,7 +52,7 @@ def test_check_within_many_times_the_prediction_returns_nothing() -> None:
         assert watching.check(0.9 * HUNG_FACTOR) is None
         error = watching.check(0.2 * HUNG_FACTOR)
     assert isinstance(error, ModelFailedError)
-    assert (error.kind, str(error)) == (ErrorKind.RUN_HUNG, "an inference run hangs")
+    assert (error.kind, str(error)) == (ErrorKind.RUN_HUNG, "an inference run hangs; restart the process")
     assert watching.check(1e9) is None
 
 
