@@ -29,7 +29,7 @@ from deploy.bench.report import Numbers, spread
 from deploy.bench.workload import Columns, alert_mix
 from nightjar_alerts.classifier import Classifier
 from nightjar_alerts.core.adapter import Arrays, Graph
-from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.core.machine import usable_cores
 
 SEED: Final = 20260102
 OBJECTS: Final = 5000

@@ -28,8 +28,8 @@ from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import ROOT, Numbers, spread
 from deploy.bench.throughput import WrongAnswer, answered, patient
 from deploy.bench.workload import Columns, alert_mix
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.models.common import markdown_table
-from nightjar_alerts.service.engine.machine import usable_cores
 from nightjar_alerts.service.local import free_port
 
 COMMON: Final = ("numpy>=2.0", "onnxruntime>=1.24", "orjson>=3.10", "pydantic>=2.10")

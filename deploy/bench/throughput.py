@@ -29,7 +29,7 @@ from deploy.bench.bare import Bare, Best
 from deploy.bench.http_load import HOST, Request, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
 from deploy.bench.workload import BATCH, MSGPACK, alert_mix, packed_request, requests
-from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.service.local import ServiceProcess, running, start
 
 SEED: Final = 20260101

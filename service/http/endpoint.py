@@ -90,7 +90,7 @@ def get_routing_key(request: Request, object_ids: Iterable[str] = ()) -> str:
 def infer_options(
     request: Request, settings: Settings, arrived: float, deadline_ms: float | None = None
 ) -> InferOptions:
-    """Return the options of a request for the data plane, with its earliest deadline.
+    """Return the options of a request for the predictor, with its earliest deadline.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ async def classify_items(
 
 
 class Timings:
-    """Durations of the stages of a request in its handler; the data plane measures the other stages.
+    """Durations of the stages of a request in its handler; the predictor measures the other stages.
 
     The first stage starts when the object is created.
     """

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from nightjar_alerts.core.load import LoadedModel, load_model
 from nightjar_alerts.models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest, version_key
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.observe.recorder import Recorder
+from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.names import Reference, UnknownModel
 from nightjar_alerts.service.settings import CommonSettings
 
@@ -217,13 +217,13 @@ class ModelDirectory:
     failures : bundles that cannot be served, by folder.
     """
 
-    def __init__(self, root: Path | None, loader: BackgroundLoader, recorder: Recorder) -> None:
+    def __init__(self, root: Path | None, loader: BackgroundLoader, metrics: Metrics) -> None:
         self.root = root
-        self._loader, self._recorder = loader, recorder
+        self._loader, self._metrics = loader, metrics
         self.extra_paths: list[Path] = []
         self.contents = DirectoryContents()
         self.failures: dict[Path, Failure] = {}
-        recorder.watch_failing_models(lambda: len(self.failures))
+        metrics.watch_failing_models(lambda: len(self.failures))
 
     async def scan(self) -> DirectoryContents:
         """Scan the folders again."""
@@ -264,7 +264,7 @@ class ModelDirectory:
             self._fail(Failure(bundle.path, bundle.reference, reason, time.time(), bundle.fingerprint))
             raise LoadFailed(reason) from error
         self.failures.pop(bundle.path, None)
-        self._recorder.record_load(succeeded=True)
+        self._metrics.record_load(succeeded=True)
         log.info(
             "model loaded", model=str(bundle.reference), sha256=bundle.sha256, seconds=round(loaded.load_seconds, 3)
         )
@@ -272,5 +272,5 @@ class ModelDirectory:
 
     def _fail(self, failure: Failure) -> None:
         self.failures[failure.path] = failure
-        self._recorder.record_load(succeeded=False)
+        self._metrics.record_load(succeeded=False)
         log.warning("model not loaded", model=str(failure.reference or failure.path.name), reason=failure.reason)

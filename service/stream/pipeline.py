@@ -27,12 +27,13 @@ from nightjar_alerts.alerts.envelopes import MessageReader, TopicRule, rule_for
 from nightjar_alerts.alerts.packet import Packet, PacketError
 from nightjar_alerts.alerts.reader import PacketOutcome
 from nightjar_alerts.alerts.schema_registry import SchemaUnavailableError
-from nightjar_alerts.core.failures import EngineClosed, EngineDead, Overloaded, RunAborted
+from nightjar_alerts.core.failures import RunAborted
 from nightjar_alerts.core.items import Item, Outcome, Skipped
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
+from nightjar_alerts.service.engine.errors import EngineClosed, EngineDead, Overloaded
 from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.manager import ModelManager

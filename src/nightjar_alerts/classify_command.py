@@ -89,10 +89,11 @@ def _print(line: str, file: TextIO | None = None) -> None:
 
 
 def _engine_errors() -> tuple[type[Exception], ...]:
+    from nightjar_alerts.core.failures import ModelFailedError
     from nightjar_alerts.models.bundle import BundleError
     from nightjar_alerts.models.posterior import PriorError
 
-    found: list[type[Exception]] = [BundleError, PriorError]
+    found: list[type[Exception]] = [BundleError, ModelFailedError, PriorError]
     for module, name in (
         ("nightjar_alerts.client", "ClientError"),
         ("nightjar_alerts.models.runtime", "ProviderError"),

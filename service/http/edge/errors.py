@@ -19,8 +19,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError
-from nightjar_alerts.core.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded, RunAborted
+from nightjar_alerts.core.failures import RunAborted
 from nightjar_alerts.service.answers.replies import field_errors
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 
 MEDIA_TYPE = "application/problem+json"
 OPEN_INFERENCE = "/v2"

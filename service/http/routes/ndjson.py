@@ -27,15 +27,16 @@ from typing import Any, Final
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from nightjar_alerts.core.classify import within_domain
 from nightjar_alerts.core.decoding import decode_lines
 from nightjar_alerts.core.errors import InvalidLightCurve
-from nightjar_alerts.core.failures import DeadlineExceeded, Overloaded
-from nightjar_alerts.core.items import FAILURE_REASONS, OUTSIDE_DOMAIN, Item, Outcome, Skipped
+from nightjar_alerts.core.items import Item, Outcome
 from nightjar_alerts.core.result import ClassifierProvenance
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.routing import outside_domain
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, to_problem
@@ -225,12 +226,11 @@ class LineClassifier:
         """Skip a light curve outside the domain of the model, as a stream uses no other model."""
         if self._query.model or not isinstance(curve, LightCurve):
             return curve
-        outside = outside_domain(curve, self._handle.bundle.manifest)
-        return Skipped("abstained", OUTSIDE_DOMAIN, outside, curve) if outside else curve
+        return within_domain(curve, outside_domain(curve, self._handle.bundle.manifest))
 
     async def _fail(self, items: Sequence[Item], error: DeadlineExceeded) -> list[Outcome]:
         """Return outcomes of items whose deadline has passed; invalid light curves keep their errors."""
-        failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(error))
+        failed = Outcome("failed", reason=error.reason, detail=str(error))
         others = iter(await self._handle.infer([item for item in items if not isinstance(item, LightCurve)]))
         return [failed if isinstance(item, LightCurve) else next(others) for item in items]
 

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.core.load import load_model
 from nightjar_alerts.core.result import AlertsReply, ClassifyReply
 from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
@@ -136,5 +136,5 @@ def test_classify_novelty_nan_fails_alone(bundle: Bundle) -> None:
     assert (second["novelty"].shape, float(second["novelty"])) == ((), 0.25)
 
 
-def classification(bundle: Bundle) -> TaskAdapter:
-    return TaskAdapter(bundle.manifest)
+def classification(bundle: Bundle) -> Adapter:
+    return Adapter(bundle.manifest)

@@ -126,7 +126,7 @@ def test_classify_disconnected_client_withdraws_its_work() -> None:
 
 
 def queued(edge: Live, count: int) -> bool:
-    return edge.metric("nightjar_queue_depth", task="classification") == count
+    return edge.metric("nightjar_queue_depth") == count
 
 
 def test_classify_overload_is_429_with_retry_after() -> None:

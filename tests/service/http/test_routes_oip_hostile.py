@@ -171,9 +171,9 @@ def test_infer_disconnected_client_withdraws_its_work() -> None:
             request = f"{head}{JSON_LENGTH}: {LENGTH}\r\n\r\n".encode() + BODY
             first.sendall(request)
             assert network.started.acquire(timeout=10)
-            waiting = edge.metric("nightjar_queue_depth", task="classification")  # the first may go in two runs
+            waiting = edge.metric("nightjar_queue_depth")  # the first may go in two runs
             second.sendall(request)
-            wait_until(lambda: edge.metric("nightjar_queue_depth", task="classification") == waiting + 2)
+            wait_until(lambda: edge.metric("nightjar_queue_depth") == waiting + 2)
             second.close()
             wait_until(lambda: edge.metric("nightjar_withdrawn_total") == 2)
             network.release()

@@ -230,7 +230,7 @@ def test_ndjson_disconnected_client_withdraws_its_work(edge: Live, network: Netw
             talk.say(*(marked(index) for index in range(40)))
             wait_until(lambda: edge.service.models.default.engine.running > 0)
         wait_until(lambda: edge.metric("nightjar_withdrawn_total") == withdrawn + 40)
-        assert edge.metric("nightjar_queue_depth", task="classification") == 0
+        assert edge.metric("nightjar_queue_depth") == 0
     finally:
         network.release()
     wait_until(lambda: edge.metric("nightjar_requests_total", route="/v1/classify", code="499") >= 1)
@@ -250,7 +250,7 @@ def test_ndjson_deadline_passed_fails_the_light_curve(edge: Live, network: Netwo
 
 
 def holds(edge: Live, waiting: int) -> bool:
-    return edge.metric("nightjar_queue_depth", task="classification") == waiting
+    return edge.metric("nightjar_queue_depth") == waiting
 
 
 def test_ndjson_overload_rejects_new_streams_and_delays_running_ones() -> None:
