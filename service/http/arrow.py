@@ -38,7 +38,7 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError, pointer
+from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError, pointer, unknown_field
 from nightjar_alerts.core.request import MAX_FILTERS, missing_columns
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
@@ -222,14 +222,14 @@ def _find_column_errors(member: Any) -> list[FieldError]:
     where = pointer([member.name])
     column = _COLUMNS.get(member.name)
     if column is None:
-        return [field_error(where, "extra_forbidden")]
+        return [unknown_field("", member.name, _COLUMNS)]
     if not column.fits(member.type):
         detail = f"must hold {column.types}, not {str(member.type)[:100]}"
         return [FieldError(pointer=where, reason="wrong_type", detail=detail)]
     if not pa.types.is_struct(member.type):
         return []
-    unknown = [inner.name for inner in member.type if inner.name not in KNOWN_COLUMNS]
-    return [field_error(pointer([member.name, name]), "extra_forbidden") for name in unknown]
+    names = [inner.name for inner in member.type]
+    return [unknown_field(where, name, KNOWN_COLUMNS) for name in names if name not in KNOWN_COLUMNS]
 
 
 def _shared(values: Any) -> list[Any]:

@@ -1,5 +1,6 @@
 """Query parameters of ``/v1`` as msgspec structs."""
 
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -9,8 +10,8 @@ from starlette.requests import Request
 
 from nightjar_alerts.alerts.avro import schema_names
 from nightjar_alerts.alerts.surveys import SURVEY_BY_NAME
-from nightjar_alerts.core.decoding import UNDECODABLE, ObjectReader, decode_fields, field_types
-from nightjar_alerts.core.errors import pointer
+from nightjar_alerts.core.decoding import UNDECODABLE, ObjectReader, allows, decode_fields, field_types
+from nightjar_alerts.core.errors import pointer, unknown_field
 from nightjar_alerts.core.request import (
     DEADLINE_TEXT,
     EMBEDDING_TEXT,
@@ -131,7 +132,7 @@ def read_query(request: Request, struct: type[QueryT]) -> QueryT:
     for name, text in request.query_params.multi_items():
         where = "/query" + pointer([name])
         if name not in field_types(struct):
-            raise invalid_field(where, "unknown_field", "unknown parameter")
+            raise ProblemError(INVALID, errors=[unknown_field("/query", name, field_types(struct), "parameter")])
         if name in values:
             raise invalid_field(where, "duplicate", "this parameter is given twice")
         values[name] = text
@@ -161,6 +162,15 @@ class _QueryReader(ObjectReader):
             msgspec.convert("none", kind, strict=False)  # raises unless the type allows text
             return value
         return converted
+
+    def open(self, value: Any, kind: Any = None) -> Any:
+        """Return the number or boolean that text stands for, unless its parameter may be text."""
+        found = super().open(value)
+        if isinstance(found, str) and not allows(kind, str):
+            with suppress(msgspec.ValidationError):
+                converted = msgspec.convert(found, int | float | bool, strict=False)
+                return found if converted is None else converted
+        return found
 
 
 _QUERY_READER = _QueryReader()

@@ -132,7 +132,7 @@ class _Exchanges:
         """Classify one light curve. Raises LightCurveError if it is invalid."""
         (read,) = decode_inputs([each])
         if isinstance(read, InvalidLightCurve):
-            raise light_curve_error([error.model_dump() for error in read.errors])
+            raise light_curve_error([msgspec.structs.asdict(error) for error in read.errors])
         ((result,),) = yield from self._group([read], options)
         if result.status == "rejected":  # by a limit of the service
             raise light_curve_error(result.errors)

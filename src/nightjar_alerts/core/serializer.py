@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
 import orjson
 
@@ -376,7 +377,7 @@ def failure_document(
 ) -> dict[str, Any]:
     """Return the document of an outcome without a prediction; parameters as :meth:`ResultSerializer.results`."""
     failure = {"status": outcome.status, **identity, "reason": outcome.reason, "detail": outcome.detail}
-    return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
+    return failure if errors is None else failure | {"errors": [msgspec.structs.asdict(error) for error in errors]}
 
 
 def _input_members(outcome: Outcome, bands: Sequence[str]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar_alerts.core.decoding import JSON_READER, MAX_NONFINITE_BYTES
+from nightjar_alerts.core.decoding import JSON_READER, MAX_NAMES, MAX_NONFINITE_BYTES
 from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.service.http.bodies import MAX_NAMES, decode
+from nightjar_alerts.service.http.bodies import decode
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from support.bodies import Read, read_json, read_text
 from support.edge import curve, settings
