@@ -201,13 +201,17 @@ def _decode_parts(opened: Any, reader: Reader, settings: Settings) -> RequestBod
 
 
 def _decode_options(value: Any, reader: Reader, settings: Settings) -> tuple[Options, frozenset[str]]:
+    """Return the options, and the names of those that were given. Raises ProblemError."""
     fields = _fields_at("/options", reader.open(value), Options)
-    values, errors = decode_fields(fields, Options, reader, "/options")
-    if errors:
-        raise ProblemError(INVALID, errors=errors)
-    options = Options(**values)
+    try:
+        options = reader.decode(value, Options)
+    except msgspec.ValidationError:  # or a name is given twice, of which the last one counts
+        values, errors = decode_fields(fields, Options, reader, "/options")
+        if errors:
+            raise ProblemError(INVALID, errors=errors) from None
+        options = Options(**values)
     check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
-    return options, frozenset(values)
+    return options, frozenset(fields)
 
 
 def _fields_at(where: str, opened: Any, struct: type[Struct]) -> Mapping[str, Any]:

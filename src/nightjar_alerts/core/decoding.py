@@ -300,7 +300,7 @@ def _constraint_error(found: Any, form: _Form, where: str) -> FieldError | None:
     if get_origin(form.kind) is Literal:
         return None if found in get_args(form.kind) else _not_one_of(form, where)
     for limits in form.constraints:
-        if failed := _failed_constraint(found, limits):
+        if failed := _failed_constraint(found, limits, form.kind):
             return FieldError(pointer=where, reason=failed[0], detail=failed[1])
     if type(found) is int and form.kind is float and abs(found) > 2**1000:
         return FieldError(pointer=where, reason=NOT_FINITE.reason, detail=NOT_FINITE.detail)
@@ -310,7 +310,7 @@ def _constraint_error(found: Any, form: _Form, where: str) -> FieldError | None:
 _UNIT_OF_LENGTH: Final[Mapping[type, str]] = {str: "characters", list: "values", dict: "members"}
 
 
-def _failed_constraint(found: Any, limits: Meta) -> tuple[str, str] | None:
+def _failed_constraint(found: Any, limits: Meta, kind: Any) -> tuple[str, str] | None:
     """Return reason and detail of the first constraint that a value violates."""
     if isinstance(found, str | list | dict):
         if limits.min_length is not None and len(found) < limits.min_length:
@@ -323,7 +323,7 @@ def _failed_constraint(found: Any, limits: Meta) -> tuple[str, str] | None:
         if limits.gt is not None and not found > limits.gt:
             return "greater_than", f"must be greater than {limits.gt:g}"
         if limits.ge is not None and not found >= limits.ge:
-            return "too_small", f"must be at least {limits.ge:g}"
+            return "too_small" if kind is int else "greater_than", f"must be at least {limits.ge:g}"
         if limits.lt is not None and not found < limits.lt:
             return "less_than", f"must be less than {limits.lt:g}"
         if limits.le is not None and not found <= limits.le:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
 import pytest
@@ -86,7 +87,7 @@ def test_serializer_light_curve_without_result_has_errors() -> None:
     reply = ClassifyReply.model_validate_json(write(SERIALIZER.results([outcome], [{"object_id": "x"}], [[fault]])))
     (result,) = reply.results
     assert result.status == "rejected"
-    assert result.errors == [fault]
+    assert [error.model_dump() for error in result.errors] == [msgspec.structs.asdict(fault)]
 
 
 def test_serializer_provenance_names_the_model() -> None:
