@@ -368,6 +368,7 @@ class _Column(NamedTuple):
 _MEASUREMENTS = _Column(lambda kind: _is_list(kind, _is_float), "lists of float32 or float64", _measurements)
 _BOOLEANS = _Column(lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans", _measurements)
 _TEXT = _Column(_is_names, "text", _shared)
+_DEGREES = _Column(_is_float, "float32 or float64", lambda column: column.to_pylist())
 _COLUMNS: dict[str, _Column] = {
     "object_id": _Column(lambda kind: _is_names(kind) or pa.types.is_integer(kind), "text or integers", _identifiers),
     "mjd": _Column(lambda kind: _is_list(kind, pa.types.is_float64), "lists of float64", _measurements),
@@ -389,6 +390,8 @@ _COLUMNS: dict[str, _Column] = {
     "mag_system": _TEXT,
     "reference_flux": _Column(_is_references, "maps of text to float32 or float64", _references),
     "survey": _TEXT,
+    "ra": _DEGREES,
+    "dec": _DEGREES,
 }
 
 

@@ -36,7 +36,7 @@ from nightjar_alerts.core.serializer import RequestedPrior
 from nightjar_alerts.core.validation import table_light_curve, validate_light_curves
 from nightjar_alerts.models.bulk import light_curves
 from nightjar_alerts.models.common import without_surrogates
-from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, is_position
 from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.tables import (
     FILE_BOUNDS,
@@ -367,13 +367,17 @@ def _usual_columns(body: Body) -> Columns | None:
     known = clean_metadata(metadata) if metadata and set(map(type, metadata.values())) <= {float, int} else {}
     if len(known) < len(metadata):  # unknown names, missing or implausible values
         return None
+    ra, dec = body.get("ra"), body.get("dec")
+    has_position = type(ra) is float and type(dec) is float and bool(is_position(ra, dec))
+    if not has_position and not ra is dec is None:
+        return None
     mjd, flux, flux_err = columns
-    return Columns(mjd, flux, flux_err, band, None, known, object_id)
+    return Columns(mjd, flux, flux_err, band, None, known, object_id, ra=ra, dec=dec)
 
 
 _NUMBERS: Final = ("mjd", "flux", "flux_err")
 _COLUMNS_OF_FLUX: Final = (*_NUMBERS, "band")
-_USUAL: Final = frozenset({*_COLUMNS_OF_FLUX, "object_id", "metadata"})
+_USUAL: Final = frozenset({*_COLUMNS_OF_FLUX, "object_id", "metadata", "ra", "dec"})
 
 
 def _plain(body: Body) -> dict[str, Any]:
@@ -393,6 +397,8 @@ def _plain(body: Body) -> dict[str, Any]:
             plain[name] = {key: None if each != each else _item(each) for key, each in value.items()}
         else:
             plain[name] = _item(value)
+            if name in ("ra", "dec") and plain[name] != plain[name]:  # NaN is a missing value, as in metadata
+                plain[name] = None
     return plain
 
 

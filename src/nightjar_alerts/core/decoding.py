@@ -6,6 +6,7 @@ declares (:func:`find_error`); the texts of msgspec's errors are not used.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,8 +30,8 @@ from nightjar_alerts.core.request import MAX_ID_LENGTH, LightCurveIn, missing_co
 from nightjar_alerts.models.common import without_surrogates
 
 MAX_ELEMENTS: Final = 2**20
-"""Maximum length of a list that is decoded element by element, at some fifty bytes each; in JSON all values within a list
-count."""
+"""Maximum length of a list that is decoded element by element, at some fifty bytes each; of JSON, also the maximum
+number of all values within it."""
 MAX_NAMES: Final = 2**18
 """Maximum number of objects and named values in JSON; a thousand light curves with all metadata have a third."""
 MAX_NONFINITE_BYTES: Final = 512 * 1024
@@ -51,7 +52,9 @@ class Unreadable(NamedTuple):
 
 
 NOT_FINITE: Final = Unreadable("not_finite", "must be finite")
-TOO_LONG: Final = Unreadable("too_long", f"more than {MAX_ELEMENTS} values or {MAX_NAMES} names, of which one is invalid")
+TOO_LONG: Final = Unreadable(
+    "too_long", f"more than {MAX_ELEMENTS} values or {MAX_NAMES} names, of which one is invalid"
+)
 KEY_NOT_A_STRING: Final = Unreadable("key_not_a_string", "object keys must be strings")
 _NO_TEXT: Final = Unreadable(NOT_UNICODE, NOT_UNICODE_TEXT)
 
@@ -319,7 +322,9 @@ def _failed_constraint(found: Any, limits: Meta, kind: Any) -> tuple[str, str] |
             return "too_long", f"must have at most {limits.max_length} {_UNIT_OF_LENGTH[type(found)]}"
         if limits.pattern is not None and isinstance(found, str) and not re.search(limits.pattern, found):
             return "string_pattern_mismatch", f"must match {limits.pattern}"
-    if isinstance(found, int | float):  # the comparisons are false for NaN
+    if isinstance(found, float) and not math.isfinite(found):
+        return NOT_FINITE
+    if isinstance(found, int | float):
         if limits.gt is not None and not found > limits.gt:
             return "greater_than", f"must be greater than {limits.gt:g}"
         if limits.ge is not None and not found >= limits.ge:

@@ -146,6 +146,14 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
             "of filters to bands and, if the request names no model, the model",
         ),
     ] = ""
+    ra: Annotated[
+        Annotated[float, Meta(ge=0, le=360)] | None,
+        Meta(description="right ascension of the object, degrees, ICRS; does not affect the result"),
+    ] = None
+    dec: Annotated[
+        Annotated[float, Meta(ge=-90, le=90)] | None,
+        Meta(description="declination of the object, degrees, ICRS; given together with ra"),
+    ] = None
 
 
 def missing_columns(present: Container[str]) -> list[str]:

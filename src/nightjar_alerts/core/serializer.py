@@ -287,6 +287,7 @@ def light_curve_members(curve: LightCurve) -> dict[str, Any]:
         "band": [FILTERS[index] for index in curve.band.tolist()],
         "detected": curve.detected,
         "metadata": dict(curve.metadata),
+        **({} if curve.ra is None else {"ra": curve.ra, "dec": curve.dec}),
     }
 
 
