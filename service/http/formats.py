@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from nightjar_alerts.core.decoding import JSON_READER, MSGPACK_READER
+from nightjar_alerts.core.decoding import JSON_READER, MSGPACK_READER, BytesReader
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.service.http.bodies import RequestBody, decode, decode_rows, decode_valid, diagnose
 from nightjar_alerts.service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
@@ -105,12 +105,16 @@ def _encode_arrow(results: ClassifyResults) -> bytes:
 
 JSON = ResponseFormat(JSON_TYPE, _encode_json)
 
-_JSON_REQUEST, _MSGPACK_REQUEST = (
-    RequestFormat(*(partial(step, reader=reader) for step in (decode, decode_valid, diagnose)))
-    for reader in (JSON_READER, MSGPACK_READER)
-)
+
+def _request_format(reader: BytesReader) -> RequestFormat:
+    return RequestFormat(
+        partial(decode, reader=reader), partial(decode_valid, reader=reader), partial(diagnose, reader=reader)
+    )
+
+
+_MSGPACK_REQUEST = _request_format(MSGPACK_READER)
 REQUEST_FORMATS: Final[Mapping[str, RequestFormat]] = {
-    JSON_TYPE: _JSON_REQUEST,
+    JSON_TYPE: _request_format(JSON_READER),
     **dict.fromkeys(MSGPACK_TYPES, _MSGPACK_REQUEST),
     ARROW_TYPE: RequestFormat(_decode_arrow, decode_valid=None, diagnose=_decode_arrow),
 }

@@ -12,22 +12,11 @@ from nightjar_alerts.alerts.avro import schema_names
 from nightjar_alerts.alerts.surveys import SURVEY_BY_NAME
 from nightjar_alerts.core.decoding import UNDECODABLE, ObjectReader, allows, decode_fields, field_types
 from nightjar_alerts.core.errors import pointer, unknown_field
-from nightjar_alerts.core.request import (
-    DEADLINE_TEXT,
-    EMBEDDING_TEXT,
-    EXPERTS_TEXT,
-    PRIOR_TEXT,
-    Deadline,
-    Options,
-    Prior,
-)
+from nightjar_alerts.core.request import Coverage, Deadline, Embedding, Experts, Options, Prior
 from nightjar_alerts.service.http.edge.errors import INVALID, ProblemError, invalid_field
 from nightjar_alerts.service.registry.names import MAX_NAME_LENGTH
 
 QueryT = TypeVar("QueryT", bound=Struct)
-Coverage = Annotated[
-    Annotated[float, Meta(gt=0, lt=1)] | None, Meta(description="of the prediction sets, as for `/v1/classify`")
-]
 
 
 class ClassifyQuery(Options, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -58,14 +47,14 @@ class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
             "outside the domain of that model is classified by another model whose domain includes it, or not at all",
         ),
     ] = ""
-    prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
+    prior: Prior = None
     coverage: Coverage = None
-    embedding: Annotated[bool, Meta(description=EMBEDDING_TEXT)] = False
-    experts: Annotated[bool, Meta(description=EXPERTS_TEXT)] = False
+    embedding: Embedding = False
+    experts: Experts = False
     light_curve: Annotated[
         bool, Meta(description="return the light curve of each packet, in the form that `/v1/classify` takes")
     ] = False
-    deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
+    deadline_ms: Deadline = None
 
 
 class TableQuery(ClassifyQuery, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -101,9 +90,9 @@ class EvolutionQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
             description="model to use: `name`, `name@1.2.3` or an alias; default: as for `/v1/classify`",
         ),
     ] = ""
-    prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
+    prior: Prior = None
     coverage: Coverage = None
-    deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
+    deadline_ms: Deadline = None
 
 
 @cache

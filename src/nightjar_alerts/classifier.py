@@ -40,13 +40,14 @@ from nightjar_alerts.core.items import (
     skipped_outcome,
 )
 from nightjar_alerts.core.policy import QueueItem, choose
+from nightjar_alerts.core.request import Options
 from nightjar_alerts.core.serializer import (
     RequestedPrior,
     ResultSerializer,
     evolution_document,
     serializer_of,
 )
-from nightjar_alerts.inputs import CallOptions, Input, SeveralLightCurves, evolution_input, read_inputs, read_request
+from nightjar_alerts.inputs import Input, SeveralLightCurves, call_options, evolution_input, read_inputs, read_request
 from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     MANIFEST,
@@ -208,7 +209,7 @@ class Classifier:
             If a table cannot be read; :class:`TableQuestion` if it can be read in two ways.
         """
         request = read_request(data, fields)
-        options = CallOptions.of(request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
+        options = call_options(request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
         results = list(chain.from_iterable(_Call(self, options, request.indexed).results(request.inputs)))
         if not request.single:
             return Results(results, request.notes)
@@ -231,7 +232,7 @@ class Classifier:
         ----------
         items : elements of any type that :meth:`classify` accepts.
         """
-        options = CallOptions(embedding, prior, coverage, experts)
+        options = call_options({}, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
         for results in self.classify_each(read_request(items, {}).inputs, options):
             yield from results
 
@@ -260,7 +261,7 @@ class Classifier:
             For several light curves or alerts.
         """
         request = read_request(data, fields)
-        options = CallOptions.of(request.options, prior=prior, coverage=coverage)
+        options = call_options(request.options, prior=prior, coverage=coverage)
         curve, survey = evolution_input(request.inputs)
         chosen = self._route(curve, survey, substitute=False)
         steps = history(curve)
@@ -273,7 +274,7 @@ class Classifier:
         provenance = serializer_of(chosen.model.bundle, options.prior).provenance
         return Evolution(evolution_document(steps, documents), provenance, curve)
 
-    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+    def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
         """Yield the results of each input, in order; a packet with several alerts has several results."""
         return _Call(self, options).results(inputs)
 
@@ -415,7 +416,7 @@ class _Call:
     """
 
     def __init__(
-        self, classifier: Classifier, options: CallOptions, indexed: bool = False, model: _Model | None = None
+        self, classifier: Classifier, options: Options, indexed: bool = False, model: _Model | None = None
     ) -> None:
         self._classifier, self._options, self._indexed, self._model = classifier, options, indexed, model
         self._serializers: dict[tuple[_Model, _Model | None], ResultSerializer] = {}

@@ -51,8 +51,9 @@ from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.core.items import Read, curve_of, errors_of, identity_of, item_of, skipped_outcome
+from nightjar_alerts.core.request import CALL_OPTIONS, Options
 from nightjar_alerts.core.serializer import RequestedPrior, failure_document
-from nightjar_alerts.inputs import CallOptions, Input, Request, decode_inputs, evolution_input, flatten, read_request
+from nightjar_alerts.inputs import Input, Request, call_options, decode_inputs, evolution_input, flatten, read_request
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
@@ -86,8 +87,7 @@ class DeadlineExceeded(ClientError, TimeoutError):
     """The deadline passed before there was a result."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Options(CallOptions):
+class _Options(Options, kw_only=True, frozen=True):
     """Options of a call; ``end`` is in ``time.monotonic()`` seconds."""
 
     end: float | None = None
@@ -453,9 +453,11 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
 
 def _options(deadline: float | None, named: Mapping[str, Any], **default: Any) -> _Options:
-    given = CallOptions.of(named, **default)
-    end = None if deadline is None else time.monotonic() + deadline
-    return _Options(given.embedding, given.prior, given.coverage, given.experts, end)
+    return _until(call_options(named, **default), None if deadline is None else time.monotonic() + deadline)
+
+
+def _until(options: Options, end: float | None) -> _Options:
+    return _Options(**{name: getattr(options, name) for name in CALL_OPTIONS}, end=end)
 
 
 class Client(_Base[Evolution, Iterator[Result]]):
@@ -487,9 +489,9 @@ class Client(_Base[Evolution, Iterator[Result]]):
         """Close the connections."""
         self._http.close()
 
-    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+    def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
         """Yield the results of each input, in order; a packet with several alerts has several results."""
-        return self._each(inputs, _Options(options.embedding, options.prior, options.coverage, options.experts))
+        return self._each(inputs, _until(options, None))
 
     def _each(self, inputs: Iterable[Input], options: _Options, indexed: bool = False) -> Iterator[list[Result]]:
         remaining, start, names = iter(inputs), 0, ModelNames()

@@ -347,7 +347,7 @@ _SERIALIZERS: WeakKeyDictionary[Bundle, dict[tuple[Role, str | None, str], Resul
 
 
 def serializer_of(
-    bundle: Bundle, prior: RequestedPrior = None, subtypes: Bundle | None = None, role: Role = ""
+    bundle: Bundle, prior: str | Mapping[str, Any] | None = None, subtypes: Bundle | None = None, role: Role = ""
 ) -> ResultSerializer:
     """Return a cached serializer of a model and a prior. Raises PriorError as :class:`ResultSerializer`."""
     if prior is not None and not isinstance(prior, str):
