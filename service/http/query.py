@@ -127,7 +127,7 @@ def read_query(request: Request, struct: type[QueryT]) -> QueryT:
         values[name] = text
         if name == "prior" and text.lstrip().startswith("{"):
             values[name] = decode_json(text, where, "must be a name or a JSON object of weights")
-    decoded, errors = decode_fields(values, struct, _QUERY_READER, "/query")
+    decoded, errors = decode_fields(values, struct, QUERY_READER, "/query")
     if errors:
         raise ProblemError(INVALID, errors=errors)
     return struct(**decoded)
@@ -162,4 +162,4 @@ class _QueryReader(ObjectReader):
         return found
 
 
-_QUERY_READER = _QueryReader()
+QUERY_READER = _QueryReader()

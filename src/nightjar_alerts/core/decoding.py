@@ -204,7 +204,7 @@ def _forms(kind: Any) -> Mapping[type, _Form]:
     if origin is Literal:
         return {str: _Form(kind)}
     plain = origin or kind
-    return {dict if issubclass(plain, Struct) else plain: _Form(kind)}
+    return {dict if issubclass(plain, Struct | Mapping) else plain: _Form(kind)}
 
 
 def allows(kind: Any, form: type) -> bool:
@@ -270,7 +270,7 @@ def _element_errors(elements: Sequence[Any], kind: Any, reader: Reader, where: s
 
 
 def _member_errors(members: Mapping[str, Any], kind: Any, reader: Reader, where: str) -> Iterator[FieldError]:
-    if get_origin(kind) is dict:
+    if get_origin(kind):  # dict or Mapping
         value_kind = get_args(kind)[1]
         types: Mapping[str, tuple[Any, bool]] = dict.fromkeys(members, (value_kind, False))
     else:

@@ -16,7 +16,7 @@ import orjson
 
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.core.errors import FieldError
-from nightjar_alerts.core.items import Outcome, Prediction, packet_identity
+from nightjar_alerts.core.items import Outcome, Prediction, Read, curve_of, packet_identity
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Bundle
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.evolution import History, stability
@@ -289,6 +289,12 @@ def light_curve_members(curve: LightCurve) -> dict[str, Any]:
         "metadata": dict(curve.metadata),
         **({} if curve.ra is None else {"ra": curve.ra, "dec": curve.dec}),
     }
+
+
+def with_light_curve(result: Mapping[str, Any], read: Read) -> Mapping[str, Any]:
+    """Return a result with the light curve of its input, if there is one."""
+    curve = curve_of(read)
+    return result if curve is None else {**result, "light_curve": light_curve_members(curve)}
 
 
 def encode_json(document: object) -> bytes:
