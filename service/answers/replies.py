@@ -242,6 +242,8 @@ class LightCurveOut(Reply):
     band: list[str]
     detected: list[bool]
     metadata: dict[str, float]
+    ra: float | None = Field(None, description="right ascension of the object, degrees, ICRS")
+    dec: float | None = Field(None, description="declination of the object, degrees, ICRS")
 
 
 class _PacketIdentity(Reply):

@@ -105,7 +105,7 @@ def _read_options(text: str) -> TableOptions:
     kinds, values = get_type_hints(TableOptions), {}
     for name, value in members.items():
         try:
-            values[name] = QUERY_READER.decode(value, kinds[name])  # numbers may be text, as in a form
+            values[name] = msgspec.convert(value, kinds[name], strict=False)  # numbers may be text, as in a form
         except msgspec.ValidationError:
             error = find_error(value, kinds[name], QUERY_READER, name)
             raise invalid_field("/query/options", "invalid_option", f"{error.pointer}: {error.detail}") from None

@@ -200,7 +200,12 @@ def _forms(kind: Any) -> Mapping[type, _Form]:
         plain = _forms(base).items()
         return {form: each._replace(constraints=(*each.constraints, *constraints)) for form, each in plain}
     if origin in (Union, UnionType):
-        return {form: each for member in get_args(kind) for form, each in _forms(member).items()}
+        forms: dict[type, _Form] = {}
+        for member in get_args(kind):
+            for form, each in _forms(member).items():
+                both = form in forms and get_origin(each.kind) is Literal
+                forms[form] = _Form(Literal[(*get_args(forms[form].kind), *get_args(each.kind))]) if both else each
+        return forms
     if origin is Literal:
         return {str: _Form(kind)}
     plain = origin or kind
@@ -258,7 +263,7 @@ def _wrong_type(forms: Mapping[type, _Form], where: str) -> FieldError:
 
 
 def _not_one_of(form: _Form, where: str) -> FieldError:
-    names = ", ".join(map(str, get_args(form.kind)))
+    names = ", ".join(filter(None, get_args(form.kind)))
     return FieldError(pointer=where, reason="not_one_of", detail=f"must be one of: {names}")
 
 
