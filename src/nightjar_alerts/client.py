@@ -330,6 +330,8 @@ def _body(each: Read) -> dict[str, Any]:
         "band": [FILTERS[index] for index in curve.band.tolist()],
         "detected": curve.detected.astype(np.uint8).tobytes(),
         "survey": curve.survey,
+        "ra": curve.ra,
+        "dec": curve.dec,
     }
     return body | ({"metadata": dict(curve.metadata)} if curve.metadata else {})
 
