@@ -6,9 +6,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from nightjar_alerts.core.errors import FieldError, pointer
+from nightjar_alerts.core import errors as core_errors
+from nightjar_alerts.core.errors import pointer
 
 # Reason code by error type of pydantic, and a text to use instead of pydantic's; empty to keep pydantic's.
 _REASONS: dict[str, tuple[str, str]] = {
@@ -32,15 +33,23 @@ _REASONS: dict[str, tuple[str, str]] = {
 }
 
 
-def field_errors(errors: Iterable[Mapping[str, Any]]) -> list[FieldError]:
+def field_errors(errors: Iterable[Mapping[str, Any]]) -> list[core_errors.FieldError]:
     """Convert errors of pydantic (``ValidationError.errors()``)."""
     return [field_error(pointer(error["loc"]), error["type"], error["msg"]) for error in errors]
 
 
-def field_error(pointer: str, kind: str, message: str = "") -> FieldError:
+def field_error(pointer: str, kind: str, message: str = "") -> core_errors.FieldError:
     """Return the field error for an error type of pydantic."""
     reason, detail = _REASONS.get(kind, (kind, ""))
-    return FieldError(pointer=pointer, reason=reason, detail=detail or message)
+    return core_errors.FieldError(pointer=pointer, reason=reason, detail=detail or message)
+
+
+class FieldError(BaseModel):
+    """An invalid value of a request."""
+
+    pointer: str = Field(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
+    reason: str = Field(description="machine-readable code, such as not_finite")
+    detail: str = Field(description="description of the error")
 
 
 class Reply(BaseModel):

@@ -38,7 +38,7 @@ import pyarrow as pa
 from msgspec.inspect import Field
 from numpy.typing import NDArray
 
-from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError, pointer
+from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError, pointer, unknown_field
 from nightjar_alerts.core.record import Record
 from nightjar_alerts.core.request import MAX_FILTERS, missing_columns
 from nightjar_alerts.core.result import ResultFields
@@ -226,14 +226,14 @@ def _find_column_errors(member: Any) -> list[FieldError]:
     where = pointer([member.name])
     column = _COLUMNS.get(member.name)
     if column is None:
-        return [field_error(where, "extra_forbidden")]
+        return [unknown_field("", member.name, _COLUMNS)]
     if not column.fits(member.type):
         detail = f"must hold {column.types}, not {str(member.type)[:100]}"
         return [FieldError(pointer=where, reason="wrong_type", detail=detail)]
     if not pa.types.is_struct(member.type):
         return []
-    unknown = [inner.name for inner in member.type if inner.name not in KNOWN_COLUMNS]
-    return [field_error(pointer([member.name, name]), "extra_forbidden") for name in unknown]
+    names = [inner.name for inner in member.type]
+    return [unknown_field(where, name, KNOWN_COLUMNS) for name in names if name not in KNOWN_COLUMNS]
 
 
 def _shared(values: Any) -> list[Any]:
@@ -372,6 +372,7 @@ class _Column(NamedTuple):
 _MEASUREMENTS = _Column(lambda kind: _is_list(kind, _is_float), "lists of float32 or float64", _measurements)
 _BOOLEANS = _Column(lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans", _measurements)
 _TEXT = _Column(_is_names, "text", _shared)
+_DEGREES = _Column(_is_float, "float32 or float64", lambda column: column.to_pylist())
 _COLUMNS: dict[str, _Column] = {
     "object_id": _Column(lambda kind: _is_names(kind) or pa.types.is_integer(kind), "text or integers", _identifiers),
     "mjd": _Column(lambda kind: _is_list(kind, pa.types.is_float64), "lists of float64", _measurements),
@@ -393,6 +394,8 @@ _COLUMNS: dict[str, _Column] = {
     "mag_system": _TEXT,
     "reference_flux": _Column(_is_references, "maps of text to float32 or float64", _references),
     "survey": _TEXT,
+    "ra": _DEGREES,
+    "dec": _DEGREES,
 }
 
 

@@ -135,11 +135,13 @@ async def read_body(request: Request, reservation: Reservation, limit: int) -> b
 async def decode_body(request: Request, data: bytes, request_format: RequestFormat) -> RequestBody:
     """Decode a body on the event loop if it is small and valid, else in a thread."""
     service = get_service(request)
+    decode = request_format.decode
     if len(data) <= INLINE_BYTES and request_format.decode_valid is not None:
         body = request_format.decode_valid(data, service.settings)
         if body is not None:
             return body
-    return await decode_in_thread(request, partial(request_format.decode, data, service.settings), len(data))
+        decode = request_format.diagnose
+    return await decode_in_thread(request, partial(decode, data, service.settings), len(data))
 
 
 async def decode_in_thread(request: Request, decode: Callable[[], T], size: int) -> T:

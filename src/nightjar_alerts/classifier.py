@@ -25,6 +25,7 @@ from nightjar_alerts.core.adapter import Adapter, ModelInput
 from nightjar_alerts.core.classify import Steps, classify, overlapped
 from nightjar_alerts.core.items import Outcome, Read, curve_of, errors_of, identity_of, item_of
 from nightjar_alerts.core.machine import batch_limits, default_workers
+from nightjar_alerts.core.request import Options
 from nightjar_alerts.core.runner import PendingRuns, ThreadRunner
 from nightjar_alerts.core.serializer import (
     RequestedPrior,
@@ -33,7 +34,7 @@ from nightjar_alerts.core.serializer import (
     serialize_all,
     serializer_of,
 )
-from nightjar_alerts.inputs import CallOptions, Input, SeveralLightCurves, evolution_input, read_inputs, read_request
+from nightjar_alerts.inputs import Input, SeveralLightCurves, call_options, evolution_input, read_inputs, read_request
 from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     MANIFEST,
@@ -191,7 +192,7 @@ class Classifier:
             If a table cannot be read; :class:`TableQuestion` if it can be read in two ways.
         """
         request = read_request(data, fields)
-        options = CallOptions.of(request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
+        options = call_options(request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
         results = list(chain.from_iterable(self._classify_each(request.inputs, options, indexed=request.indexed)))
         if not request.single:
             return Results(results, request.notes)
@@ -214,7 +215,7 @@ class Classifier:
         ----------
         items : elements of any type that :meth:`classify` accepts.
         """
-        options = CallOptions(embedding, prior, coverage, experts)
+        options = call_options({}, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
         for results in self.classify_each(read_request(items, {}).inputs, options):
             yield from results
 
@@ -245,7 +246,7 @@ class Classifier:
             For several light curves or alerts.
         """
         request = read_request(data, fields)
-        options = CallOptions.of(request.options, prior=prior, coverage=coverage)
+        options = call_options(request.options, prior=prior, coverage=coverage)
         curve, survey = evolution_input(request.inputs)
         chosen = self._route(curve, survey, substitute=False)
         steps = history(curve)
@@ -254,14 +255,14 @@ class Classifier:
         provenance = serializer_of(chosen.model.bundle, options.prior).provenance
         return Evolution(evolution_document(steps, found), provenance, curve)
 
-    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+    def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
         """Yield the results of each input, in order; a packet with several alerts has several results."""
         return self._classify_each(inputs, options)
 
     def _classify_each(
         self,
         inputs: Iterable[Input],
-        options: CallOptions,
+        options: Options,
         chosen: "Route[_Model] | None" = None,
         indexed: bool = False,
     ) -> Iterator[list[Result]]:
@@ -285,7 +286,7 @@ class Classifier:
         self,
         block: Sequence[Input],
         start: int | None,
-        options: CallOptions,
+        options: Options,
         serializers: "_Serializers",
         chosen: "Route[_Model] | None",
     ) -> Steps[list[list[Result]]]:
@@ -376,7 +377,7 @@ _Serializers = Callable[[_Model, _Model | None], ResultSerializer]
 """Returns the serializer of a model, with the subtypes of another. Raises PriorError."""
 
 
-def _serializers(options: CallOptions) -> _Serializers:
+def _serializers(options: Options) -> _Serializers:
     """Return the serializers of a call, which are made once."""
 
     @cache
@@ -395,7 +396,7 @@ def _blocks(inputs: Iterable[Input]) -> Iterator[tuple[int, list[Input]]]:
 
 
 def _results(
-    reads: Sequence[Read], outcomes: Sequence[Outcome], serializers: Sequence[ResultSerializer], options: CallOptions
+    reads: Sequence[Read], outcomes: Sequence[Outcome], serializers: Sequence[ResultSerializer], options: Options
 ) -> Iterator[Result]:
     """Yield the results of light curves and alerts, each by the serializer of its models."""
     found = serialize_all(

@@ -20,13 +20,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TextIO
 
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
+from nightjar_alerts.core.request import Options
 from nightjar_alerts.inputs import (
     HEAD_BYTES,
-    CallOptions,
     File,
     Input,
     NamedInput,
     UnreadFile,
+    call_options,
     files_in,
     inputs_of_file,
 )
@@ -50,7 +51,7 @@ class UsageError(Exception):
 class Engine(Protocol):
     """Interface shared by :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client`."""
 
-    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+    def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
         """Yield the results of each input."""
 
     def close(self) -> None:
@@ -410,7 +411,7 @@ def _classify(
             report.inputs += 1
             read.popleft()
 
-    wanted = CallOptions(prior=options.prior, coverage=options.coverage)
+    wanted = call_options({}, prior=options.prior, coverage=options.coverage)
     for number, results in enumerate(engine.classify_each(inputs(), wanted), start=1):
         add_unread()
         named = read.popleft()

@@ -51,17 +51,17 @@ from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.core.items import Read, curve_of, errors_of, identity_of, item_of, skipped_outcome
+from nightjar_alerts.core.request import CALL_OPTIONS, Options
 from nightjar_alerts.core.result import (
     AlertsReply,
     Classified,
     ClassifyReply,
     EvolutionFields,
     EvolutionReply,
-    FieldError,
     ResultFields,
 )
 from nightjar_alerts.core.serializer import RequestedPrior, failure
-from nightjar_alerts.inputs import CallOptions, Input, Request, decode_inputs, evolution_input, flatten, read_request
+from nightjar_alerts.inputs import Input, Request, call_options, decode_inputs, evolution_input, flatten, read_request
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
@@ -95,8 +95,7 @@ class DeadlineExceeded(ClientError, TimeoutError):
     """The deadline passed before there was a result."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Options(CallOptions):
+class _Options(Options, kw_only=True, frozen=True):
     """Options of a call; ``end`` is in ``time.monotonic()`` seconds."""
 
     end: float | None = None
@@ -142,7 +141,7 @@ class _Exchanges:
         """Classify one light curve. Raises LightCurveError if it is invalid."""
         (read,) = decode_inputs([each])
         if isinstance(read, InvalidLightCurve):
-            raise light_curve_error(FieldError.of(read.errors) or ())
+            raise light_curve_error(read.errors)
         ((result,),) = yield from self._group([read], options)
         if result.status == "rejected":  # by a limit of the service
             raise light_curve_error(result.errors)
@@ -349,6 +348,8 @@ def _body(each: Read) -> dict[str, Any]:
         "band": [FILTERS[index] for index in curve.band.tolist()],
         "detected": curve.detected.astype(np.uint8).tobytes(),
         "survey": curve.survey,
+        "ra": curve.ra,
+        "dec": curve.dec,
     }
     return body | ({"metadata": dict(curve.metadata)} if curve.metadata else {})
 
@@ -472,9 +473,11 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
 
 def _options(deadline: float | None, named: Mapping[str, Any], **default: Any) -> _Options:
-    given = CallOptions.of(named, **default)
-    end = None if deadline is None else time.monotonic() + deadline
-    return _Options(given.embedding, given.prior, given.coverage, given.experts, end)
+    return _until(call_options(named, **default), None if deadline is None else time.monotonic() + deadline)
+
+
+def _until(options: Options, end: float | None) -> _Options:
+    return _Options(**{name: getattr(options, name) for name in CALL_OPTIONS}, end=end)
 
 
 class Client(_Base[Evolution, Iterator[Result]]):
@@ -506,9 +509,9 @@ class Client(_Base[Evolution, Iterator[Result]]):
         """Close the connections."""
         self._http.close()
 
-    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+    def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
         """Yield the results of each input, in order; a packet with several alerts has several results."""
-        return self._each(inputs, _Options(options.embedding, options.prior, options.coverage, options.experts))
+        return self._each(inputs, _until(options, None))
 
     def _each(self, inputs: Iterable[Input], options: _Options, indexed: bool = False) -> Iterator[list[Result]]:
         remaining, start, names = iter(inputs), 0, ModelNames()

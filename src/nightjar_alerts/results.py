@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts import pictures
+from nightjar_alerts.core.errors import FieldError
 from nightjar_alerts.core.result import (
     Abstained,
     Classified,
@@ -27,7 +28,6 @@ from nightjar_alerts.core.result import (
     EvolutionFields,
     EvolutionStep,
     Experts,
-    FieldError,
     PhotometryWarning,
     ResultFields,
     Status,

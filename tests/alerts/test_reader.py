@@ -302,3 +302,15 @@ def test_ztf_alerts_as_fink_rewrites_them() -> None:
     assert plain.curve is not None
     assert packet.curve.flux.tolist() == plain.curve.flux.tolist()
     assert (packet.survey, packet.schema_version, packet.object_id) == ("ztf", "3.3", plain.object_id)
+
+
+@pytest.mark.parametrize("name", ["ztf_ZTF26dqoimhj", "elasticc_9876522430000005"])
+def test_packet_states_the_position_of_its_object(name: str) -> None:
+    data = (Path(__file__).parents[2] / "service" / "samples" / f"{name}.avro").read_bytes()
+    (packet,) = read_packet(data)
+    assert isinstance(packet, Packet)
+    assert packet.curve is not None
+    (stated,) = fastavro.reader(io.BytesIO(data))
+    assert isinstance(stated, dict)
+    place = stated.get("diaObject") or stated["candidate"]
+    assert (packet.curve.ra, packet.curve.dec) == (place["ra"], place.get("dec", place.get("decl")))

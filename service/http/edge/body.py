@@ -5,7 +5,7 @@ disconnects, its work is cancelled; Starlette alone would run the handler to its
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from starlette.requests import Request
@@ -96,8 +96,12 @@ def get_content_coding(request: Request) -> str:
     return coding
 
 
-def get_media_type(request: Request, accepted: Iterable[str]) -> str:
+def get_media_type(request: Request, accepted: Iterable[str], other: Mapping[str, str] | None = None) -> str:
     """Return the media type of a body in lower case, without parameters; empty if the request has none.
+
+    Parameters
+    ----------
+    other : path of the endpoint for each media type that another one accepts.
 
     Raises
     ------
@@ -107,6 +111,8 @@ def get_media_type(request: Request, accepted: Iterable[str]) -> str:
     get_content_coding(request)
     name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     accepted = tuple(accepted)
+    if other and name in other:
+        raise ProblemError(UNSUPPORTED, f"{name} is read by {other[name]}: send the table there")
     if name and name not in accepted:
         raise ProblemError(UNSUPPORTED, f"supported values of Content-Type: {', '.join(accepted)}")
     return name

@@ -57,6 +57,7 @@ class PacketLayout:
     metadata : record with metadata columns.
     context : possible fields of each context value, by the names of :data:`models.metadata.KNOWN_COLUMNS`; the first
         one that is a number is used.
+    position : possible fields of right ascension and declination, degrees; the first valid pair is used.
     njy_per_unit : computes nJy per flux unit from the columns of all lists by role; None if fluxes are in nJy.
     """
 
@@ -73,6 +74,7 @@ class PacketLayout:
     version: tuple[Path, ...] = ()
     metadata: str | None = None
     context: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    position: tuple[tuple[Path, Path], ...] = ()
     njy_per_unit: Callable[[Sequence[Columns]], float] | None = None
 
 

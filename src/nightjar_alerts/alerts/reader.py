@@ -79,10 +79,11 @@ def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet
     metadata = _metadata_of(record, plan)
     if match:
         metadata["solar_system_distance"] = match.arcsec
+    ra, dec = _position_of(record, plan)
     curve = LightCurve(
         points.mjd, points.flux.astype(np.float32), points.flux_err.astype(np.float32), points.band, points.detected,
         metadata, object_id, plan.survey.name, unknown_filters=_unknown_filters(parts),
-        dropped=_dropped(every) if len(points) < len(every) else {},
+        dropped=_dropped(every) if len(points) < len(every) else {}, ra=ra, dec=dec,
     )  # fmt: skip  # merge() ensures that the light curve is valid
     return replace(packet, curve=curve)
 
@@ -228,6 +229,15 @@ def _metadata_of(record: Record, plan: PacketPlan) -> dict[str, float]:
         first = {name: next((value for value in each if value is not None), None) for name, each in values.items()}
         metadata = clean_metadata(first) | metadata
     return metadata
+
+
+def _position_of(record: Record, plan: PacketPlan) -> tuple[float | None, float | None]:
+    """Return right ascension and declination, degrees; None for both if the packet has no valid ones."""
+    for path_ra, path_dec in plan.position:
+        ra, dec = _number(_at(record, path_ra)), _number(_at(record, path_dec))
+        if ra is not None and dec is not None and 0 <= ra <= 360 and abs(dec) <= 90:
+            return float(ra), float(dec)
+    return None, None
 
 
 def _at(record: Record, path: FieldPath) -> Any:

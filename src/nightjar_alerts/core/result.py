@@ -7,12 +7,12 @@ makes their JSON Schemas, OpenAPI components, Avro and Arrow types and the colum
 :class:`nightjar_alerts.Result` has its fields as attributes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from nightjar_alerts.core.errors import FieldError as InvalidField
+from nightjar_alerts.core.errors import FieldError
 from nightjar_alerts.core.record import Record
 
 Status = Literal["classified", "abstained", "rejected", "failed"]
@@ -41,23 +41,6 @@ class ClassifierProvenance(Record, kw_only=True):
         str | None,
         Meta(description="light curves on which the coverage of prediction sets was measured, if known"),
     ] = None
-
-
-class FieldError(Record, kw_only=True):
-    """An invalid value of a request."""
-
-    pointer: Annotated[
-        str, Meta(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
-    ]
-    reason: Annotated[str, Meta(description="machine-readable code, such as not_finite")]
-    detail: Annotated[str, Meta(description="description of the error")]
-
-    @classmethod
-    def of(cls, errors: Iterable[InvalidField] | None) -> "list[FieldError] | None":
-        """Return the errors of a light curve as fields of its result; None for an alert, whose result has none."""
-        if errors is None:
-            return None
-        return [cls(pointer=error.pointer, reason=error.reason, detail=error.detail) for error in errors]
 
 
 class PhotometryWarning(Record, kw_only=True):
@@ -138,6 +121,8 @@ class LightCurveOut(Record, kw_only=True):
     band: list[str]
     detected: list[bool]
     metadata: dict[str, float]
+    ra: Annotated[float | None, Meta(description="right ascension of the object, degrees, ICRS")] = None
+    dec: Annotated[float | None, Meta(description="declination of the object, degrees, ICRS")] = None
 
 
 OtherModel = Annotated[

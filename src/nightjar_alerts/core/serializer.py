@@ -12,7 +12,7 @@ import orjson
 
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.core.errors import FieldError
-from nightjar_alerts.core.items import Outcome, Prediction, packet_identity
+from nightjar_alerts.core.items import Outcome, Prediction, Read, curve_of, packet_identity
 from nightjar_alerts.core.record import Record
 from nightjar_alerts.core.result import (
     UNCLASSIFIED,
@@ -32,7 +32,6 @@ from nightjar_alerts.core.result import (
     StreamHead,
     Subtype,
 )
-from nightjar_alerts.core.result import FieldError as ErrorFields
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Bundle
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.evolution import History, stability
@@ -310,7 +309,15 @@ def light_curve_out(curve: LightCurve) -> LightCurveOut:
         **columns,
         band=[FILTERS[index] for index in curve.band.tolist()],
         metadata=dict(curve.metadata),
+        ra=curve.ra,
+        dec=curve.dec,
     )
+
+
+def add_light_curve(result: ResultFields, read: Read) -> None:
+    """Add the light curve of its input to a result, if there is one."""
+    if (curve := curve_of(read)) is not None:
+        result.light_curve = light_curve_out(curve)
 
 
 def _encode_other(value: object) -> msgspec.Raw:
@@ -380,7 +387,7 @@ _SERIALIZERS: WeakKeyDictionary[Bundle, dict[tuple[Role, str | None, str], Resul
 
 
 def serializer_of(
-    bundle: Bundle, prior: RequestedPrior = None, subtypes: Bundle | None = None, role: Role = ""
+    bundle: Bundle, prior: str | Mapping[str, Any] | None = None, subtypes: Bundle | None = None, role: Role = ""
 ) -> ResultSerializer:
     """Return a cached serializer of a model and a prior. Raises PriorError as :class:`ResultSerializer`."""
     if prior is not None and not isinstance(prior, str):
@@ -411,7 +418,9 @@ def failure(
 ) -> Abstained | Rejected | Failed:
     """Return the result of an outcome without a prediction; parameters as :meth:`ResultSerializer.results`."""
     kind = UNCLASSIFIED[outcome.status]
-    return kind(**identity, reason=str(outcome.reason), detail=outcome.detail, errors=ErrorFields.of(errors))
+    return kind(
+        **identity, reason=str(outcome.reason), detail=outcome.detail, errors=None if errors is None else list(errors)
+    )
 
 
 def _values_of_groups(taxonomy: Taxonomy) -> dict[str, Callable[[Sequence[float]], Sequence[float]]]:

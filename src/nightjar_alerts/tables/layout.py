@@ -133,6 +133,7 @@ class Layout:
     signed: bool = False
     bad_flags: dict[str, int] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
+    position: tuple[str, ...] = ()
     guesses: list[Guess] = field(default_factory=list)
 
     def sets(self) -> list[tuple[str, dict[str, str]]]:
@@ -146,7 +147,7 @@ class Layout:
     def names(self) -> tuple[str, ...]:
         """Return every column that is read."""
         measured = [name for _, columns in self.sets() for name in columns.values()]
-        return tuple(dict.fromkeys([*measured, *self.bad_flags, *self.metadata.values()]))
+        return tuple(dict.fromkeys([*measured, *self.bad_flags, *self.metadata.values(), *self.position]))
 
     def filter(self, name: str) -> str | None:
         """Return the filter of a name: :data:`NO_FILTER` to leave its rows out, None where it is unknown."""
@@ -262,6 +263,7 @@ class _Guesser:
         self._decide_error_units()
         self._decide_kind()
         self._find_metadata()
+        self._find_position()
         self._check_columns()
         self._list_unused()
 
@@ -736,6 +738,18 @@ class _Guesser:
         if found := sorted(self.result.metadata.values()):
             listed = ", ".join(found[:8]) + (" ..." if len(found) > 8 else "")
             self.result.guess("metadata", "", f"metadata for the model: {listed}")
+
+    def _find_position(self) -> None:
+        """Take the columns of right ascension and declination in degrees, if the table has both."""
+        free = [name for name in self._free(self._is_numeric, self.scalars) if self._is_in_degrees(name)]
+        pair = [
+            next((name for name in free if self.keys[name] & names), "")
+            for names in (vocabulary.RIGHT_ASCENSIONS, vocabulary.DECLINATIONS)
+        ]
+        self.result.position = tuple(pair) if all(pair) else ()
+
+    def _is_in_degrees(self, name: str) -> bool:
+        return self.units.get(name, "").strip().lower() in {"", "deg", "degree", "degrees"}
 
     def _metadata_columns(self) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, is_position, without_reference
 from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, TRUSTED, Bounds, TableTooLarge
@@ -100,6 +100,7 @@ class TableObject:
     label, redshift, parent : as the table has them; empty and NaN where it has none.
     flux_kind : ``total`` where the flux is that of the whole source, of which :meth:`light_curve` subtracts the
         medians; empty if unknown.
+    ra, dec : position, degrees; both None if the table has none.
     """
 
     object_id: str
@@ -116,6 +117,8 @@ class TableObject:
     parent: str = ""
     survey: str = ""
     flux_kind: str = ""
+    ra: float | None = None
+    dec: float | None = None
 
     def usable(self) -> Bool:
         """Return the mask of the points that can be used."""
@@ -162,6 +165,8 @@ class TableObject:
             metadata,
             self.object_id,
             survey=self.survey,
+            ra=self.ra,
+            dec=self.dec,
         )
         curve = replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=tuple(ignored))
         return curve.with_warnings(check_total=not self.flux_kind)
@@ -372,6 +377,7 @@ class Table:
         self._numbers: dict[str, int] = {}
         self._objects_read: list[_ObjectRead] = []
         self._metadata_read: dict[int, dict[str, list[float]]] = {}
+        self._positions: dict[int, tuple[float, float]] = {}
 
     def _decide_kind(self) -> None:
         """Find out from the values of up to :data:`CHECKED_OBJECTS` objects whether the flux is total.
@@ -551,6 +557,7 @@ class Table:
             about.parent,
             self._layout.survey,
             self._layout.flux_kind,
+            *self._positions.get(number, (None, None)),
         )
 
     # Values
@@ -593,6 +600,8 @@ class Table:
             raise TableTooLarge(f"{self.name} has more than {self._bounds.max_objects} objects", self._bounds)
         keys = np.fromiter(map(numbers_of.__getitem__, names), np.int64, rows)
         self._read_metadata(batch, keys)
+        if self._layout.position:
+            self._read_positions(batch, keys)
         return keys
 
     def _read_metadata(self, batch: Batch, keys: NDArray[np.int64]) -> None:
@@ -609,6 +618,20 @@ class Table:
             for row in np.flatnonzero(values[rows] != used[index]):
                 if len(found := stated[index[row]]) == 1:
                     found.append(float(values[rows[row]]))
+
+    def _read_positions(self, batch: Batch, keys: NDArray[np.int64]) -> None:
+        """Add the positions of new objects: right ascension and declination in the middle of those of their rows.
+
+        A middle value is one of a row, also where right ascensions are on both sides of 0. Only the rows of the first
+        batch with the object count.
+        """
+        ra, dec = (_first_numbers(batch[name]) for name in self._layout.position)
+        rows = np.flatnonzero((keys != NAMELESS) & is_position(ra, dec))
+        objects, starts, counts = np.unique(np.sort(keys[rows]), return_index=True, return_counts=True)
+        middle = starts + (counts - 1) // 2
+        middles = [each[rows][np.lexsort((each[rows], keys[rows]))][middle].tolist() for each in (ra, dec)]
+        for key, *position in zip(objects.tolist(), *middles, strict=True):
+            self._positions.setdefault(key, (position[0], position[1]))
 
     def _about(self, batch: Batch, row: int) -> About:
         layout = self._layout

@@ -76,9 +76,9 @@ NOT_OBJECTS: Final = re.compile(
     r"author|image|file|exp|night|visit|reduc|pipe|source|catalog|status|unit|filter|band|valid|digit|software|method)"
 )
 """Columns of text that are not names of objects."""
-POSITIONS: Final = frozenset(
-    {"ra", "dec", "decl", "raj2000", "dej2000", "radeg", "decdeg", "rightascension", "declination"}
-)
+RIGHT_ASCENSIONS: Final = frozenset({"ra", "raj2000", "radeg", "rightascension"})
+DECLINATIONS: Final = frozenset({"dec", "decl", "dej2000", "decdeg", "declination"})
+POSITIONS: Final = RIGHT_ASCENSIONS | DECLINATIONS
 COUNTS: Final = frozenset({"counts", "rate", "sapflux", "pdcsapflux"})
 """Names of fluxes in units of an instrument, which only a zero point turns into a physical unit."""
 TOTAL: Final = frozenset(

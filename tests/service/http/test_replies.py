@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from nightjar_alerts.core.errors import FieldError
 from nightjar_alerts.core.items import Outcome, Prediction
 from nightjar_alerts.core.result import AlertsReply, Classified, ClassifyReply, Rejected, ResultFields, Status
-from nightjar_alerts.core.result import FieldError as ErrorFields
 from nightjar_alerts.core.serializer import ResultSerializer, encode_json
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.taxonomy import ELASTICC
@@ -87,7 +86,7 @@ def test_serializer_light_curve_without_result_has_errors() -> None:
     reply = checked(ClassifyReply, write(SERIALIZER.results([outcome], [{"object_id": "x"}], [[fault]])))
     (result,) = reply.results
     assert isinstance(result, Rejected)
-    assert result.errors == ErrorFields.of([fault])
+    assert result.errors == [fault]
 
 
 def test_serializer_provenance_names_the_model() -> None:

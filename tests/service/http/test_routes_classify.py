@@ -158,3 +158,17 @@ def test_classify_real_network_is_served(tiny_edge: Live) -> None:
     assert reply["model"]["name"] == "tiny"
     for result in reply["results"]:
         assert abs(sum(result["probabilities"].values()) - 1) < 1e-9
+
+
+def test_classify_table_names_the_endpoint_for_tables(edge: Live) -> None:
+    status, _, body = edge.ask("POST", "/v1/classify", b"a,b", {"Content-Type": "text/csv; charset=utf-8"})
+    assert status == 415
+    assert "/v1/tables" in json.loads(body)["detail"]
+
+
+def test_classify_misspelt_parameter_names_the_similar_one(edge: Live) -> None:
+    status, _, body = edge.ask("POST", "/v1/classify?covrage=0.5", json.dumps(curve()).encode(), JSON)
+    assert status == 422
+    assert json.loads(body)["errors"] == [
+        {"pointer": "/query/covrage", "reason": "unknown_field", "detail": "unknown parameter; send coverage"}
+    ]

@@ -54,6 +54,11 @@ ROW: Final[Aliases] = {
 }
 EXTRA: Final[Aliases] = {"visit": ("visit",), "withdrawn": ("timeWithdrawnMjdTai",)}
 
+_OBJECT_POSITION: Final = (
+    (("diaObject", "ra"), ("diaObject", "dec")),
+    (("diaObject", "ra"), ("diaObject", "decl")),
+)
+
 RUBIN: Final = PacketLayout(
     marks=(("diaSource",),),
     observations=(
@@ -81,6 +86,7 @@ RUBIN: Final = PacketLayout(
         "parallax_err": (("xm", "gaiadr3_e_Plx"),),
         "star_score": (("xm", "legacydr8_pstar"),),
     },
+    position=_OBJECT_POSITION,
 )
 
 
@@ -103,6 +109,7 @@ BOOM: Final = PacketLayout(
     object_id=(("candidate", "diaObjectId"), ("objectId",)),
     moving_id=(("candidate", "ssObjectId"),),
     moving_flags=((("properties", "rock"), (True,)),),
+    position=((("candidate", "ra"), ("candidate", "dec")),),
 )
 
 LASAIR: Final = PacketLayout(
@@ -116,6 +123,7 @@ LASAIR: Final = PacketLayout(
     object_id=(("diaObject", "diaObjectId"), ("diaObjectId",), ("objectId",), ("newest", "diaObjectId")),
     moving_id=(("newest", "ssObjectId"), ("ssSource", "ssObjectId"), ("ssObject", "ssObjectId"), ("ssObjectId",)),
     newest_of="diaSourcesList",
+    position=_OBJECT_POSITION,
 )
 
 SURVEY: Final = Survey(

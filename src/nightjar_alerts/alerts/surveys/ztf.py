@@ -111,6 +111,7 @@ _CONTEXT: Final[dict[str, tuple[Path, ...]]] = {
     "parallax": (("Plx",),),
     "parallax_err": (("e_Plx",),),
 }
+_POSITION: Final = ((("candidate", "ra"), ("candidate", "dec")),)
 
 ZTF: Final = PacketLayout(
     marks=(("candidate",), ("objectId",)),
@@ -127,6 +128,7 @@ ZTF: Final = PacketLayout(
     moving_flags=((("roid",), (3,)),),  # Fink's: a known object of the Minor Planet Center
     version=(("schemavsn",),),
     context=_CONTEXT,
+    position=_POSITION,
 )
 
 
@@ -168,6 +170,7 @@ BOOM: Final = PacketLayout(
     moving_distance=_MOVING_DISTANCE,
     moving_flags=((("properties", "rock"), (True,)),),
     context=_CONTEXT,
+    position=_POSITION,
     njy_per_unit=boom_unit,
 )
 
