@@ -35,7 +35,7 @@ from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.routing import outside_domain
-from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding
+from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding, replay
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, to_problem
 from nightjar_alerts.service.http.edge.lines import LineBody
@@ -118,19 +118,9 @@ class NdjsonResponse(StreamedResponse):
         """Classify the lines of the request."""
         settings = self.service.settings
         if get_content_coding(self.request):  # a compressed stream is read as a whole, within its limit
-            receive = _replay(await read_body(self.request, reservation, settings.max_json_bytes), receive)
+            receive = replay(await read_body(self.request, reservation, settings.max_json_bytes), receive)
         body, output = LineBody(receive, settings), _Output(send, self.head)
         await _StreamLoop(body, output, classifier, settings.max_json_bytes).run(reservation)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receive function that returns an already read body, and then calls ``receive``."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_next() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_next
 
 
 class LineClassifier:
