@@ -153,10 +153,10 @@ async def decode_in_thread(request: Request, decode: Callable[[], T], size: int)
 
 
 async def charge_quota(request: Request, service: Service, curves: int) -> None:
-    """Charge light curves that are about to be classified to the API key of a request."""
-    key = get_key_name(request)
+    """Charge light curves to the API key of a request, whether they are valid or not: all of them were decoded."""
+    key, state = get_key_name(request), request.scope["state"]
     service.metrics.key_curves.labels(key).inc(curves)
-    request.scope["state"]["charged"] = curves  # refunded if the engine rejects them because its queue is full
+    state["charged"] = state.get("charged", 0) + curves  # refunded if the request is rejected as a whole
     if service.quotas is not None:
         await service.quotas.charge(key, curves)
 

@@ -194,7 +194,8 @@ class ConcurrencyLimiter:
 class AuthMiddleware:
     """Admits requests with a valid API key within the limits of concurrency and quota.
 
-    A request that is rejected later because the service is full (429 ``overloaded``, 503) is refunded to its key.
+    A request that is rejected later because the service is full (429 ``overloaded``, 503) is refunded to its key,
+    unless its response has started: a stream that ends early is charged for all light curves that it has sent.
 
     Parameters
     ----------
@@ -240,10 +241,17 @@ class AuthMiddleware:
                 await self.app(scope, receive, send)
                 return
             await self.quotas.admit(account)
+            started = False
+
+            async def send_noted(message: Message) -> None:
+                nonlocal started
+                started = True
+                await send(message)
+
             try:
-                await self.app(scope, receive, send)
+                await self.app(scope, receive, send_noted)
             except Exception as error:
-                if to_problem(error).kind in (OVERLOADED, UNAVAILABLE):
+                if not started and to_problem(error).kind in (OVERLOADED, UNAVAILABLE):
                     await self.quotas.refund(account, scope["state"].get("charged", 0))
                 raise
         finally:
