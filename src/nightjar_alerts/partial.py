@@ -23,6 +23,15 @@ CHUNK: Final = 1000
 _ARGUMENTS, _REPORT = b'{"run":', b'{"report":'
 
 
+def is_complete(output: Path) -> bool:
+    """Return whether the run that writes ``output`` has ended."""
+    return output.exists() and not _path(output).exists()
+
+
+def _path(output: Path) -> Path:
+    return output.with_name(f"{output.name}.partial")
+
+
 class PartialRun:
     """Results of a run until it is complete.
 
@@ -36,7 +45,7 @@ class PartialRun:
     def __init__(self, output: Path, arguments: Mapping[str, Any], report: Report) -> None:
         self.report = report
         self._output, self._arguments = output, dict(arguments)
-        self._path = output.with_name(f"{output.name}.partial")
+        self._path = _path(output)
         self._lines: list[bytes] = []
         self._file: IO[bytes] | None = None
 
@@ -56,11 +65,9 @@ class PartialRun:
         Raises
         ------
         OutputError
-            If the run had other arguments, or was completed.
+            If the run had other arguments.
         """
         if not self._path.exists():
-            if self._output.exists():
-                raise OutputError(f"{self._output} is complete: there is nothing to resume")
             self.start()
             return
         end = position = 0
