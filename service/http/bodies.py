@@ -8,7 +8,7 @@ light curve does not affect the others.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -38,13 +38,10 @@ from nightjar_alerts.core.request import (
 from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.http.deadlines import check_deadline
-from nightjar_alerts.service.http.edge.body import BOM
+from nightjar_alerts.service.http.edge.body import BOM, MAX_NAMES
 from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError, invalid_field
 from nightjar_alerts.service.http.query import default_query
 from nightjar_alerts.service.settings import Settings
-
-MAX_NAMES: Final = 2**18
-"""Maximum number of objects and named values in JSON; a thousand light curves with all metadata have a third."""
 
 
 @dataclass(frozen=True, slots=True)

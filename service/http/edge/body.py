@@ -24,6 +24,8 @@ from nightjar_alerts.service.http.edge.errors import (
 T = TypeVar("T")
 
 BOM: Final = b"\xef\xbb\xbf"
+MAX_NAMES: Final = 2**18
+"""Maximum number of objects and named values in JSON; a thousand light curves with all metadata have a third."""
 WATCH_AFTER_SECONDS: Final = 0.1
 """Time after which a request is cancelled if its client disconnects; most requests are finished before."""
 

@@ -8,7 +8,6 @@ probes: API key, limit of concurrent requests, quotas of the key.
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Collection
 from random import getrandbits
 from time import monotonic
@@ -17,9 +16,8 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nightjar_alerts.service.engine.queue import wait
 from nightjar_alerts.service.http.edge.body import ClientDisconnected
-from nightjar_alerts.service.http.edge.budget import RETRY_AFTER_FULL
+from nightjar_alerts.service.http.edge.budget import ConcurrencyLimiter
 from nightjar_alerts.service.http.edge.errors import (
     INTERNAL,
     NOT_ALLOWED,
@@ -159,36 +157,6 @@ def _request_id(scope: Scope) -> str:
         if name == b"x-request-id" and _ACCEPTED_ID.fullmatch(value):
             return str(value, "ascii")
     return f"{getrandbits(128):032x}"
-
-
-class ConcurrencyLimiter:
-    """Limit of concurrent requests, shared fairly between clients.
-
-    Parameters
-    ----------
-    limit : maximum number of requests. Those of another client count up to the client's own number, so a client with
-        few requests is admitted while others have many.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._taken: Counter[str] = Counter()
-
-    def acquire(self, client: str) -> None:
-        """Start a request. Raises ProblemError (429) beyond the limit."""
-        others = [count for name, count in self._taken.items() if name != client]
-        if wait(self._taken[client] + 1, others, rate=1.0) > self.limit:
-            if not self._taken[client]:
-                del self._taken[client]
-            detail = f"{self.limit} requests are in progress"
-            raise ProblemError(OVERLOADED, detail, limit=self.limit, retry_after=RETRY_AFTER_FULL)
-        self._taken[client] += 1
-
-    def release(self, client: str) -> None:
-        """End a request."""
-        self._taken[client] -= 1
-        if not self._taken[client]:
-            del self._taken[client]
 
 
 class AuthMiddleware:

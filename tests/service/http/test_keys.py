@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.__main__ import main
+from nightjar_alerts.service.http.edge.budget import ConcurrencyLimiter
 from nightjar_alerts.service.http.edge.counts import (
     DAY_SECONDS,
     REDIS_CLOCK,
@@ -31,7 +32,6 @@ from nightjar_alerts.service.http.edge.counts import (
 )
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS, KeyRing, Quotas
-from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import KeyLimits, Settings

@@ -13,7 +13,8 @@ from nightjar_alerts.core.decoding import JSON_READER, MAX_NONFINITE_BYTES
 from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.service.http.bodies import MAX_NAMES, decode
+from nightjar_alerts.service.http.bodies import decode
+from nightjar_alerts.service.http.edge.body import MAX_NAMES
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from support.bodies import Read, read_json, read_text
 from support.edge import curve, settings
