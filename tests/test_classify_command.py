@@ -23,7 +23,7 @@ from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS
-from nightjar_alerts.report import Report
+from nightjar_alerts.report import RunReport
 from nightjar_alerts.results import Result
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.tables import TableOptions
@@ -565,7 +565,7 @@ def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.Capture
 
 def test_report_counts_observations_of_filters_without_a_band_across_resumed_runs() -> None:
     result = Result({"status": "classified", "object_id": "1", "class": "Ia", "other_filters": {"BP": 2, "RP": 1}}, {})
-    report, resumed = Report(), Report()
+    report, resumed = RunReport(), RunReport()
     report.add_results("a.csv", [result, result])
     resumed.update(json.loads(json.dumps(report.to_dict())))
     resumed.add_results("b.csv", [result])

@@ -284,8 +284,7 @@ def _texts(column: Any) -> list[object]:
 def _bands(column: Any) -> list[object]:
     """Return the band indices of each row as an array, or the names as a list if one is null or another filter's."""
     if pa.types.is_integer(column.values.type):
-        rows = _numbers(column)
-        return [list(map(_band_name, row)) if isinstance(row, list) else row for row in rows]
+        return [list(map(_band_name, row)) if isinstance(row, list) else row for row in _numbers(column)]
     names, positions = _entries(column.values)
     indices = np.array([_index_of(name) for name in names], np.uint8)[positions]
     rows = _rows_of(column, indices)

@@ -35,7 +35,7 @@ from nightjar_alerts.models.decompression import DAMAGED, Budget, compression_of
 from nightjar_alerts.names import file_key, file_name, printable
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
 from nightjar_alerts.partial import PartialRun, is_complete
-from nightjar_alerts.report import SHOWN, Report
+from nightjar_alerts.report import SHOWN, RunReport
 from nightjar_alerts.results import Result
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions, read_object_metadata
 
@@ -48,7 +48,7 @@ class UsageError(Exception):
     """Invalid or inconsistent options."""
 
 
-class Engine(Protocol):
+class InputClassifier(Protocol):
     """Interface shared by :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client`."""
 
     def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
@@ -277,7 +277,7 @@ def run(options: argparse.Namespace) -> int:
         _check_output(options)
         engine = stack.enter_context(_engine(options))
         unfinished = _open_partial(stack, options, engine)
-        report = Report() if unfinished is None else unfinished.report
+        report = RunReport() if unfinished is None else unfinished.report
         progress = stack.enter_context(_Progress(files, options.quiet))
         if (repeated := [same[0].name for same in by_path.values() if len(same) > 1]) and not options.quiet:
             progress.note(f"named more than once, and classified once: {', '.join(repeated[:SHOWN])}")
@@ -317,7 +317,7 @@ def _check_output(options: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
 
 
-def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine) -> "PartialRun | None":
+def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: InputClassifier) -> "PartialRun | None":
     if options.output is None:
         return None
     arguments = {
@@ -325,7 +325,7 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine)
         "classifier": repr(engine),  # model and version in this process; the address of a service
         **{f"--{name.replace('_', '-')}": getattr(options, name) for name in _OF_RESULTS},
     }
-    unfinished = PartialRun(options.output, arguments, Report())
+    unfinished = PartialRun(options.output, arguments, RunReport())
     if options.resume:
         unfinished.resume()
     elif not options.overwrite and (found := unfinished.existing()):
@@ -367,8 +367,8 @@ _MAGIC: Final = {b"PAR1": ".parquet", b"SIMPLE  =": ".fits", b"<?xml": ".vot", b
 
 
 @contextmanager
-def _engine(options: argparse.Namespace) -> Iterator[Engine]:
-    engine: Engine
+def _engine(options: argparse.Namespace) -> Iterator[InputClassifier]:
+    engine: InputClassifier
     if options.url:
         from nightjar_alerts.client import Client
 
@@ -383,7 +383,7 @@ def _engine(options: argparse.Namespace) -> Iterator[Engine]:
         engine.close()
 
 
-class Output(Protocol):
+class ResultOutput(Protocol):
     """Destination of results."""
 
     def add(self, named: NamedInput, results: Sequence[Result]) -> None:
@@ -395,10 +395,10 @@ class Output(Protocol):
 
 def _classify(
     reader: "_Reader",
-    engine: Engine,
+    engine: InputClassifier,
     options: argparse.Namespace,
-    report: Report,
-    outputs: Sequence[Output],
+    report: RunReport,
+    outputs: Sequence[ResultOutput],
 ) -> None:
     read: deque[NamedInput | UnreadFile] = deque()
 

@@ -13,7 +13,7 @@ import orjson
 
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
-from nightjar_alerts.report import Report
+from nightjar_alerts.report import RunReport
 from nightjar_alerts.results import Result
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PartialRun:
     report : updated by :meth:`resume`.
     """
 
-    def __init__(self, output: Path, arguments: Mapping[str, Any], report: Report) -> None:
+    def __init__(self, output: Path, arguments: Mapping[str, Any], report: RunReport) -> None:
         self.report = report
         self._output, self._arguments = output, dict(arguments)
         self._path = _path(output)

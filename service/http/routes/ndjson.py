@@ -119,7 +119,7 @@ class NdjsonResponse(StreamedResponse):
         settings = self.service.settings
         if get_content_coding(self.request):  # a compressed stream is read as a whole, within its limit
             receive = replay(await read_body(self.request, reservation, settings.max_json_bytes), receive)
-        body, output = LineBody(receive, settings), _Output(send, self.head)
+        body, output = LineBody(receive, settings), _ResponseWriter(send, self.head)
         await _StreamLoop(body, output, classifier, settings.max_json_bytes).run(reservation)
 
 
@@ -224,7 +224,7 @@ class LineClassifier:
         return [failed if isinstance(item, LightCurve) else next(others) for item in items]
 
 
-class _Output:
+class _ResponseWriter:
     """Sends the response, one message at a time; further results are buffered meanwhile."""
 
     def __init__(self, send: Send, head: Message) -> None:
@@ -282,7 +282,7 @@ class _StreamLoop:
     max_held : number of held bytes beyond which nothing is read.
     """
 
-    def __init__(self, body: LineBody, output: _Output, classifier: LineClassifier, max_held: int) -> None:
+    def __init__(self, body: LineBody, output: _ResponseWriter, classifier: LineClassifier, max_held: int) -> None:
         self._body, self._output, self._classifier = body, output, classifier
         self._max_held = max_held
         self._groups: deque[_Group] = deque()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nightjar_alerts.alerts.photometry import Bands, Columns, Convert
+from nightjar_alerts.alerts.photometry import Bands, Convert, PhotometryColumns
 from nightjar_alerts.models.photometry import filter_index
 
 Aliases = Mapping[str, tuple[str, ...]]
@@ -73,7 +73,7 @@ class PacketLayout:
     version: tuple[Path, ...] = ()
     metadata: str | None = None
     context: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
-    njy_per_unit: Callable[[Sequence[Columns]], float] | None = None
+    njy_per_unit: Callable[[Sequence[PhotometryColumns]], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

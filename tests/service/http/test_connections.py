@@ -258,7 +258,7 @@ USED = [
 @pytest.mark.parametrize(("of", "name"), USED, ids=lambda value: value if isinstance(value, str) else value.__name__)
 def test_uvicorn_and_h11_have_what_the_protocol_uses(of: type, name: str) -> None:
     """Undocumented, so a new version may lack them; then :mod:`service.http.edge.protocol` has to change."""
-    assert hasattr(of, name) or f"self.{name}" in inspect.getsource(of.__init__)
+    assert hasattr(of, name) or f"self.{name}" in inspect.getsource(of)
     if name in OVERRIDDEN:
         parameters, theirs = (list(inspect.signature(getattr(each, name)).parameters) for each in (LimitedProtocol, of))
         assert parameters == theirs
