@@ -23,9 +23,10 @@ from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS
-from nightjar_alerts.report import Report
+from nightjar_alerts.report import RunReport
 from nightjar_alerts.results import Result
 from nightjar_alerts.service import SAMPLES
+from nightjar_alerts.tables import TableOptions
 from support import alerts
 from support.curves import NO_TABLES, csv_text, supernovae
 from support.edge import HOST, Live, Network, live, loader
@@ -162,8 +163,9 @@ def test_classify_existing_output_is_kept_unless_told_otherwise(
     assert run(packet, "--url", url, "-o", output) == 2
     assert "--overwrite replaces it" in capsys.readouterr().err
     assert output.read_text() == "precious"
-    assert run(packet, "--url", url, "-o", output, "--resume") == 1
-    assert "nothing to resume" in capsys.readouterr().err
+    assert run(packet, "--url", url, "-o", output, "--resume") == 0  # scripts repeat the command until it ends
+    assert "is complete: there is nothing to resume" in capsys.readouterr().out
+    assert output.read_text() == "precious"
     assert run(packet, "--url", url, "-o", output, "--overwrite") == 0
     assert len(rows_of(output)) == 1
 
@@ -523,6 +525,8 @@ def test_classify_help_describes_every_option_of_tables(capsys: pytest.CaptureFi
     shown = " ".join(capsys.readouterr().out.split())
     assert "--flux-kind VALUE difference (from a template image) or total" in shown
     assert "--survey VALUE survey of the photometry" in shown
+    for name in TableOptions.option_names():
+        assert f"--{name.replace('_', '-')} " in shown
 
 
 def test_command_interrupted_during_its_imports_exits_without_a_traceback() -> None:
@@ -561,7 +565,7 @@ def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.Capture
 
 def test_report_counts_observations_of_filters_without_a_band_across_resumed_runs() -> None:
     result = Result(classified(other_filters={"BP": 2, "RP": 1}), MODEL)
-    report, resumed = Report(), Report()
+    report, resumed = RunReport(), RunReport()
     report.add_results("a.csv", [result, result])
     resumed.update(json.loads(json.dumps(report.to_dict())))
     resumed.add_results("b.csv", [result])

@@ -19,7 +19,7 @@ from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.body import Body, cancel_on_disconnect, get_content_coding
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.decompression import inflate
-from nightjar_alerts.service.http.edge.errors import ProblemKind
+from nightjar_alerts.service.http.edge.errors import MALFORMED, ProblemError, ProblemKind
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS
 from nightjar_alerts.service.http.formats import RequestFormat
 from nightjar_alerts.service.http.lifecycle import Service, get_service
@@ -127,8 +127,10 @@ async def read_body(request: Request, reservation: Reservation, limit: int) -> b
     """
     service = get_service(request)
     coding = get_content_coding(request)
-    body = Body(request, reservation)
+    body = Body(request.receive, reservation, request.headers.get("content-length", ""))
     data = await body.read(limit, service.settings.body_timeout)
+    if not data:
+        raise ProblemError(MALFORMED, "the body is empty")
     return await inflate(data, coding, limit, body.charge, service.run_in_thread) if coding else data
 
 
@@ -153,10 +155,10 @@ async def decode_in_thread(request: Request, decode: Callable[[], T], size: int)
 
 
 async def charge_quota(request: Request, service: Service, curves: int) -> None:
-    """Charge light curves that are about to be classified to the API key of a request."""
-    key = get_key_name(request)
+    """Charge light curves to the API key of a request, whether they are valid or not: all of them were decoded."""
+    key, state = get_key_name(request), request.scope["state"]
     service.metrics.key_curves.labels(key).inc(curves)
-    request.scope["state"]["charged"] = curves  # refunded if the engine rejects them because its queue is full
+    state["charged"] = state.get("charged", 0) + curves  # refunded if the request is rejected as a whole
     if service.quotas is not None:
         await service.quotas.charge(key, curves)
 

@@ -9,12 +9,9 @@ priority.
 
 import asyncio
 import hashlib
-import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,15 +22,12 @@ from nightjar_alerts.core.load import LoadedModel, load_model
 from nightjar_alerts.models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest, version_key
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.process import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference, UnknownModel
 from nightjar_alerts.service.settings import CommonSettings
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 """Name, size and modification time of every file in a bundle's folder."""
-
-LOW_PRIORITY = 5
-"""Increment of the niceness of a thread: it then gets about a third of the processor time of a normal thread, and all
-idle time. With a higher niceness, loading a version on a busy machine would take minutes."""
 
 log = structlog.get_logger(__name__)
 
@@ -182,14 +176,6 @@ class BackgroundLoader:
     def close(self) -> None:
         """Stop the thread; a load in progress finishes, but its result is discarded."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def lower_thread_priority() -> None:
-    """Lower the priority of the calling thread, on systems with priorities per thread (Linux)."""
-    if hasattr(os, "setpriority"):
-        thread = threading.get_native_id()
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + LOW_PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)

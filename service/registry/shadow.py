@@ -26,7 +26,7 @@ from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.registry.loader import lower_thread_priority
+from nightjar_alerts.service.process import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference
 
 MAX_QUEUED = 256

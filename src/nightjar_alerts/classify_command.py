@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TextIO
@@ -34,8 +35,8 @@ from nightjar_alerts.inputs import (
 from nightjar_alerts.models.decompression import DAMAGED, Budget, compression_of, decompressed
 from nightjar_alerts.names import file_key, file_name, printable
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
-from nightjar_alerts.partial import PartialRun
-from nightjar_alerts.report import SHOWN, Report
+from nightjar_alerts.partial import PartialRun, is_complete
+from nightjar_alerts.report import SHOWN, RunReport
 from nightjar_alerts.results import Result
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions, read_object_metadata
 
@@ -48,7 +49,7 @@ class UsageError(Exception):
     """Invalid or inconsistent options."""
 
 
-class Engine(Protocol):
+class InputClassifier(Protocol):
     """Interface shared by :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client`."""
 
     def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
@@ -145,47 +146,54 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     return parser
 
 
-_HELP: Final = {
-    "format": "csv, jsonl, json, ecsv, fits, votable, parquet or hats",
-    "columns": "column of the table, such as time=t, band=f, mag=m, mag_err=e, flux=f, flux_err=df, object_id=name",
-    "object_id": "name of the one object of a table",
-    "band": "the one filter of a table",
-    "filters": "filter of a name in the table: a known filter or a wavelength in nm, such as F606W=590/230",
-    "filter_numbers": "survey whose numbers of filters the table has: ztf, lsst or ps1",
-    "time_format": "mjd, jd, iso, unix or year",
-    "time_offset": "days to add to the times",
-    "flux_unit": "nJy, uJy, mJy, Jy, FLUXCAL or mag",
-    "zero_point": "AB zero point of the flux in mag",
-    "flux_kind": "difference (from a template image) or total (of the whole source)",
-    "mag_system": "AB, Vega or mixed: Vega for U B V R I, G BP RP and unfiltered, AB for the others",
-    "mag_err": "error of every magnitude in mag, if the table has no errors",
-    "signed_magnitudes": "true if a negative magnitude stands for a negative flux",
-    "upper_limits": "drop, or use as flux 0 with the error of the limit",
-    "limit_sigma": "significance of upper limits, default 5",
-    "bad_flags": "column of flags and the bits that make a row unusable, such as catflags=32768",
-    "minimum": "column and its smallest value in usable rows",
-    "metadata": "metadata and its column, such as zspec=z",
-    "object_metadata": "table of metadata such as redshifts with one row per object, joined by the name of the object",
-    "survey": "survey of the photometry, such as ztf",
-}
-"""Help text of each table option."""
-
-
 def _add_table_options(group: Any) -> None:
     """Add an option for each field of :class:`TableOptions`."""
-    for each in fields(TableOptions):
-        flag = f"--{each.name.replace('_', '-')}"
-        kind = str(each.type)
-        if each.name == "object_metadata":
-            group.add_argument(flag, metavar="FILE", default=None, help=_HELP[each.name])
-        elif "Mapping" in kind:
-            text = f"{_HELP[each.name]}; may be repeated"
-            group.add_argument(flag, action="append", default=[], metavar="NAME=VALUE", help=text)
-        elif "bool" in kind:
-            group.add_argument(flag, type=_boolean, metavar="true|false", default=None, help=_HELP[each.name])
-        else:
-            value = float if "float" in kind else str
-            group.add_argument(flag, type=value, metavar="VALUE", default=None, help=_HELP[each.name])
+    one = partial(group.add_argument, metavar="VALUE")
+    many = partial(group.add_argument, action="append", default=[], metavar="NAME=VALUE")
+    one("--format", help="csv, jsonl, json, ecsv, fits, votable, parquet or hats")
+    many(
+        "--columns",
+        help="column of the table, such as time=t, band=f, mag=m, mag_err=e, flux=f, flux_err=df, object_id=name; "
+        "may be repeated",
+    )
+    one("--object-id", help="name of the one object of a table")
+    one("--band", help="the one filter of a table")
+    many(
+        "--filters",
+        help="filter of a name in the table: a known filter or a wavelength in nm, such as F606W=590/230; "
+        "may be repeated",
+    )
+    one("--filter-numbers", help="survey whose numbers of filters the table has: ztf, lsst or ps1")
+    one("--time-format", help="mjd, jd, iso, unix or year")
+    one("--time-offset", type=float, help="days to add to the times")
+    one("--flux-unit", help="nJy, uJy, mJy, Jy, FLUXCAL or mag")
+    one("--zero-point", type=float, help="AB zero point of the flux in mag")
+    one("--flux-kind", help="difference (from a template image) or total (of the whole source)")
+    one(
+        "--mag-system",
+        help="AB, Vega or mixed: Vega for U B V R I, G BP RP and unfiltered, AB for the others",
+    )
+    one("--mag-err", type=float, help="error of every magnitude in mag, if the table has no errors")
+    one(
+        "--signed-magnitudes",
+        type=_boolean,
+        metavar="true|false",
+        help="true if a negative magnitude stands for a negative flux",
+    )
+    one("--upper-limits", help="drop, or use as flux 0 with the error of the limit")
+    one("--limit-sigma", type=float, help="significance of upper limits, default 5")
+    many(
+        "--bad-flags",
+        help="column of flags and the bits that make a row unusable, such as catflags=32768; may be repeated",
+    )
+    many("--minimum", help="column and its smallest value in usable rows; may be repeated")
+    many("--metadata", help="metadata and its column, such as zspec=z; may be repeated")
+    one(
+        "--object-metadata",
+        metavar="FILE",
+        help="table of metadata such as redshifts with one row per object, joined by the name of the object",
+    )
+    one("--survey", help="survey of the photometry, such as ztf")
 
 
 _NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {"bad_flags": int, "minimum": float}
@@ -255,6 +263,9 @@ def _table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
 
 def run(options: argparse.Namespace) -> int:
     """Classify the files of the options; return the exit status."""
+    if options.resume and options.output is not None and is_complete(options.output):
+        _print(f"{options.output} is complete: there is nothing to resume")
+        return 0
     bounds = Bounds(max_bytes=options.max_size)
     table_options = _table_options(options, bounds)
     with ExitStack() as stack:
@@ -267,8 +278,8 @@ def run(options: argparse.Namespace) -> int:
         files = [max(same, key=lambda file: file.named) for same in by_path.values()]
         _check_output(options)
         engine = stack.enter_context(_engine(options))
-        partial = _open_partial(stack, options, engine)
-        report = Report() if partial is None else partial.report
+        unfinished = _open_partial(stack, options, engine)
+        report = RunReport() if unfinished is None else unfinished.report
         progress = stack.enter_context(_Progress(files, options.quiet))
         if (repeated := [same[0].name for same in by_path.values() if len(same) > 1]) and not options.quiet:
             progress.note(f"named more than once, and classified once: {', '.join(repeated[:SHOWN])}")
@@ -278,11 +289,11 @@ def run(options: argparse.Namespace) -> int:
         reader = _Reader(files, table_options, bounds, progress, options.quiet)
         printer = None if options.output else _Printer()
         pictures = None if options.plot is None else _Pictures(options.plot, progress, keep=options.resume)
-        _classify(reader, engine, options, report, [out for out in (partial, printer, pictures) if out is not None])
+        _classify(reader, engine, options, report, [out for out in (unfinished, printer, pictures) if out is not None])
         if pictures is not None:
             pictures.end()
-    if partial is not None:
-        partial.complete(options.probabilities)
+    if unfinished is not None:
+        unfinished.complete(options.probabilities)
     for line in report.lines():
         _print(line)
     if options.output:
@@ -308,7 +319,7 @@ def _check_output(options: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
 
 
-def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine) -> "PartialRun | None":
+def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: InputClassifier) -> "PartialRun | None":
     if options.output is None:
         return None
     arguments = {
@@ -316,15 +327,15 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine)
         "classifier": repr(engine),  # model and version in this process; the address of a service
         **{f"--{name.replace('_', '-')}": getattr(options, name) for name in _OF_RESULTS},
     }
-    partial = PartialRun(options.output, arguments, Report())
+    unfinished = PartialRun(options.output, arguments, RunReport())
     if options.resume:
-        partial.resume()
-    elif not options.overwrite and (found := partial.existing()):
+        unfinished.resume()
+    elif not options.overwrite and (found := unfinished.existing()):
         raise UsageError(f"{found} exists: --resume continues an interrupted run, --overwrite replaces it")
     else:
-        partial.start()
-    stack.callback(partial.close)
-    return partial
+        unfinished.start()
+    stack.callback(unfinished.close)
+    return unfinished
 
 
 @contextmanager
@@ -358,8 +369,8 @@ _MAGIC: Final = {b"PAR1": ".parquet", b"SIMPLE  =": ".fits", b"<?xml": ".vot", b
 
 
 @contextmanager
-def _engine(options: argparse.Namespace) -> Iterator[Engine]:
-    engine: Engine
+def _engine(options: argparse.Namespace) -> Iterator[InputClassifier]:
+    engine: InputClassifier
     if options.url:
         from nightjar_alerts.client import Client
 
@@ -374,7 +385,7 @@ def _engine(options: argparse.Namespace) -> Iterator[Engine]:
         engine.close()
 
 
-class Output(Protocol):
+class ResultOutput(Protocol):
     """Destination of results."""
 
     def add(self, named: NamedInput, results: Sequence[Result]) -> None:
@@ -386,10 +397,10 @@ class Output(Protocol):
 
 def _classify(
     reader: "_Reader",
-    engine: Engine,
+    engine: InputClassifier,
     options: argparse.Namespace,
-    report: Report,
-    outputs: Sequence[Output],
+    report: RunReport,
+    outputs: Sequence[ResultOutput],
 ) -> None:
     read: deque[NamedInput | UnreadFile] = deque()
 

@@ -15,7 +15,7 @@ import orjson
 from nightjar_alerts.core.result import ResultFields
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
-from nightjar_alerts.report import Report
+from nightjar_alerts.report import RunReport
 from nightjar_alerts.results import Result
 
 if TYPE_CHECKING:
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 CHUNK: Final = 1000
 _ARGUMENTS, _REPORT = b'{"run":', b'{"report":'
 _DECODER: Final[msgspec.json.Decoder[ResultFields]] = msgspec.json.Decoder(ResultFields)
+
+
+def is_complete(output: Path) -> bool:
+    """Return whether the run that writes ``output`` has ended."""
+    return output.exists() and not _path(output).exists()
+
+
+def _path(output: Path) -> Path:
+    return output.with_name(f"{output.name}.partial")
 
 
 class PartialRun:
@@ -36,10 +45,10 @@ class PartialRun:
     report : updated by :meth:`resume`.
     """
 
-    def __init__(self, output: Path, arguments: Mapping[str, Any], report: Report) -> None:
+    def __init__(self, output: Path, arguments: Mapping[str, Any], report: RunReport) -> None:
         self.report = report
         self._output, self._arguments = output, dict(arguments)
-        self._path = output.with_name(f"{output.name}.partial")
+        self._path = _path(output)
         self._lines: list[bytes] = []
         self._file: IO[bytes] | None = None
 
@@ -59,11 +68,9 @@ class PartialRun:
         Raises
         ------
         OutputError
-            If the run had other arguments, or was completed.
+            If the run had other arguments.
         """
         if not self._path.exists():
-            if self._output.exists():
-                raise OutputError(f"{self._output} is complete: there is nothing to resume")
             self.start()
             return
         end = position = 0

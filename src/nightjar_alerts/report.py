@@ -15,7 +15,7 @@ SHOWN: Final = 10
 
 
 @dataclass(slots=True)
-class Report:
+class RunReport:
     """Summary of a run.
 
     Attributes

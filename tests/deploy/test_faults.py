@@ -19,7 +19,7 @@ import orjson
 import pytest
 import yaml
 
-from deploy.bench.http_load import Request, drive, request
+from deploy.bench.http_load import HttpRequest, drive, request
 from deploy.bench.stream import Redis, feed, worker
 from deploy.bench.workload import visit
 from deploy.monitoring import (
@@ -114,12 +114,12 @@ class Watch:
             assert time.monotonic() - asked < PATIENCE_SECONDS, f"{alert} did not fire for {job}"
             time.sleep(0.5)
 
-    def send(self, *requests: Request, clients: int = 1) -> None:
+    def send(self, *requests: HttpRequest, clients: int = 1) -> None:
         """Send requests to the service."""
         asyncio.run(drive(self.service.port, list(requests), clients))
 
     @contextmanager
-    def sending(self, *requests: Request, clients: int = 1, pause: float = 0.3) -> Iterator[None]:
+    def sending(self, *requests: HttpRequest, clients: int = 1, pause: float = 0.3) -> Iterator[None]:
         """Send requests to the service again and again until the block ends."""
         with repeated(lambda _: self.send(*requests, clients=clients), pause):
             yield

@@ -73,7 +73,7 @@ MAX_NAMED_FILES = 100
 PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field
 NAMES = {taxonomy.name: taxonomy.names for taxonomy in TAXONOMIES}
 
-Columns = Mapping[str, str]
+ColumnNames = Mapping[str, str]
 
 
 class ImportRules(BaseModel):

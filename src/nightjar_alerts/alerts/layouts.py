@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nightjar_alerts.alerts.photometry import Bands, Columns, Convert
+from nightjar_alerts.alerts.photometry import Bands, Convert, PhotometryColumns
 from nightjar_alerts.models.photometry import filter_index
 
 Aliases = Mapping[str, tuple[str, ...]]
@@ -75,7 +75,7 @@ class PacketLayout:
     metadata: str | None = None
     context: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     position: tuple[tuple[Path, Path], ...] = ()
-    njy_per_unit: Callable[[Sequence[Columns]], float] | None = None
+    njy_per_unit: Callable[[Sequence[PhotometryColumns]], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, UnsupportedFormat
-from nightjar_alerts.tables.columns import Batch
+from nightjar_alerts.tables.columns import TableColumns
 from nightjar_alerts.tables.documents import DocumentSource, JsonLinesSource, loads
 from nightjar_alerts.tables.libraries import (
     MemorySource,
@@ -62,7 +62,7 @@ def is_file(data: Data) -> bool:
     )
 
 
-class Source(Protocol):
+class TableSource(Protocol):
     """A table that can be read several times, a bounded number of rows at a time.
 
     ``name`` stands in messages, ``stem`` names the object of a table without ids, ``header`` the columns, ``units``
@@ -80,7 +80,7 @@ class Source(Protocol):
     def progress(self) -> float:
         """Fraction that the last pass has read."""
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[TableColumns]:
         """Yield the named columns, or all."""
 
 
@@ -107,7 +107,7 @@ def open_source(
     name: str = "",
     bounds: Bounds = FILE_BOUNDS,
     checkpoint: Callable[[], None] = lambda: None,
-) -> Source:
+) -> TableSource:
     """Open a table.
 
     Parameters
@@ -149,7 +149,7 @@ def _check_format(form: str, name: str, bounds: Bounds) -> None:
         raise UnsupportedFormat(f"{name} is not read here: its format is {form}", form)
 
 
-def _open_stream(stream: Stream, form: str, bounds: Bounds) -> Source:
+def _open_stream(stream: Stream, form: str, bounds: Bounds) -> TableSource:
     start = stream.start()
     if other := next((other for magic, other in _MAGIC.items() if start.startswith(magic)), ""):
         _check_format(other, stream.name, bounds)

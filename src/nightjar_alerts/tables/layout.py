@@ -29,8 +29,8 @@ from nightjar_alerts.tables import vocabulary
 from nightjar_alerts.tables.columns import (
     MISSING_TEXTS,
     Array,
-    Batch,
     Lists,
+    TableColumns,
     is_text,
     iso_times,
     numbers,
@@ -163,7 +163,7 @@ class Layout:
 def guess_layout(
     header: Sequence[str],
     units: Mapping[str, str],
-    sample: Batch,
+    sample: TableColumns,
     options: TableOptions,
     name: str = "",
     checkpoint: Callable[[], None] = lambda: None,
@@ -189,7 +189,7 @@ def guess_layout(
     return guesser.result
 
 
-def guess_object_columns(header: Sequence[str], sample: Batch) -> tuple[str, dict[str, str]]:
+def guess_object_columns(header: Sequence[str], sample: TableColumns) -> tuple[str, dict[str, str]]:
     """Return the column of object names of a table with one row per object, and that of each metadata name.
 
     Raises
@@ -212,7 +212,7 @@ class _Guesser:
         self,
         header: Sequence[str],
         units: Mapping[str, str],
-        sample: Batch,
+        sample: TableColumns,
         options: TableOptions,
         checkpoint: Callable[[], None] = lambda: None,
     ) -> None:

@@ -7,7 +7,7 @@ Notable:
   points are distributed over temporary files, a share of the objects in each, and grouped file by file;
 - memory holds :data:`HELD_POINTS` points, or one share, and the names of all objects. The number of objects, the points
   of one object and the size of the temporary files are bounded;
-- rows that cannot be used are left out and counted by reason, in :class:`Report` and for each object.
+- rows that cannot be used are left out and counted by reason, in :class:`TableReport` and for each object.
 """
 
 import tempfile
@@ -30,10 +30,10 @@ from nightjar_alerts.tables.bounds import FILE_BOUNDS, TRUSTED, Bounds, TableToo
 from nightjar_alerts.tables.brightness import CODES, REASONS, mark, measure
 from nightjar_alerts.tables.columns import (
     Array,
-    Batch,
     Bool,
     Column,
     Lists,
+    TableColumns,
     flags,
     is_text,
     iso_times,
@@ -41,7 +41,7 @@ from nightjar_alerts.tables.columns import (
     object_column,
     texts,
 )
-from nightjar_alerts.tables.files import Data, Source, is_file, open_source
+from nightjar_alerts.tables.files import Data, TableSource, is_file, open_source
 from nightjar_alerts.tables.layout import KIND_TEXTS, guess_layout, guess_object_columns
 from nightjar_alerts.tables.options import NO_FILTER, Choice, Guess, TableError, TableOptions, TableQuestion
 
@@ -190,7 +190,7 @@ class _ObjectRead(NamedTuple):
 
 
 @dataclass
-class Report:
+class TableReport:
     """Counts of one reading.
 
     ``objects`` and ``points`` that were yielded, ``unused`` points by reason, ``unknown_filters`` by name,
@@ -329,7 +329,7 @@ class Table:
     ) -> None:
         self._bounds = bounds if is_file(data) else TRUSTED
         self._checkpoint = checkpoint
-        self._source: Source = open_source(data, options.format, name, bounds, checkpoint)
+        self._source: TableSource = open_source(data, options.format, name, bounds, checkpoint)
         self.options = options
         self.name = self._source.name
         self.header = self._source.header
@@ -373,7 +373,7 @@ class Table:
         self.report.examples.extend(self._source.problems.examples)
 
     def _restart(self) -> None:
-        self.report = Report()
+        self.report = TableReport()
         self._numbers: dict[str, int] = {}
         self._objects_read: list[_ObjectRead] = []
         self._metadata_read: dict[int, dict[str, list[float]]] = {}
@@ -413,7 +413,7 @@ class Table:
         layout.flux_kind = "total" if kind == "total" else ""  # otherwise each light curve is checked
         layout.guess("flux_kind", kind, KIND_TEXTS[kind] + (f": {found}" if found else ""))
 
-    def _read(self, names: Sequence[str] | None) -> Iterator[Batch]:
+    def _read(self, names: Sequence[str] | None) -> Iterator[TableColumns]:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
         own = {name: own for name in names or self.header if (own := _of_alert(name)) in self.header}
         for batch in self._source.batches(None if names is None else [*dict.fromkeys([*names, *own.values()])]):
@@ -429,7 +429,7 @@ class Table:
         """Yield the objects that have points."""
         if self._held is not None:
             points, unused = self._held
-            self._held, self.report = None, Report(unused=unused)
+            self._held, self.report = None, TableReport(unused=unused)
             yield from self._objects(points)
             return
         points, is_whole = self._first_points()
@@ -562,7 +562,7 @@ class Table:
 
     # Values
 
-    def _points_of(self, batch: Batch) -> Points:
+    def _points_of(self, batch: TableColumns) -> Points:
         """Return the points of a batch of rows that have an object; new objects are registered."""
         keys = self._keys_of(batch)
         pieces = []
@@ -577,7 +577,7 @@ class Table:
             self.report.unused["without the name of an object"] += int((~is_named).sum())
         return np.compress(is_named, points)
 
-    def _keys_of(self, batch: Batch) -> NDArray[np.int64]:
+    def _keys_of(self, batch: TableColumns) -> NDArray[np.int64]:
         """Return the number of each row's object."""
         rows = len(next(iter(batch.values())))
         column = self._layout.columns.get("object_id")
@@ -604,7 +604,7 @@ class Table:
             self._read_positions(batch, keys)
         return keys
 
-    def _read_metadata(self, batch: Batch, keys: NDArray[np.int64]) -> None:
+    def _read_metadata(self, batch: TableColumns, keys: NDArray[np.int64]) -> None:
         """Add the metadata of rows to their objects: the first value that is not missing, and one that differs."""
         for known, name in self._layout.metadata.items():
             values = _first_numbers(batch[name])
@@ -619,7 +619,7 @@ class Table:
                 if len(found := stated[index[row]]) == 1:
                     found.append(float(values[rows[row]]))
 
-    def _read_positions(self, batch: Batch, keys: NDArray[np.int64]) -> None:
+    def _read_positions(self, batch: TableColumns, keys: NDArray[np.int64]) -> None:
         """Add the positions of new objects: right ascension and declination in the middle of those of their rows.
 
         A middle value is one of a row, also where right ascensions are on both sides of 0. Only the rows of the first
@@ -633,7 +633,7 @@ class Table:
         for key, *position in zip(objects.tolist(), *middles, strict=True):
             self._positions.setdefault(key, (position[0], position[1]))
 
-    def _about(self, batch: Batch, row: int) -> About:
+    def _about(self, batch: TableColumns, row: int) -> About:
         layout = self._layout
 
         def text(role: str) -> str:
@@ -648,7 +648,7 @@ class Table:
         redshift = np.nan if column is None else float(_first_numbers(batch[column][row : row + 1])[0])
         return About(text("label"), redshift, text("parent"))
 
-    def _measured(self, batch: Batch, columns: Mapping[str, str], band: str, keys: NDArray[np.int64]) -> Points:
+    def _measured(self, batch: TableColumns, columns: Mapping[str, str], band: str, keys: NDArray[np.int64]) -> Points:
         """Return the points of one set of columns."""
         time = batch[columns["time"]]
         rows = np.repeat(np.arange(len(keys)), np.diff(time.offsets) if isinstance(time, Lists) else 1)

@@ -385,3 +385,17 @@ def test_arrow_long_text_of_many_views_is_rejected_unread() -> None:
     column = pa.ListArray.from_arrays([0, 1000], many)
     table = arrow_table([curve(1)]).drop_columns(["band"]).append_column("band", column)
     assert [fault.reason for fault in refusal(arrow_stream(table)).errors] == ["too_long"]
+
+
+def test_arrow_text_of_many_views_is_created_once() -> None:
+    """A null among the views made a text for each of them: sixteen bytes became a thousand."""
+    views = pa.array(["x" * 1000] * 5000 + [None], pa.string_view())
+    column = pa.ListArray.from_arrays([0, 5001], views)
+    table = arrow_table([curve(1)]).drop_columns(["band"]).append_column("band", column)
+    body = arrow_stream(table)
+    tracemalloc.start()
+    (row,) = arrow.read_arrow(body, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert row["band"] == ["x" * 1000] * 5000 + [None]
+    assert peak < 500_000

@@ -479,3 +479,14 @@ def test_exactly_once_publishes_each_alert_once(seed: int, monkeypatch: pytest.M
     counts = ledger.summary()["alerts"]
     assert counts["in"] == counts["classified"] + counts["dead:refused"] + counts.get("returned", 0)
     assert (counts["classified"], counts["dead:refused"]) == (len(broker.results), len(broker.dead))
+
+
+def test_group_metadata_of_another_layout_is_warned_of() -> None:
+    member = Consumer({"group.id": "any", "bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    with capture_logs() as logged:
+        source.check_group_metadata(member.consumer_group_metadata())
+        assert not logged  # the installed client is understood
+        for unknown in (b"CGMDv3", b"member 7"):
+            source.check_group_metadata(unknown)
+    member.close()
+    assert [line["log_level"] for line in logged] == ["warning", "warning"]

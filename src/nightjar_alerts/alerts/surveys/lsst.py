@@ -12,9 +12,9 @@ import numpy as np
 from nightjar_alerts.alerts.layouts import Aliases, Observations, PacketLayout, Survey
 from nightjar_alerts.alerts.photometry import (
     Bands,
-    Columns,
     Flaw,
     Photometry,
+    PhotometryColumns,
     filters_of,
     in_njy,
     is_mjd,
@@ -25,7 +25,7 @@ from nightjar_alerts.alerts.photometry import (
 from nightjar_alerts.models.photometry import BANDS, mjd_tai_of_jd
 
 
-def rubin(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+def rubin(columns: PhotometryColumns, detection: bool, bands: Bands) -> Photometry:
     """Convert LSST and ELAsTiCC photometry (MJD TAI at mid-visit, nJy); withdrawn rows lose flux and detection.
 
     A row is not withdrawn if its time of withdrawal is not an MJD, such as 0.
@@ -90,7 +90,7 @@ RUBIN: Final = PacketLayout(
 )
 
 
-def boom(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+def boom(columns: PhotometryColumns, detection: bool, bands: Bands) -> Photometry:
     """Convert LSST photometry of BOOM: Julian dates (UTC) at mid-exposure, nJy."""
     return in_njy(columns, detection, bands, mjd_tai_of_jd(numbers(columns["time"])))
 
