@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,22 +22,30 @@ from nightjar_alerts.service.stream.kafka.crash_marker import GIVEN_BACK, CrashM
 HERE = ("alerts", 0)
 
 
-class Admin:
-    """Brokers that know one committed offset, and the members of the group; None while they are silent about them."""
+class Client:
+    """Client of brokers that know one committed offset, and the members of the group; None if they refuse to say."""
 
     metadata = ""
     members: Sequence[tuple[str, str | None]] | None = ()
 
     def __init__(self, config: Any) -> None: ...
 
-    def list_consumer_group_offsets(self, *_: Any, **__: Any) -> dict[str, Future[Any]]:
-        return {"g": done(SimpleNamespace(topic_partitions=[TopicPartition(*HERE, 5, self.metadata)]))}
+    def committed(self, *_: Any) -> list[TopicPartition]:
+        return [TopicPartition(*HERE, 5, self.metadata)]
 
     def describe_consumer_groups(self, *_: Any, **__: Any) -> dict[str, Future[Any]]:
         if self.members is None:
             return {"g": done(error=KafkaException(KafkaError(KafkaError._TIMED_OUT)))}
         members = [SimpleNamespace(client_id=name, group_instance_id=instance) for name, instance in self.members]
         return {"g": done(SimpleNamespace(members=members))}
+
+
+class InlineThread(Thread):
+    """Thread that has ended when it was started."""
+
+    def start(self) -> None:
+        super().start()
+        self.join()
 
 
 def done(result: Any = None, error: Exception | None = None) -> Future[Any]:
@@ -55,10 +64,12 @@ def crashes_after(
     instance: str | None = None,
 ) -> int | None:
     """Take over a partition with this marker; return the crashes that the next one counts, None while undecided."""
-    monkeypatch.setattr(committed, "AdminClient", Admin)
+    for name in ("AdminClient", "Consumer"):
+        monkeypatch.setattr(committed, name, Client)
+    monkeypatch.setattr(committed, "Thread", InlineThread)
     monkeypatch.setattr(committed, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(Admin, "metadata", str(marker))
-    monkeypatch.setattr(Admin, "members", members)
+    monkeypatch.setattr(Client, "metadata", str(marker))
+    monkeypatch.setattr(Client, "members", members)
     assignment = Assignment(5, process="this")
     assignment.add([HERE])
     offsets = CommittedOffsets({}, "g", "earliest", ClientErrors("source"), lambda _: True, Metrics(), instance)
