@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from nightjar_alerts.service.stream.kafka.assignment import Assignment
 from nightjar_alerts.service.stream.kafka.client import ClientErrors
 from nightjar_alerts.service.stream.kafka.committed import CommittedOffsets, member_name
 from nightjar_alerts.service.stream.kafka.crash_marker import GIVEN_BACK, CrashMarker
+from support.stream import eventually
 
 HERE = ("alerts", 0)
 
@@ -119,3 +120,24 @@ def test_marker_of_an_earlier_version_counts_a_crash(monkeypatch: pytest.MonkeyP
     marker = CrashMarker.parse("nightjar/1 0 20 - 0")
     assert marker is not None
     assert crashes_after(monkeypatch, marker, [(member_name("other"), None)]) == 1
+
+
+def test_pending_offset_of_a_partition_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client repeats a query until no offset in it is pending, or its time is over."""
+    ended = Event()
+
+    def fetch(_: Client, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if HERE[1] in {each.partition for each in partitions}:
+            ended.wait(timeout)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return [TopicPartition(each.topic, each.partition, 5) for each in partitions]
+
+    monkeypatch.setattr(committed, "Consumer", Client)
+    monkeypatch.setattr(committed, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(committed, "ALONE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(Client, "committed", fetch)
+    assignment = Assignment(5, process="this")
+    assignment.add([HERE, ("alerts", 1)])
+    offsets = CommittedOffsets({}, "g", "earliest", ClientErrors("source"), lambda _: True, Metrics())
+    eventually(lambda: [(start.partition, start.offset) for start in offsets.poll(assignment)] == [(1, 5)])
+    ended.set()
