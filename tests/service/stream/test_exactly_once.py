@@ -6,8 +6,10 @@ with a broker in a few lines, which aborts transactions and takes partitions awa
 """
 
 import asyncio
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -289,6 +291,27 @@ def test_transactions_check_producers_that_keep_hanging_raises_fatal_error(
     with pytest.raises(FatalError, match="has not returned"):
         retry_and_check()
     assert len(Hung.made) > 2
+
+
+def test_transactions_replaced_producer_is_kept(hung: KafkaTransactions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Destroying it would corrupt memory."""
+    monkeypatch.setattr(transactions, "REPLACE_SECONDS", 0.05)
+    hung.check(responding_seconds=60.0)
+    first = weakref.ref(Hung.made.pop(0))
+    first().released.set()  # type: ignore[union-attr]  # its call returns
+    wait_until(lambda: [thread.name for thread in threading.enumerate()].count("transactions") == 1)
+    gc.collect()
+    assert first() is not None
+
+
+def test_transactions_check_after_many_replacements_raises_fatal_error(
+    hung: KafkaTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "REPLACE_SECONDS", 0.05)
+    monkeypatch.setattr(transactions, "MAX_REPLACED", 1)
+    hung.check(responding_seconds=60.0)
+    with pytest.raises(FatalError, match="1 producers were replaced"):
+        hung.check(responding_seconds=60.0)
 
 
 def test_worker_slot_is_stable_for_a_port_and_new_without_one() -> None:
