@@ -12,7 +12,7 @@ import pytest
 from nightjar_alerts import LightCurve
 from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.core.request import Options
-from nightjar_alerts.core.serializer import light_curve_members
+from nightjar_alerts.core.serializer import light_curve_out
 from nightjar_alerts.inputs import call_options, decode_inputs, is_table_file, read_request
 from nightjar_alerts.tables import TableOptions
 from support.curves import NO_TABLES
@@ -167,10 +167,10 @@ def test_position_is_kept_and_returned() -> None:
     curve = read(ra=10.5, dec=-3)
     assert isinstance(curve, LightCurve)
     assert (curve.ra, curve.dec) == (10.5, -3.0)
-    members = light_curve_members(curve)
+    members = light_curve_out(curve)
     again = read(**members)
     assert isinstance(again, LightCurve)
-    assert light_curve_members(again).keys() == members.keys() >= {"ra", "dec"}
+    assert light_curve_out(again).keys() == members.keys() >= {"ra", "dec"}
     assert (again.ra, again.dec) == (10.5, -3.0)
 
 
@@ -179,7 +179,7 @@ def test_position_that_is_unknown_is_left_out(position: dict[str, Any]) -> None:
     curve = read(**position)
     assert isinstance(curve, LightCurve)
     assert (curve.ra, curve.dec) == (None, None)
-    assert "ra" not in light_curve_members(curve)
+    assert "ra" not in light_curve_out(curve)
 
 
 @pytest.mark.parametrize(

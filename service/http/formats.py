@@ -69,7 +69,9 @@ def encode_ndjson(results: ClassifyResults) -> bytes:
 
 def _encode_msgpack(results: ClassifyResults) -> bytes:
     encoder = msgspec.msgpack.Encoder(enc_hook=partial(embedding_to_bytes, options=results.options))
-    return encoder.encode({"model": results.model, "results": results.results})
+    # msgspec gives a struct with more than 15 fields the long header of maps, even if few of them are present
+    members = [result.members() for result in results.results]
+    return encoder.encode({"model": results.model, "results": members})
 
 
 def _decode_arrow(data: bytes, settings: Settings) -> RequestBody:

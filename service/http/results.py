@@ -142,4 +142,5 @@ def _convert_embedding(embedding: Any, options: Options) -> NDArray[Any]:
     if options.embedding_dtype == "float32":
         return np.ascontiguousarray(embedding, "<f4")
     largest = np.finfo(np.float16).max  # larger values would become infinite
-    return np.clip(np.asarray(embedding, np.float32), -largest, largest).astype("<f2")
+    half: NDArray[Any] = np.clip(embedding, -largest, largest).astype("<f2")
+    return half

@@ -82,7 +82,8 @@ def test_avro_schema_has_every_field_of_a_stream() -> None:
 
 
 def test_avro_types_of_parts_have_every_field() -> None:
-    parts = {field["name"]: field["type"] for field in fastavro.parse_schema(avro_schema())["fields"]}  # type: ignore[index]
+    parsed: Any = fastavro.parse_schema(avro_schema())
+    parts = {field["name"]: field["type"] for field in parsed["fields"]}
     assert {field["name"] for field in parts["model"]["fields"]} == names(ClassifierProvenance)
 
 
