@@ -20,6 +20,7 @@ import pytest
 
 from nightjar_alerts.classify_command import main
 from nightjar_alerts.client_settings import ClientSettings
+from nightjar_alerts.core.failures import ErrorKind, ModelFailedError
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS
@@ -459,6 +460,17 @@ def test_classify_key_that_is_wrong_is_a_sentence(folder: Path, capsys: pytest.C
     with live(loader(Network()), api_keys=("ab" * 32,)) as guarded:
         assert run(folder / "ztf.avro", "--url", f"http://{HOST}:{guarded.port}", "--api-key", "wrong") == 1
     assert "401 API key required" in capsys.readouterr().err
+
+
+def test_classify_by_a_model_that_fails_every_run_is_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ModelFailedError(ErrorKind.PROVIDER_LOST)
+
+    monkeypatch.setattr("nightjar_alerts.core.runner.ThreadRunner.start", fail)
+    assert run(folder / "one.json") == 1
+    assert "nightjar: the execution provider fails every run; restart the process\n" in capsys.readouterr().err
 
 
 def test_classify_nothing_readable_exits_with_1(url: str, folder: Path) -> None:
