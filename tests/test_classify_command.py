@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -548,6 +549,15 @@ def test_classify_leaves_out_rows_by_quality_and_flags(
     (tmp_path / "one.csv").write_text("\n".join(["name,mjd,band,mag,mag_err,quality,flags", *rows]))
     assert run(tmp_path / "one.csv", "--url", url, *option) == 0
     assert "points left out: 6" in capsys.readouterr().err
+
+
+def test_report_restored_from_its_values_is_the_same() -> None:
+    counts, filters = Counter({("classified", ""): 2, ("rejected", "empty"): 1}), Counter({"w": 3})
+    warnings, shown = {"unit": (2, "another unit?", "SN 1")}, [("a.csv", "not a table")]
+    report = Report(4, counts, 1, shown, 1, ["notes.txt"], ["empty/"], warnings, filters)
+    restored = Report()
+    restored.update(json.loads(json.dumps(report.to_dict())))
+    assert restored == report
 
 
 def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
