@@ -21,7 +21,7 @@ import pytest
 
 from nightjar_alerts.classify_command import main
 from nightjar_alerts.client_settings import ClientSettings
-from nightjar_alerts.inputs import Input
+from nightjar_alerts.inputs import Input, UnreadFile
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS
 from nightjar_alerts.report import Report
@@ -549,6 +549,14 @@ def test_classify_leaves_out_rows_by_quality_and_flags(
     (tmp_path / "one.csv").write_text("\n".join(["name,mjd,band,mag,mag_err,quality,flags", *rows]))
     assert run(tmp_path / "one.csv", "--url", url, *option) == 0
     assert "points left out: 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("unread", "more"), [(9, []), (10, []), (12, ["not read: 2 more"])])
+def test_report_lines_list_ten_unread_files(unread: int, more: list[str]) -> None:
+    report = Report()
+    for number in range(unread):
+        report.add_unread(UnreadFile(f"{number}.csv", "not a table"))
+    assert report.lines()[1:] == [f"not read: {number}.csv: not a table" for number in range(min(unread, 10))] + more
 
 
 def test_report_restored_from_its_values_is_the_same() -> None:
