@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import pytest
 from nightjar_alerts.classify_command import main
 from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.core.failures import ErrorKind, ModelFailedError
-from nightjar_alerts.inputs import Input
+from nightjar_alerts.inputs import Input, UnreadFile
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS
 from nightjar_alerts.report import RunReport
@@ -564,6 +565,23 @@ def test_classify_leaves_out_rows_by_quality_and_flags(
     (tmp_path / "one.csv").write_text("\n".join(["name,mjd,band,mag,mag_err,quality,flags", *rows]))
     assert run(tmp_path / "one.csv", "--url", url, *option) == 0
     assert "points left out: 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("unread", "more"), [(9, []), (10, []), (12, ["not read: 2 more"])])
+def test_report_lines_list_ten_unread_files(unread: int, more: list[str]) -> None:
+    report = RunReport()
+    for number in range(unread):
+        report.add_unread(UnreadFile(f"{number}.csv", "not a table"))
+    assert report.lines()[1:] == [f"not read: {number}.csv: not a table" for number in range(min(unread, 10))] + more
+
+
+def test_report_restored_from_its_values_is_the_same() -> None:
+    counts, filters = Counter({("classified", ""): 2, ("rejected", "empty"): 1}), Counter({"w": 3})
+    warnings, shown = {"unit": (2, "another unit?", "SN 1")}, [("a.csv", "not a table")]
+    report = Report(4, counts, 1, shown, 1, ["notes.txt"], ["empty/"], warnings, filters)
+    restored = RunReport()
+    restored.update(json.loads(json.dumps(report.to_dict())))
+    assert restored == report
 
 
 def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ def test_split_copies_rows_and_marks_those_that_are_not_finite() -> None:
     first, second, third = adapter.split({"probabilities": probabilities, "embedding": embedding}, 3)
     assert isinstance(second, InferenceFailed)
     assert isinstance(third, InferenceFailed)
-    assert first is not None
+    assert not isinstance(first, InferenceFailed)
     assert (first["probabilities"].tolist(), first["probabilities"].base) == ([0.5, 0.5], None)
 
 

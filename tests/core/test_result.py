@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from deploy.pages import SCHEMAS
+from nightjar_alerts.core.errors import FieldError
 from nightjar_alerts.core.record import Record
 from nightjar_alerts.core.result import (
     Abstained,
@@ -18,7 +19,6 @@ from nightjar_alerts.core.result import (
     EvolutionFields,
     EvolutionStep,
     Failed,
-    FieldError,
     PhotometryWarning,
     Rejected,
     ResultFields,

@@ -19,12 +19,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from nightjar_alerts.service.http.edge import protocol
 from nightjar_alerts.service.http.edge.protocol import MAX_HEADERS, MAX_LINES, LimitedProtocol, ServerConfig
-from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
+from support.edge import Live, Network, curve, live, loader, raw_head, raw_post, receive_all, wait_until
 from support.wire import lines_body
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CLOSING = GET.replace(b"Host", b"Connection: close\r\nHost")
-CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = raw_head("/v1/classify", "Connection: close", "Transfer-Encoding: chunked")
 BODY = json.dumps(curve()).encode()
 
 
@@ -111,7 +111,7 @@ def test_rejected_headers_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
         (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
         (b"GET /healthz HTTP/1.1\r\nConnection: close\r\nhost: localhost\r\n\r\n", 200),
-        (b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (raw_head("/v1/classify", "Transfer-Encoding: gzip, chunked") + b"0\r\n\r\n", 501),
     ],
 )
 def test_request_head_gets_the_status_of_the_standard(edge: Live, head: bytes, expected: int) -> None:
@@ -135,8 +135,8 @@ def test_upgrade_header_keeps_the_body(edge: Live, protocol: str, chunked: bool)
     upgrade = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\n".encode()
     request = raw_post("/v1/classify", BODY)
     if chunked:
-        head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
-        request = head + b"\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+        head = raw_head("/v1/classify", "Transfer-Encoding: chunked")
+        request = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
     with edge.connect() as connection:
         connection.sendall(request.replace(b"Host: localhost\r\n", b"Host: localhost\r\n" + upgrade, 1) + CLOSING)
         assert receive_all(connection).count(b"HTTP/1.1 200") == 2
@@ -172,7 +172,7 @@ def test_many_tiny_chunks_do_not_stall_other_connections() -> None:
 
 def test_rejected_body_that_goes_on_is_read_until_the_time_limit(edge: Live) -> None:
     with edge.connect() as connection:
-        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n")
+        connection.sendall(raw_head("/nowhere", "Content-Length: 99999"))
         assert status(connection.recv(65536)) == 404
         connection.sendall(b"x" * 1000)
         connection.settimeout(20)

@@ -35,14 +35,11 @@ from nightjar_alerts.service.http.edge.keys import ANONYMOUS, KeyRing, Quotas
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import KeyLimits, Settings
-from support.edge import Live, Network, curve, live, loader, send_until_cut_off, settings, wait_until
+from support.edge import Live, Network, curve, live, loader, raw_head, send_until_cut_off, settings, wait_until
 from support.redis import needs_redis, redis_server
 from support.wire import lines_body
 
-STREAM = (
-    b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
-    b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
+STREAM = raw_head("/v1/classify", "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked")
 KEYS = {"fink": ("old key of fink", "new key of fink"), "lasair": ("key of lasair",)}
 
 

@@ -91,7 +91,7 @@ def test_alerts_use_the_model_of_their_survey(edge: Live) -> None:
         status, _, text = edge.ask("POST", f"/v1/alerts?model={model}", body, headers)
         assert status == 200, text
         reply = checked(AlertsReply, text)
-        return [(result.survey, (result.model or reply.model).name) for result in reply.results]
+        return [(str(result.survey), (result.model or reply.model).name) for result in reply.results]
 
     assert ask(ZTF) == [("ztf", "mine")]
     assert ask(LSST, ZTF, LSST) == [("lsst", "first"), ("ztf", "mine"), ("lsst", "first")]
