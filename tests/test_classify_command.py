@@ -578,7 +578,7 @@ def test_report_lines_list_ten_unread_files(unread: int, more: list[str]) -> Non
 def test_report_restored_from_its_values_is_the_same() -> None:
     counts, filters = Counter({("classified", ""): 2, ("rejected", "empty"): 1}), Counter({"w": 3})
     warnings, shown = {"unit": (2, "another unit?", "SN 1")}, [("a.csv", "not a table")]
-    report = Report(4, counts, 1, shown, 1, ["notes.txt"], ["empty/"], warnings, filters)
+    report = RunReport(4, counts, 1, shown, 1, ["notes.txt"], ["empty/"], warnings, filters)
     restored = RunReport()
     restored.update(json.loads(json.dumps(report.to_dict())))
     assert restored == report
