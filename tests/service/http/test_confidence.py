@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from nightjar_alerts.core.adapter import Adapter
+from nightjar_alerts.core.failures import InferenceFailed
 from nightjar_alerts.core.load import load_model
 from nightjar_alerts.core.result import AlertsReply, Classified, ClassifyReply
 from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
@@ -131,8 +132,8 @@ def test_classify_novelty_nan_fails_alone(bundle: Bundle) -> None:
     outputs = loaded.graph(program.assemble(questions))
     outputs["novelty"] = np.array([np.nan, 0.25], dtype=np.float32)
     first, second = program.split(outputs, len(questions))
-    assert first is None
-    assert second is not None
+    assert isinstance(first, InferenceFailed)
+    assert not isinstance(second, InferenceFailed)
     assert (second["novelty"].shape, float(second["novelty"])) == ((), 0.25)
 
 
