@@ -30,7 +30,7 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSubComm
 
 from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.importers.commands import Import
-from nightjar_alerts.training.sky.commands import Adapt, RealSky
+from nightjar_alerts.training.makers import Adapt, Makers
 
 
 class TrainingCommand(BaseModel):
@@ -322,7 +322,7 @@ class Training(BaseSettings):
     export_again: CliSubCommand[ExportAgain]
     cuda: CliSubCommand[Cuda]
     experiment: CliSubCommand[Experiment]
-    sky: CliSubCommand[RealSky]
+    sky: CliSubCommand[Makers]
     adapt: CliSubCommand[Adapt]
 
     def cli_cmd(self) -> None:
@@ -356,7 +356,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         match arguments:
             case ["experiment", name, *options] if name in (*EXPERIMENTS, "table"):
-                from nightjar_alerts.training.experiments import runner  # imports torch
+                from nightjar_alerts.training.experiments import runner
 
                 runner.main(name, options)
             case _:

@@ -25,59 +25,61 @@ from pydantic import BaseModel
 from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, Bundle, read_golden
 from nightjar_alerts.models.common import processor_name
 from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.training.confidence import fit as fit_module
+from nightjar_alerts.training.confidence.calibration import ServedSample, calibrated, fit_calibration
+from nightjar_alerts.training.confidence.ensemble import equal_weights, fit_ensemble, pooled
+from nightjar_alerts.training.confidence.fit import fit_all
+from nightjar_alerts.training.confidence.novelty import (
+    auroc_by_kind,
+    fit_novelty,
+    fit_outliers,
+    fit_reference,
+    quantiles_of,
+)
+from nightjar_alerts.training.confidence.sets import Strata, coverage_and_size, fit_sets, fit_strata, reweighted
 from nightjar_alerts.training.data.mixture import read_mixture
+from nightjar_alerts.training.data.outliers import untruncated, write_samples
+from nightjar_alerts.training.data.reobserve.views import views_of
+from nightjar_alerts.training.data.sample import LABELS, PARTS, Sample, SurveyObject, collect
+from nightjar_alerts.training.data.surveys import load_surveys
+from nightjar_alerts.training.export import adapt as adapt_module
 from nightjar_alerts.training.export import bundle as export_module
+from nightjar_alerts.training.export import parity
+from nightjar_alerts.training.export.adapt import adapt
 from nightjar_alerts.training.export.bundle import release
 from nightjar_alerts.training.export.card import read_report, write_card
-from nightjar_alerts.training.fit.boosting import equal_weights, fit_ensemble, fit_forest, pooled, read_forest
+from nightjar_alerts.training.export.survey_card import write_survey_card
+from nightjar_alerts.training.export.surveys import ship
 from nightjar_alerts.training.fit.checkpoints import DataSource, load_network, read_log
+from nightjar_alerts.training.fit.heads import (
+    head_outputs,
+    load_backbone,
+    read_part,
+    save_run,
+    write_embeddings,
+    write_statistics,
+)
 from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.fit.trees.forest import fit_forest, fit_trees, read_forest
+from nightjar_alerts.training.fit.ztf_types import NUMBER, draw_ztf_types, folds, prepare
 from nightjar_alerts.training.recipes.astro_moe import debug, sky_bands, sky_heads_ztf, with_network
 from nightjar_alerts.training.recipes.catalogue import debug_romae
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.reobserve import adapt as adapt_module
-from nightjar_alerts.training.reobserve.adapt import adapt
-from nightjar_alerts.training.reobserve.views import views_of
 from nightjar_alerts.training.score.baseline import baseline
-from nightjar_alerts.training.score.calibrate import ServedSample, calibrated, fit_calibration
-from nightjar_alerts.training.score.confidence import (
-    Strata,
-    coverage_and_size,
-    fit_novelty,
-    fit_sets,
-    fit_strata,
-    reweighted,
-)
+from nightjar_alerts.training.score.drift import drift_page, measure_drift, survey_statistics
 from nightjar_alerts.training.score.evaluate import evaluate
 from nightjar_alerts.training.score.folds import crossvalidate
+from nightjar_alerts.training.score.incomplete import measure_partial, pattern_score
 from nightjar_alerts.training.score.page import page
+from nightjar_alerts.training.score.surveys import measure_all
 from nightjar_alerts.training.simulate.generate import simulate
-from nightjar_alerts.training.sky import shipping
-from nightjar_alerts.training.sky.card import write_sky_card
-from nightjar_alerts.training.sky.drift import drift_page, measure_drift, survey_statistics
-from nightjar_alerts.training.sky.heads import head_outputs, load_backbone, save_run
-from nightjar_alerts.training.sky.load import load_surveys
-from nightjar_alerts.training.sky.measure import measure_all
-from nightjar_alerts.training.sky.novelty import auroc_by_kind, fit_outliers
-from nightjar_alerts.training.sky.partial import measure_partial, pattern_score
-from nightjar_alerts.training.sky.record import LABELS, PARTS, SkyObject, SurveySample, collect
-from nightjar_alerts.training.sky.shipping import fit_all, ship
-from nightjar_alerts.training.sky.six import NUMBER, draw_six, folds, prepare
-from nightjar_alerts.training.sky.tables import (
-    fit_trees,
-    read_part,
-    untruncated,
-    write_embeddings,
-    write_samples,
-    write_statistics,
-)
 from support.sky import bump, pulsator, write_real
 from support.toy_dataset import write_toy_dataset
 
 RECORDED: Final = Path(__file__).parents[1] / "training" / "referee"
 CLASSES: Final = ["Ia", "RR Lyrae", "SLSN", "AGN"]
 STEPS: Final = 12
-VOLATILE: Final = frozenset({"created", "files", "sha256", "pretrained_sha256", "seconds_per_step", "time"})
+VOLATILE: Final = frozenset({"created", "files", "sha256", "pretrained_sha256", "seconds_per_step", "curves_per_second", "time"})
 """Keys whose values depend on the time, the speed or the version of a library."""
 Json = Any
 
@@ -158,9 +160,9 @@ def with_statistics(n_classes: int = 20) -> Recipe:
     return recipe.model_copy(update={"augmentation": sky_bands().augmentation})
 
 
-def made_objects() -> SurveySample:
+def made_objects() -> Sample:
     """Objects of five made-up sources: transients and variables, two in three for training, and some of no class."""
-    rows: list[SkyObject] = []
+    rows: list[SurveyObject] = []
     for number in range(24):
         rows.append(bump(f"A{number}", source="snls", seed=number, z=0.3, bands="griz"))
         rows.append(
@@ -203,7 +205,7 @@ def draws(folder: Path) -> Json:
     return plain({"mixture": dataset, "folders": found, "views": views})
 
 
-def transients() -> SurveySample:
+def transients() -> Sample:
     rows = [bump(f"S{i}", source="snls", seed=i, bands="griz", points=60, z=0.1) for i in range(24)]
     rows += [
         bump(f"T{i}", source="ps1md", seed=500 + i, label=16, bands="griz", points=60, width=25.0, z=0.05)
@@ -235,6 +237,9 @@ def fits(folder: Path) -> Json:
     columns = validation.label_N, validation.detections_N, validation.object_N
     level = fit_sets(p_NC, validation.label_N, np.full(len(p_NC), 30), validation.object_N)
     novelty = fit_novelty(training, validation)
+    reference = fit_reference(training.embedding_NE, training.label_N)
+    distance_N = reference.mahalanobis(validation.embedding_NE)
+    distance_Q, share_Q = quantiles_of(distance_N)
     rng = np.random.default_rng(3)
     outlier_ME = rng.normal(size=(300, 8)).astype(np.float32) * 4
     outliers = fit_outliers(
@@ -265,10 +270,15 @@ def fits(folder: Path) -> Json:
             "calibrated": p_NC,
             "sets": fit_sets(p_NC, *columns),
             "sets of one group": level,
-            "novelty": novelty,
-            "novelty of validation": novelty.novelty(validation.embedding_NE),
+            "novelty": {
+                "reference": reference,
+                "distance_Q": distance_Q,
+                "share_Q": share_Q,
+                "described": novelty.described,
+            },
+            "novelty of validation": np.interp(distance_N, distance_Q, share_Q),
             "outliers": outliers.described,
-            "outlier weights": dict(outliers.module().state_dict()),
+            "outlier weights": dict(outliers.score.state_dict()),
             "novelty of outliers": outliers.novelty(outlier_ME),
             "auroc by kind": areas,
             "strata": by_stratum,
@@ -361,7 +371,7 @@ def romae(folder: Path) -> Json:
     return plain([fitted.calibration, fitted.novelty.described, fitted.sets, fitted.metrics, fitted.inputs])
 
 
-def ztf_supernovae() -> SurveySample:
+def ztf_supernovae() -> Sample:
     rows, parts = [], []
     for i in range(60):
         kind, width = ("SN Ia", 8.0) if i % 3 else ("SN II", 30.0)
@@ -381,21 +391,21 @@ def ztf_types(folder: Path) -> Json:
     source = DataSource(name="mix", sha256="0", objects=1)
     run = save_run(build(many.network).eval(), many, folder, source, folder / "run")
     sky = ztf_supernovae()
-    drawn = draw_six(sky, run, few, seed=1)
+    drawn = draw_ztf_types(sky, run, few, seed=1)
     report = folds(drawn, draws=(0,), seeds=(0, 1))
     prepare(sky, drawn, run, few, folder / "types", seed=0)
     types = folder / "types"
     bundle = ship(types / "run", types / "tables", folder / "bundle", name="types", version="1.0.0",
                   about={"learned_from": "every part"}, trees=types / "trees.npz")  # fmt: skip
     exported = contents(bundle)
-    write_sky_card(bundle.path, report)
+    write_survey_card(bundle.path, report)
     forest = read_forest(types / "trees.npz")
     return plain(
         {"classes": NUMBER, "folds": report, "forest": forest, "bundle": exported, "card": contents(bundle)["card"]}
     )
 
 
-def many_of_one_survey() -> SurveySample:
+def many_of_one_survey() -> Sample:
     rows = [
         bump(f"Z{i}", source="ztf_sn", seed=i, bands="gr", label=LABELS["II" if i % 4 == 0 else "Ia"])
         for i in range(210)
@@ -419,9 +429,9 @@ def scores(folder: Path) -> Json:
         (folder / f"{name}.json").write_text(json.dumps(report))
     seeds = [folder / "one.json", folder / "two.json"]
     joined = measure_all(sky, {}, views=None, report_files=seeds[:1], seeds=seeds)
-    with mock.patch("nightjar_alerts.training.sky.partial.SUBSETS", ("g", "gr", "griz")):
+    with mock.patch("nightjar_alerts.training.score.incomplete.SUBSETS", ("g", "gr", "griz")):
         partial = measure_partial(DEFAULT_BUNDLE, sky)
-    with mock.patch("nightjar_alerts.training.sky.drift.WINDOWS", 20):
+    with mock.patch("nightjar_alerts.training.score.drift.WINDOWS", 20):
         drift = measure_drift(DEFAULT_BUNDLE, many_of_one_survey(), "test")
     path = mixture(folder)
     write_samples(path, made_objects(), with_statistics(), (160, 80), folder / "tables", 5)
@@ -439,9 +449,9 @@ def scores(folder: Path) -> Json:
 
 
 def read_curves(folder: Path, part: str) -> Any:
-    from nightjar_alerts.training.sky.novelty import read_curve_set
+    from nightjar_alerts.training.data.drawn import read_drawn
 
-    return read_curve_set(folder / f"{part}.npz")
+    return read_drawn(folder / f"{part}.npz")
 
 
 def adapted(folder: Path) -> Json:
@@ -483,9 +493,9 @@ def run_stage(name: str, folder: Path) -> Json:
         with (
             mock.patch.object(export_module, "PARITY_CURVES", 60),
             mock.patch.object(export_module, "PARITY_NOISE", 60),
-            mock.patch.object(shipping, "PARITY_CURVES", 60),
-            mock.patch.object(shipping, "PARITY_NOISE", 60),
-            mock.patch.object(shipping, "REFERENCE_ALIKE", 500),
+            mock.patch.object(parity, "PARITY_CURVES", 60),
+            mock.patch.object(parity, "PARITY_NOISE", 60),
+            mock.patch.object(fit_module, "REFERENCE_SAME_SURVEY", 500),
         ):
             return json.loads(json.dumps(STAGES[name](folder)))
     finally:

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.sky.readers import WAVELENGTH
-from nightjar_alerts.training.sky.record import SkyObject
+from nightjar_alerts.training.data.sample import SurveyObject
+from nightjar_alerts.training.data.survey_readers import WAVELENGTH
 
 
 def bump(
@@ -26,7 +26,7 @@ def bump(
     noise: float = 150.0,
     width: float = 12.0,
     **fields: Any,
-) -> SkyObject:
+) -> SurveyObject:
     """A transient that rises and falls within ``width`` days or so, redder as it ages, peak at MJD 60,000 (nJy)."""
     rng = np.random.default_rng(seed)
     mjd = np.sort(rng.uniform(59_970.0, 60_070.0, points))
@@ -36,7 +36,7 @@ def bump(
     nanometres = np.array([WAVELENGTH[name] for name in BANDS])[band]
     colour = (nanometres / 622.0) ** np.clip(0.02 * since, -0.5, 2.0)
     flux = peak * shape * colour + rng.normal(0.0, noise, points)
-    return SkyObject(
+    return SurveyObject(
         source=source, object_id=object_id, mjd=mjd, flux=flux, flux_err=np.full(points, noise), band=band,
         detected=flux >= 5 * noise, foreign=np.zeros(points, np.bool_), wavelength=nanometres.astype(np.float32),
         label=label, quality="simulated", names=(object_id,), **fields,
@@ -46,7 +46,7 @@ def bump(
 def pulsator(
     object_id: str = "RR1", *, source: str = "var", period: float = 0.55, seed: int = 0, points: int = 80,
     amplitude: float = 8_000.0, label: int = 10, **fields: Any,
-) -> SkyObject:  # fmt: skip
+) -> SurveyObject:  # fmt: skip
     """A variable of known period in g and r, total flux around 30,000 nJy."""
     rng = np.random.default_rng(seed)
     mjd = np.sort(rng.uniform(59_000.0, 60_000.0, points))
@@ -57,7 +57,7 @@ def pulsator(
     total = 30_000.0 + flux
     for number in (1, 2):
         flux[band == number] -= np.median(flux[band == number])
-    return SkyObject(
+    return SurveyObject(
         source=source, object_id=object_id, mjd=mjd, flux=flux, flux_err=np.full(points, 200.0), band=band,
         detected=np.abs(flux) >= 1_000.0, foreign=np.zeros(points, np.bool_),
         wavelength=np.where(band == 1, 480.0, 622.0).astype(np.float32), total_flux=total, label=label,
@@ -65,8 +65,8 @@ def pulsator(
     )  # fmt: skip
 
 
-def write_real(path: Path, objects: Sequence[SkyObject]) -> None:
-    """Write objects to a file that `training.sky.readers.read_real` reads."""
+def write_real(path: Path, objects: Sequence[SurveyObject]) -> None:
+    """Write objects to a file that `training.data.survey_readers.read_real` reads."""
     path.parent.mkdir(parents=True)
     rows = [
         {

@@ -26,9 +26,9 @@ from nightjar_alerts.models.lightcurve import Float64, Int64
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from nightjar_alerts.training.data.dataset import SPLITS, Dataset, read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample, read_sample
+from nightjar_alerts.training.data.surveys import as_observed
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
-from nightjar_alerts.training.sky.load import as_observed
-from nightjar_alerts.training.sky.record import SurveySample, read_sample
 
 _COLUMN: Final = {name: index for index, name in enumerate(METADATA_COLUMNS)}
 EXCLUDED_QUALITIES: Final = ("other", "unlabelled", "conflicting")
@@ -117,19 +117,19 @@ def _ingredient(path: Path, item: Ingredient, mixture: Mixture) -> Dataset:
     else:
         sky = read_sample(path)
         sky = sky if taxonomy is ELASTICC else _types_of_ztf(sky)
-        dataset, source, part = sky_dataset(_usable(sky, item.without, item.not_through))
+        dataset, source, part = survey_dataset(_usable(sky, item.without, item.not_through))
     weight = weights(dataset.label, source, part, mixture.classes, item.one_class, taxonomy)
     return replace(dataset, part=part, weight=weight, classes=taxonomy.names)
 
 
-def _types_of_ztf(sky: SurveySample) -> SurveySample:
+def _types_of_ztf(sky: Sample) -> Sample:
     """Label supernovae of ZTF by their six types, and remove all other objects."""
     types = {raw: ZTF_SUPERNOVAE.names.index(name) for raw, name in ZTF_CLASSES.items()}
     ztf = sky.take(sky.source == ZTF_SOURCE)
     return replace(ztf, label=np.array([types.get(str(raw), -1) for raw in ztf.raw_label], dtype=np.int64))
 
 
-def _usable(sky: SurveySample, without: tuple[str, ...], not_through: tuple[str, ...]) -> SurveySample:
+def _usable(sky: Sample, without: tuple[str, ...], not_through: tuple[str, ...]) -> Sample:
     is_view = sky.quality == VIEW
     origin = np.where(is_view, sky.raw_label, sky.source)
     is_usable = (sky.label >= 0) & ~np.isin(sky.quality, EXCLUDED_QUALITIES) & ~np.isin(origin, without)
@@ -138,7 +138,7 @@ def _usable(sky: SurveySample, without: tuple[str, ...], not_through: tuple[str,
     return sent.take((sent.lengths >= MIN_POINTS) & (sent.count(sent.detected) > 0))
 
 
-def sky_dataset(sky: SurveySample) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
+def survey_dataset(sky: Sample) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
     """Return real light curves as a dataset with all metadata, the survey of each, and its part."""
     metadata = np.full_like(sky.metadata, np.nan)
     for index in range(len(sky)):

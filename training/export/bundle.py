@@ -52,24 +52,17 @@ from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import PredictionSets
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
+from nightjar_alerts.training.confidence.calibration import calibrated, fit_calibration, predict_as_served
+from nightjar_alerts.training.confidence.novelty import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty
+from nightjar_alerts.training.confidence.sets import fit_sets
 from nightjar_alerts.training.data.batches import draw_examples, draw_indices, draw_weighted, usable_tokens
 from nightjar_alerts.training.data.dataset import UNLABELLED, Dataset, read_dataset, read_notes, split_indices
 from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.export.graph import OPSET, write_graph
-from nightjar_alerts.training.export.served import (
-    AXES,
-    LOADS,
-    Arrays,
-    Ensembled,
-    Scored,
-    ServedNetwork,
-    parity_batches,
-)
+from nightjar_alerts.training.export.served import AXES, LOADS, Arrays, Ensembled, ServedNetwork, parity_batches
 from nightjar_alerts.training.export.statistics import input_statistics
 from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.calibrate import calibrated, fit_calibration, predict_as_served
-from nightjar_alerts.training.score.confidence import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty, fit_sets
 
 DTYPES = {"band": "int64", "mask": "bool"}
 STATISTICS_CURVES, STATISTICS_DRAW = 5_000, 2**32 + 7  # light curves of the input statistics, and their random stream
@@ -91,7 +84,7 @@ class Release:
     data: dict[str, Any]
     metrics: dict[str, Any]
     taxonomy: Taxonomy = ELASTICC
-    novelty: NoveltyFit | Scored | None = None
+    novelty: NoveltyFit | None = None
     prediction_sets: PredictionSets | None = None
     ensemble: Ensembled | None = None
     input_statistics: InputStatistics | None = None

@@ -40,12 +40,13 @@ from nightjar_alerts.models.networks.network import Output
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.confidence.novelty import NoveltyScore, OutlierScore
 from nightjar_alerts.training.export.bundle import output_spec
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
-from nightjar_alerts.training.export.served import AXES, Ensembled, NoveltyScore, OutlierScore, ServedNetwork
-from nightjar_alerts.training.fit.boosting import forest_in
+from nightjar_alerts.training.export.served import AXES, Ensembled, ServedNetwork
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
+from nightjar_alerts.training.fit.trees.forest import forest_in
 from nightjar_alerts.training.recipes.schema import Recipe
 
 PREFIX: Final = "network."

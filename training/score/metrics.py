@@ -312,3 +312,19 @@ def stability(top_NK: Int64, label_N: Int64, steps: Sequence[float]) -> Stabilit
 def _lower_median(value_N: NDArray[np.float64]) -> float:
     """Return the lower median, which is always one of the steps."""
     return float(np.quantile(value_N, 0.5, method="inverted_cdf")) if len(value_N) else float("nan")
+
+
+SURE = 0.8
+
+
+def main_scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
+    """Return macro-F1, log loss, calibration error, and the share with a wrong class of probability `SURE` or more."""
+    wrong_N = p_NC.argmax(1) != label_N
+    return {
+        "light_curves": float(len(label_N)),
+        "top_1": float(1 - wrong_N.mean()),
+        "macro_f1": macro_f1(confusion(label_N, p_NC.argmax(1), p_NC.shape[1])),
+        "log_loss": log_loss(p_NC, label_N),
+        "ece": ece(p_NC, label_N),
+        "sure_and_wrong": float(((p_NC.max(1) >= SURE) & wrong_N).mean()),
+    }

@@ -8,11 +8,11 @@ import pytest
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle, read_golden
 from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.training.data.dataset import read_dataset, write_dataset
-from nightjar_alerts.training.reobserve import adapt as module
-from nightjar_alerts.training.reobserve.adapt import SURVEY, adapt, library_of, read_origins
-from nightjar_alerts.training.reobserve.pulses import PERIODIC, synthetic_pulses
-from nightjar_alerts.training.reobserve.views import add_synthetic, find_origins
-from nightjar_alerts.training.sky.record import LABELS, SkyObject, collect
+from nightjar_alerts.training.data.reobserve.pulses import PERIODIC, synthetic_pulses
+from nightjar_alerts.training.data.reobserve.views import add_synthetic, find_origins
+from nightjar_alerts.training.data.sample import LABELS, SurveyObject, collect
+from nightjar_alerts.training.export import adapt as module
+from nightjar_alerts.training.export.adapt import SURVEY, adapt, library_of, read_origins
 from support.sky import bump, pulsator, write_real
 from support.toy_dataset import toy_object
 
@@ -24,7 +24,7 @@ def like(path: Path, number: int = 40) -> Path:
     return path
 
 
-def objects(number: int) -> list[SkyObject]:
+def objects(number: int) -> list[SurveyObject]:
     rows = [bump(f"S{i}", seed=i, bands="ugrizY", points=90, z=0.1) for i in range(number)]
     rows += [bump(f"T{i}", seed=500 + i, label=16, bands="griz", points=90, width=25.0, z=0.05) for i in range(number)]
     return [*rows, *(pulsator(f"P{i}", seed=i) for i in range(number))]

@@ -9,8 +9,8 @@ import pytest
 
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.reobserve.origins import event_of
-from nightjar_alerts.training.reobserve.templates import (
+from nightjar_alerts.training.data.reobserve.origins import event_of
+from nightjar_alerts.training.data.reobserve.templates import (
     STEFAN,
     _diffused,
     _nickel,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.training.reobserve.origins import (
+from nightjar_alerts.training.data.reobserve.origins import (
     Colours,
     SpectralSeries,
     event_of,
@@ -15,9 +15,9 @@ from nightjar_alerts.training.reobserve.origins import (
     no_templates,
     read_colours,
 )
-from nightjar_alerts.training.reobserve.patterns import build_library
-from nightjar_alerts.training.reobserve.pulses import pulse_of
-from nightjar_alerts.training.reobserve.views import (
+from nightjar_alerts.training.data.reobserve.patterns import build_library
+from nightjar_alerts.training.data.reobserve.pulses import pulse_of
+from nightjar_alerts.training.data.reobserve.views import (
     ViewRules,
     find_origins,
     make_views,
@@ -25,13 +25,13 @@ from nightjar_alerts.training.reobserve.views import (
     view,
     view_of_event,
 )
-from nightjar_alerts.training.sky.record import LABELS, SurveySample, collect
+from nightjar_alerts.training.data.sample import LABELS, Sample, collect
 from support.sky import bump, pulsator
 
 EXACT_ERRORS = ViewRules(log_error_ratio=(0.0, 1e-9), of_flux=0.0, outlier_fraction=0.0)
 
 
-def many(number: int = 30) -> SurveySample:
+def many(number: int = 30) -> Sample:
     deep = [bump(f"D{i}", source="deep", seed=i, bands="griz", peak=3_000.0, noise=60.0, z=0.4) for i in range(number)]
     wide = [bump(f"W{i}", source="wide", seed=99 + i, bands="gr", points=60, z=0.05) for i in range(number)]
     stars = [pulsator(f"P{i}", seed=i) for i in range(number)]
@@ -129,8 +129,8 @@ def test_pulse_of_recovers_the_shape() -> None:
     assert pulse is not None
     phase = np.linspace(0, 1, 50, endpoint=False)
     true = 30_000.0 + 8_000.0 * np.where(phase < 0.2, phase / 0.2, (1 - phase) / 0.8)
-    folded = 10 ** (-0.4 * (pulse.magnitude(phase, np.full(50, 1, dtype=np.int8)) - 31.4))
-    np.testing.assert_allclose(folded, true, rtol=0.06)
+    mapped_logits = 10 ** (-0.4 * (pulse.magnitude(phase, np.full(50, 1, dtype=np.int8)) - 31.4))
+    np.testing.assert_allclose(mapped_logits, true, rtol=0.06)
 
 
 def test_pulse_of_a_wrong_period_is_none() -> None:

@@ -5,9 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, load_bundle
-from nightjar_alerts.training.data.dataset import read_dataset
-from nightjar_alerts.training.fit.checkpoints import load_network
-from nightjar_alerts.training.score.calibrate import (
+from nightjar_alerts.training.confidence.calibration import (
     ServedSample,
     calibrate,
     calibrated,
@@ -18,6 +16,8 @@ from nightjar_alerts.training.score.calibrate import (
     scores_by_detections,
     softmax,
 )
+from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.fit.checkpoints import load_network
 from nightjar_alerts.training.score.metrics import ece
 from support.pipeline import Pipeline
 

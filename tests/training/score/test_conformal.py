@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from nightjar_alerts.training.score.confidence import class_coverage, fit_conformal, set_scores, sets_of
+from nightjar_alerts.training.confidence.sets import class_coverage, fit_conformal, set_scores, sets_of
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 

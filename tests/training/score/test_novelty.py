@@ -5,8 +5,14 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from nightjar_alerts.training.score.calibrate import ServedSample
-from nightjar_alerts.training.score.confidence import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, ood_scores
+from nightjar_alerts.training.confidence.calibration import ServedSample
+from nightjar_alerts.training.confidence.novelty import (
+    SHRINKAGE,
+    fit_novelty,
+    fit_reference,
+    novelty_scores,
+    ood_scores,
+)
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 

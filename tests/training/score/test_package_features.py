@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.lightcurve import LightCurve, Limits, Tokens, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
-from nightjar_alerts.training.score.baseline import PACKAGE_FEATURES, package_features
+from nightjar_alerts.training.fit.trees.features import PACKAGE_FEATURES, package_features
 
 NJY = 10 ** (0.4 * 3.9)  # of one unit of FLUXCAL
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from nightjar_alerts.training.score.confidence import COVERAGES, SMALLEST_GROUP, fit_sets, lac_scores
+from nightjar_alerts.training.confidence.sets import COVERAGES, SMALLEST_GROUP, fit_sets, lac_scores
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]
 

@@ -5,7 +5,7 @@ import pytest
 
 from nightjar_alerts.models.lightcurve import Float64, Int64
 from nightjar_alerts.models.posterior import PredictionSets
-from nightjar_alerts.training.score.confidence import FLOOR, Strata, coverage_and_size, fit_strata, reweighted
+from nightjar_alerts.training.confidence.sets import FLOOR, Strata, coverage_and_size, fit_strata, reweighted
 
 CLASSES = 6
 

@@ -11,7 +11,7 @@ import pytest
 
 from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, load_bundle
 from nightjar_alerts.routing import SURVEY_BUNDLES
-from nightjar_alerts.training.sky.card import write_sky_card
+from nightjar_alerts.training.export.survey_card import write_survey_card
 
 ROOT = Path(__file__).resolve().parents[3]
 Figures = dict[str, dict[tuple[str, str], dict[str, float]]]
@@ -35,7 +35,7 @@ def test_write_sky_card_shows_the_scores_of_the_report(tmp_path: Path) -> None:
     row = {"key": "spcc", "title": "SPCC", "wanted": "0.84", "figures": scores}
     seeds = [{"title": "SPCC", "seeds": 3, "figures": {"top-1": [0.88, 0.004]}}]
     report: dict[str, Any] = {"prior": "p", "looks": "once", "reports": {model: {}}, "table": [row], "seeds": seeds}
-    write_sky_card(copy, report)
+    write_survey_card(copy, report)
     card = (copy / CARD).read_text(encoding="utf-8")
     assert re.search(r"\| SPCC +\| 0.84 +\| seen: top-1 0.887, objects 42 +\| left out: top-1 0.350 +\|", card)
     assert "top-1 0.880 ± 0.004" in card
@@ -45,7 +45,7 @@ def test_write_sky_card_shows_the_scores_of_the_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bundle", [DEFAULT_BUNDLE, SURVEY_BUNDLES["ztf"]])
 def test_write_sky_card_without_a_report_says_so(bundle: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(bundle, tmp_path / "bundle"))
-    write_sky_card(copy)
+    write_survey_card(copy)
     assert "Not measured." in (copy / CARD).read_text(encoding="utf-8")
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle
-from nightjar_alerts.training.sky import drift
-from nightjar_alerts.training.sky.drift import add_statistics, drift_page, measure_drift, survey_statistics
-from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
+from nightjar_alerts.training.data.sample import PARTS, Sample, collect
+from nightjar_alerts.training.score import drift
+from nightjar_alerts.training.score.drift import add_statistics, drift_page, measure_drift, survey_statistics
 from support.sky import bump
 
 NUMBER = 120
 
 
-def sky() -> SurveySample:
+def sky() -> Sample:
     """ELAsTiCC objects, half of them with dust: as many for training as for tests."""
     rows = [
         bump(

@@ -14,45 +14,41 @@ from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.zoo import build, transfer
 from nightjar_alerts.models.runtime import open_session
 from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.confidence import fit as shipping
+from nightjar_alerts.training.confidence.fit import fit_all
+from nightjar_alerts.training.confidence.novelty import auroc_by_kind, fit_outliers, fit_reference
 from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.data.drawn import DrawnCurves, draw_from_mixture, join_drawn, read_drawn
+from nightjar_alerts.training.data.outliers import synthetic_outliers, untruncated
 from nightjar_alerts.training.export.graph import walk
 from nightjar_alerts.training.export.served import OutlierScore
-from nightjar_alerts.training.fit.boosting import read_forest
+from nightjar_alerts.training.export.surveys import ship
 from nightjar_alerts.training.fit.checkpoints import DataSource, load_network
-from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads, with_network
-from nightjar_alerts.training.recipes.catalogue import debug_romae
-from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.confidence import fit_reference
-from nightjar_alerts.training.simulate.generate import simulate
-from nightjar_alerts.training.sky import shipping
-from nightjar_alerts.training.sky.commands import Featurize
-from nightjar_alerts.training.sky.heads import HeadInputs, head_outputs, load_backbone, save_run, shares
-from nightjar_alerts.training.sky.novelty import (
-    CurveSet,
-    auroc_by_kind,
-    draw_from_mixture,
+from nightjar_alerts.training.fit.heads import (
+    HeadInputs,
     embeddings_of,
-    fit_outliers,
-    join_curves,
-    read_curve_set,
-    statistics_of,
-    synthetic_outliers,
-)
-from nightjar_alerts.training.sky.shipping import fit_all, ship
-from nightjar_alerts.training.sky.tables import (
-    fit_trees,
+    head_outputs,
+    load_backbone,
     read_head_inputs,
-    untruncated,
+    save_run,
+    shares,
+    statistics_of,
     write_embeddings,
     write_statistics,
 )
+from nightjar_alerts.training.fit.trees.forest import fit_trees, read_forest
+from nightjar_alerts.training.makers import Featurize
+from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads, with_network
+from nightjar_alerts.training.recipes.catalogue import debug_romae
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.simulate.generate import simulate
 
 SMALL = with_network(debug(), "small", n_blocks=1, n_experts=0, n_input_experts=0)
 """The experts take most of the time of an export, and these tests are not about them."""
 
 
 @pytest.fixture(scope="module")
-def curve_set(tmp_path_factory: pytest.TempPathFactory) -> CurveSet:
+def light_curves(tmp_path_factory: pytest.TempPathFactory) -> DrawnCurves:
     path = simulate(
         tmp_path_factory.mktemp("sim") / "s.parquet", 30, seed=2, classes=["RR Lyrae", "Ia"], workers=1, progress=False
     )
@@ -80,10 +76,10 @@ def recipe() -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def inputs(curve_set: CurveSet, backbone: AstroMoE, recipe: Recipe) -> HeadInputs:
+def inputs(light_curves: DrawnCurves, backbone: AstroMoE, recipe: Recipe) -> HeadInputs:
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
-    return HeadInputs(embeddings_of(backbone, curve_set), *statistics_of(network.eval(), curve_set))
+    return HeadInputs(embeddings_of(backbone, light_curves), *statistics_of(network.eval(), light_curves))
 
 
 @pytest.fixture(scope="module")
@@ -99,25 +95,27 @@ def whole(backbone: AstroMoE, recipe: Recipe, inputs: HeadInputs) -> AstroMoE:
     return network.eval()
 
 
-def test_curve_set_round_trips(curve_set: CurveSet, tmp_path: Path) -> None:
-    curve_set.save(tmp_path / "asked.npz")
-    read = read_curve_set(tmp_path / "asked.npz")
-    assert np.array_equal(read.curves.flux, curve_set.curves.flux)
-    assert np.array_equal(read.detections, curve_set.detections)
-    assert (curve_set.bands <= 6).all()
-    assert (curve_set.detections <= curve_set.length).all()
-    assert len(join_curves([curve_set, read])) == 2 * len(curve_set)
+def test_curve_set_round_trips(light_curves: DrawnCurves, tmp_path: Path) -> None:
+    light_curves.save(tmp_path / "asked.npz")
+    read = read_drawn(tmp_path / "asked.npz")
+    assert np.array_equal(read.curves.flux, light_curves.curves.flux)
+    assert np.array_equal(read.detections, light_curves.detections)
+    assert (light_curves.bands <= 6).all()
+    assert (light_curves.detections <= light_curves.length).all()
+    assert len(join_drawn([light_curves, read])) == 2 * len(light_curves)
 
 
-def test_shares_are_positive_and_sum_to_one(curve_set: CurveSet) -> None:
-    share = shares(curve_set.label, 20)
+def test_shares_are_positive_and_sum_to_one(light_curves: DrawnCurves) -> None:
+    share = shares(light_curves.label, 20)
     assert share.sum() == pytest.approx(1)
     assert (share > 0).all()
 
 
-def test_head_outputs_equal_those_of_the_network(whole: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) -> None:
+def test_head_outputs_equal_those_of_the_network(
+    whole: AstroMoE, inputs: HeadInputs, light_curves: DrawnCurves
+) -> None:
     logits, embedding = head_outputs(whole, inputs)
-    rows, batch = next(curve_set.batches(8))
+    rows, batch = next(light_curves.batches(8))
     with torch.no_grad():
         output = whole(*(batch[name] for name in whole.input_names))
     np.testing.assert_allclose(output.logits_BC.numpy(), logits[rows], atol=1e-4)
@@ -125,7 +123,7 @@ def test_head_outputs_equal_those_of_the_network(whole: AstroMoE, inputs: HeadIn
 
 
 def test_load_backbone_of_a_saved_run_has_no_heads(
-    whole: AstroMoE, recipe: Recipe, curve_set: CurveSet, inputs: HeadInputs, tmp_path: Path
+    whole: AstroMoE, recipe: Recipe, light_curves: DrawnCurves, inputs: HeadInputs, tmp_path: Path
 ) -> None:
     source = DataSource(name="mix.json", sha256="0", objects=1)
     run = save_run(whole, recipe, tmp_path / "backbone", source, tmp_path / "run")
@@ -133,10 +131,10 @@ def test_load_backbone_of_a_saved_run_has_no_heads(
     assert config.recipe.name == "debug-heads"
     for name, value in whole.state_dict().items():
         assert torch.equal(network.state_dict()[name], value)
-    assert np.array_equal(embeddings_of(load_backbone(run)[0], curve_set), inputs.embedding)
+    assert np.array_equal(embeddings_of(load_backbone(run)[0], light_curves), inputs.embedding)
 
 
-def test_fit_outliers_separates_outliers_and_novelty_is_uniform(curve_set: CurveSet) -> None:
+def test_fit_outliers_separates_outliers_and_novelty_is_uniform(light_curves: DrawnCurves) -> None:
     rng = np.random.default_rng(0)
     usual_curves = rng.standard_normal((600, 12)).astype(np.float32)
     label = (usual_curves[:, 0] > 0).astype(np.int64)
@@ -152,8 +150,8 @@ def test_fit_outliers_separates_outliers_and_novelty_is_uniform(curve_set: Curve
     assert fit_reference(usual_curves, label).mean_KE.shape == (2, 12)
 
 
-def test_synthetic_outliers_are_finite_and_unlabelled(curve_set: CurveSet) -> None:
-    strange = synthetic_outliers(curve_set, 0)
+def test_synthetic_outliers_are_finite_and_unlabelled(light_curves: DrawnCurves) -> None:
+    strange = synthetic_outliers(light_curves, 0)
     assert set(strange.source) == {"shuffled", "doubled"}
     assert (strange.label == -1).all()
     assert np.isfinite(strange.curves.flux).all()
@@ -164,7 +162,7 @@ def test_ship_writes_trees_shares_strata_and_card(
     whole: AstroMoE,
     recipe: Recipe,
     backbone: AstroMoE,
-    curve_set: CurveSet,
+    light_curves: DrawnCurves,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,8 +172,8 @@ def test_ship_writes_trees_shares_strata_and_card(
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
     for part in ("train", "validation"):
-        curve_set.save(folder / f"{part}.npz")
-    synthetic_outliers(curve_set, 1).save(folder / "outliers.npz")
+        light_curves.save(folder / f"{part}.npz")
+    synthetic_outliers(light_curves, 1).save(folder / "outliers.npz")
     save_run(backbone, SMALL, tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "backbone")
     write_statistics(recipe, folder)
     write_embeddings(load_backbone(tmp_path / "backbone")[0], folder)
@@ -183,7 +181,7 @@ def test_ship_writes_trees_shares_strata_and_card(
     trees = tmp_path / "trees.npz"
     assert fit_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
     both = fit_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2)
-    assert both["light_curves"] == 2 * len(curve_set)
+    assert both["light_curves"] == 2 * len(light_curves)
     numbers = read_head_inputs(folder, "train").value.shape[1]
     fit_trees([folder], tmp_path / "some.npz", seed=0, rounds=2, statistics=True)
     some = read_forest(tmp_path / "some.npz")
@@ -199,7 +197,7 @@ def test_ship_writes_trees_shares_strata_and_card(
     assert manifest.novelty is not None
     assert manifest.novelty.method == "fitted"
     assert manifest.input_statistics is not None
-    assert manifest.input_statistics.light_curves == len(curve_set)
+    assert manifest.input_statistics.light_curves == len(light_curves)
     assert verify_golden(bundle, open_session(bundle.model)) < 1e-4
     card = (bundle.path / "CARD.md").read_text(encoding="utf-8")
     assert "Training data" in card
@@ -210,13 +208,13 @@ def test_ship_writes_trees_shares_strata_and_card(
     assert any("ensemble.trees" in node.name for node in walk(onnx.load(bundle.model).graph))
 
 
-def test_fit_all_romae_uses_its_embeddings_and_no_metadata(curve_set: CurveSet, tmp_path: Path) -> None:
+def test_fit_all_romae_uses_its_embeddings_and_no_metadata(light_curves: DrawnCurves, tmp_path: Path) -> None:
     folder, recipe = tmp_path / "tables", debug_romae()
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
     for part in ("train", "validation"):
-        curve_set.save(folder / f"{part}.npz")
-    synthetic_outliers(curve_set, 1).save(folder / "outliers.npz")
+        light_curves.save(folder / f"{part}.npz")
+    synthetic_outliers(light_curves, 1).save(folder / "outliers.npz")
     run = save_run(
         build(recipe.network), recipe, tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "run"
     )
@@ -224,7 +222,7 @@ def test_fit_all_romae_uses_its_embeddings_and_no_metadata(curve_set: CurveSet, 
     Featurize(tables=folder, backbone=run, what="embeddings").cli_cmd()
     network, _ = load_network(run)
     assert isinstance(network, RoMAE)
-    rows, batch = next(curve_set.batches(8))
+    rows, batch = next(light_curves.batches(8))
     with torch.no_grad():
         whole = network(*(batch[name] for name in network.input_names))
     logits, embedding = head_outputs(network, read_head_inputs(folder, "train"))
@@ -234,4 +232,4 @@ def test_fit_all_romae_uses_its_embeddings_and_no_metadata(curve_set: CurveSet, 
     assert fitted.ensemble is None
     assert fitted.inputs.missing_metadata == {}
     assert fitted.novelty.described.method == "fitted"
-    assert fitted.metrics["validation"]["light_curves"] == len(curve_set)
+    assert fitted.metrics["validation"]["light_curves"] == len(light_curves)

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.sky.load import (
+from nightjar_alerts.training.data.sample import PARTS, collect
+from nightjar_alerts.training.data.survey_readers import assign_bands, read_real, read_ztf_supernovae
+from nightjar_alerts.training.data.surveys import (
     as_observed,
     assemble,
     group_names,
@@ -19,8 +21,6 @@ from nightjar_alerts.training.sky.load import (
     normalized_name,
     part_of,
 )
-from nightjar_alerts.training.sky.readers import assign_bands, read_real, read_ztf_supernovae
-from nightjar_alerts.training.sky.record import PARTS, collect
 from support.shared import needs_shared, shared
 from support.sky import bump
 

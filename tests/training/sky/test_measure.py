@@ -9,12 +9,11 @@ import pytest
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.routing import SURVEY_BUNDLES
-from nightjar_alerts.training.sky.measure import measure, measure_all, measure_bundle, scored_part, spread
-from nightjar_alerts.training.sky.record import PARTS, ContextPolicy, SurveySample, collect
-from nightjar_alerts.training.sky.rows import ROWS
-from nightjar_alerts.training.sky.scores import (
+from nightjar_alerts.training.data.sample import PARTS, ContextPolicy, Sample, collect
+from nightjar_alerts.training.score.survey_rows import ROWS
+from nightjar_alerts.training.score.survey_scores import (
     BROAD,
-    SkyPredictions,
+    SurveyPredictions,
     broad_scores,
     novelty_auroc,
     predict_bundle,
@@ -23,6 +22,7 @@ from nightjar_alerts.training.sky.scores import (
     summary,
     to_broad,
 )
+from nightjar_alerts.training.score.surveys import measure, measure_all, measure_bundle, scored_part, spread
 from support.sky import bump, pulsator
 
 pytestmark = pytest.mark.slow
@@ -33,15 +33,15 @@ TEST = PARTS.index("test")
 DEFAULT_NAME = f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}"
 
 
-def predictions(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> SkyPredictions:
+def predictions(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> SurveyPredictions:
     """Answers that give a class a probability and spread the rest; the set holds that class alone."""
     probabilities = np.stack([np.where(np.arange(C) == c, p, (1 - p) / (C - 1)) for c, p in named])
     inside = probabilities == probabilities.max(axis=1, keepdims=True)
     strange = np.array(unusual or [False] * len(named))
-    return SkyPredictions(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
+    return SurveyPredictions(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
 
 
-def small_sky() -> SurveySample:
+def small_sky() -> Sample:
     rows = [bump(f"S{i}", source="snls", seed=i, z=0.3) for i in range(6)]
     rows += [bump(f"Z{i}", source="ztf_sn", seed=20 + i, label=II if i % 2 else IA, bands="gr") for i in range(8)]
     rows += [pulsator(f"P{i}", source="s82_rrlyrae", seed=i, label=RRL) for i in range(6)]
@@ -52,9 +52,9 @@ def small_sky() -> SurveySample:
     return collect(every, [row.object_id for row in every], [TEST] * len(every))
 
 
-def surely_ia(sky: SurveySample, context: ContextPolicy) -> SkyPredictions:
+def surely_ia(sky: Sample, context: ContextPolicy) -> SurveyPredictions:
     row_predictions = predictions(*[(IA, 0.9)] * len(sky))
-    return SkyPredictions(
+    return SurveyPredictions(
         np.arange(len(sky)),
         row_predictions.probabilities_NC,
         row_predictions.inside_NC,

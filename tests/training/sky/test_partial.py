@@ -7,8 +7,9 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.sky.novelty import CurveSet
-from nightjar_alerts.training.sky.partial import (
+from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.sample import PARTS, Sample, collect
+from nightjar_alerts.training.score.incomplete import (
     SUBSETS,
     band_table,
     early_table,
@@ -16,32 +17,31 @@ from nightjar_alerts.training.sky.partial import (
     metadata_changes,
     pattern_score,
 )
-from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
-from nightjar_alerts.training.sky.scores import SkyPredictions
+from nightjar_alerts.training.score.survey_scores import SurveyPredictions
 from support.sky import bump
 
 IA, II = (ELASTICC.names.index(name) for name in ("Ia", "II"))
 TEST = PARTS.index("test")
 
 
-def sky(**changes: object) -> SurveySample:
+def sky(**changes: object) -> Sample:
     rows = [bump(f"S{number}", source="snls", seed=number, z=0.3, **changes) for number in range(4)]  # type: ignore[arg-type]  # options of bump
     return collect(rows, [row.object_id for row in rows], [TEST] * len(rows))
 
 
-def always_ia(shown: list[SurveySample]) -> object:
-    def predict(objects: SurveySample) -> SkyPredictions:
+def always_ia(shown: list[Sample]) -> object:
+    def predict(objects: Sample) -> SurveyPredictions:
         shown.append(objects)
         p_NC = np.full((len(objects), len(ELASTICC.names)), 0.1 / 19)
         p_NC[:, IA] = 0.9
         usual = np.zeros(len(objects), np.bool_)
-        return SkyPredictions(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual)
+        return SurveyPredictions(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual)
 
     return predict
 
 
 def test_band_table_every_row_shows_its_bands_alone() -> None:
-    shown: list[SurveySample] = []
+    shown: list[Sample] = []
     table = band_table(always_ia(shown), sky(bands="griz"))  # type: ignore[arg-type]  # a plain function
     assert set(table) == {"all", *SUBSETS}
     assert table["iz"]["SN-like"]["recall"] == {"Ia": 1.0}
@@ -56,7 +56,7 @@ def test_band_table_every_row_shows_its_bands_alone() -> None:
 
 
 def test_early_table_ends_at_the_detection_of_its_row() -> None:
-    shown: list[SurveySample] = []
+    shown: list[Sample] = []
     early_table(always_ia(shown), sky(bands="gr"))  # type: ignore[arg-type]  # a plain function
     counts = [objects.count(objects.detected) for objects in shown]
     assert (counts[0] == 1).all()
@@ -64,7 +64,7 @@ def test_early_table_ends_at_the_detection_of_its_row() -> None:
 
 
 def test_flat_table_shows_constant_flux_in_the_first_detections() -> None:
-    shown: list[SurveySample] = []
+    shown: list[Sample] = []
     table = flat_table(always_ia(shown), sky(bands="gr"))  # type: ignore[arg-type]  # a plain function
     assert set(shown[0].lengths) == {3}
     for objects, ratio in zip(shown, (5.0, 20.0), strict=False):
@@ -80,7 +80,7 @@ def test_metadata_changes_of_the_bundled_model_are_shares() -> None:
     assert all(0 <= row["median change"] <= 1 for row in changes.values())
 
 
-def curve_set(bands_of: dict[int, str], number: int, seed: int) -> CurveSet:
+def light_curves(bands_of: dict[int, str], number: int, seed: int) -> DrawnCurves:
     rng = np.random.default_rng(seed)
     tokens, labels = [], []
     for place in range(number):
@@ -89,7 +89,7 @@ def curve_set(bands_of: dict[int, str], number: int, seed: int) -> CurveSet:
         curve = collect([row], ["S"], [TEST]).curve(0)
         tokens.append(featurise(curve, Limits(), "FLUXCAL", METADATA_COLUMNS))
         labels.append(label)
-    return CurveSet(
+    return DrawnCurves(
         RaggedBatch.collate(tokens), np.array(labels), np.full(number, "snls"), np.arange(number, dtype=np.int64)
     )
 
@@ -98,5 +98,5 @@ def curve_set(bands_of: dict[int, str], number: int, seed: int) -> CurveSet:
     ("bands", "least", "most"), [({IA: "gr", II: "iz"}, 0.9, 1.0), ({IA: "gr", II: "gr"}, 0.2, 0.8)]
 )
 def test_pattern_score_is_high_where_bands_name_the_class(bands: dict[int, str], least: float, most: float) -> None:
-    scores = pattern_score(curve_set(bands, 200, 0), curve_set(bands, 100, 1))
+    scores = pattern_score(light_curves(bands, 200, 0), light_curves(bands, 100, 1))
     assert least <= scores["balanced_accuracy"] <= most

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.training.sky.record import collect, join, read_sample
+from nightjar_alerts.training.data.sample import collect, join, read_sample
 from support.sky import bump, pulsator
 
 

@@ -10,29 +10,29 @@ import torch
 from nightjar_alerts.models.bundle import load_bundle, verify_golden
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.training.confidence import fit as shipping
+from nightjar_alerts.training.data.sample import PARTS, Sample, collect
+from nightjar_alerts.training.export.survey_card import write_survey_card
+from nightjar_alerts.training.export.surveys import ship
 from nightjar_alerts.training.fit.checkpoints import DataSource
-from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads_ztf, with_network
-from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.sky import shipping
-from nightjar_alerts.training.sky.card import write_sky_card
-from nightjar_alerts.training.sky.heads import head_outputs, load_astro_moe, save_run
-from nightjar_alerts.training.sky.record import PARTS, SurveySample, collect
-from nightjar_alerts.training.sky.shipping import ship
-from nightjar_alerts.training.sky.six import (
+from nightjar_alerts.training.fit.heads import head_outputs, load_astro_moe, save_run
+from nightjar_alerts.training.fit.ztf_types import (
     NUMBER,
     SupernovaDraws,
-    draw_six,
-    fit_six,
-    folded,
+    draw_ztf_types,
+    fit_ztf_types,
     folds,
+    mapped_logits,
     paired,
     prepare,
-    with_six_heads,
+    with_mapped_heads,
 )
+from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads_ztf, with_network
+from nightjar_alerts.training.recipes.schema import Recipe
 from support.sky import bump, pulsator
 
 
-def ztf() -> SurveySample:
+def ztf() -> Sample:
     rows, parts = [], []
     for i in range(90):
         kind, width = ("SN Ia", 8.0) if i % 3 else ("SN II", 30.0)
@@ -70,13 +70,13 @@ def small(classes: int) -> Recipe:
 
 @pytest.fixture(scope="module")
 def drawn(run: Path) -> SupernovaDraws:
-    return draw_six(ztf(), run, small(6), seed=0)
+    return draw_ztf_types(ztf(), run, small(6), seed=0)
 
 
 def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(drawn: SupernovaDraws) -> None:
-    assert drawn.curve_set.object_index[:90].tolist() == list(range(90))
-    assert (drawn.curve_set.length[:90] == 40).all()
-    times = np.bincount(drawn.curve_set.object_index) - 1
+    assert drawn.light_curves.object_index[:90].tolist() == list(range(90))
+    assert (drawn.light_curves.length[:90] == 40).all()
+    times = np.bincount(drawn.light_curves.object_index) - 1
     assert set(times[drawn.label_O == NUMBER["Ia"]]) == {1}
     assert set(times[drawn.label_O == NUMBER["II"]]) == {2}
     assert drawn.unlearned_O.sum() == 45
@@ -85,11 +85,11 @@ def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(
 
 def test_with_six_heads_equals_folded_logits(run: Path, drawn: SupernovaDraws) -> None:
     held_out_O = drawn.unlearned_O & (np.arange(90) % 5 == 0)
-    fit = fit_six(drawn, ~held_out_O, seed=0)
+    fit = fit_ztf_types(drawn, ~held_out_O, seed=0)
     network, _ = load_astro_moe(run)
-    expected = folded(drawn.heads_NHC, fit.map_6C, fit.bias_6)
+    expected = mapped_logits(drawn.heads_NHC, fit.map_6C, fit.bias_6)
     np.testing.assert_allclose(
-        head_outputs(with_six_heads(network, fit, small(6)), drawn.inputs)[0], expected, atol=1e-4
+        head_outputs(with_mapped_heads(network, fit, small(6)), drawn.inputs)[0], expected, atol=1e-4
     )
     probabilities = fit.answers(drawn, np.arange(90))
     assert (probabilities["both"].argmax(axis=1) == drawn.label_O).mean() > 0.9
@@ -127,5 +127,5 @@ def test_prepare_writes_the_inputs_of_ship(
     assert bundle.manifest.ensemble.weights(np.array([1, 100]), np.ones(2, np.bool_)).tolist() == [0.5, 0.5]
     assert verify_golden(bundle, open_session(bundle.model)) < 1e-4
     assert load_bundle(bundle.path).manifest.data["learned_from"] == "every part"
-    write_sky_card(bundle.path, folds(drawn, draws=(0,), seeds=(0,)))
+    write_survey_card(bundle.path, folds(drawn, draws=(0,), seeds=(0,)))
     assert "ensemble, as released" in (bundle.path / "CARD.md").read_text(encoding="utf-8")

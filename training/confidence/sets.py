@@ -37,16 +37,15 @@ Legend: B objects, N rows (views of objects) or reference objects, C classes, K 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.lightcurve import Bool, Float64, Int64
-from nightjar_alerts.models.posterior import Novelty, PredictionSets, SetThresholds
-from nightjar_alerts.training.score.calibrate import DETECTION_GROUPS, ServedSample
-from nightjar_alerts.training.score.metrics import Float, area_under_roc
+from nightjar_alerts.models.posterior import PredictionSets, SetThresholds
+from nightjar_alerts.training.confidence.calibration import DETECTION_GROUPS
+from nightjar_alerts.training.score.metrics import Float
 
 
 def fit_conformal(
@@ -107,8 +106,14 @@ def class_coverage(inside_BC: Bool, label_B: Int64) -> NDArray[np.float64]:
 
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
+
+
 DEFAULT = 0.9
+
+
 TOLERANCE = 0.02
+
+
 SMALLEST_GROUP = 200  # rows; smaller groups are merged with the next
 
 
@@ -184,10 +189,20 @@ def _coverage_of_one(
 
 
 STRATA_BY_DETECTIONS: Final = (0, 3, 8, 20)
+
+
 STRATA_BY_BANDS: Final = (0, 2, 3)
+
+
 STRATA_BY_NOVELTY: Final = (0.0, 0.8)
+
+
 SMALLEST_STRATUM: Final = 150  # light curves of a stratum
+
+
 FLOOR: Final = 0.5
+
+
 MARGIN: Final = 0.02  # added to the stated coverage, since strata vary between the parts of the split
 
 
@@ -298,132 +313,3 @@ def coverage_and_size(
         inside[row], size[row] = label_N[row] in named.classes, len(named.classes)
     total = max(float(weight.sum()), 1e-300)
     return {"coverage": float(inside @ weight / total), "mean_size": float(size @ weight / total)}
-
-
-SHRINKAGE = 0.01  # of the covariance towards its mean variance, since some directions of an embedding hardly vary
-FALSE_ALARMS = 0.01  # share of known objects beyond the threshold of a bundle
-GRID = 1e-3  # minimum distance of knots as a fraction of the median distance
-REFERENCE_PER_CLASS = 200
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EmbeddingReference:
-    """Class means of the training embeddings, and the whitening matrix of their covariance."""
-
-    mean_KE: NDArray[np.float64]
-    whiten_EE: NDArray[np.float64]
-
-    def mahalanobis(self, embedding_BE: Float) -> NDArray[np.float64]:
-        """Return the Mahalanobis distance to the nearest class mean, shape (B,)."""
-        white_BE = embedding_BE.astype(np.float64) @ self.whiten_EE
-        return np.asarray(np.sqrt(_squared_distances(white_BE, self.mean_KE @ self.whiten_EE).min(1)))
-
-
-def fit_reference(embedding_NE: Float, label_N: Int64) -> EmbeddingReference:
-    """Compute class means and the covariance within classes from training embeddings.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two objects, or an embedding is not finite.
-    """
-    if len(embedding_NE) < 2 or not np.isfinite(embedding_NE).all():
-        raise ValueError("an out-of-distribution score needs at least two training embeddings, all finite")
-    x_NE = embedding_NE.astype(np.float64)
-    classes, class_N = np.unique(label_N, return_inverse=True)
-    mean_KE = np.stack([x_NE[class_N == index].mean(0) for index in range(len(classes))])
-    residual_NE = x_NE - mean_KE[class_N]
-    covariance_EE = residual_NE.T @ residual_NE / len(x_NE)
-    variance = max(float(np.trace(covariance_EE)) / len(covariance_EE), 1e-12)
-    values_E, vectors_EE = np.linalg.eigh(covariance_EE)
-    shrunk_E = (1 - SHRINKAGE) * np.maximum(values_E, 0) + SHRINKAGE * variance
-    return EmbeddingReference(mean_KE, vectors_EE / np.sqrt(shrunk_E))
-
-
-def ood_scores(
-    reference: EmbeddingReference, embedding_BE: Float, probabilities_BC: Float
-) -> dict[str, NDArray[np.float64]]:
-    """Return both out-of-distribution scores of every object, each of shape (B,), by name."""
-    return {
-        "Mahalanobis": reference.mahalanobis(embedding_BE),
-        "1 - largest probability": 1.0 - probabilities_BC.max(1).astype(np.float64),
-    }
-
-
-def novelty_scores(ood: dict[str, NDArray[np.float64]], label_B: Int64, left_out: Int64) -> dict[str, Any]:
-    """Return the AUROC of each score against the known classes, for ``all`` left-out classes and for each of them."""
-    new_B: Bool = np.isin(label_B, left_out)
-    by_score: dict[str, Any] = {}
-    for name, score_B in ood.items():
-        alone = {int(label): ~new_B | (label_B == label) for label in left_out}
-        by_score[name] = {
-            "all": area_under_roc(score_B, new_B),
-            "by_class": {label: area_under_roc(score_B[rows_B], new_B[rows_B]) for label, rows_B in alone.items()},
-        }
-    return by_score
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NoveltyFit:
-    """Fit of the novelty score of an embedding.
-
-    Attributes
-    ----------
-    reference : class means and covariance of the training embeddings.
-    distance_Q, share_Q : distances, ascending, and the share of validation objects that are nearer, from 0 to 1.
-    described : entry of the manifest.
-    """
-
-    reference: EmbeddingReference
-    distance_Q: NDArray[np.float64]
-    share_Q: NDArray[np.float64]
-    described: Novelty
-
-    def novelty(self, embedding_BE: Float) -> NDArray[np.float64]:
-        """Return the share of validation objects with a smaller distance (B,), as in the graph but in float64."""
-        return np.interp(self.reference.mahalanobis(embedding_BE), self.distance_Q, self.share_Q)
-
-
-def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
-    """Fit the reference to training objects and the quantiles of distances to validation objects.
-
-    Raises
-    ------
-    ValueError
-        If :func:`fit_reference` does, or all validation objects have the same distance.
-    """
-    reference = fit_reference(training.embedding_NE, training.label_N)
-    distance_N = reference.mahalanobis(validation.embedding_NE)
-    distance_Q, share_Q = quantiles_of(distance_N)
-    alarm_N = np.interp(distance_N, distance_Q, share_Q) > 1 - FALSE_ALARMS
-    group_N = np.searchsorted(DETECTION_GROUPS, validation.detections_N, side="right") - 1
-    described = Novelty(
-        threshold=1 - FALSE_ALARMS,
-        false_alarm_rate=float(alarm_N.mean()),
-        by_detections={
-            DETECTION_GROUPS[group]: float(alarm_N[group_N == group].mean()) for group in np.unique(group_N)
-        },
-        split="validation",
-        objects=len(np.unique(validation.object_N)),
-        reference_objects=len(np.unique(training.object_N)),
-    )
-    return NoveltyFit(reference, distance_Q, share_Q, described)
-
-
-def quantiles_of(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return distinct quantiles and their shares, in steps of 0.01, and finer ones in the tail."""
-    tail = 1 - np.geomspace(0.01, 1 / max(len(distance_N), 101), 30)
-    share_Q = np.unique(np.concatenate([np.linspace(0, 1, 101), tail]))
-    grid = GRID * abs(float(np.median(distance_N))) or 1.0
-    quantile_Q = np.round(np.quantile(distance_N, share_Q) / grid) * grid  # steps are larger than rounding errors
-    distance_Q, first = np.unique(quantile_Q, return_index=True)
-    if len(distance_Q) < 2:
-        raise ValueError("novelty cannot be fitted: all validation objects are equally far from the training objects")
-    share_Q = share_Q[first]
-    share_Q[-1] = 1.0
-    return distance_Q.astype(np.float64), share_Q
-
-
-def _squared_distances(a_BE: NDArray[np.float64], b_NE: NDArray[np.float64]) -> NDArray[np.float64]:
-    squares_BN = (a_BE**2).sum(1)[:, None] + (b_NE**2).sum(1) - 2 * a_BE @ b_NE.T
-    return np.asarray(np.maximum(squares_BN, 0.0))  # negative values come from rounding

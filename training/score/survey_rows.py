@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import magnitude_of
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.sky.record import LABELS, ContextPolicy, SurveySample
-from nightjar_alerts.training.sky.scores import (
+from nightjar_alerts.training.data.sample import LABELS, ContextPolicy, Sample
+from nightjar_alerts.training.score.survey_scores import (
     SURE,
     THREE,
-    SkyPredictions,
+    SurveyPredictions,
     balanced_of,
     broad_scores,
     recall_of,
@@ -40,14 +40,14 @@ MIN_POINTS, MIN_DETECTIONS = 5, 2
 class PredictedSample:
     """Labelled objects, and a model's predictions for all of them by context."""
 
-    sky: SurveySample
-    predictions: Mapping[ContextPolicy, SkyPredictions]
+    sky: Sample
+    predictions: Mapping[ContextPolicy, SurveyPredictions]
     magnitude_N: NDArray[np.float64]
     detections_N: NDArray[np.int64]
 
     def pick(
         self, chosen: NDArray[np.bool_], context: ContextPolicy = "nothing"
-    ) -> tuple[SkyPredictions, NDArray[np.int64]]:
+    ) -> tuple[SurveyPredictions, NDArray[np.int64]]:
         """Return predictions and labels of the chosen objects."""
         return self.predictions[context].take(chosen), self.sky.label[chosen]
 
@@ -76,14 +76,14 @@ class ScoreRow:
     score: Callable[[ScoredParts], dict[str, Any]]
 
 
-def brightest(sky: SurveySample) -> NDArray[np.float64]:
+def brightest(sky: Sample) -> NDArray[np.float64]:
     """Return the magnitude of the brightest detection of each object, NaN without one, (N,)."""
     flux = np.where(sky.detected, np.abs(sky.flux), 0.0)
     top = np.maximum.reduceat(flux, sky.offsets[:-1]) if len(sky) else np.zeros(0)
     return np.asarray(np.where(top > 0, magnitude_of(np.maximum(top, 1e-3)), np.nan))
 
 
-def _common_scores(predictions: SkyPredictions, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
+def _common_scores(predictions: SurveyPredictions, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
     """Return the scores common to all rows, and the number of objects."""
     scores = summary(predictions, label_N)
     shares = {"top-1": scores.get("top_1", np.nan), "withheld": scores.get("withheld", np.nan)}

@@ -23,11 +23,10 @@ from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.statistics.points import Statistics
 from nightjar_alerts.models.networks.zoo import build, transfer
+from nightjar_alerts.training.data.drawn import PARTS, DrawnCurves, join_drawn, read_drawn
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.metrics import confusion, ece, log_loss, macro_f1
 
-SURE: Final = 0.8
 ROWS_AT_ONCE: Final = 4096
 
 
@@ -62,6 +61,67 @@ def join_inputs(parts: Sequence[HeadInputs]) -> HeadInputs:
     return HeadInputs(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
 
+def statistics_network(recipe: Recipe) -> AstroMoE:
+    """Return an untrained network of a recipe, for computing statistics."""
+    network = build(recipe.network)
+    assert isinstance(network, AstroMoE)
+    return network.eval()
+
+
+@torch.inference_mode()
+def statistics_of(network: AstroMoE, light_curves: DrawnCurves) -> tuple[Float32, Bool]:
+    """Return the statistics and whether they are defined, both [N, K]."""
+    value_NK, mask_NK = np.zeros((len(light_curves), 0), np.float32), np.zeros((len(light_curves), 0), np.bool_)
+    for rows, inputs in light_curves.batches():
+        statistics = network.statistics_of(*(inputs[name] for name in network.input_names))
+        if not value_NK.shape[1]:
+            value_NK = np.zeros((len(light_curves), statistics.value_BK.shape[1]), np.float32)
+            mask_NK = np.zeros(value_NK.shape, np.bool_)
+        value_NK[rows], mask_NK[rows] = statistics.value_BK.numpy(), statistics.mask_BK.numpy()
+    return value_NK, mask_NK
+
+
+@torch.inference_mode()
+def embeddings_of(network: AstroMoE | RoMAE, light_curves: DrawnCurves) -> Float32:
+    """Return the embeddings [N, E] of the branches, or of RoMAE."""
+    embedding_NE = np.zeros((len(light_curves), network.embedding_dim), np.float32)
+    for rows, inputs in light_curves.batches():
+        embedding_NE[rows] = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
+    return embedding_NE
+
+
+def write_statistics(recipe: Recipe, folder: Path) -> None:
+    """Compute the statistics of a recipe's network for every part."""
+    network = statistics_network(recipe)
+    for part in PARTS:
+        value_NK, mask_NK = statistics_of(network, read_drawn(folder / f"{part}.npz"))
+        np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=mask_NK)
+
+
+def write_embeddings(backbone: AstroMoE | RoMAE, folder: Path) -> None:
+    """Compute the embeddings of every part."""
+    for part in PARTS:
+        np.savez(
+            folder / f"{part}.embedding.npz", embedding=embeddings_of(backbone, read_drawn(folder / f"{part}.npz"))
+        )
+
+
+def read_head_inputs(folder: Path, part: str) -> HeadInputs:
+    """Read the features of a part."""
+    with (
+        np.load(folder / f"{part}.statistics.npz") as statistics,
+        np.load(folder / f"{part}.embedding.npz") as embeddings,
+    ):
+        return HeadInputs(embeddings["embedding"], statistics["value"], statistics["known"])
+
+
+def read_part(folders: Sequence[Path], part: str) -> tuple[HeadInputs, DrawnCurves]:
+    """Read and concatenate features and light curves of a part of several folders."""
+    return join_inputs([read_head_inputs(folder, part) for folder in folders]), join_drawn(
+        [read_drawn(folder / f"{part}.npz") for folder in folders]
+    )
+
+
 @torch.inference_mode()
 def head_outputs(network: AstroMoE | RoMAE, inputs: HeadInputs) -> tuple[Float32, Float32]:
     """Return logits [N, C] and embeddings [N, E + D] from the embeddings of the branches; RoMAE has no statistics."""
@@ -84,19 +144,6 @@ def shares(label_N: Int64, classes: int) -> NDArray[np.float64]:
     count_C = np.maximum(np.bincount(label_N, minlength=classes), 0.5)
     share_C: NDArray[np.float64] = count_C / count_C.sum()
     return share_C
-
-
-def scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
-    """Return macro-F1, log loss, calibration error, and the share with a wrong class of probability `SURE` or more."""
-    wrong_N = p_NC.argmax(1) != label_N
-    return {
-        "light_curves": float(len(label_N)),
-        "top_1": float(1 - wrong_N.mean()),
-        "macro_f1": macro_f1(confusion(label_N, p_NC.argmax(1), p_NC.shape[1])),
-        "log_loss": log_loss(p_NC, label_N),
-        "ece": ece(p_NC, label_N),
-        "sure_and_wrong": float(((p_NC.max(1) >= SURE) & wrong_N).mean()),
-    }
 
 
 def load_backbone(run: Path) -> tuple[AstroMoE, RunConfig]:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import BANDS
-from nightjar_alerts.training.sky.readers import EVALUATION_ONLY
-from nightjar_alerts.training.sky.record import SurveySample
+from nightjar_alerts.training.data.sample import Sample
+from nightjar_alerts.training.data.survey_readers import EVALUATION_ONLY
 
 Float = NDArray[np.float64]
 
@@ -87,7 +87,7 @@ class Cadence:
 class CadenceLibrary:
     """Cadences by survey, and the noise of every survey and band."""
 
-    sky: SurveySample
+    sky: Sample
     rows: dict[str, NDArray[np.intp]]
     noise: dict[tuple[str, int], Noise]
     only_detections: dict[str, bool]
@@ -162,7 +162,7 @@ def _tile(mjd: Float, peak: float, rng: np.random.Generator) -> tuple[Float, NDA
 
 
 def build_library(
-    sky: SurveySample, rows: NDArray[np.bool_] | None = None, name: Callable[[str], str] = family
+    sky: Sample, rows: NDArray[np.bool_] | None = None, name: Callable[[str], str] = family
 ) -> CadenceLibrary:
     """Return the cadences of the objects ``rows`` (a mask; default: all) of ``sky``, without those of `NO_CADENCES`.
 

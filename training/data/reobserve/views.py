@@ -1,11 +1,11 @@
 """Views: re-observed objects, one (`view`) or many (`views_of`).
 
-A view moves an origin (`training.reobserve.origins`) to a redshift at which the cadence can detect it, and observes it
+A view moves an origin (`training.data.reobserve.origins`) to a redshift at which the cadence can detect it, and observes it
 at the visits of the cadence with its filters and errors. In 70 % of the views the peak is within about four days of the
 peak of the cadence, in the others its time is random. Points where the origin is too uncertain or too far outside its
 filters are left out. A view with too few points is rejected, and `make_views` draws another.
 
-A view is a `SkyObject` whose ``source`` is the survey of the cadence, ``raw_label`` the source of its origin and
+A view is a `SurveyObject` whose ``source`` is the survey of the cadence, ``raw_label`` the source of its origin and
 ``quality`` ``view``. It has the group and the part of its origin.
 
 Every class has the surveys in the same proportions, so that the survey does not reveal the class. The source of an
@@ -22,14 +22,28 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import DETECTION_SNR, njy_of_magnitude
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.reobserve.origins import ACHROMATIC, Colours, Event, event_of, no_templates, read_colours
-from nightjar_alerts.training.reobserve.patterns import ONE_BAND, Cadence, CadenceLibrary, build_library
-from nightjar_alerts.training.reobserve.pulses import PERIODIC, Flare, Pulse, pulse_of, read_flares, synthetic_pulses
-from nightjar_alerts.training.reobserve.templates import template_objects
+from nightjar_alerts.training.data.reobserve.origins import (
+    ACHROMATIC,
+    Colours,
+    Event,
+    event_of,
+    no_templates,
+    read_colours,
+)
+from nightjar_alerts.training.data.reobserve.patterns import ONE_BAND, Cadence, CadenceLibrary, build_library
+from nightjar_alerts.training.data.reobserve.pulses import (
+    PERIODIC,
+    Flare,
+    Pulse,
+    pulse_of,
+    read_flares,
+    synthetic_pulses,
+)
+from nightjar_alerts.training.data.reobserve.templates import template_objects
+from nightjar_alerts.training.data.sample import PARTS, Sample, SurveyObject, collect, join
+from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS
+from nightjar_alerts.training.data.surveys import part_of
 from nightjar_alerts.training.simulate.photometry import distance_modulus
-from nightjar_alerts.training.sky.load import part_of
-from nightjar_alerts.training.sky.readers import EVALUATION_LABELS
-from nightjar_alerts.training.sky.record import PARTS, SkyObject, SurveySample, collect, join
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator
@@ -266,7 +280,7 @@ def view_of_flare(flare: Flare, cadence: Cadence, rng: np.random.Generator) -> N
 
 def observe(
     noiseless: NoiselessView, cadence: Cadence, library: CadenceLibrary, rules: ViewRules, rng: np.random.Generator
-) -> SkyObject | None:
+) -> SurveyObject | None:
     """Add errors, scatter, detections and limits to noise-free fluxes; None if there are too few detections."""
     error = library.errors(cadence, noiseless.total_K, noiseless.rows_K)
     error_ratio = float(np.clip(np.exp(rng.normal(*rules.log_error_ratio)), 0.8, 2.5))
@@ -289,7 +303,7 @@ def observe(
         return None
     flux = np.where(limit, 0.0, flux)
     rows = noiseless.rows_K[is_reported]
-    return SkyObject(
+    return SurveyObject(
         source=cadence.survey, object_id="", mjd=cadence.mjd[rows], flux=flux[is_reported], flux_err=error[is_reported],
         band=cadence.band[rows], detected=detected[is_reported], foreign=cadence.foreign[rows],
         wavelength=np.exp(cadence.log_wavelength[rows]), quality="view", z=noiseless.z,
@@ -318,7 +332,7 @@ def view(
     colours: Colours,
     rules: ViewRules,
     rng: np.random.Generator,
-) -> SkyObject | None:
+) -> SurveyObject | None:
     """Return one view of one origin, without object id and group; None if it has too few points or detections."""
     if isinstance(origin, Pulse):
         noiseless = view_of_pulse(origin, cadence, rng)
@@ -356,7 +370,7 @@ class Origins:
     An origin that is not an object of ``sky`` has a negative row; its source, name and part are in ``external``.
     """
 
-    sky: SurveySample
+    sky: Sample
     by_class: dict[int, dict[str, list[Origin]]]
     external: dict[int, tuple[str, str, int]]
 
@@ -374,7 +388,7 @@ class Origins:
 
 
 def find_origins(
-    sky: SurveySample, part: int, *, seed: int = 0, flares: Path | None = None, most: int = ORIGINS_PER_SOURCE
+    sky: Sample, part: int, *, seed: int = 0, flares: Path | None = None, most: int = ORIGINS_PER_SOURCE
 ) -> Origins:
     """Fit the objects of a part that have a class and enough points.
 
@@ -409,7 +423,7 @@ def add_synthetic(origins: Origins, part: int, number: int, *, seed: int = 0) ->
             origins.by_class.setdefault(label, {}).setdefault("made up", []).append(replace(pulse, row=row))
 
 
-def _fitted(sky: SurveySample, rows: NDArray[np.intp], label: int, most: int, rng: np.random.Generator) -> list[Origin]:
+def _fitted(sky: Sample, rows: NDArray[np.intp], label: int, most: int, rng: np.random.Generator) -> list[Origin]:
     fitted: list[Origin] = []
     for row in rows[: 4 * most]:
         origin = pulse_of(sky, int(row), rng) if label in PERIODIC else event_of(sky, int(row))
@@ -436,7 +450,7 @@ def make_views(
     surveys: Mapping[str, float] | None = None,
     shares: Mapping[str, float] = SHARES,
     rules: ViewRules | None = None,
-) -> SurveySample:
+) -> Sample:
     """Return about ``number`` views of ``origins`` with the cadences of ``library``.
 
     Parameters
@@ -455,7 +469,7 @@ def make_views(
     p = np.array([weights[name] for name in names])
     present = {label: shares.get(ELASTICC.names[label], 0.0) for label in origins.by_class}
     total = sum(present.values())
-    rows: list[SkyObject] = []
+    rows: list[SurveyObject] = []
     groups: list[str] = []
     parts: list[int] = []
     for label, share in present.items():
@@ -479,7 +493,7 @@ def _draw_view(
     colours: Colours,
     rules: ViewRules,
     rng: np.random.Generator,
-) -> tuple[SkyObject, str, int] | None:
+) -> tuple[SurveyObject, str, int] | None:
     """Draw a view with the name of its origin; return it with its group and part, None after `MAX_ATTEMPTS`."""
     for _ in range(MAX_ATTEMPTS):
         origin = origins.draw(label, rng)
@@ -499,7 +513,7 @@ def _draw_view(
 
 
 def views_of(
-    sky: SurveySample,
+    sky: Sample,
     part: str,
     number: int,
     *,
@@ -508,14 +522,14 @@ def views_of(
     through: Sequence[str] = (),
     classes: Sequence[str] = (),
     copies: int = 0,
-) -> SurveySample:
+) -> Sample:
     """Return views of the objects of one part with the cadences of that part.
 
     Parameters
     ----------
     data : folder of templates and flares. through : surveys of the cadences, with equal weights; default: all, with
     `survey_weights`. classes : classes to include; default: all. copies : origins per published fit
-    (`training.reobserve.templates`), in addition to the real ones.
+    (`training.data.reobserve.templates`), in addition to the real ones.
     """
     flares = None if data is None else data / "real" / "lclib_mdwarf.parquet"
     templates = None if data is None else data / "real" / "templates"

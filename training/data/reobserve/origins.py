@@ -3,7 +3,7 @@
 - `Event`: a transient. A Gaussian process within the points; before them a fireball from zero flux (or zero flux, if
   the points start near it); after them an exponential tail with the last slope. An active nucleus (``steady``) is a
   process around a mean, without extrapolation.
-- Periodic variables and flares are in `training.reobserve.pulses`.
+- Periodic variables and flares are in `training.data.reobserve.pulses`.
 - `Colours`: the ratio of flux between two wavelengths, for extrapolation to unobserved wavelengths: the flux at the
   edge times the ratio of a spectral template of the class at that phase; without templates, a power law with an index
   of the class (`SLOPES`, of flux density per hertz, with scatter), drawn once per view. Without it supernovae would
@@ -24,8 +24,8 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from nightjar_alerts.models.photometry import magnitude_of
 from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.sample import LABELS, Sample
 from nightjar_alerts.training.simulate.photometry import distance_modulus
-from nightjar_alerts.training.sky.record import LABELS, SurveySample
 
 Float = NDArray[np.float64]
 
@@ -211,7 +211,7 @@ def nightly(mjd: Float, wavelength: Float, flux: Float, error: Float) -> tuple[F
     return mean(mjd), mean(wavelength), mean(flux), np.sqrt(1.0 / total)
 
 
-def event_of(sky: SurveySample, row: int) -> Event | None:
+def event_of(sky: Sample, row: int) -> Event | None:
     """Return the transient or nucleus of object ``row``; None if it has too few points."""
     label = int(sky.label[row])
     steady = label == LABELS["AGN"]
@@ -259,7 +259,7 @@ def _thin(mjd: Float, flux: Float, error: Float, peak: float, steady: bool) -> N
     return np.sort(rows[np.argsort(-near, kind="stable")[:MAX_POINTS]])
 
 
-def _aligned_to_peak(sky: SurveySample, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
+def _aligned_to_peak(sky: Sample, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
     """Return the event with times relative to the peak of the process; None if the peak is too uncertain."""
     label = int(sky.label[row])
     waves = np.unique(np.round(process.log_wavelength_N, 3))

@@ -20,17 +20,17 @@ from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import Novelty, PredictionSets
 from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.confidence.sets import fit_sets
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset
-from nightjar_alerts.training.reobserve.origins import read_colours
-from nightjar_alerts.training.reobserve.patterns import CadenceLibrary, build_library
-from nightjar_alerts.training.reobserve.templates import template_objects
-from nightjar_alerts.training.reobserve.views import add_synthetic, find_origins, make_views
-from nightjar_alerts.training.score.confidence import fit_sets
+from nightjar_alerts.training.data.reobserve.origins import read_colours
+from nightjar_alerts.training.data.reobserve.patterns import CadenceLibrary, build_library
+from nightjar_alerts.training.data.reobserve.templates import template_objects
+from nightjar_alerts.training.data.reobserve.views import add_synthetic, find_origins, make_views
+from nightjar_alerts.training.data.sample import PARTS, Sample, SurveyObject, collect, join
+from nightjar_alerts.training.data.survey_readers import WAVELENGTH
+from nightjar_alerts.training.data.surveys import as_observed, load_surveys
+from nightjar_alerts.training.score.survey_scores import SurveyPredictions, predict_bundle, summary
 from nightjar_alerts.training.simulate.generate import simulate_objects
-from nightjar_alerts.training.sky.load import as_observed, load_surveys
-from nightjar_alerts.training.sky.readers import WAVELENGTH
-from nightjar_alerts.training.sky.record import PARTS, SkyObject, SurveySample, collect, join
-from nightjar_alerts.training.sky.scores import SkyPredictions, predict_bundle, summary
 
 SURVEY: Final = "yours"
 FALSE_ALARMS: Final = 0.05
@@ -113,12 +113,12 @@ def library_of(dataset: Dataset) -> CadenceLibrary:
     return library
 
 
-def _objects(dataset: Dataset) -> Iterator[SkyObject]:
+def _objects(dataset: Dataset) -> Iterator[SurveyObject]:
     nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
     for row in range(len(dataset)):
         at = slice(int(dataset.offsets[row]), int(dataset.offsets[row + 1]))
         band = np.asarray(dataset.band[at], dtype=np.int8)
-        yield SkyObject(
+        yield SurveyObject(
             source=SURVEY,
             object_id=dataset.object_id[row],
             mjd=dataset.mjd[at],
@@ -132,7 +132,7 @@ def _objects(dataset: Dataset) -> Iterator[SkyObject]:
         )
 
 
-def read_origins(folder: Path | None, seed: int) -> tuple[SurveySample, str]:
+def read_origins(folder: Path | None, seed: int) -> tuple[Sample, str]:
     """Return labelled objects and their provenance: the training part of real surveys, or simulated objects."""
     if folder is not None:
         sky, part = load_surveys(folder), PARTS.index("train")
@@ -143,7 +143,7 @@ def read_origins(folder: Path | None, seed: int) -> tuple[SurveySample, str]:
         return join([sky.take(sky.part == part), fits]), provenance
     nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
     rows = [
-        SkyObject(
+        SurveyObject(
             source="simulated", object_id=drawn.object_id, mjd=drawn.mjd, flux=drawn.flux, flux_err=drawn.flux_err,
             band=drawn.band, detected=drawn.detected, foreign=np.zeros(len(drawn.band), np.bool_),
             wavelength=nanometres[drawn.band], label=ELASTICC.names.index(drawn.class_name), quality="simulated",
@@ -154,7 +154,7 @@ def read_origins(folder: Path | None, seed: int) -> tuple[SurveySample, str]:
     return collect(rows), "simulated objects: no real origins were given"
 
 
-def refit(bundle: Bundle, predictions: SkyPredictions, views: SurveySample) -> tuple[PredictionSets, Novelty | None]:
+def refit(bundle: Bundle, predictions: SurveyPredictions, views: Sample) -> tuple[PredictionSets, Novelty | None]:
     """Refit the thresholds of the prediction sets and of novelty (`FALSE_ALARMS`); the latter is never lowered."""
     detections_N = views.count(views.detected)
     object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
@@ -194,7 +194,7 @@ def _dumped(update: dict[str, Any]) -> dict[str, Any]:
     return {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in update.items()}
 
 
-def _scores(path: Path, views: SurveySample) -> dict[str, Any]:
+def _scores(path: Path, views: Sample) -> dict[str, Any]:
     """Return the scores of a bundle on views, overall and by number of detections."""
     predictions = predict_bundle(path, views, "nothing")
     detections_N: NDArray[np.int64] = views.count(views.detected)[predictions.rows_N]
@@ -208,7 +208,7 @@ def _scores(path: Path, views: SurveySample) -> dict[str, Any]:
     return {**whole, "by detections": few}
 
 
-def _sets_only(predictions: SkyPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
+def _sets_only(predictions: SurveyPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
     scores = summary(predictions, label_N)
     return {name: scores[name] for name in ("objects", "top_1", "coverage", "size", "withheld", "sure_and_wrong")}
 
@@ -225,6 +225,6 @@ def _cadence_figures(library: CadenceLibrary) -> dict[str, Any]:
     }
 
 
-def _classes(views: SurveySample) -> dict[str, int]:
+def _classes(views: Sample) -> dict[str, int]:
     counts = np.bincount(views.label, minlength=len(ELASTICC.names))
     return {name: int(count) for name, count in zip(ELASTICC.names, counts, strict=True) if count}

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.metadata import METADATA_COLUMNS, SENTINELS
 from nightjar_alerts.models.photometry import BANDS, FILTERS, NJY_ZERO_POINT
+from nightjar_alerts.training.data.sample import LABELS, UNLABELLED, SurveyObject
 from nightjar_alerts.training.importers.snana import ELASTICC_CLASSES
-from nightjar_alerts.training.sky.record import LABELS, UNLABELLED, SkyObject
 
 WAVELENGTH: Final = {"u": 368.0, "g": 480.0, "r": 622.0, "i": 754.0, "z": 869.0, "Y": 971.0}
 """Effective wavelengths of the LSST filters, nm."""
@@ -40,7 +40,9 @@ FOREIGN: Final[dict[str, tuple[tuple[str, float], ...]]] = {
 }  # fmt: skip
 """Filters mapped to a band, with their effective wavelengths in nm."""
 
-STAND_INS: Final = {letter: band for band, stand_ins in FOREIGN.items() for letter, _ in stand_ins if letter in FILTERS}
+BAND_SUBSTITUTES: Final = {
+    letter: band for band, stand_ins in FOREIGN.items() for letter, _ in stand_ins if letter in FILTERS
+}
 """Band of each filter that a request may name, as in training; the ``band_groups`` of a bundle."""
 
 
@@ -76,7 +78,7 @@ _ROW: Final = ("source", "object_id", "label", "raw_label", "label_quality", "z"
                "mwebv", "period_d", "aliases", "also_in")  # fmt: skip
 
 
-def read_real(folder: Path) -> Iterator[SkyObject]:
+def read_real(folder: Path) -> Iterator[SurveyObject]:
     """Yield every object with a usable point in the files of ``folder``; none if the folder does not exist.
 
     Objects of the file ``other_types`` are unlabelled and have quality ``other``.
@@ -86,7 +88,7 @@ def read_real(folder: Path) -> Iterator[SkyObject]:
             yield from _read_file(path)
 
 
-def _read_file(path: Path) -> Iterator[SkyObject]:
+def _read_file(path: Path) -> Iterator[SurveyObject]:
     table = pq.read_table(path, columns=[*_ROW, *_POINTS]).combine_chunks()
     rows = table.select(_ROW).to_pylist()
     lists = {name: table.column(name).combine_chunks() for name in _POINTS}
@@ -108,13 +110,13 @@ def _numpy(values: Any) -> Any:
     return None if values is None else values.to_numpy(zero_copy_only=False)
 
 
-def _object(row: dict[str, Any], points: dict[str, NDArray[Any]]) -> SkyObject | None:
+def _object(row: dict[str, Any], points: dict[str, NDArray[Any]]) -> SurveyObject | None:
     flux, error = points["flux"], points["flux_err"]
     band, foreign, wavelength = assign_bands(points["band"].astype(np.str_))
     ok = (band >= 0) & np.isfinite(flux) & np.isfinite(error) & (error > 0)
     if not ok.any():
         return None
-    return SkyObject(
+    return SurveyObject(
         source=row["source"],
         object_id=row["object_id"],
         mjd=points["mjd"][ok],
@@ -214,7 +216,7 @@ def _native(band: NDArray[np.int8]) -> dict[str, Any]:
     return {"band": band, "foreign": np.zeros(len(band), np.bool_), "wavelength": _NANOMETRES[band]}
 
 
-def read_ztf_supernovae(folder: Path, conflicts: frozenset[str]) -> Iterator[SkyObject]:
+def read_ztf_supernovae(folder: Path, conflicts: frozenset[str]) -> Iterator[SurveyObject]:
     """Yield ZTF supernovae with alert photometry; limits have flux 0, ambiguous and unknown types are unlabelled."""
     if not (folder / "objects.csv").exists():
         return
@@ -230,14 +232,14 @@ def read_ztf_supernovae(folder: Path, conflicts: frozenset[str]) -> Iterator[Sky
         ok = np.isfinite(sigma) & (sigma > 0) & (band >= 0)
         if not (ok & ~limit).any():
             continue
-        yield SkyObject(
+        yield SurveyObject(
             source="ztf_sn", object_id=name, mjd=_floats(columns["mjd"])[ok], flux=np.where(limit, 0.0, flux)[ok],
             flux_err=sigma[ok], detected=~limit[ok], **_native(band[ok]), label=label_of(ZTF_TYPES.get(types[name])),
             raw_label=types[name], quality="spectroscopic", names=(name,),
         )  # fmt: skip
 
 
-def read_elasticc(folder: Path) -> Iterator[SkyObject]:
+def read_elasticc(folder: Path) -> Iterator[SurveyObject]:
     """Yield supernovae and kilonovae of ELAsTiCC with the host columns of their alerts."""
     for path in sorted(folder.glob("*.parquet")):
         for row in pq.read_table(path).to_pylist():
@@ -247,7 +249,7 @@ def read_elasticc(folder: Path) -> Iterator[SkyObject]:
             values = np.array([_missing(alert.get(name)) for name in METADATA_COLUMNS], dtype=np.float32)
             metadata = dict(zip(METADATA_COLUMNS, values.astype(np.float64).tolist(), strict=True))
             model = row["model"]
-            yield SkyObject(
+            yield SurveyObject(
                 source="elasticc", object_id=f"elasticc-{row['snid']}", mjd=np.asarray(row["mjd"], dtype=np.float64),
                 flux=flux, flux_err=np.asarray(row["fluxerr"], dtype=np.float64), **_native(band),
                 detected=np.asarray(row["detected"]).astype(np.bool_), raw_label=model, quality="simulated",
@@ -261,7 +263,7 @@ def _missing(value: float | None) -> float:
     return np.nan if value is None or float(value) in SENTINELS else float(value)
 
 
-def read_mallorn(folder: Path) -> Iterator[SkyObject]:
+def read_mallorn(folder: Path) -> Iterator[SurveyObject]:
     """Yield every object of the challenge; its test objects are unlabelled. Fluxes in the files are in microjansky."""
     if not (folder / "train_log.csv").exists():
         return
@@ -279,7 +281,7 @@ def read_mallorn(folder: Path) -> Iterator[SkyObject]:
             exact = path.name.startswith("train")
             z, z_err = float(row["Z"] or "nan"), float(row["Z_err"] or "nan")
             mjd = _floats(columns["Time (MJD)"])
-            yield SkyObject(
+            yield SurveyObject(
                 source="mallorn", object_id=name, mjd=mjd[ok], flux=flux[ok], flux_err=error[ok], **_native(band[ok]),
                 detected=np.abs(flux[ok]) >= 5 * error[ok], label=label_of(MALLORN_TYPES.get(row["SpecType"])),
                 raw_label=row["SpecType"], quality="simulated" if exact else "unlabelled",
@@ -288,7 +290,7 @@ def read_mallorn(folder: Path) -> Iterator[SkyObject]:
             )  # fmt: skip
 
 
-def read_ztf_periodic(folder: Path) -> Iterator[SkyObject]:
+def read_ztf_periodic(folder: Path) -> Iterator[SurveyObject]:
     """Yield periodic variables of ZTF's data releases; flux is total flux minus the median of each band."""
     if not (folder / "objects.csv").exists():
         return
@@ -302,7 +304,7 @@ def read_ztf_periodic(folder: Path) -> Iterator[SkyObject]:
         band = np.array([_INDEX.get(letter, -1) for letter in columns["band"]], dtype=np.int8)
         label = label_of(PERIODIC_TYPES.get(row["class"]))
         yield _variable(
-            SkyObject(
+            SurveyObject(
                 source="ztf_dr", object_id=name, mjd=_floats(columns["mjd"]), flux=total, flux_err=error,
                 **_native(band), detected=np.zeros(len(band), np.bool_), label=label, raw_label=row["class"],
                 quality="catalogue" if label >= 0 else "other", period=float(row["period_d"] or "nan"), names=(name,),
@@ -310,7 +312,7 @@ def read_ztf_periodic(folder: Path) -> Iterator[SkyObject]:
         )  # fmt: skip
 
 
-def read_catalina(folder: Path, per_class: int = CATALINA_PER_CLASS) -> Iterator[SkyObject]:
+def read_catalina(folder: Path, per_class: int = CATALINA_PER_CLASS) -> Iterator[SurveyObject]:
     """Yield at most ``per_class`` periodic variables of each class of Catalina's southern survey (no filter)."""
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path)
@@ -324,7 +326,7 @@ def read_catalina(folder: Path, per_class: int = CATALINA_PER_CLASS) -> Iterator
             band, foreign, wavelength = assign_bands(np.full(len(total), "C"))
             name, label = f"css-{row['object_id']}", label_of(CATALINA_TYPES.get(kind))
             yield _variable(
-                SkyObject(
+                SurveyObject(
                     source="css", object_id=name, mjd=np.asarray(row["mjd"], dtype=np.float64), flux=total,
                     flux_err=total * np.asarray(row["magerr"]) * MAG_TO_ERROR, band=band, foreign=foreign,
                     wavelength=wavelength, detected=np.zeros(len(total), np.bool_), label=label, raw_label=kind,
@@ -334,7 +336,7 @@ def read_catalina(folder: Path, per_class: int = CATALINA_PER_CLASS) -> Iterator
             )  # fmt: skip
 
 
-def _variable(row: SkyObject) -> SkyObject:
+def _variable(row: SurveyObject) -> SurveyObject:
     """Subtract the median of each band from total flux; deviations of five sigma count as detections."""
     ok = np.isfinite(row.flux) & np.isfinite(row.flux_err) & (row.flux_err > 0) & (row.band >= 0)
     for name in ("mjd", "flux", "flux_err", "band", "detected", "foreign", "wavelength"):
@@ -351,7 +353,7 @@ def _variable(row: SkyObject) -> SkyObject:
 _ALERT_COLUMNS: Final = ("diaSource", "prvDiaSources", "prvDiaForcedSources")
 
 
-def read_rubin(data: Path) -> Iterator[SkyObject]:
+def read_rubin(data: Path) -> Iterator[SurveyObject]:
     """Yield objects of ``real/rubin_labels.csv`` whose alert is in a Parquet file below ``alerts/lsst``.
 
     Objects are matched by the ids of their alerts, since object ids in the table have lost digits.
@@ -376,7 +378,7 @@ def read_rubin(data: Path) -> Iterator[SkyObject]:
         yield _alert_object(f"rubin-{name}", alert, label, row)
 
 
-def _alert_object(name: str, alert: dict[str, Any], label: int, row: dict[str, str]) -> SkyObject:
+def _alert_object(name: str, alert: dict[str, Any], label: int, row: dict[str, str]) -> SurveyObject:
     """Return an object with its detections, and forced photometry of the visits without a detection."""
     sources = [*(alert["prvDiaSources"] or []), alert["diaSource"]]
     visits = {source["visit"] for source in sources}
@@ -385,7 +387,7 @@ def _alert_object(name: str, alert: dict[str, Any], label: int, row: dict[str, s
     every = [(s, d) for s, d in every if s["psfFlux"] is not None and s["psfFluxErr"] and np.isfinite(s["psfFlux"])]
     band = np.array([_INDEX[source["band"].replace("y", "Y")] for source, _ in every], dtype=np.int8)
     total = [np.nan if source["scienceFlux"] is None else source["scienceFlux"] for source, _ in every]
-    return SkyObject(
+    return SurveyObject(
         source="rubin",
         object_id=name,
         mjd=np.array([source["midpointMjdTai"] for source, _ in every], dtype=np.float64),

@@ -20,13 +20,13 @@ from pydantic_settings import CliApp, CliImplicitFlag, CliPositionalArg, CliSubC
 SkyRecipe = Literal["sky-heads", "sky-bands", "sky-heads-ztf"]
 
 
-class SkyStep(BaseModel):
+class MakersCommand(BaseModel):
     """Base of the subcommands. The docstring of a subcommand is its help text."""
 
     model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
 
 
-class SurveyCommand(SkyStep):
+class SurveyCommand(MakersCommand):
     """Base of the subcommands that read the sets of real surveys."""
 
     data: Path = Field(
@@ -51,8 +51,8 @@ class Views(SurveyCommand):
         import numpy as np
 
         from nightjar_alerts.models.taxonomy import ELASTICC
-        from nightjar_alerts.training.reobserve.views import views_of
-        from nightjar_alerts.training.sky.load import load_surveys
+        from nightjar_alerts.training.data.reobserve.views import views_of
+        from nightjar_alerts.training.data.surveys import load_surveys
 
         sky = load_surveys(self.data, self.cache)
         views = views_of(
@@ -72,7 +72,7 @@ class Views(SurveyCommand):
         )
 
 
-class Sample(SkyStep):
+class Sample(MakersCommand):
     """Sample light curves of a mixture for trees and calibration, and outliers of no known class."""
 
     tables: CliPositionalArg[Path] = Field(description="folder to write")
@@ -90,8 +90,8 @@ class Sample(SkyStep):
 
     def cli_cmd(self) -> None:
         """Sample the light curves and write them."""
-        from nightjar_alerts.training.sky.load import load_surveys
-        from nightjar_alerts.training.sky.tables import untruncated, write_samples
+        from nightjar_alerts.training.data.outliers import untruncated, write_samples
+        from nightjar_alerts.training.data.surveys import load_surveys
 
         sky, recipe = load_surveys(self.data, self.cache), _recipe(self.recipe)
         recipe = untruncated(recipe) if self.whole else recipe
@@ -100,7 +100,7 @@ class Sample(SkyStep):
         write_samples(self.mixture, sky, recipe, (self.train, self.validation), self.tables, self.seed)
 
 
-class Featurize(SkyStep):
+class Featurize(MakersCommand):
     """Compute statistics and backbone embeddings of the light curves of a folder."""
 
     tables: CliPositionalArg[Path] = Field(description="folder of `sample`")
@@ -111,9 +111,8 @@ class Featurize(SkyStep):
         """Compute the statistics and embeddings and write them."""
         from nightjar_alerts.models.networks.romae import RoMAE
         from nightjar_alerts.training.fit.checkpoints import load_network
+        from nightjar_alerts.training.fit.heads import load_backbone, write_embeddings, write_statistics
         from nightjar_alerts.training.recipes.astro_moe import sky_heads
-        from nightjar_alerts.training.sky.heads import load_backbone
-        from nightjar_alerts.training.sky.tables import write_embeddings, write_statistics
 
         if self.what == "everything":
             write_statistics(sky_heads(), self.tables)
@@ -123,7 +122,7 @@ class Featurize(SkyStep):
             write_embeddings(backbone, self.tables)
 
 
-class Boost(SkyStep):
+class Boost(MakersCommand):
     """Fit boosted trees to the light curves of `sample`, for `export`, and print their validation scores."""
 
     tables: CliPositionalArg[Path] = Field(description="folder of `sample` and `featurize`")
@@ -137,7 +136,7 @@ class Boost(SkyStep):
 
     def cli_cmd(self) -> None:
         """Fit the trees and write them."""
-        from nightjar_alerts.training.sky.tables import fit_trees
+        from nightjar_alerts.training.fit.trees.forest import fit_trees
 
         scores = fit_trees(
             [self.tables, *self.more],
@@ -150,7 +149,7 @@ class Boost(SkyStep):
         _print(scores)
 
 
-class Export(SkyStep):
+class Export(MakersCommand):
     """Calibrate a network, with or without trees, fit its prediction sets and novelty, and export it as a bundle."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `train`")
@@ -164,7 +163,7 @@ class Export(SkyStep):
 
     def cli_cmd(self) -> None:
         """Export the bundle and print its hash."""
-        from nightjar_alerts.training.sky.shipping import ship
+        from nightjar_alerts.training.export.surveys import ship
 
         about: dict[str, Any] = {} if self.about is None else json.loads(self.about.read_text(encoding="utf-8"))
         bundle = ship(
@@ -180,7 +179,7 @@ class Export(SkyStep):
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
 
 
-class SkyCard(SkyStep):
+class SkyCard(MakersCommand):
     """Write the model card of a bundle of `export`, with the scores of `measure`."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is rewritten")
@@ -188,10 +187,10 @@ class SkyCard(SkyStep):
 
     def cli_cmd(self) -> None:
         """Write the card and print the bundle's new hash."""
-        from nightjar_alerts.training.sky.card import write_sky_card
+        from nightjar_alerts.training.export.survey_card import write_survey_card
 
         report = None if self.report is None else json.loads(self.report.read_text(encoding="utf-8"))
-        _print({"bundle": str(self.bundle), "sha256": write_sky_card(self.bundle, report).sha256})
+        _print({"bundle": str(self.bundle), "sha256": write_survey_card(self.bundle, report).sha256})
 
 
 class Measure(SurveyCommand):
@@ -212,9 +211,9 @@ class Measure(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Score the bundles and write the report."""
-        from nightjar_alerts.training.sky.load import load_surveys
-        from nightjar_alerts.training.sky.measure import measure_all
-        from nightjar_alerts.training.sky.record import read_sample
+        from nightjar_alerts.training.data.sample import read_sample
+        from nightjar_alerts.training.data.surveys import load_surveys
+        from nightjar_alerts.training.score.surveys import measure_all
 
         sky = load_surveys(self.data, self.cache)
         views = read_sample(self.views) if self.views is not None else None
@@ -231,7 +230,7 @@ class Measure(SurveyCommand):
         _write(self.out, report)
 
     def _sample_views(self, sky: Any) -> Any:
-        from nightjar_alerts.training.reobserve.views import views_of
+        from nightjar_alerts.training.data.reobserve.views import views_of
 
         return views_of(sky, self.part, self.view_number, data=self.data)
 
@@ -246,8 +245,8 @@ class Partial(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Score the bundles and write the report."""
-        from nightjar_alerts.training.sky.load import load_surveys
-        from nightjar_alerts.training.sky.partial import measure_partial
+        from nightjar_alerts.training.data.surveys import load_surveys
+        from nightjar_alerts.training.score.incomplete import measure_partial
 
         sky = load_surveys(self.data, self.cache)
         reports = json.loads(self.out.read_text(encoding="utf-8")) if self.out.exists() else {}
@@ -265,8 +264,8 @@ class Drift(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Store the statistics, measure the checks and print the tables in Markdown."""
-        from nightjar_alerts.training.sky.drift import add_statistics, drift_page, measure_drift
-        from nightjar_alerts.training.sky.load import load_surveys
+        from nightjar_alerts.training.data.surveys import load_surveys
+        from nightjar_alerts.training.score.drift import add_statistics, drift_page, measure_drift
 
         sky = load_surveys(self.data, self.cache)
         add_statistics(self.bundle, sky)
@@ -285,20 +284,20 @@ class FitZtf6(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Sample light curves, fit heads and trees, and write them."""
+        from nightjar_alerts.training.data.surveys import load_surveys
         from nightjar_alerts.training.fit.train import with_classes
+        from nightjar_alerts.training.fit.ztf_types import NUMBER, draw_ztf_types, folds, prepare
         from nightjar_alerts.training.recipes.astro_moe import sky_heads_ztf
-        from nightjar_alerts.training.sky.load import load_surveys
-        from nightjar_alerts.training.sky.scores import rounded
-        from nightjar_alerts.training.sky.six import NUMBER, draw_six, folds, prepare
+        from nightjar_alerts.training.score.survey_scores import rounded
 
         sky, recipe = load_surveys(self.data, self.cache), with_classes(sky_heads_ztf(), len(NUMBER))
-        drawn = draw_six(sky, self.run, recipe, seed=self.seed)
+        drawn = draw_ztf_types(sky, self.run, recipe, seed=self.seed)
         prepare(sky, drawn, self.run, recipe, self.out, seed=0)
         if self.folds is not None:
             _write(self.folds, rounded(folds(drawn)))
 
 
-class Adapt(SkyStep):
+class Adapt(MakersCommand):
     """Adapt the thresholds of a bundle to your survey with some of its unlabelled light curves."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
@@ -312,8 +311,8 @@ class Adapt(SkyStep):
 
     def cli_cmd(self) -> None:
         """Adapt the bundle, write it and print the scores before and after."""
-        from nightjar_alerts.training.reobserve.adapt import adapt
-        from nightjar_alerts.training.sky.scores import rounded
+        from nightjar_alerts.training.export.adapt import adapt
+        from nightjar_alerts.training.score.survey_scores import rounded
 
         adapted = adapt(
             self.bundle,
@@ -330,7 +329,7 @@ class Adapt(SkyStep):
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
 
 
-class RealSky(SkyStep):
+class Makers(MakersCommand):
     """Real surveys: re-observation, training and scores."""
 
     views: CliSubCommand[Views]

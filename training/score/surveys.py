@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.taxonomy import ELASTICC, class_shares
-from nightjar_alerts.training.sky.load import as_observed
-from nightjar_alerts.training.sky.readers import EVALUATION_LABELS
-from nightjar_alerts.training.sky.record import PARTS, ContextPolicy, SurveySample
-from nightjar_alerts.training.sky.rows import MIN_DETECTIONS, ROWS, PredictedSample, ScoredParts, brightest
-from nightjar_alerts.training.sky.scores import (
+from nightjar_alerts.training.data.sample import PARTS, ContextPolicy, Sample
+from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS
+from nightjar_alerts.training.data.surveys import as_observed
+from nightjar_alerts.training.score.survey_rows import MIN_DETECTIONS, ROWS, PredictedSample, ScoredParts, brightest
+from nightjar_alerts.training.score.survey_scores import (
     BRIGHTNESS,
-    SkyPredictions,
+    SurveyPredictions,
     by_detections,
     novelty_auroc,
     predict_bundle,
@@ -34,12 +34,12 @@ Part = Literal["valid", "test"]
 COLUMNS: Final[tuple[Column, ...]] = ("seen", "left out", "adapted")
 CONTEXTS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift", "everything")
 VIEW_CONTEXTS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift")
-Predict = Callable[[SurveySample, ContextPolicy], SkyPredictions]
+Predict = Callable[[Sample, ContextPolicy], SurveyPredictions]
 PRIOR: Final = "as each model was trained (`training`), never reweighted"
 SIMULATED: Final = ("simulated", "simulated test set, macro-F1", "0.80", "not below 0.80")
 
 
-def scored_part(sky: SurveySample, part: Part = "test") -> tuple[SurveySample, SurveySample]:
+def scored_part(sky: Sample, part: Part = "test") -> tuple[Sample, Sample]:
     """Return the labelled objects to score, and the objects of no known class, with points as in a request.
 
     Labels of real Rubin alerts are for evaluation only, so the test part includes all of them. The validation part has
@@ -57,8 +57,8 @@ def scored_part(sky: SurveySample, part: Part = "test") -> tuple[SurveySample, S
 def measure(
     name: str,
     predict: Predict,
-    sky: SurveySample,
-    views: SurveySample | None = None,
+    sky: Sample,
+    views: Sample | None = None,
     contexts: tuple[ContextPolicy, ...] = CONTEXTS,
     part: Part = "test",
 ) -> dict[str, Any]:
@@ -86,9 +86,7 @@ def measure(
     return rounded_report
 
 
-def measure_bundle(
-    path: Path, sky: SurveySample, views: SurveySample | None = None, part: Part = "test"
-) -> dict[str, Any]:
+def measure_bundle(path: Path, sky: Sample, views: Sample | None = None, part: Part = "test") -> dict[str, Any]:
     """Return the report of a bundle of the 20 classes.
 
     Raises
@@ -107,7 +105,7 @@ def measure_bundle(
     return report
 
 
-def _score_prior(path: Path, sky: SurveySample, prior: str) -> dict[str, Any]:
+def _score_prior(path: Path, sky: Sample, prior: str) -> dict[str, Any]:
     """Return the scores of prediction sets for named class shares, by weighting objects so that they have them."""
     shares = class_shares(prior, ELASTICC.names) or {}
     share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
@@ -127,7 +125,7 @@ def _score_prior(path: Path, sky: SurveySample, prior: str) -> dict[str, Any]:
     }
 
 
-def _predict_all(predict: Predict, sky: SurveySample, contexts: tuple[ContextPolicy, ...]) -> PredictedSample:
+def _predict_all(predict: Predict, sky: Sample, contexts: tuple[ContextPolicy, ...]) -> PredictedSample:
     """Return the predictions for the objects with each context, without objects that the model cannot classify.
 
     Predictions are reused for objects whose metadata are the same as in the previous context, since inference dominates
@@ -135,7 +133,7 @@ def _predict_all(predict: Predict, sky: SurveySample, contexts: tuple[ContextPol
     """
     first = predict(sky, contexts[0])
     usable = sky.take(first.rows_N)
-    predictions: dict[ContextPolicy, SkyPredictions] = {contexts[0]: _renumbered(first)}
+    predictions: dict[ContextPolicy, SurveyPredictions] = {contexts[0]: _renumbered(first)}
     before = [usable.metadata_of(row, contexts[0]) for row in range(len(usable))]
     for context in contexts[1:]:
         metadata = [usable.metadata_of(row, context) for row in range(len(usable))]
@@ -148,7 +146,7 @@ def _predict_all(predict: Predict, sky: SurveySample, contexts: tuple[ContextPol
     return PredictedSample(usable, predictions, brightest(usable), usable.count(usable.detected))
 
 
-def _updated(old: SkyPredictions, new: SkyPredictions, changed_N: NDArray[np.bool_]) -> SkyPredictions:
+def _updated(old: SurveyPredictions, new: SurveyPredictions, changed_N: NDArray[np.bool_]) -> SurveyPredictions:
     """Return ``old`` with the predictions of the changed objects replaced by ``new``."""
     rows = np.flatnonzero(changed_N)[new.rows_N]
 
@@ -157,7 +155,7 @@ def _updated(old: SkyPredictions, new: SkyPredictions, changed_N: NDArray[np.boo
         updated[rows] = new_values
         return updated
 
-    return SkyPredictions(
+    return SurveyPredictions(
         old.rows_N,
         replaced(old.probabilities_NC, new.probabilities_NC),
         replaced(old.inside_NC, new.inside_NC),
@@ -166,8 +164,8 @@ def _updated(old: SkyPredictions, new: SkyPredictions, changed_N: NDArray[np.boo
     )
 
 
-def _renumbered(predictions: SkyPredictions) -> SkyPredictions:
-    return SkyPredictions(
+def _renumbered(predictions: SurveyPredictions) -> SurveyPredictions:
+    return SurveyPredictions(
         np.arange(len(predictions)),
         predictions.probabilities_NC,
         predictions.inside_NC,
@@ -202,7 +200,7 @@ def _by_brightness(part: PredictedSample) -> list[dict[str, Any]]:
     return rows
 
 
-def _novelty(predict: Predict, real: PredictedSample, outliers: SurveySample) -> dict[str, Any]:
+def _novelty(predict: Predict, real: PredictedSample, outliers: Sample) -> dict[str, Any]:
     """Return the AUROC of novelty against known classes of the same surveys, and the shares flagged as unusual."""
     if not len(outliers):
         return {}
@@ -223,10 +221,10 @@ def _novelty(predict: Predict, real: PredictedSample, outliers: SurveySample) ->
 
 
 def measure_all(
-    sky: SurveySample,
+    sky: Sample,
     bundles: Mapping[str, Sequence[Path]],
     *,
-    views: SurveySample | None,
+    views: Sample | None,
     report_files: Sequence[Path] = (),
     simulated: Sequence[Path] = (),
     seeds: Sequence[Path] = (),

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.fit.boosting import boost
+from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.sample import PARTS, Sample
+from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read_real
+from nightjar_alerts.training.data.surveys import as_observed, assemble
+from nightjar_alerts.training.fit.trees.forest import boost
 from nightjar_alerts.training.score.metrics import log_loss
-from nightjar_alerts.training.sky.load import as_observed, assemble
-from nightjar_alerts.training.sky.novelty import CurveSet
-from nightjar_alerts.training.sky.readers import EVALUATION_LABELS, read_real
-from nightjar_alerts.training.sky.record import PARTS, SurveySample
-from nightjar_alerts.training.sky.scores import SkyPredictions, predict_bundle, rounded, summary
+from nightjar_alerts.training.score.survey_scores import SurveyPredictions, predict_bundle, rounded, summary
 
 SUBSETS: Final = (*BANDS, *("".join(pair) for pair in combinations(BANDS, 2)), "ugr", "gri", "riz", "izY", "griz")
 COUNTS: Final = (1, 2, 3, 5, 10, 20)
@@ -42,11 +42,11 @@ PER_CLASS_AND_SOURCE: Final = 60
 SUPERNOVA_LIKE: Final = ("SN-like", "Long")
 SCORES: Final = ("objects", "top_1", "broad", "sure_and_wrong", "coverage", "size", "withheld")
 
-Predict = Callable[[SurveySample], SkyPredictions]
+Predict = Callable[[Sample], SurveyPredictions]
 
 
 def measure_partial(
-    path: Path, sky: SurveySample, surveys: Path | None = None, part: str = "test"
+    path: Path, sky: Sample, surveys: Path | None = None, part: str = "test"
 ) -> tuple[str, dict[str, Any]]:
     """Return name and version of a bundle, and every table.
 
@@ -56,7 +56,7 @@ def measure_partial(
     """
     sample = _sample(sky, part)
 
-    def predict(objects: SurveySample) -> SkyPredictions:
+    def predict(objects: Sample) -> SurveyPredictions:
         return predict_bundle(path, objects, "nothing")
 
     report = {
@@ -74,7 +74,7 @@ def measure_partial(
     return f"{manifest.name} {manifest.version}", rounded(report)
 
 
-def _sample(sky: SurveySample, part: str, seed: int = 0) -> SurveySample:
+def _sample(sky: Sample, part: str, seed: int = 0) -> Sample:
     """Draw at most `PER_CLASS_AND_SOURCE` labelled objects of each class and source of a part."""
     chosen = (sky.part == PARTS.index(part)) & (sky.label >= 0) & ~np.isin(sky.source, sorted(EVALUATION_LABELS))
     sent = as_observed(sky.take(chosen))
@@ -88,12 +88,12 @@ def _sample(sky: SurveySample, part: str, seed: int = 0) -> SurveySample:
     return sent.take(np.sort(order[rank_N < PER_CLASS_AND_SOURCE]))
 
 
-def band_table(predict: Predict, sky: SurveySample) -> dict[str, Any]:
+def band_table(predict: Predict, sky: Sample) -> dict[str, Any]:
     """Return scores of objects with ``MIN_POINTS`` points and two detections in each subset of bands."""
     return {subset: _by_group(predict, _in_bands(sky, subset)) for subset in ("all", *SUBSETS)}
 
 
-def _in_bands(sky: SurveySample, subset: str) -> SurveySample:
+def _in_bands(sky: Sample, subset: str) -> Sample:
     numbers = range(len(BANDS)) if subset == "all" else [BANDS.index(name) for name in subset]
     seen = sky.keep_points(np.isin(sky.band, list(numbers)))
     enough = (seen.lengths >= MIN_POINTS) & (seen.count(seen.detected) >= 2)
@@ -103,7 +103,7 @@ def _in_bands(sky: SurveySample, subset: str) -> SurveySample:
     return seen.take(enough)
 
 
-def early_table(predict: Predict, sky: SurveySample) -> dict[str, Any]:
+def early_table(predict: Predict, sky: Sample) -> dict[str, Any]:
     """Return scores of objects truncated after each of `COUNTS` detections, or `DAYS` after the first detection."""
     table = {}
     for count in COUNTS:
@@ -117,13 +117,13 @@ def early_table(predict: Predict, sky: SurveySample) -> dict[str, Any]:
     return table
 
 
-def _detection_time(sky: SurveySample, count: int) -> NDArray[np.float64]:
+def _detection_time(sky: Sample, count: int) -> NDArray[np.float64]:
     """Return the time of detection number ``count`` of each point's object, (P,)."""
     ends = np.array([np.sort(sky.mjd[at][sky.detected[at]])[count - 1] for at in map(sky.points, range(len(sky)))])
     return np.repeat(ends, sky.lengths)
 
 
-def _by_group(predict: Predict, objects: SurveySample) -> dict[str, Any]:
+def _by_group(predict: Predict, objects: Sample) -> dict[str, Any]:
     """Return scores by broad class, with the recall of each class."""
     if not len(objects):
         return {}
@@ -135,7 +135,7 @@ def _by_group(predict: Predict, objects: SurveySample) -> dict[str, Any]:
     }
 
 
-def _scores(predictions: SkyPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
+def _scores(predictions: SurveyPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
     scores = summary(predictions, label_N)
     top_N = predictions.probabilities_NC.argmax(axis=1)
     kept = {name: scores[name] for name in SCORES}
@@ -145,7 +145,7 @@ def _scores(predictions: SkyPredictions, label_N: NDArray[np.int64]) -> dict[str
     return kept
 
 
-def survey_table(predict: Predict, sky: SurveySample) -> dict[str, Any]:
+def survey_table(predict: Predict, sky: Sample) -> dict[str, Any]:
     """Return scores of every class of every survey, complete and by number of detections."""
     table: dict[str, Any] = {}
     samples = {"whole": sky}
@@ -172,7 +172,7 @@ FLAT_RATIOS: Final = (5.0, 20.0)
 SURE: Final = 0.8
 
 
-def flat_table(predict: Predict, sky: SurveySample, seed: int = 0) -> dict[str, Any]:
+def flat_table(predict: Predict, sky: Sample, seed: int = 0) -> dict[str, Any]:
     """Return how sources of constant flux are classified, by number of detections and ratio of flux to error.
 
     Times, bands and errors are those of the first detections of the objects. The flux is the same in every band, with
@@ -209,7 +209,7 @@ CHANGES: Final[Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]] = 
 }
 
 
-def metadata_changes(path: Path, sky: SurveySample) -> dict[str, Any]:
+def metadata_changes(path: Path, sky: Sample) -> dict[str, Any]:
     """Return how predictions change if one metadata value changes, for objects with a redshift."""
     known = sky.take(np.isfinite(sky.z))
     table = {}
@@ -226,7 +226,7 @@ def metadata_changes(path: Path, sky: SurveySample) -> dict[str, Any]:
     return table
 
 
-def _with_metadata(sky: SurveySample, values: Mapping[str, float]) -> SurveySample:
+def _with_metadata(sky: Sample, values: Mapping[str, float]) -> Sample:
     nothing = np.full(len(sky), np.nan)
     dust = np.full(len(sky), values.get("mwebv", np.nan))
     error = np.full(len(sky), values.get("z_final_err", 0.001))
@@ -240,7 +240,7 @@ PATTERN_PARAMETERS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def pattern_score(training: CurveSet, validation: CurveSet, rounds: int = 60) -> dict[str, float]:
+def pattern_score(training: DrawnCurves, validation: DrawnCurves, rounds: int = 60) -> dict[str, float]:
     """Return balanced accuracy and gain in log loss (nats) of boosted trees on the pattern of observations alone.
 
     The pattern is the number of points and the median error in each band. The gain is relative to predicting the class
@@ -259,7 +259,7 @@ def pattern_score(training: CurveSet, validation: CurveSet, rounds: int = 60) ->
     }
 
 
-def _pattern(curves: CurveSet) -> NDArray[np.float32]:
+def _pattern(curves: DrawnCurves) -> NDArray[np.float32]:
     """Return the log of the number of points and of the median error in every band, NaN without a point, (N, 2 B)."""
     value_NF = np.full((len(curves), 2 * len(BANDS)), np.nan, dtype=np.float32)
     for row in range(len(curves)):

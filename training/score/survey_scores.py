@@ -20,16 +20,16 @@ from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import Posterior
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.sample import ContextPolicy, Sample
+from nightjar_alerts.training.data.survey_readers import FOREIGN
 from nightjar_alerts.training.score.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
-from nightjar_alerts.training.sky.readers import FOREIGN
-from nightjar_alerts.training.sky.record import ContextPolicy, SurveySample
 
 BATCH: Final = 32
 COVERAGE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SkyPredictions:
+class SurveyPredictions:
     """Predictions for the objects ``rows_N`` of a sample.
 
     ``probabilities_NC`` sum to 1; ``inside_NC`` are the classes of the 0.9 set; ``novelty_N`` is larger for unusual
@@ -45,12 +45,12 @@ class SkyPredictions:
     def __len__(self) -> int:
         return len(self.rows_N)
 
-    def take(self, chosen: NDArray[np.bool_]) -> "SkyPredictions":
+    def take(self, chosen: NDArray[np.bool_]) -> "SurveyPredictions":
         """Return the chosen predictions."""
-        return SkyPredictions(*(getattr(self, part.name)[chosen] for part in fields(self)))
+        return SurveyPredictions(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
 
-def predict_bundle(path: Path, sky: SurveySample, context: ContextPolicy, prior: str | None = None) -> SkyPredictions:
+def predict_bundle(path: Path, sky: Sample, context: ContextPolicy, prior: str | None = None) -> SurveyPredictions:
     """Return a bundle's predictions for the objects of ``sky`` that have a usable point.
 
     As in the service, predictions include class shares, the metadata of the object, and whether it is unusual.
@@ -92,10 +92,12 @@ def predict_bundle(path: Path, sky: SurveySample, context: ContextPolicy, prior:
             probabilities[index], unusual[index] = result.probabilities, bool(result.unusual)
             novelty[index] = np.nan if score is None else score
             inside[index, list(result.classes or [int(result.probabilities.argmax())])] = True
-    return SkyPredictions(np.array([row for row, _ in inputs], dtype=np.intp), probabilities, inside, novelty, unusual)
+    return SurveyPredictions(
+        np.array([row for row, _ in inputs], dtype=np.intp), probabilities, inside, novelty, unusual
+    )
 
 
-def _regrouped(sky: SurveySample, manifest: Manifest) -> SurveySample:
+def _regrouped(sky: Sample, manifest: Manifest) -> Sample:
     """Map points of other filters to bands by the mapping of a bundle, which may be older than that of the sample."""
     band_P = sky.band.copy()
     for letter, nanometres in ((letter, nm) for stand_ins in FOREIGN.values() for letter, nm in stand_ins):
@@ -105,7 +107,7 @@ def _regrouped(sky: SurveySample, manifest: Manifest) -> SurveySample:
     return replace(sky, band=band_P)
 
 
-def _inputs_of(manifest: Manifest, sky: SurveySample, context: ContextPolicy) -> list[tuple[int, Tokens]]:
+def _inputs_of(manifest: Manifest, sky: Sample, context: ContextPolicy) -> list[tuple[int, Tokens]]:
     """Return row and tokens of every object that has a point for the network."""
     inputs: list[tuple[int, Tokens]] = []
     for row in range(len(sky)):
@@ -144,7 +146,7 @@ def to_broad(probabilities_NC: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(probabilities_NC @ np.eye(len(BROAD))[broad_of_class()])
 
 
-def summary(predictions: SkyPredictions, label_N: Int) -> dict[str, Any]:
+def summary(predictions: SurveyPredictions, label_N: Int) -> dict[str, Any]:
     """Return every score of one set of labelled objects; only ``objects`` if there are none."""
     if not len(predictions):
         return {"objects": 0}
@@ -178,7 +180,7 @@ def _recurs(probabilities_NC: NDArray[np.float64]) -> Bool:
     return np.asarray(probabilities_NC[:, recurring_of_class()].sum(axis=1) > 0.5)
 
 
-def restricted(predictions: SkyPredictions, label_N: Int, among: Sequence[int] = THREE) -> dict[str, float]:
+def restricted(predictions: SurveyPredictions, label_N: Int, among: Sequence[int] = THREE) -> dict[str, float]:
     """Return accuracy and balanced recall of objects of some classes, with predictions restricted to these classes."""
     matches = np.isin(label_N, among)
     if not matches.any():
@@ -189,14 +191,14 @@ def restricted(predictions: SkyPredictions, label_N: Int, among: Sequence[int] =
     return {"top_1": float(right_N.mean()), "balanced": float(np.mean(recalls))}
 
 
-def balanced_of(predictions: SkyPredictions, label_N: Int, among: Sequence[int] = THREE) -> float:
+def balanced_of(predictions: SurveyPredictions, label_N: Int, among: Sequence[int] = THREE) -> float:
     """Return the mean recall of the classes ``among`` that occur, with predictions among all classes."""
     top_N = predictions.probabilities_NC.argmax(axis=1)
     recalls = [float((top_N[label_N == label] == label).mean()) for label in among if (label_N == label).any()]
     return float(np.mean(recalls)) if recalls else float("nan")
 
 
-def recall_of(predictions: SkyPredictions, label_N: Int, label: int) -> float:
+def recall_of(predictions: SurveyPredictions, label_N: Int, label: int) -> float:
     """Return the recall of a class; NaN without an object of it."""
     of_class = label_N == label
     if not of_class.any():
@@ -204,7 +206,7 @@ def recall_of(predictions: SkyPredictions, label_N: Int, label: int) -> float:
     return float((predictions.probabilities_NC[of_class].argmax(axis=1) == label).mean())
 
 
-def broad_scores(predictions: SkyPredictions, label_N: Int, magnitude_N: NDArray[np.float64]) -> dict[str, Any]:
+def broad_scores(predictions: SurveyPredictions, label_N: Int, magnitude_N: NDArray[np.float64]) -> dict[str, Any]:
     """Return recall of the broad classes, precision of SN-like, and recall of SN-like by brightness."""
     truth_N = broad_of_class()[label_N]
     named_N = to_broad(predictions.probabilities_NC).argmax(axis=1)
@@ -231,7 +233,7 @@ def broad_scores(predictions: SkyPredictions, label_N: Int, magnitude_N: NDArray
     }
 
 
-def by_detections(predictions: SkyPredictions, label_N: Int, detections_N: Int) -> list[dict[str, Any]]:
+def by_detections(predictions: SurveyPredictions, label_N: Int, detections_N: Int) -> list[dict[str, Any]]:
     """Return `summary` without the recall of every class, by number of detections."""
     rows = []
     for low, high in DETECTIONS:
@@ -242,7 +244,7 @@ def by_detections(predictions: SkyPredictions, label_N: Int, detections_N: Int) 
     return rows
 
 
-def novelty_auroc(known: SkyPredictions, outliers: SkyPredictions) -> float:
+def novelty_auroc(known: SurveyPredictions, outliers: SurveyPredictions) -> float:
     """Return the AUROC of novelty for objects of no known class; NaN without novelty."""
     score = np.concatenate([known.novelty_N, outliers.novelty_N])
     if not np.isfinite(score).all():

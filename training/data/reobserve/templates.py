@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import BANDS, NJY_ZERO_POINT, SECONDS_PER_DAY, njy_of_magnitude
+from nightjar_alerts.training.data.sample import LABELS, Sample, SurveyObject, collect
+from nightjar_alerts.training.data.survey_readers import WAVELENGTH
+from nightjar_alerts.training.data.surveys import normalized_name, part_of
 from nightjar_alerts.training.simulate.photometry import distance_modulus, host_dust, planck
-from nightjar_alerts.training.sky.load import normalized_name, part_of
-from nightjar_alerts.training.sky.readers import WAVELENGTH
-from nightjar_alerts.training.sky.record import LABELS, SkyObject, SurveySample, collect
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator
@@ -55,7 +55,7 @@ PARSEC_10: Final = 3.0857e19  # cm
 BETA: Final = 13.7  # constant of the diffusion time
 
 
-def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> SurveySample:
+def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> Sample:
     """Make ``copies`` of every fitted object of a part, with parameters drawn within their errors.
 
     Parameters
@@ -63,7 +63,7 @@ def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> 
     folder : ``real/templates``. part : index into `PARTS`.
     """
     rng = np.random.default_rng(seed)
-    objects_made: list[SkyObject] = []
+    objects_made: list[SurveyObject] = []
     groups: list[str] = []
     for source, objects in _SOURCE_MODELS.items():
         for name, sky_object in objects(folder, copies, rng):
@@ -80,7 +80,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return pq.read_table(path).to_pylist() if path.exists() else []
 
 
-def _light_curve(density_of: Callable[[Float, float], Float], z: float) -> SkyObject | None:
+def _light_curve(density_of: Callable[[Float, float], Float], z: float) -> SurveyObject | None:
     """Return the light curve at redshift ``z`` of a flux density at 10 pc, nJy, by rest-frame day and wavelength.
 
     None if fewer than 12 points are bright enough.
@@ -93,14 +93,14 @@ def _light_curve(density_of: Callable[[Float, float], Float], z: float) -> SkyOb
         return None
     day, band = np.nonzero(is_bright_TB)
     flux = flux_TB[day, band]
-    return SkyObject(
+    return SurveyObject(
         source="", object_id="", mjd=59_000.0 + EPOCHS[day] * (1 + z) + 0.01 * band, flux=flux,
         flux_err=np.full(len(flux), ERROR * largest), band=band.astype(np.int8), detected=np.ones(len(flux), np.bool_),
         foreign=np.zeros(len(flux), np.bool_), wavelength=ANGSTROM[band] / 10.0, z=z,
     )  # fmt: skip
 
 
-def _magnetars(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SkyObject]]:
+def _magnetars(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SurveyObject]]:
     for row in _read(folder / "slsn_magnetar_parameters.parquet"):
         for _ in range(copies):
             sky_object = magnetar({name: _drawn(row, name, rng) for name in _MAGNETAR})
@@ -120,7 +120,7 @@ def _drawn(row: Row, name: str, rng: Rng) -> float:
     return value if name == "log(Bfield)" else float(np.clip(value, middle / 3, 3 * middle))
 
 
-def magnetar(fit: Mapping[str, float]) -> SkyObject | None:
+def magnetar(fit: Mapping[str, float]) -> SurveyObject | None:
     """Return the light curve of a magnetar-powered supernova with the parameters of `slsn_magnetar_parameters`."""
     age = np.geomspace(0.3, 500.0, 400)  # rest-frame days since the explosion
     power = _spin_down(fit, age) + _nickel(fit["mnickel"], age)
@@ -197,7 +197,7 @@ TEMPERATURE: Final = (np.log(20_000.0), 0.30)
 """Centre and scatter of ln(K) of tidal disruption events (van Velzen et al. 2021)."""
 
 
-def _disruptions(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SkyObject]]:
+def _disruptions(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SurveyObject]]:
     rows = _read(folder / "tde_parameters.parquet")
     values_by_name = {
         name: [float(row[name]) for row in rows if row[name]] for name in ("efold_rest_d_g", "half_rise_rest_d_g")
@@ -209,7 +209,7 @@ def _disruptions(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, Sky
                 yield str(row["name"]), sky_object
 
 
-def _disruption(row: Row, values_by_name: Mapping[str, list[float]], rng: Rng) -> SkyObject | None:
+def _disruption(row: Row, values_by_name: Mapping[str, list[float]], rng: Rng) -> SurveyObject | None:
     fade, half_rise = (float(row[name] or rng.choice(values)) for name, values in values_by_name.items())
     width = max(half_rise, 4.0) / np.sqrt(2 * np.log(2)) * np.exp(0.2 * rng.standard_normal())
     fade *= np.exp(0.2 * rng.standard_normal())
@@ -247,7 +247,7 @@ _TEMPLATE_BANDS: Final = {"B": 4360.0, "g": 4800.0, "V": 5450.0, "rp": 6220.0, "
 _COLOURS: Final = (("g_minus_r_of_peaks", 0.39, 0.20), ("r_minus_i_of_peaks", 0.02, 0.13))
 
 
-def _stripped(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SkyObject]]:
+def _stripped(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SurveyObject]]:
     path = folder / "sesn_templates_gpsntempl.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as tables:
@@ -258,7 +258,7 @@ def _stripped(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SkyObj
                         yield f"{kind} template {number % 40}", sky_object
 
 
-def _stripped_supernova(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
+def _stripped_supernova(tables: Any, kind: str, rng: Rng) -> SurveyObject | None:
     """Draw a supernova of a type, with the same change of decline rate in all bands, and random colours."""
     z = float(np.exp(rng.uniform(np.log(0.008), np.log(0.15))))
     centre, scatter = _STRIPPED[kind]
@@ -293,6 +293,6 @@ def _stripped_supernova(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
     return _light_curve(flux, z)
 
 
-_SOURCE_MODELS: Final[dict[str, Callable[[Path, int, Rng], Iterator[tuple[str, SkyObject]]]]] = {
+_SOURCE_MODELS: Final[dict[str, Callable[[Path, int, Rng], Iterator[tuple[str, SurveyObject]]]]] = {
     "magnetar": _magnetars, "tidal disruption": _disruptions, "stripped": _stripped,
 }  # fmt: skip

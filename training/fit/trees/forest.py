@@ -12,6 +12,7 @@ Legend: N light curves, F features, M nodes and leaves, T trees, C classes.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,20 +22,63 @@ import onnx
 import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from torch.nn.functional import cross_entropy, log_softmax
 
-from nightjar_alerts.models.bundle import MODEL, Ensemble
-from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64
+from nightjar_alerts.models.bundle import MODEL
+from nightjar_alerts.models.lightcurve import Float32, Float64, Int64
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
+from nightjar_alerts.training.confidence.calibration import softmax
+from nightjar_alerts.training.data.drawn import classes_of
+from nightjar_alerts.training.fit.heads import read_part
+from nightjar_alerts.training.score.metrics import main_scores
+
+
+def fit_trees(
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    seed: int,
+    rounds: int,
+    statistics: bool = False,
+    start: tuple[Path, int] | None = None,
+) -> dict[str, float]:
+    """Fit boosted trees to the light curves of folders, write them and return the validation scores.
+
+    Parameters
+    ----------
+    statistics : use statistics only, for a backbone that was trained on the same light curves and has memorised them.
+    start : a bundle to continue boosting from, and the number of its rounds to keep.
+
+    Raises
+    ------
+    ValueError
+        If the bundle has no trees.
+    """
+    (valid_inputs, validation), (train_inputs, training) = (
+        read_part(folders, part) for part in ("validation", "train")
+    )
+    classes = len(classes_of(folders[0]))
+    if statistics:
+        train_inputs = replace(
+            train_inputs, embedding=np.zeros_like(train_inputs.embedding)
+        )  # trees ignore constant features
+    columns_NF = train_inputs.columns
+    first = None if start is None else bundled_forest(start[0], columns_NF.shape[1], start[1])
+    forest = fit_forest(columns_NF, training.label, classes, seed=seed, rounds=rounds, start=first)
+    save_forest(forest, out)
+    return main_scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)
+
 
 ROUNDS: Final = 140
+
+
 PARAMETERS: Final[dict[str, Any]] = {
     "objective": "multiclass", "learning_rate": 0.08, "num_leaves": 24, "max_depth": 8, "min_data_in_leaf": 60,
     "feature_fraction": 0.15, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 2.0, "max_bin": 63,
     "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
 }  # fmt: skip
+
+
 BATCH_ROWS: Final = 512
-RIDGE: Final = 1e-4  # penalty on the coefficients of the weight, which keeps it away from 0 and 1
 
 
 def boost(
@@ -211,61 +255,6 @@ def tree_logits(forest: Forest, value_NF: Float32) -> Float32:
     """Return the logits of the trees, [N, C]."""
     trees, rows = BoostedTrees(forest), torch.from_numpy(value_NF)
     return np.concatenate([trees(rows[at : at + BATCH_ROWS]).numpy() for at in range(0, len(rows), BATCH_ROWS)])
-
-
-def equal_weights(forest: Forest, length_N: Int64) -> Ensemble:
-    """Weigh trees and network equally."""
-    return Ensemble(
-        trees=len(forest.root_T),
-        nodes=len(forest.left_M),
-        depth=forest.depth,
-        coefficients=(0.0, 0.0, 0.0),
-        lengths=(int(length_N.min()), int(length_N.max())),
-        split="none",
-    )
-
-
-def fit_ensemble(
-    forest: Forest, trees_NC: Float32, network_NC: Float32, label_N: Int64, length_N: Int64, has_redshift_N: Bool
-) -> Ensemble:
-    """Fit the weights of trees and network by the log loss of the ensemble, together with a temperature.
-
-    Parameters
-    ----------
-    trees_NC, network_NC : logits of light curves that neither was fitted to.
-    """
-    log_length_N = torch.from_numpy(np.log(length_N.astype(np.float64)))
-    redshift_known_N, label = torch.from_numpy(has_redshift_N.astype(np.float64)), torch.from_numpy(label_N)
-    log_p_network_NC, log_p_trees_NC = (
-        log_softmax(torch.from_numpy(logits_NC).double(), -1) for logits_NC in (network_NC, trees_NC)
-    )
-    fitted = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([fitted], max_iter=100, line_search_fn="strong_wolfe")
-
-    def loss() -> torch.Tensor:
-        optimiser.zero_grad()
-        weight_N = (fitted[0] + fitted[1] * log_length_N + fitted[2] * redshift_known_N).sigmoid()
-        both_NC = log_p_network_NC + weight_N[:, None] * (log_p_trees_NC - log_p_network_NC)
-        value = cross_entropy(both_NC * fitted[3].exp(), label) + RIDGE * fitted[:3].square().sum()
-        value.backward()
-        return value
-
-    optimiser.step(loss)
-    constant, per_length, redshift, _ = fitted.tolist()
-    update = {"coefficients": (constant, per_length, redshift), "split": "validation"}
-    return equal_weights(forest, length_N).model_copy(update=update)
-
-
-def pooled(
-    ensemble: Ensemble, trees_NC: Float32, network_NC: Float32, length_N: Int64, has_redshift_N: Bool
-) -> Float32:
-    """Return the logits of the ensemble, [N, C]."""
-    weight_N1 = ensemble.weights(length_N, has_redshift_N)[:, None]
-    log_p_network_NC, log_p_trees_NC = (
-        log_softmax(torch.from_numpy(logits_NC).double(), -1).numpy() for logits_NC in (network_NC, trees_NC)
-    )
-    both_NC: Float32 = (log_p_network_NC + weight_N1 * (log_p_trees_NC - log_p_network_NC)).astype(np.float32)
-    return both_NC
 
 
 def save_forest(forest: Forest, path: Path) -> None:

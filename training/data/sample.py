@@ -2,10 +2,10 @@
 
 Notable:
 
-- all points are in a band of the networks; `training.sky.readers` maps filters to bands;
+- all points are in a band of the networks; `training.data.survey_readers` maps filters to bands;
 - ``flux`` is difference flux or, for variables, total flux minus a baseline, in nJy; ``total_flux`` is NaN where it is
-  not known. A published upper limit has flux 0 and is not detected (`SurveySample.limit`);
-- a missing number is NaN, a missing label -1. A classifier gets only the points and `SurveySample.metadata_of`.
+  not known. A published upper limit has flux 0 and is not detected (`Sample.limit`);
+- a missing number is NaN, a missing label -1. A classifier gets only the points and `Sample.metadata_of`.
 
 Legend: N objects, P points of all objects together.
 """
@@ -45,8 +45,8 @@ _TEXTS: Final = ("source", "object_id", "group", "raw_label", "quality")
 
 
 @dataclass(slots=True)
-class SkyObject:
-    """Object of one survey. Points as in `SurveySample`; ``names`` are all its names, for grouping."""
+class SurveyObject:
+    """Object of one survey. Points as in `Sample`; ``names`` are all its names, for grouping."""
 
     source: str
     object_id: str
@@ -72,7 +72,7 @@ class SkyObject:
 
 
 @dataclass(frozen=True, eq=False)
-class SurveySample:
+class Sample:
     """Objects of many surveys.
 
     Attributes
@@ -141,23 +141,21 @@ class SurveySample:
         counts: NDArray[np.int64] = total[self.offsets[1:]] - total[self.offsets[:-1]]
         return counts
 
-    def take(self, rows: NDArray[Any]) -> "SurveySample":
+    def take(self, rows: NDArray[Any]) -> "Sample":
         """Return the objects ``rows`` (indices or a mask), in that order."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         lengths = self.lengths[chosen]
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         picked = np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"}
-        return SurveySample(
-            offsets, **{name: v[picked] if name in _POINTS else v[chosen] for name, v in values.items()}
-        )
+        return Sample(offsets, **{name: v[picked] if name in _POINTS else v[chosen] for name, v in values.items()})
 
-    def keep_points(self, flags_P: NDArray[np.bool_]) -> "SurveySample":
+    def keep_points(self, flags_P: NDArray[np.bool_]) -> "Sample":
         """Return a sample of the flagged points, without objects that have none."""
         counts = self.count(flags_P)
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"}
         remaining = {name: v[flags_P] if name in _POINTS else v[counts > 0] for name, v in values.items()}
-        return SurveySample(np.concatenate(([0], np.cumsum(counts[counts > 0]))), **remaining)
+        return Sample(np.concatenate(([0], np.cumsum(counts[counts > 0]))), **remaining)
 
     def metadata_of(self, index: int, context: ContextPolicy) -> dict[str, float]:
         """Return the metadata of an object: nothing, its redshift and dust, or everything that its survey provides.
@@ -197,15 +195,15 @@ class SurveySample:
             np.savez(partial, allow_pickle=False, **arrays)
 
 
-def read_sample(path: Path) -> SurveySample:
-    """Read a file of `SurveySample.save`."""
+def read_sample(path: Path) -> Sample:
+    """Read a file of `Sample.save`."""
     with np.load(path, allow_pickle=False) as arrays:
-        return SurveySample(**{f.name: arrays[f.name] for f in fields(SurveySample)})
+        return Sample(**{f.name: arrays[f.name] for f in fields(Sample)})
 
 
 def collect(
-    objects: Iterable[SkyObject], groups: Sequence[str] | None = None, parts: Sequence[int] | None = None
-) -> SurveySample:
+    objects: Iterable[SurveyObject], groups: Sequence[str] | None = None, parts: Sequence[int] | None = None
+) -> Sample:
     """Return a sample of objects, with points sorted by time.
 
     Parameters
@@ -225,26 +223,24 @@ def collect(
     values["label"] = np.array([row.label for row in rows], dtype=np.int64)
     values["part"] = np.zeros(len(rows), np.int8) if parts is None else np.asarray(parts, dtype=np.int8)
     values["metadata"] = np.stack([row.metadata for row in rows]) if rows else np.zeros((0, len(NO_METADATA)), "f4")
-    return SurveySample(**values)
+    return Sample(**values)
 
 
-def join(skies: Sequence[SurveySample]) -> SurveySample:
+def join(skies: Sequence[Sample]) -> Sample:
     """Concatenate several samples."""
     values: dict[str, Any] = {
-        f.name: np.concatenate([getattr(sky, f.name) for sky in skies])
-        for f in fields(SurveySample)
-        if f.name != "offsets"
+        f.name: np.concatenate([getattr(sky, f.name) for sky in skies]) for f in fields(Sample) if f.name != "offsets"
     }
     lengths = np.concatenate([sky.lengths for sky in skies])
-    return SurveySample(np.concatenate(([0], np.cumsum(lengths))), **values)
+    return Sample(np.concatenate(([0], np.cumsum(lengths))), **values)
 
 
-def _column(row: SkyObject, name: str) -> NDArray[Any]:
+def _column(row: SurveyObject, name: str) -> NDArray[Any]:
     value = getattr(row, name)
     return np.full(len(row.mjd), np.nan, dtype=np.float32) if value is None else value
 
 
-def _sorted(row: SkyObject) -> SkyObject:
+def _sorted(row: SurveyObject) -> SurveyObject:
     order = np.lexsort((row.band, row.mjd))
     for name in _POINTS:
         if getattr(row, name) is not None:

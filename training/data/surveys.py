@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from nightjar_alerts.training.sky.readers import (
+from nightjar_alerts.training.data.sample import PARTS, Sample, SurveyObject, collect, read_sample
+from nightjar_alerts.training.data.survey_readers import (
     CONFLICTS,
     EVALUATION_ONLY,
     read_catalina,
@@ -22,7 +23,6 @@ from nightjar_alerts.training.sky.readers import (
     read_ztf_periodic,
     read_ztf_supernovae,
 )
-from nightjar_alerts.training.sky.record import PARTS, SkyObject, SurveySample, collect, read_sample
 
 VERSION: Final = 1
 """Version of the sample and of the rules that fill it; a cache of another version is not read."""
@@ -38,7 +38,7 @@ _PREFIXES: Final = frozenset({"ztf", "ztf?", "ztf_alerts", "osc", "kait", "cfa3"
                               "vsx_eb"})  # fmt: skip
 
 
-def load_surveys(data: Path, cache: Path | None = None) -> SurveySample:
+def load_surveys(data: Path, cache: Path | None = None) -> Sample:
     """Return the objects of every set below ``data``; absent sets are skipped.
 
     Parameters
@@ -60,7 +60,7 @@ def load_surveys(data: Path, cache: Path | None = None) -> SurveySample:
     return sky
 
 
-def read_all(data: Path) -> list[SkyObject]:
+def read_all(data: Path) -> list[SurveyObject]:
     """Return the objects of every set below ``data``. Raises ValueError if there are none."""
     objects = [
         *read_real(data / "real"),
@@ -76,7 +76,7 @@ def read_all(data: Path) -> list[SkyObject]:
     return objects
 
 
-def assemble(objects: Sequence[SkyObject]) -> SurveySample:
+def assemble(objects: Sequence[SurveyObject]) -> Sample:
     """Group objects across surveys, drop contradictory labels, and assign each group to a part of the split.
 
     Sets for evaluation only are in the test part, with all other rows of their groups. If rows of a group have
@@ -89,7 +89,7 @@ def assemble(objects: Sequence[SkyObject]) -> SurveySample:
     return collect((merge_duplicates(row) for row in objects), groups, parts)
 
 
-def _drop_conflicts(objects: Sequence[SkyObject], groups: Iterable[str]) -> None:
+def _drop_conflicts(objects: Sequence[SurveyObject], groups: Iterable[str]) -> None:
     labels: dict[str, set[int]] = {}
     groups = list(groups)
     for row, group in zip(objects, groups, strict=True):
@@ -132,7 +132,7 @@ def part_of(group: str) -> int:
     return sum(fraction >= boundary for boundary in BOUNDARIES)
 
 
-def as_observed(sky: SurveySample, enough: int = 5) -> SurveySample:
+def as_observed(sky: Sample, enough: int = 5) -> Sample:
     """Select the points of a typical request: measured fluxes, in native bands if there are enough.
 
     Upper limits are removed. Foreign points are removed if an object has ``enough`` native points, two of them
@@ -144,7 +144,7 @@ def as_observed(sky: SurveySample, enough: int = 5) -> SurveySample:
     return measured.keep_points(native_P | ~np.repeat(enough_N, measured.lengths))
 
 
-def merge_duplicates(row: SkyObject) -> SkyObject:
+def merge_duplicates(row: SurveyObject) -> SurveyObject:
     """Keep the point with the smallest error if a band has several at the same time."""
     order = np.lexsort((row.flux_err, row.band, row.mjd))
     same = (np.diff(row.mjd[order]) == 0) & (np.diff(row.band[order]) == 0)

@@ -62,7 +62,7 @@ SOURCES: Final[Mapping[str, str]] = {
 }
 
 TREES: Final = "boosted trees"
-EVERY_PART: Final = "every part"  # manifest value of ``learned_from`` if `training.sky.six` fitted to all objects
+EVERY_PART: Final = "every part"  # manifest value of ``learned_from`` if `training.fit.ztf_types` fitted to all objects
 
 LIMITS: Final = """## Known limits
 
@@ -81,7 +81,7 @@ LIMITS_OF_ZTF: Final = """## Known limits
 - Coverage holds for light curves like those it was measured on. Light curves out of distribution get no set."""
 
 
-def write_sky_card(path: Path, report: Mapping[str, Any] | None = None) -> Bundle:
+def write_survey_card(path: Path, report: Mapping[str, Any] | None = None) -> Bundle:
     """Write ``CARD.md`` into a bundle of `training.sky`, with the scores of a report."""
     manifest = load_bundle(path).manifest
     of_ztf = manifest.classes.names == ZTF_SUPERNOVAE.names

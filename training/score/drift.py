@@ -18,10 +18,10 @@ from nightjar_alerts.models.checks import photometry_warnings
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.drift import LIMITS, MIN_CURVES, WINDOW, InputReference, summary
 from nightjar_alerts.models.lightcurve import Float32, Float64, Int64, LightCurve
+from nightjar_alerts.training.data.sample import PARTS, Sample
+from nightjar_alerts.training.data.surveys import as_observed
 from nightjar_alerts.training.export.statistics import DIGITS, quantiles
-from nightjar_alerts.training.sky.load import as_observed
-from nightjar_alerts.training.sky.record import PARTS, SurveySample
-from nightjar_alerts.training.sky.scores import predict_bundle, rounded
+from nightjar_alerts.training.score.survey_scores import predict_bundle, rounded
 
 SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "crts": ("css", "crts_mantra"),
@@ -49,7 +49,7 @@ UNITS: Final = ("window", "window of alerts", "window of one class", "light curv
 """Inputs of a check: 200 light curves; 200 that end at a random detection; 200 of one class; one light curve."""
 
 
-def survey_statistics(sky: SurveySample, manifest: Manifest, seed: int = 0) -> dict[str, SurveyStatistics]:
+def survey_statistics(sky: Sample, manifest: Manifest, seed: int = 0) -> dict[str, SurveyStatistics]:
     """Return the input statistics of each survey of :data:`SOURCES` that has `MIN_OBJECTS` labelled objects."""
     found = {}
     for survey in SOURCES:
@@ -59,12 +59,12 @@ def survey_statistics(sky: SurveySample, manifest: Manifest, seed: int = 0) -> d
     return found
 
 
-def _objects(sky: SurveySample, survey: str, part: str, number: int, seed: int) -> SurveySample:
+def _objects(sky: Sample, survey: str, part: str, number: int, seed: int) -> Sample:
     chosen = np.flatnonzero(np.isin(sky.source, SOURCES[survey]) & (sky.part == PARTS.index(part)))
     return as_observed(sky.take(np.sort(np.random.default_rng(seed).permutation(chosen)[:number])))
 
 
-def _rows(objects: SurveySample, manifest: Manifest) -> Float64:
+def _rows(objects: Sample, manifest: Manifest) -> Float64:
     return np.stack([summary(objects.curve(row, "everything"), manifest) for row in range(len(objects))])
 
 
@@ -89,13 +89,13 @@ def _fractions(names: tuple[str, ...], values: Float64) -> dict[str, float]:
     return dict(zip(names, values.round(DIGITS).tolist(), strict=True))
 
 
-def add_statistics(bundle: Path, sky: SurveySample) -> Bundle:
+def add_statistics(bundle: Path, sky: Sample) -> Bundle:
     """Write the statistics of surveys into the manifest of a bundle."""
     manifest = load_bundle(bundle).manifest
     return write_manifest(bundle, manifest.model_copy(update={"survey_statistics": survey_statistics(sky, manifest)}))
 
 
-def measure_drift(path: Path, sky: SurveySample, part: str, seed: int = 0) -> dict[str, Any]:
+def measure_drift(path: Path, sky: Sample, part: str, seed: int = 0) -> dict[str, Any]:
     """Return false alarm and detection rates of each survey of a bundle, for windows and for single light curves.
 
     Parameters
@@ -122,7 +122,7 @@ def measure_drift(path: Path, sky: SurveySample, part: str, seed: int = 0) -> di
 class _HeldOut:
     """Drift checks of one survey on held-out objects, as observed and with injected errors."""
 
-    def __init__(self, objects: SurveySample, class_N: Int64, survey: str, manifest: Manifest, seed: int) -> None:
+    def __init__(self, objects: Sample, class_N: Int64, survey: str, manifest: Manifest, seed: int) -> None:
         self._reference = InputReference(manifest, manifest.survey_statistics[survey])
         self._manifest, self._bands, self._rng = manifest, len(manifest.bands), np.random.default_rng(seed)
         self._label_N, self._class_N = objects.label, class_N

@@ -1,9 +1,9 @@
 """ZTF's supernovae in six classes: heads and trees fitted to them, and their cross-validation.
 
-``fit_six`` maps a network of ELAsTiCC's 20 classes to six, and ``folds`` scores the method:
+``fit_ztf_types`` maps a network of ELAsTiCC's 20 classes to six, and ``folds`` scores the method:
 
 - the branches were trained on the training part, so heads are fitted to the other parts only: the last layer of the 20
-  classes, followed by a linear map to six (`fold_heads`);
+  classes, followed by a linear map to six (`fit_class_map`);
 - trees use statistics and shapes, and are fitted to all parts;
 - heads and trees have equal weights;
 - a fifth of the other parts is held out: for calibration in the released model, for scores in cross-validation.
@@ -30,25 +30,27 @@ from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import Forest
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
+from nightjar_alerts.training.confidence.calibration import softmax
+from nightjar_alerts.training.confidence.ensemble import equal_weights, pooled
 from nightjar_alerts.training.data.batches import draw_examples
-from nightjar_alerts.training.data.mixture import sky_dataset
-from nightjar_alerts.training.fit.boosting import boost, equal_weights, fit_forest, pooled, save_forest, tree_logits
-from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
-from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.calibrate import softmax
-from nightjar_alerts.training.score.metrics import confusion, macro_f1
-from nightjar_alerts.training.sky.heads import HeadInputs, load_astro_moe, load_backbone, save_run
-from nightjar_alerts.training.sky.load import as_observed
-from nightjar_alerts.training.sky.novelty import (
-    CurveSet,
+from nightjar_alerts.training.data.drawn import CLASSES, DrawnCurves, join_drawn
+from nightjar_alerts.training.data.mixture import survey_dataset
+from nightjar_alerts.training.data.outliers import SYNTHETIC_OUTLIERS, real_outliers, synthetic_outliers
+from nightjar_alerts.training.data.sample import PARTS, Sample
+from nightjar_alerts.training.data.surveys import as_observed
+from nightjar_alerts.training.fit.heads import (
+    HeadInputs,
     embeddings_of,
-    join_curves,
+    load_astro_moe,
+    load_backbone,
+    save_run,
     statistics_network,
     statistics_of,
-    synthetic_outliers,
 )
-from nightjar_alerts.training.sky.record import PARTS, SurveySample
-from nightjar_alerts.training.sky.tables import CLASSES, SYNTHETIC_OUTLIERS, real_outliers
+from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
+from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.metrics import confusion, macro_f1
 
 Int = NDArray[np.int64]
 
@@ -64,7 +66,7 @@ POWER: Final = 0.4
 """Exponent of the class size in the weight of a class, for macro-F1."""
 
 
-def typed(sky: SurveySample) -> tuple[SurveySample, Int]:
+def typed(sky: Sample) -> tuple[Sample, Int]:
     """Supernovae of ZTF with one of the six types, and its number (O,)."""
     six = as_observed(sky.take(sky.source == "ztf_sn"))
     label = np.array([NUMBER.get(ZTF_CLASSES.get(str(kind), ""), -1) for kind in six.raw_label], dtype=np.int64)
@@ -118,14 +120,14 @@ class SupernovaDraws:
 
     Attributes
     ----------
-    curve_set : the light curves; ``object_index`` is the number of the object.
+    light_curves : the light curves; ``object_index`` is the number of the object.
     inputs : statistics, shapes among them, and the branches' embedding.
     heads_NHC : logits of every copy of the network's heads.
     unlearned_O : objects that the network's branches have not learned from.
     group_O : objects that are one by another name have the same number.
     """
 
-    curve_set: CurveSet
+    light_curves: DrawnCurves
     inputs: HeadInputs
     heads_NHC: Float32
     unlearned_O: Bool
@@ -139,24 +141,24 @@ class SupernovaDraws:
     @property
     def label_O(self) -> Int:
         """Class of every object."""
-        return self.curve_set.label[: len(self.unlearned_O)]
+        return self.light_curves.label[: len(self.unlearned_O)]
 
     def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
         """Light curves of some objects."""
-        return np.flatnonzero(chosen_O[self.curve_set.object_index])
+        return np.flatnonzero(chosen_O[self.light_curves.object_index])
 
     def weights(self, rows: NDArray[np.intp]) -> Float32:
         """Weights of light curves: rare classes weigh more, and all draws of an object less than the complete one."""
-        curve_set, objects = self.curve_set, len(self.unlearned_O)
-        weight = np.bincount(self.label_O)[curve_set.label[rows]].astype(np.float64) ** (POWER - 1.0)
-        object_index = curve_set.object_index[rows]
+        light_curves, objects = self.light_curves, len(self.unlearned_O)
+        weight = np.bincount(self.label_O)[light_curves.label[rows]].astype(np.float64) ** (POWER - 1.0)
+        object_index = light_curves.object_index[rows]
         times = np.maximum(np.bincount(object_index, minlength=objects)[object_index] - 1, 1)
         weight *= np.where(rows < objects, 1.0, DRAWN_WEIGHT / times)
         relative: Float32 = (weight / weight.mean()).astype(np.float32)
         return relative
 
 
-class SixFit(NamedTuple):
+class ZtfTypesFit(NamedTuple):
     """Trees, and the linear map from 20 logits to six."""
 
     forest: Forest
@@ -166,17 +168,17 @@ class SixFit(NamedTuple):
     def answers(self, drawn: SupernovaDraws, rows: NDArray[np.intp]) -> dict[str, Float64]:
         """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
         trees_NC = tree_logits(self.forest, drawn.values[rows])
-        heads_NC = folded(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
-        length_N, unknown_N = drawn.curve_set.length[rows], np.zeros(len(rows), np.bool_)
+        heads_NC = mapped_logits(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
+        length_N, unknown_N = drawn.light_curves.length[rows], np.zeros(len(rows), np.bool_)
         both_NC = pooled(equal_weights(self.forest, length_N), trees_NC, heads_NC, length_N, unknown_N)
         named = {"trees inside": trees_NC, "heads": heads_NC, "both": both_NC}
         return {name: softmax(logits_NC) for name, logits_NC in named.items()}
 
 
-def draw_six(sky: SurveySample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
+def draw_ztf_types(sky: Sample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
     """Sample supernovae of all parts, complete and as in alerts, and run the network of a run folder."""
     six, label_O = typed(sky)
-    dataset, _, _ = sky_dataset(six)
+    dataset, _, _ = survey_dataset(six)
     rng, data = np.random.default_rng(seed), recipe.data
     tokens: list[Tokens] = [
         featurise(six.curve(row, "nothing"), data.limits, data.flux_unit, METADATA_COLUMNS, data.bands)
@@ -189,12 +191,12 @@ def draw_six(sky: SurveySample, run: Path, recipe: Recipe, *, seed: int) -> Supe
                 tokens.append(example.tokens)
                 object_indices.append(row)
     owner_N = np.array(object_indices, dtype=np.int64)
-    curve_set = CurveSet(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
+    light_curves = DrawnCurves(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
     network, backbone = load_astro_moe(run)[0].eval(), load_backbone(run)[0]
-    inputs = HeadInputs(embeddings_of(backbone, curve_set), *statistics_of(statistics_network(recipe), curve_set))
+    inputs = HeadInputs(embeddings_of(backbone, light_curves), *statistics_of(statistics_network(recipe), light_curves))
     group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
     return SupernovaDraws(
-        curve_set, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O
+        light_curves, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O
     )
 
 
@@ -210,18 +212,18 @@ def logits_of_copies(network: AstroMoE, inputs: HeadInputs) -> Float32:
     return np.concatenate(logits)
 
 
-def fit_six(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> SixFit:
+def fit_ztf_types(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> ZtfTypesFit:
     """Fit trees and heads to some objects."""
-    label_N, rows = drawn.curve_set.label, drawn.rows(learns_O)
+    label_N, rows = drawn.light_curves.label, drawn.rows(learns_O)
     forest = fit_forest(
         drawn.values[rows], label_N[rows], len(NUMBER),
         seed=seed, rounds=TREE_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
     )  # fmt: skip
     rows = drawn.rows(learns_O & drawn.unlearned_O)
-    return SixFit(forest, *fold_heads(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows)))
+    return ZtfTypesFit(forest, *fit_class_map(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows)))
 
 
-def fold_heads(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[Float64, Float64]:
+def fit_class_map(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[Float64, Float64]:
     """Fit the map and bias that lead from a network's logits to six classes: a logistic regression with a ridge."""
     logits_NHC, label, weight = (torch.from_numpy(each) for each in (heads_NHC.astype(np.float64), label_N, weight_N))
     middle_C = logits_NHC.mean((0, 1))
@@ -242,13 +244,13 @@ def fold_heads(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[Flo
     return fitted_6C, fitted_6 - fitted_6C @ middle_C.numpy()
 
 
-def folded(heads_NHC: Float32, map_6C: Float64, bias_6: Float64) -> Float32:
+def mapped_logits(heads_NHC: Float32, map_6C: Float64, bias_6: Float64) -> Float32:
     """Logits of six classes by the map, the mean over the copies of the heads, [N, 6]."""
     logits_NH6 = torch.from_numpy(heads_NHC @ map_6C.T + bias_6)
     return log_softmax(logits_NH6, -1).mean(1).numpy().astype(np.float32)
 
 
-def with_six_heads(network: AstroMoE, fit: SixFit, recipe: Recipe) -> AstroMoE:
+def with_mapped_heads(network: AstroMoE, fit: ZtfTypesFit, recipe: Recipe) -> AstroMoE:
     """Return the network with every head's last layer followed by the map, in evaluation mode."""
     six = build(recipe.network)
     assert isinstance(six, AstroMoE)
@@ -264,7 +266,7 @@ def with_six_heads(network: AstroMoE, fit: SixFit, recipe: Recipe) -> AstroMoE:
 def folds(
     drawn: SupernovaDraws, *, draws: Sequence[int] = (0, 1, 2), seeds: Sequence[int] = (0, 1, 2)
 ) -> dict[str, Any]:
-    """Cross-validate ``fit_six`` and trees alone on complete light curves.
+    """Cross-validate ``fit_ztf_types`` and trees alone on complete light curves.
 
     Parameters
     ----------
@@ -300,7 +302,7 @@ def _folded(drawn: SupernovaDraws, draw: int, seeds: Sequence[int]) -> dict[str,
     for fold in range(FOLDS):
         tested_O = drawn.unlearned_O & (fold_O == fold)
         rows = np.flatnonzero(tested_O)  # complete light curves come first
-        fit = fit_six(drawn, ~tested_O, seed=draw)
+        fit = fit_ztf_types(drawn, ~tested_O, seed=draw)
         for name, p_NC in fit.answers(drawn, rows).items():
             named[name][rows] = p_NC.argmax(axis=1)
         learned = values_OF[~tested_O], drawn.label_O[~tested_O]
@@ -317,7 +319,7 @@ def _each(truth: Int, named: Int) -> dict[str, float]:
     return dict(zip(NUMBER, f1.tolist(), strict=True))
 
 
-def prepare(sky: SurveySample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
+def prepare(sky: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
     """Fit the model and write it for ``sky export``: a folder of light curves, a run, and trees.
 
     One fold in `FOLDS` of the objects that the branches have not learned from is for calibration; heads and trees are
@@ -325,7 +327,7 @@ def prepare(sky: SurveySample, drawn: SupernovaDraws, run: Path, recipe: Recipe,
     """
     fold_O = np.random.default_rng(seed).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
     held_out_O = drawn.unlearned_O & (fold_O == 0)
-    fit = fit_six(drawn, ~held_out_O, seed=seed)
+    fit = fit_ztf_types(drawn, ~held_out_O, seed=seed)
     tables = out / "tables"
     tables.mkdir(parents=True, exist_ok=True)
     (tables / CLASSES).write_text(json.dumps(tuple(NUMBER)), encoding="utf-8")
@@ -333,16 +335,18 @@ def prepare(sky: SurveySample, drawn: SupernovaDraws, run: Path, recipe: Recipe,
     backbone = load_backbone(run)[0]
     for part, chosen_O in (("train", ~held_out_O), ("validation", held_out_O)):
         rows = drawn.rows(chosen_O)
-        _write(tables, part, drawn.curve_set.take(rows), drawn.inputs.take(rows))
-    some = drawn.curve_set.take(np.random.default_rng(seed).permutation(len(drawn.curve_set))[:SYNTHETIC_OUTLIERS])
-    strange = join_curves([real_outliers(sky, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
+        _write(tables, part, drawn.light_curves.take(rows), drawn.inputs.take(rows))
+    some = drawn.light_curves.take(
+        np.random.default_rng(seed).permutation(len(drawn.light_curves))[:SYNTHETIC_OUTLIERS]
+    )
+    strange = join_drawn([real_outliers(sky, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
     inputs = HeadInputs(embeddings_of(backbone, strange), *statistics_of(statistics_network(recipe), strange))
     _write(tables, "outliers", strange, inputs)
     save_forest(fit.forest, out / "trees.npz")
-    save_run(with_six_heads(network, fit, recipe), recipe, run, config.data, out / "run")
+    save_run(with_mapped_heads(network, fit, recipe), recipe, run, config.data, out / "run")
 
 
-def _write(folder: Path, part: str, curve_set: CurveSet, inputs: HeadInputs) -> None:
-    curve_set.save(folder / f"{part}.npz")
+def _write(folder: Path, part: str, light_curves: DrawnCurves, inputs: HeadInputs) -> None:
+    light_curves.save(folder / f"{part}.npz")
     np.savez(folder / f"{part}.statistics.npz", value=inputs.value, known=inputs.is_known)
     np.savez(folder / f"{part}.embedding.npz", embedding=inputs.embedding)

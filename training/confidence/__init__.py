@@ -1,0 +1,1 @@
+"""Calibration, prediction sets, novelty and ensembles, fitted to validation light curves."""
