@@ -1,363 +1,393 @@
-"""Subcommands of ``nightjar-train sky``: re-observation, bundles trained on real surveys, scores.
+"""Commands of ``nightjar-train makers``: tools that made and measured the shipped models.
 
-A bundle is made by::
+A bundle trained on many surveys is made by::
 
-    nightjar-train train sky-bands-whole --data mixture.json --pretrained runs/unpacked
-    nightjar-train sky sample runs/tables --mixture mixture.json --data DATA --recipe sky-bands
-    nightjar-train sky featurize runs/tables --backbone runs/sky-bands-whole-0
-    nightjar-train sky boost runs/tables --statistics --out runs/trees.npz
-    nightjar-train sky export runs/sky-bands-whole-0 build/bundle --tables runs/tables --trees runs/trees.npz
+    nightjar-train makers reobserve --data DATA --out build/views.npz
+    nightjar-train fit surveys --data mixture.json --pretrained runs/unpacked
+    nightjar-train makers draw runs/drawn --mixture mixture.json --data DATA --recipe surveys-bands
+    nightjar-train makers features runs/drawn --run runs/surveys-0
+    nightjar-train makers trees runs/drawn --statistics --out runs/trees.npz
+    nightjar-train export runs/surveys-0 build/bundle --drawn runs/drawn --trees runs/trees.npz
+    nightjar-train makers drift build/bundle --data DATA --report build/drift.json
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic_settings import CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand
+from nightjar_alerts.training.options import (
+    Commands,
+    add_command,
+    at_least,
+    means_of,
+    named_recipe,
+    print_json,
+    progress,
+    share,
+    write_json,
+)
 
-SkyRecipe = Literal["sky-heads", "sky-bands", "sky-heads-ztf"]
+SURVEY_RECIPES = ("surveys-heads", "surveys-bands", "ztf-types")
+FEATURES = ("summary", "light-curve", "union")
 
 
-class MakersCommand(BaseModel):
-    """Base of the subcommands. The docstring of a subcommand is its help text."""
+def add_makers(commands: Commands) -> None:
+    """Add the group."""
+    text = "tools that made and measured the shipped models; `makers --help` lists them"
+    group = commands.add_parser("makers", help=text, description=text[0].upper() + text[1:] + ".")
+    tools = group.add_subparsers(metavar="TOOL", required=True)
+    _add_reobserve(tools)
+    _add_draw(tools)
+    _add_features(tools)
+    _add_trees(tools)
+    _add_ztf_types(tools)
+    _add_drift(tools)
+    _add_incomplete(tools)
+    _add_baseline(tools)
+    _add_crossvalidate(tools)
+    _add_throughput(tools)
+    _add_unpack(tools)
+    _add_export_again(tools)
+    _add_cuda(tools)
 
-    model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
+
+def _add_surveys(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data", type=Path, required=True,
+        help="folder with real/, ztf_sn/, elasticc_objects/, mallorn/ ...; absent sets are skipped",
+    )  # fmt: skip
+    parser.add_argument("--cache", type=Path, help="folder that caches the sets between calls")
 
 
-class SurveyCommand(MakersCommand):
-    """Base of the subcommands that read the sets of real surveys."""
-
-    data: Path = Field(
-        description="folder with real/, ztf_sn/, elasticc_objects/, mallorn/ ...; absent sets are skipped"
+def _add_reobserve(tools: Commands) -> None:
+    parser = add_command(
+        tools,
+        "reobserve",
+        _reobserve,
+        "re-observe objects with the visits, bands and errors of other surveys",
     )
-    cache: Path | None = Field(default=None, description="folder that caches the sets between calls")
-
-
-class Views(SurveyCommand):
-    """Re-observe the objects of one part of the split with the visits, bands and errors of every survey."""
-
-    out: Path = Field(description="npz file to write")
-    part: Literal["train", "valid", "test"] = Field(default="train", description="part of the objects and the cadences")
-    number: int = Field(default=10_000, ge=1, description="approximate number of re-observed objects")
-    seed: int = Field(default=0, ge=0, description="random seed")
-    through: list[str] = Field(default=[], description="survey whose cadences are used; repeatable; default: all")
-    classes: list[str] = Field(default=[], description="class to include; repeatable; default: all")
-    copies: int = Field(default=0, ge=0, description="objects made from every published fit below real/templates")
-
-    def cli_cmd(self) -> None:
-        """Fit the objects, re-observe them and print the number by class."""
-        import numpy as np
-
-        from nightjar_alerts.models.taxonomy import ELASTICC
-        from nightjar_alerts.training.data.reobserve.views import views_of
-        from nightjar_alerts.training.data.surveys import load_surveys
-
-        sky = load_surveys(self.data, self.cache)
-        views = views_of(
-            sky,
-            self.part,
-            self.number,
-            seed=self.seed,
-            data=self.data,
-            through=self.through,
-            classes=self.classes,
-            copies=self.copies,
-        )
-        views.save(self.out)
-        counts = np.bincount(views.label, minlength=len(ELASTICC.names)).tolist()
-        sys.stdout.write(
-            f"{len(views)} views, {len(views.mjd)} points: {dict(zip(ELASTICC.names, counts, strict=True))}\n"
-        )
-
-
-class Sample(MakersCommand):
-    """Sample light curves of a mixture for trees and calibration, and outliers of no known class."""
-
-    tables: CliPositionalArg[Path] = Field(description="folder to write")
-    mixture: Path = Field(description="JSON file that names the data files and their shares")
-    data: Path = Field(description="folder with real/ and the other sets, for objects of no known class")
-    cache: Path | None = Field(default=None, description="folder that caches the sets between calls")
-    train: int = Field(default=100_000, ge=1, description="number of light curves to fit on")
-    validation: int = Field(default=15_000, ge=1, description="number of light curves for selection and calibration")
-    seed: int = Field(default=0, ge=0, description="random seed")
-    recipe: SkyRecipe = Field(default="sky-heads", description="augmentation; sky-heads-ztf: as observed by ZTF")
-    whole: CliImplicitFlag[bool] = Field(default=False, description="keep all points; no degradation")
-    shaken: float = Field(
-        default=0.0, ge=0, le=1, description="share of the complete light curves that is perturbed within their errors"
+    _add_surveys(parser)
+    parser.add_argument("--out", type=Path, required=True, help="npz file to write")
+    parser.add_argument(
+        "--part", choices=("train", "valid", "test"), default="train", help="part of the objects and of the cadences"
+    )
+    parser.add_argument("--number", type=at_least(1), default=10_000, help="approximate number of re-observed objects")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="random seed of the views")
+    parser.add_argument(
+        "--through", action="append", default=[], help="survey whose cadences are used; repeatable; default: all"
+    )
+    parser.add_argument("--classes", action="append", default=[], help="class to include; repeatable; default: all")
+    parser.add_argument(
+        "--copies", type=at_least(0), default=0, help="objects made from every published fit below real/templates"
     )
 
-    def cli_cmd(self) -> None:
-        """Sample the light curves and write them."""
-        from nightjar_alerts.training.data.outliers import untruncated, write_samples
-        from nightjar_alerts.training.data.surveys import load_surveys
 
-        sky, recipe = load_surveys(self.data, self.cache), _recipe(self.recipe)
-        recipe = untruncated(recipe) if self.whole else recipe
-        augmentation = recipe.augmentation.model_copy(update={"shaken": self.shaken})
-        recipe = recipe.model_copy(update={"augmentation": augmentation})
-        write_samples(self.mixture, sky, recipe, (self.train, self.validation), self.tables, self.seed)
+def _reobserve(options: argparse.Namespace) -> None:
+    """Fit the objects, re-observe them and print the number by class."""
+    import numpy as np
 
+    from nightjar_alerts.models.taxonomy import ELASTICC
+    from nightjar_alerts.training.data.reobserve.views import views_of
+    from nightjar_alerts.training.data.surveys import load_surveys
 
-class Featurize(MakersCommand):
-    """Compute statistics and backbone embeddings of the light curves of a folder."""
-
-    tables: CliPositionalArg[Path] = Field(description="folder of `sample`")
-    backbone: Path | None = Field(default=None, description="run folder of `train`; default: statistics only")
-    what: Literal["everything", "embeddings"] = Field(default="everything", description="statistics need no backbone")
-
-    def cli_cmd(self) -> None:
-        """Compute the statistics and embeddings and write them."""
-        from nightjar_alerts.models.networks.romae import RoMAE
-        from nightjar_alerts.training.fit.checkpoints import load_network
-        from nightjar_alerts.training.fit.heads import load_backbone, write_embeddings, write_statistics
-        from nightjar_alerts.training.recipes.astro_moe import sky_heads
-
-        if self.what == "everything":
-            write_statistics(sky_heads(), self.tables)
-        if self.backbone is not None:
-            network, _ = load_network(self.backbone)
-            backbone = network if isinstance(network, RoMAE) else load_backbone(self.backbone)[0]
-            write_embeddings(backbone, self.tables)
-
-
-class Boost(MakersCommand):
-    """Fit boosted trees to the light curves of `sample`, for `export`, and print their validation scores."""
-
-    tables: CliPositionalArg[Path] = Field(description="folder of `sample` and `featurize`")
-    out: Path = Field(description="npz file to write")
-    more: list[Path] = Field(default=[], description="further folders with embeddings of the same backbone")
-    rounds: int = Field(default=140, ge=1, description="boosting rounds, with one tree per class each")
-    statistics: CliImplicitFlag[bool] = Field(default=False, description="use statistics only, no embedding")
-    start: Path | None = Field(default=None, description="bundle whose trees boosting continues from")
-    kept: int = Field(default=170, ge=1, description="boosting rounds of that bundle to keep")
-    seed: int = Field(default=0, ge=0, description="random seed")
-
-    def cli_cmd(self) -> None:
-        """Fit the trees and write them."""
-        from nightjar_alerts.training.fit.trees.forest import fit_trees
-
-        scores = fit_trees(
-            [self.tables, *self.more],
-            self.out,
-            seed=self.seed,
-            rounds=self.rounds,
-            statistics=self.statistics,
-            start=None if self.start is None else (self.start, self.kept),
-        )
-        _print(scores)
-
-
-class Export(MakersCommand):
-    """Calibrate a network, with or without trees, fit its prediction sets and novelty, and export it as a bundle."""
-
-    run: CliPositionalArg[Path] = Field(description="run folder of `train`")
-    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must be empty")
-    tables: Path = Field(description="folder of `sample` and `featurize`")
-    more: list[Path] = Field(default=[], description="further folders, for fitting and validation; repeatable")
-    trees: Path | None = Field(default=None, description="npz file of `boost`, for the ensemble")
-    about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
-    name: str = Field(default="astro-moe-elasticc", description="name of the bundle")
-    version: str = Field(default="3.1.0", description="semantic version of the bundle")
-
-    def cli_cmd(self) -> None:
-        """Export the bundle and print its hash."""
-        from nightjar_alerts.training.export.surveys import ship
-
-        about: dict[str, Any] = {} if self.about is None else json.loads(self.about.read_text(encoding="utf-8"))
-        bundle = ship(
-            self.run,
-            self.tables,
-            self.out,
-            name=self.name,
-            version=self.version,
-            about=about,
-            trees=self.trees,
-            more=self.more,
-        )
-        _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
-
-
-class SkyCard(MakersCommand):
-    """Write the model card of a bundle of `export`, with the scores of `measure`."""
-
-    bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is rewritten")
-    report: Path | None = Field(default=None, description="JSON file of `measure`, or of `fit-ztf6 --folds`")
-
-    def cli_cmd(self) -> None:
-        """Write the card and print the bundle's new hash."""
-        from nightjar_alerts.training.export.survey_card import write_survey_card
-
-        report = None if self.report is None else json.loads(self.report.read_text(encoding="utf-8"))
-        _print({"bundle": str(self.bundle), "sha256": write_survey_card(self.bundle, report).sha256})
-
-
-class Measure(SurveyCommand):
-    """Score bundles on every set and write the table, with reports of boosted trees, to a JSON file."""
-
-    bundles: CliPositionalArg[list[Path]] = Field(default=[], description="bundle folders, scored in the column `seen`")
-    out: Path = Field(description="JSON file to write")
-    views: Path | None = Field(default=None, description="npz file of `sky views` of the part; default: sampled")
-    view_number: int = Field(default=6000, ge=0, description="number of views to sample without a file; 0: none")
-    unseen: list[Path] = Field(default=[], description="bundles trained on none of the surveys: column `left out`")
-    reports: list[Path] = Field(default=[], description="JSON files of earlier calls, whose models are added")
-    simulated: list[Path] = Field(default=[], description="JSON files of `evaluate` on the simulated test set")
-    part: Literal["valid", "test"] = Field(default="test", description="part to score; valid: for model selection")
-    seeds: list[Path] = Field(
-        default=[], description="files of `sky measure --part valid` of bundles that differ in the seed only"
+    views = views_of(
+        load_surveys(options.data, options.cache),
+        options.part,
+        options.number,
+        seed=options.seed,
+        data=options.data,
+        through=options.through,
+        classes=options.classes,
+        copies=options.copies,
     )
-    looks: str = Field(default="once", description="how often the test part has been used, in words")
-
-    def cli_cmd(self) -> None:
-        """Score the bundles and write the report."""
-        from nightjar_alerts.training.data.sample import read_sample
-        from nightjar_alerts.training.data.surveys import load_surveys
-        from nightjar_alerts.training.score.surveys import measure_all
-
-        sky = load_surveys(self.data, self.cache)
-        views = read_sample(self.views) if self.views is not None else None
-        report = measure_all(
-            sky,
-            {"seen": self.bundles, "left out": self.unseen},
-            views=views if views is not None or not self.view_number else self._sample_views(sky),
-            report_files=self.reports,
-            simulated=self.simulated,
-            seeds=self.seeds,
-            looks=self.looks,
-            part=self.part,
-        )
-        _write(self.out, report)
-
-    def _sample_views(self, sky: Any) -> Any:
-        from nightjar_alerts.training.data.reobserve.views import views_of
-
-        return views_of(sky, self.part, self.view_number, data=self.data)
+    views.save(options.out)
+    counts = np.bincount(views.label, minlength=len(ELASTICC.names)).tolist()
+    by_class = dict(zip(ELASTICC.names, counts, strict=True))
+    print_json({"views": len(views), "points": len(views.mjd), "classes": by_class})
 
 
-class Partial(SurveyCommand):
-    """Score bundles by bands, by detections and days, by metadata, and on surveys outside the training."""
-
-    bundles: CliPositionalArg[list[Path]] = Field(description="bundle folders")
-    out: Path = Field(description="JSON file to write; scores of other bundles in it are kept")
-    surveys: Path | None = Field(default=None, description="folder like real/ with sets that were not used in training")
-    part: Literal["valid", "test"] = Field(default="test", description="part to score; valid: for model selection")
-
-    def cli_cmd(self) -> None:
-        """Score the bundles and write the report."""
-        from nightjar_alerts.training.data.surveys import load_surveys
-        from nightjar_alerts.training.score.incomplete import measure_partial
-
-        sky = load_surveys(self.data, self.cache)
-        reports = json.loads(self.out.read_text(encoding="utf-8")) if self.out.exists() else {}
-        for path in self.bundles:
-            name, report = measure_partial(path, sky, self.surveys, self.part)
-            _write(self.out, reports := {**reports, name: report})
-
-
-class Drift(SurveyCommand):
-    """Store input statistics of each survey's training light curves in a bundle, and measure its drift checks."""
-
-    bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is rewritten")
-    out: Path = Field(description="JSON file to write")
-    part: Literal["valid", "test"] = Field(default="test", description="part to measure on; valid: for model selection")
-
-    def cli_cmd(self) -> None:
-        """Store the statistics, measure the checks and print the tables in Markdown."""
-        from nightjar_alerts.training.data.surveys import load_surveys
-        from nightjar_alerts.training.score.drift import add_statistics, drift_page, measure_drift
-
-        sky = load_surveys(self.data, self.cache)
-        add_statistics(self.bundle, sky)
-        report = measure_drift(self.bundle, sky, self.part)
-        _write(self.out, report)
-        sys.stdout.write(drift_page(report))
+def _add_draw(tools: Commands) -> None:
+    parser = add_command(
+        tools, "draw", _draw, "draw light curves of a mixture for trees and calibration, and outliers of no known class"
+    )
+    parser.add_argument("folder", type=Path, help="folder to write")
+    parser.add_argument("--mixture", type=Path, required=True, help="JSON file of data files and their shares")
+    _add_surveys(parser)
+    parser.add_argument("--train", type=at_least(1), default=100_000, help="number of light curves to fit on")
+    parser.add_argument(
+        "--validation", type=at_least(1), default=15_000, help="number of light curves for selection and calibration"
+    )
+    parser.add_argument("--seed", type=at_least(0), default=0, help="random seed of the draws")
+    parser.add_argument(
+        "--recipe", choices=SURVEY_RECIPES, default=SURVEY_RECIPES[0], help="recipe whose augmentation is used"
+    )
+    parser.add_argument("--whole", action="store_true", help="keep all points; no degradation")
+    parser.add_argument(
+        "--perturbed", type=share, default=0.0,
+        help="share of the complete light curves that is perturbed within their errors",
+    )  # fmt: skip
 
 
-class FitZtf6(SurveyCommand):
-    """Map a network of 20 classes to ZTF's six supernova classes and fit trees, for `export`."""
+def _draw(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.data.outliers import untruncated, write_samples
+    from nightjar_alerts.training.data.surveys import load_surveys
 
-    run: CliPositionalArg[Path] = Field(description="run folder of `train`, or an unpacked bundle")
-    out: CliPositionalArg[Path] = Field(description="folder to write: run/, tables/ and trees.npz")
-    seed: int = Field(default=11, ge=0, description="random seed of the sampled light curves")
-    folds: Path | None = Field(default=None, description="JSON file for cross-validation scores; default: none")
-
-    def cli_cmd(self) -> None:
-        """Sample light curves, fit heads and trees, and write them."""
-        from nightjar_alerts.training.data.surveys import load_surveys
-        from nightjar_alerts.training.fit.train import with_classes
-        from nightjar_alerts.training.fit.ztf_types import NUMBER, draw_ztf_types, folds, prepare
-        from nightjar_alerts.training.recipes.astro_moe import sky_heads_ztf
-        from nightjar_alerts.training.score.survey_scores import rounded
-
-        sky, recipe = load_surveys(self.data, self.cache), with_classes(sky_heads_ztf(), len(NUMBER))
-        drawn = draw_ztf_types(sky, self.run, recipe, seed=self.seed)
-        prepare(sky, drawn, self.run, recipe, self.out, seed=0)
-        if self.folds is not None:
-            _write(self.folds, rounded(folds(drawn)))
+    sample, recipe = load_surveys(options.data, options.cache), named_recipe(options.recipe)
+    recipe = untruncated(recipe) if options.whole else recipe
+    augmentation = recipe.augmentation.model_copy(update={"perturbed": options.perturbed})
+    recipe = recipe.model_copy(update={"augmentation": augmentation})
+    numbers = options.train, options.validation
+    write_samples(options.mixture, sample, recipe, numbers, options.folder, options.seed)
 
 
-class Adapt(MakersCommand):
-    """Adapt the thresholds of a bundle to your survey with some of its unlabelled light curves."""
-
-    bundle: CliPositionalArg[Path] = Field(description="bundle folder")
-    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must be empty")
-    like: Path = Field(description="Parquet file of `import`; its labels are ignored")
-    report: Path | None = Field(default=None, description="JSON file to write")
-    origins: Path | None = Field(default=None, description="folder of labelled surveys; default: simulated objects")
-    views: int = Field(default=4000, ge=200, description="approximate number of re-observed labelled objects")
-    version: str | None = Field(default=None, description="version of the new bundle; default: the next patch")
-    seed: int = Field(default=0, ge=0, description="random seed")
-
-    def cli_cmd(self) -> None:
-        """Adapt the bundle, write it and print the scores before and after."""
-        from nightjar_alerts.training.export.adapt import adapt
-        from nightjar_alerts.training.score.survey_scores import rounded
-
-        adapted = adapt(
-            self.bundle,
-            self.like,
-            self.out,
-            origins=self.origins,
-            number=self.views,
-            version=self.version,
-            seed=self.seed,
-        )
-        report = rounded(adapted.report)
-        if self.report is not None:
-            _write(self.report, report)
-        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+def _add_features(tools: Commands) -> None:
+    parser = add_command(tools, "features", _features, "compute statistics and embeddings of drawn light curves")
+    parser.add_argument("folder", type=Path, help="folder of `draw`")
+    parser.add_argument("--run", type=Path, help="run folder of `fit` for the embeddings; default: statistics only")
+    parser.add_argument(
+        "--what", choices=("everything", "embeddings"), default="everything", help="statistics do not depend on the run"
+    )
 
 
-class Makers(MakersCommand):
-    """Real surveys: re-observation, training and scores."""
+def _features(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.fit.heads import write_features
+    from nightjar_alerts.training.recipes.astro_moe import surveys_heads
 
-    views: CliSubCommand[Views]
-    sample: CliSubCommand[Sample]
-    featurize: CliSubCommand[Featurize]
-    boost: CliSubCommand[Boost]
-    export: CliSubCommand[Export]
-    card: CliSubCommand[SkyCard]
-    measure: CliSubCommand[Measure]
-    partial: CliSubCommand[Partial]
-    drift: CliSubCommand[Drift]
-    fit_ztf6: CliSubCommand[FitZtf6]
-
-    def cli_cmd(self) -> None:
-        """Run the chosen subcommand."""
-        CliApp.run_subcommand(self)
+    statistics = surveys_heads() if options.what == "everything" else None
+    write_features(options.folder, statistics, options.run)
 
 
-def _write(path: Path, report: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8")
+def _add_trees(tools: Commands) -> None:
+    parser = add_command(tools, "trees", _trees, "fit boosted trees to drawn light curves, and print their scores")
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of `draw` and `features`, of the same run")
+    parser.add_argument("--out", type=Path, required=True, help="npz file to write, for `export --trees`")
+    parser.add_argument("--rounds", type=at_least(1), default=140, help="boosting rounds, with one tree per class each")
+    parser.add_argument("--statistics", action="store_true", help="use statistics only, no embedding")
+    parser.add_argument("--start", type=Path, help="bundle whose trees boosting continues from; default: none")
+    parser.add_argument("--kept", type=at_least(1), default=170, help="boosting rounds of that bundle to keep")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="random seed of boosting")
 
 
-def _recipe(name: SkyRecipe) -> Any:
-    from nightjar_alerts.training.recipes.catalogue import RECIPES
+def _trees(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.fit.trees.forest import fit_bundled_trees
 
-    return RECIPES[name]()
+    scores = fit_bundled_trees(
+        options.folders,
+        options.out,
+        seed=options.seed,
+        rounds=options.rounds,
+        statistics=options.statistics,
+        start=None if options.start is None else (options.start, options.kept),
+    )
+    print_json(scores)
 
 
-def _print(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+def _add_ztf_types(tools: Commands) -> None:
+    parser = add_command(
+        tools, "ztf-types", _ztf_types, "map a network of 20 classes to ZTF's six types of supernovae and fit trees"
+    )
+    parser.add_argument("run", type=Path, help="run folder of `fit`, or an unpacked bundle")
+    parser.add_argument("out", type=Path, help="folder to write: run/, drawn/ and trees.npz, for `export`")
+    _add_surveys(parser)
+    parser.add_argument("--seed", type=at_least(0), default=11, help="random seed of the drawn light curves")
+    parser.add_argument("--folds", type=Path, help="JSON file for scores of a cross-validation; default: none")
+
+
+def _ztf_types(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.data.surveys import load_surveys
+    from nightjar_alerts.training.fit.train import with_classes
+    from nightjar_alerts.training.fit.ztf_types import NUMBER, draw_ztf_types, folds, prepare
+    from nightjar_alerts.training.recipes.astro_moe import ztf_types
+    from nightjar_alerts.training.score.survey_scores import rounded
+
+    sample, recipe = load_surveys(options.data, options.cache), with_classes(ztf_types(), len(NUMBER))
+    drawn = draw_ztf_types(sample, options.run, recipe, seed=options.seed)
+    prepare(sample, drawn, options.run, recipe, options.out, seed=0)
+    if options.folds is not None:
+        write_json(options.folds, rounded(folds(drawn)), indent=None)
+
+
+def _add_drift(tools: Commands) -> None:
+    parser = add_command(
+        tools, "drift", _drift, "store input statistics of each survey in a bundle, and measure its drift checks"
+    )
+    parser.add_argument("bundle", type=Path, help="bundle folder; its manifest is rewritten")
+    _add_surveys(parser)
+    parser.add_argument("--report", type=Path, required=True, help="JSON file to write")
+    parser.add_argument(
+        "--part", choices=("valid", "test"), default="test", help="part to measure on; valid: for model selection"
+    )
+
+
+def _drift(options: argparse.Namespace) -> None:
+    """Store the statistics, measure the checks and print the tables in Markdown."""
+    from nightjar_alerts.training.data.surveys import load_surveys
+    from nightjar_alerts.training.score.drift import add_statistics, drift_page, measure_drift
+
+    sample = load_surveys(options.data, options.cache)
+    add_statistics(options.bundle, sample)
+    report = measure_drift(options.bundle, sample, options.part)
+    write_json(options.report, report, indent=None)
+    sys.stdout.write(drift_page(report))
+
+
+def _add_incomplete(tools: Commands) -> None:
+    parser = add_command(
+        tools, "incomplete", _incomplete, "score bundles by bands, by detections and days, and on further surveys"
+    )
+    parser.add_argument("bundles", type=Path, nargs="+", help="bundle folders to score")
+    _add_surveys(parser)
+    parser.add_argument("--report", type=Path, required=True, help="JSON file to write; other bundles in it are kept")
+    parser.add_argument("--surveys", type=Path, help="folder like real/ with sets that were not used in training")
+    parser.add_argument(
+        "--part", choices=("valid", "test"), default="test", help="part to score; valid: for model selection"
+    )
+
+
+def _incomplete(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.data.surveys import load_surveys
+    from nightjar_alerts.training.score.incomplete import measure_incomplete
+
+    sample = load_surveys(options.data, options.cache)
+    reports = json.loads(options.report.read_text(encoding="utf-8")) if options.report.exists() else {}
+    for path in options.bundles:
+        name, report = measure_incomplete(path, sample, options.surveys, options.part)
+        reports[name] = report
+        write_json(options.report, reports, indent=None)
+
+
+def _add_baseline(tools: Commands) -> None:
+    parser = add_command(
+        tools, "baseline", _baseline, "train trees on features of the same objects as a recipe, and score them"
+    )
+    parser.add_argument("--data", type=Path, required=True, help="Parquet file of `simulate`")
+    parser.add_argument("--report", type=Path, required=True, help="JSON file to write")
+    parser.add_argument(
+        "--classifier", choices=("boosted", "forest"), default="boosted", help="boosted trees or a random forest"
+    )
+    parser.add_argument(
+        "--features",
+        choices=FEATURES,
+        default="union",
+        help="built-in features, those of `light-curve`, or both",
+    )
+    parser.add_argument("--recipe", default="default", help="recipe whose split, limits and augmentation to use")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of sampling and trees")
+    parser.add_argument("--examples", type=at_least(100), default=60_000, help="number of training examples")
+    parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help="part to score")
+    parser.add_argument("--objects", type=at_least(1), help="score a sample of this size; default: all")
+
+
+def _baseline(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.score.baseline import baseline
+
+    report = baseline(
+        named_recipe(options.recipe).model_copy(update={"seed": options.seed}),
+        options.data,
+        classifier=options.classifier,
+        feature_set=options.features,
+        examples=options.examples,
+        split=options.split,
+        objects=options.objects,
+    )
+    write_json(options.report, report)
+    print_json(means_of(report))
+
+
+def _add_crossvalidate(tools: Commands) -> None:
+    parser = add_command(
+        tools, "crossvalidate", _crossvalidate, "train a recipe, and trees, on every fold of a real data set; resumable"
+    )
+    parser.add_argument("recipe", help="name of a classifier's recipe; see `describe`")
+    parser.add_argument("--data", type=Path, required=True, help="Parquet file of `import`")
+    parser.add_argument("--report", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--runs", type=Path, help="folder for the runs; default: runs/<recipe>-folds")
+    parser.add_argument("--folds", type=at_least(2), default=5, help="number of folds of the objects")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of weights, sampling and augmentation")
+    parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
+    parser.add_argument("--pretrained", type=Path, help="run folder with the initial weights of every fold")
+    parser.add_argument("--no-network", action="store_true", help="train the trees only, no network")
+    parser.add_argument(
+        "--trees", choices=("boosted", "forest"), action="append", help="trees to train; repeatable; default: both"
+    )
+    parser.add_argument("--features", choices=FEATURES, default="union", help="features of the trees")
+
+
+def _crossvalidate(options: argparse.Namespace) -> None:
+    """Train missing folds, score, write the report and print its table."""
+    from nightjar_alerts.training.score.folds import crossvalidate, table
+
+    named = named_recipe(options.recipe)
+    schedule = named.schedule.model_copy(update={"steps": options.steps or named.schedule.steps})
+    runs = None if options.no_network else options.runs or Path("runs") / f"{named.name}-folds"
+    report = crossvalidate(
+        named.model_copy(update={"seed": options.seed, "schedule": schedule}),
+        options.data,
+        runs,
+        folds=options.folds,
+        pretrained=options.pretrained,
+        trees=options.trees or ["boosted", "forest"],
+        features=options.features,
+    )
+    write_json(options.report, report, indent=2)
+    sys.stdout.write(table(report) + "\n")
+
+
+def _add_throughput(tools: Commands) -> None:
+    parser = add_command(
+        tools, "throughput", _throughput, "measure training throughput in light curves per second, packed and padded"
+    )
+    parser.add_argument("recipe", help="name of a classifier's recipe; see `describe`")
+    parser.add_argument("--data", type=Path, required=True, help="Parquet file of `simulate`")
+    parser.add_argument("--rounds", type=at_least(1), default=3, help="number of pairs of timings")
+    parser.add_argument("--threads", type=at_least(1), help="torch threads; default: the recipe's")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="device to train on; default: the recipe's")
+
+
+def _throughput(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.fit.throughput import throughput
+
+    named = named_recipe(options.recipe)
+    changes = {"threads": options.threads or named.threads, "device": options.device or named.device}
+    print_json(throughput(named.model_copy(update=changes), options.data, options.rounds, progress))
+
+
+def _add_unpack(tools: Commands) -> None:
+    parser = add_command(tools, "unpack", _unpack, "read the weights of a bundle into a run folder, for `fit`")
+    parser.add_argument("bundle", type=Path, help="folder of a classifier's bundle")
+    parser.add_argument("out", type=Path, help="run folder to write")
+
+
+def _unpack(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.export.weights import unpack
+
+    print_json({"run": str(unpack(options.bundle, options.out))})
+
+
+def _add_export_again(tools: Commands) -> None:
+    parser = add_command(
+        tools, "export-again", _export_again, "export the weights of a bundle again and compare the golden outputs"
+    )
+    parser.add_argument("bundle", type=Path, help="folder of a classifier's bundle")
+    parser.add_argument("out", type=Path, help="bundle folder to write; must not exist")
+
+
+def _export_again(options: argparse.Namespace) -> None:
+    """Export; print the nodes of both graphs and the largest difference of golden outputs."""
+    from nightjar_alerts.training.export.weights import export_again
+
+    print_json(export_again(options.bundle, options.out))
+
+
+def _add_cuda(tools: Commands) -> None:
+    parser = add_command(tools, "cuda", _cuda, "copy a bundle and add a graph for CUDA, for GPUs")
+    parser.add_argument("bundle", type=Path, help="folder of a bundle")
+    parser.add_argument("out", type=Path, help="bundle folder to write; must not exist")
+
+
+def _cuda(options: argparse.Namespace) -> None:
+    """Add the graph and print its number of nodes; fail if a node has no CUDA kernel."""
+    from nightjar_alerts.training.export.cuda import add_cuda
+
+    print_json(add_cuda(options.bundle, options.out))

@@ -28,7 +28,7 @@ from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.training.confidence import fit as fit_module
 from nightjar_alerts.training.confidence.calibration import ServedSample, calibrated, fit_calibration
 from nightjar_alerts.training.confidence.ensemble import equal_weights, fit_ensemble, pooled
-from nightjar_alerts.training.confidence.fit import fit_all
+from nightjar_alerts.training.confidence.fit import fit_to_drawn
 from nightjar_alerts.training.confidence.novelty import (
     auroc_by_kind,
     fit_novelty,
@@ -36,20 +36,24 @@ from nightjar_alerts.training.confidence.novelty import (
     fit_reference,
     quantiles_of,
 )
-from nightjar_alerts.training.confidence.sets import Strata, coverage_and_size, fit_sets, fit_strata, reweighted
+from nightjar_alerts.training.confidence.sets import (
+    BY_STRATUM,
+    Strata,
+    coverage_and_size,
+    fit_sets,
+    fit_sets_by_detections,
+    reweighted,
+)
 from nightjar_alerts.training.data.mixture import read_mixture
 from nightjar_alerts.training.data.outliers import untruncated, write_samples
 from nightjar_alerts.training.data.reobserve.views import views_of
 from nightjar_alerts.training.data.sample import LABELS, PARTS, Sample, SurveyObject, collect
 from nightjar_alerts.training.data.surveys import load_surveys
 from nightjar_alerts.training.export import adapt as adapt_module
-from nightjar_alerts.training.export import bundle as export_module
 from nightjar_alerts.training.export import parity
 from nightjar_alerts.training.export.adapt import adapt
-from nightjar_alerts.training.export.bundle import release
+from nightjar_alerts.training.export.bundle import export_run
 from nightjar_alerts.training.export.card import read_report, write_card
-from nightjar_alerts.training.export.survey_card import write_survey_card
-from nightjar_alerts.training.export.surveys import ship
 from nightjar_alerts.training.fit.checkpoints import DataSource, load_network, read_log
 from nightjar_alerts.training.fit.heads import (
     head_outputs,
@@ -60,26 +64,28 @@ from nightjar_alerts.training.fit.heads import (
     write_statistics,
 )
 from nightjar_alerts.training.fit.train import train
-from nightjar_alerts.training.fit.trees.forest import fit_forest, fit_trees, read_forest
+from nightjar_alerts.training.fit.trees.forest import fit_bundled_trees, fit_forest, read_forest
 from nightjar_alerts.training.fit.ztf_types import NUMBER, draw_ztf_types, folds, prepare
-from nightjar_alerts.training.recipes.astro_moe import debug, sky_bands, sky_heads_ztf, with_network
+from nightjar_alerts.training.recipes.astro_moe import debug, surveys_bands, with_network, ztf_types
 from nightjar_alerts.training.recipes.catalogue import debug_romae
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.baseline import baseline
 from nightjar_alerts.training.score.drift import drift_page, measure_drift, survey_statistics
 from nightjar_alerts.training.score.evaluate import evaluate
 from nightjar_alerts.training.score.folds import crossvalidate
-from nightjar_alerts.training.score.incomplete import measure_partial, pattern_score
+from nightjar_alerts.training.score.incomplete import measure_incomplete, pattern_score
 from nightjar_alerts.training.score.page import page
-from nightjar_alerts.training.score.surveys import measure_all
+from nightjar_alerts.training.score.surveys import evaluate_on_surveys
 from nightjar_alerts.training.simulate.generate import simulate
-from support.sky import bump, pulsator, write_real
+from support.surveys import bump, pulsator, write_real
 from support.toy_dataset import write_toy_dataset
 
 RECORDED: Final = Path(__file__).parents[1] / "training" / "referee"
 CLASSES: Final = ["Ia", "RR Lyrae", "SLSN", "AGN"]
 STEPS: Final = 12
-VOLATILE: Final = frozenset({"created", "files", "sha256", "pretrained_sha256", "seconds_per_step", "curves_per_second", "time"})
+VOLATILE: Final = frozenset(
+    {"created", "files", "sha256", "pretrained_sha256", "seconds_per_step", "curves_per_second", "time"}
+)
 """Keys whose values depend on the time, the speed or the version of a library."""
 Json = Any
 
@@ -157,7 +163,7 @@ def small(name: str = "referee", **network: object) -> Recipe:
 def with_statistics(n_classes: int = 20) -> Recipe:
     heads = {"d_statistics": 16, "head_width": 16, "head_copies": 2, "n_classes": n_classes}
     recipe = small("referee-statistics", **heads)
-    return recipe.model_copy(update={"augmentation": sky_bands().augmentation})
+    return recipe.model_copy(update={"augmentation": surveys_bands().augmentation})
 
 
 def made_objects() -> Sample:
@@ -235,7 +241,7 @@ def fits(folder: Path) -> Json:
     calibration = fit_calibration(validation)
     p_NC = calibrated(validation.logits_NC, validation.length_N, calibration.calibration)
     columns = validation.label_N, validation.detections_N, validation.object_N
-    level = fit_sets(p_NC, validation.label_N, np.full(len(p_NC), 30), validation.object_N)
+    level = fit_sets_by_detections(p_NC, validation.label_N, np.full(len(p_NC), 30), validation.object_N)
     novelty = fit_novelty(training, validation)
     reference = fit_reference(training.embedding_NE, training.label_N)
     distance_N = reference.mahalanobis(validation.embedding_NE)
@@ -252,8 +258,10 @@ def fits(folder: Path) -> Json:
     strata = Strata(validation.detections_N, bands_N, outliers.novelty(validation.embedding_NE), source_N)
     ratio_C = np.array([0.2, 1.0, 3.0, 1.0, 0.5])
     new_NC, weight_N = reweighted(p_NC, ratio_C), ratio_C[validation.label_N]
-    by_stratum = fit_strata(p_NC, validation.label_N, strata, "made-up light curves")
-    weighted = fit_strata(new_NC, validation.label_N, strata, "made-up light curves", weight_N)
+    by_stratum = fit_sets(p_NC, validation.label_N, strata, BY_STRATUM, measured_on="made-up light curves")
+    weighted = fit_sets(
+        new_NC, validation.label_N, strata, BY_STRATUM, ratio_N=weight_N, measured_on="made-up light curves"
+    )
     value_NF = training.embedding_NE.copy()
     value_NF[::7, 2] = np.nan
     forest = fit_forest(value_NF, training.label_N, 5, seed=3, rounds=4)
@@ -268,7 +276,7 @@ def fits(folder: Path) -> Json:
         {
             "calibration": calibration,
             "calibrated": p_NC,
-            "sets": fit_sets(p_NC, *columns),
+            "sets": fit_sets_by_detections(p_NC, *columns),
             "sets of one group": level,
             "novelty": {
                 "reference": reference,
@@ -299,7 +307,7 @@ def simulated(folder: Path) -> Json:
     data = simulate(folder / "sim.parquet", 12, seed=4, workers=1, progress=False)
     recipe = small()
     result = train(recipe, data, folder / "run", progress=False)
-    bundle = release(folder / "run", data, folder / "bundle", name="small", version="1.0.0")
+    bundle = export_run(folder / "run", folder / "bundle", data=data, name="small", version="1.0.0")
     exported = contents(bundle)
     report = evaluate([bundle.path, folder / "run"], data)
     unseen = evaluate([folder / "run"], data, left_out=["KN", "AGN"])["novelty"]
@@ -339,19 +347,26 @@ def surveys(folder: Path) -> Json:
     network, config = load_network(folder / "run")
     inputs, _ = read_part([tables, whole], "validation")
     trees = folder / "trees.npz"
-    scores = fit_trees([tables, whole], trees, seed=1, rounds=5, statistics=True)
+    scores = fit_bundled_trees([tables, whole], trees, seed=1, rounds=5, statistics=True)
     about = {"mixture": {"simulated": 0.6, "made up": 0.4}}
-    bundle = ship(folder / "run", tables, folder / "bundle", name="surveys", version="1.0.0", about=about, trees=trees,
-                  more=[whole])  # fmt: skip
-    longer = fit_trees([tables], folder / "more.npz", seed=2, rounds=2, statistics=True, start=(bundle.path, 3))
-    without = fit_all(network, [tables], config.recipe)
+    bundle = export_run(
+        folder / "run",
+        folder / "bundle",
+        name="surveys",
+        version="1.0.0",
+        drawn=[tables, whole],
+        trees=trees,
+        about=about,
+    )
+    longer = fit_bundled_trees([tables], folder / "more.npz", seed=2, rounds=2, statistics=True, start=(bundle.path, 3))
+    without = fit_to_drawn(network, [tables], config.recipe)
     return plain(
         {
             "result": result,
             "outputs of the heads": head_outputs(network, inputs),
             "trees": [scores, read_forest(trees), longer, read_forest(folder / "more.npz")],
             "bundle": contents(bundle),
-            "without trees": [without.metrics, without.sets, without.novelty.described, without.priors],
+            "without trees": [without.metrics, without.prediction_sets, without.novelty.described, without.priors],
             "statistics of surveys": survey_statistics(many_of_one_survey(), bundle.manifest),
         }
     )
@@ -367,8 +382,8 @@ def romae(folder: Path) -> Json:
     write_samples(path, made_objects(), with_statistics(), (60, 60), folder / "tables", 5)
     write_statistics(small("referee-few", d_statistics=8), folder / "tables")
     write_embeddings(network, folder / "tables")
-    fitted = fit_all(network, [folder / "tables"], recipe)
-    return plain([fitted.calibration, fitted.novelty.described, fitted.sets, fitted.metrics, fitted.inputs])
+    fitted = fit_to_drawn(network, [folder / "tables"], recipe)
+    return plain([fitted.calibration, fitted.novelty.described, fitted.prediction_sets, fitted.metrics, fitted.inputs])
 
 
 def ztf_supernovae() -> Sample:
@@ -381,9 +396,9 @@ def ztf_supernovae() -> Sample:
     return collect(rows, [row.object_id for row in rows], [*parts, 0, 0, 0])
 
 
-def ztf_types(folder: Path) -> Json:
+def types(folder: Path) -> Json:
     """Heads of 20 classes mapped to the six types of ZTF's supernovae, with trees, as a bundle."""
-    data, augmentation = sky_heads_ztf().data, sky_heads_ztf().augmentation
+    data, augmentation = ztf_types().data, ztf_types().augmentation
     many, few = (
         with_statistics(classes).model_copy(update={"augmentation": augmentation, "data": data}) for classes in (20, 6)
     )
@@ -394,12 +409,14 @@ def ztf_types(folder: Path) -> Json:
     drawn = draw_ztf_types(sky, run, few, seed=1)
     report = folds(drawn, draws=(0,), seeds=(0, 1))
     prepare(sky, drawn, run, few, folder / "types", seed=0)
-    types = folder / "types"
-    bundle = ship(types / "run", types / "tables", folder / "bundle", name="types", version="1.0.0",
-                  about={"learned_from": "every part"}, trees=types / "trees.npz")  # fmt: skip
+    made = folder / "types"
+    bundle = export_run(
+        made / "run", folder / "bundle", name="types", version="1.0.0",
+        drawn=[made / "drawn"], trees=made / "trees.npz", about={"learned_from": "every part"},
+    )  # fmt: skip
     exported = contents(bundle)
-    write_survey_card(bundle.path, report)
-    forest = read_forest(types / "trees.npz")
+    write_card(bundle.path, report)
+    forest = read_forest(made / "trees.npz")
     return plain(
         {"classes": NUMBER, "folds": report, "forest": forest, "bundle": exported, "card": contents(bundle)["card"]}
     )
@@ -424,13 +441,13 @@ def scores(folder: Path) -> Json:
         row.quality = "other"
     sky = collect([*rows, *odd], parts=[PARTS.index("test")] * len([*rows, *odd]))
     views = collect([bump(f"V{i}", source="des3yr", seed=60 + i, raw_label="one") for i in range(5)], parts=[2] * 5)
-    report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=views, looks="once")
+    report = evaluate_on_surveys(sky, {"seen": [DEFAULT_BUNDLE]}, views=views, test_evaluations=1)
     for name in ("one", "two"):
         (folder / f"{name}.json").write_text(json.dumps(report))
     seeds = [folder / "one.json", folder / "two.json"]
-    joined = measure_all(sky, {}, views=None, report_files=seeds[:1], seeds=seeds)
+    joined = evaluate_on_surveys(sky, {}, views=None, report_files=seeds[:1], seeds=seeds)
     with mock.patch("nightjar_alerts.training.score.incomplete.SUBSETS", ("g", "gr", "griz")):
-        partial = measure_partial(DEFAULT_BUNDLE, sky)
+        partial = measure_incomplete(DEFAULT_BUNDLE, sky)
     with mock.patch("nightjar_alerts.training.score.drift.WINDOWS", 20):
         drift = measure_drift(DEFAULT_BUNDLE, many_of_one_survey(), "test")
     path = mixture(folder)
@@ -479,7 +496,7 @@ STAGES: Final[Mapping[str, Callable[[Path], Json]]] = {
     "simulated": simulated,
     "surveys": surveys,
     "romae": romae,
-    "ztf_types": ztf_types,
+    "ztf_types": types,
     "scores": scores,
     "adapted": adapted,
 }
@@ -491,10 +508,7 @@ def run_stage(name: str, folder: Path) -> Json:
     torch.set_num_threads(1)
     try:
         with (
-            mock.patch.object(export_module, "PARITY_CURVES", 60),
-            mock.patch.object(export_module, "PARITY_NOISE", 60),
-            mock.patch.object(parity, "PARITY_CURVES", 60),
-            mock.patch.object(parity, "PARITY_NOISE", 60),
+            mock.patch.multiple(parity, CURVES=60, DRAWN_CURVES=60, NOISE=60),
             mock.patch.object(fit_module, "REFERENCE_SAME_SURVEY", 500),
         ):
             return json.loads(json.dumps(STAGES[name](folder)))

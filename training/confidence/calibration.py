@@ -43,7 +43,7 @@ from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, Calibration
 from nightjar_alerts.models.lightcurve import Bool, Int64
 from nightjar_alerts.models.networks.network import Output
 from nightjar_alerts.training.data.augment import View
-from nightjar_alerts.training.data.batches import Example, collate, draw_examples, view_examples
+from nightjar_alerts.training.data.batches import Example, collate, draw_examples, draw_weighted, view_examples
 from nightjar_alerts.training.data.dataset import Dataset, split_indices
 from nightjar_alerts.training.fit.loop import to_device
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -84,7 +84,9 @@ def predict_as_served(
         If the split has no object with observations.
     """
     rng = np.random.default_rng((recipe.seed, SERVED_DRAW))
-    rows = _sample(dataset, split_indices(dataset, recipe.data.fractions, recipe.data.turn)[split], per_class, rng)
+    rows = _sample(
+        dataset, split_indices(dataset, recipe.data.fractions, recipe.data.turn)[split], per_class, recipe, rng
+    )
     pairs = sorted(_views(dataset, rows, recipe, rng), key=lambda pair: len(pair[1].tokens))
     if not pairs:
         raise ValueError(f"no object of split {split!r} has observations")
@@ -100,8 +102,12 @@ def predict_as_served(
     )
 
 
-def _sample(dataset: Dataset, rows: Int64, per_class: int | None, rng: np.random.Generator) -> Int64:
-    shuffled = rng.permutation(rows)[:LARGEST_SAMPLE]
+def _sample(dataset: Dataset, rows: Int64, per_class: int | None, recipe: Recipe, rng: np.random.Generator) -> Int64:
+    """Return objects in random order: every one once, or, if the dataset has weights, drawn by weight."""
+    if dataset.weight is None:
+        shuffled = rng.permutation(rows)[:LARGEST_SAMPLE]
+    else:
+        shuffled = draw_weighted(dataset, rows, min(len(rows), LARGEST_SAMPLE), recipe, rng)
     if per_class is None:
         return shuffled
     label_N = dataset.label[shuffled]

@@ -78,7 +78,7 @@ def pooled(
     return both_NC
 
 
-def beside(
+def combine_with_trees(
     forest: Forest, inputs: HeadInputs, light_curves: DrawnCurves, sample: ServedSample, classes: Sequence[str]
 ) -> tuple[ServedSample, Ensemble, dict[str, Any]]:
     """Return the sample as trees and network answer together, their weights, and the scores of each and of both.

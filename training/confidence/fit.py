@@ -1,18 +1,20 @@
 """Everything that is fitted to validation light curves: ensemble, calibration, prediction sets, novelty."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from torch import nn
 
 from nightjar_alerts.models.bundle import (
     Calibration,
     Ensemble,
     InputStatistics,
 )
-from nightjar_alerts.models.lightcurve import Bool, Float64, Int64
+from nightjar_alerts.models.lightcurve import Bool, Float64, Int64, RaggedBatch
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import Forest
@@ -20,10 +22,31 @@ from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.posterior import PredictionSets
 from nightjar_alerts.models.taxonomy import ELASTICC, NAMED, UNIFORM, taxonomy_of
 from nightjar_alerts.models.taxonomy import rates as named_rates
-from nightjar_alerts.training.confidence.calibration import ServedSample, calibrated, fit_calibration
-from nightjar_alerts.training.confidence.ensemble import beside
-from nightjar_alerts.training.confidence.novelty import THRESHOLD, NoveltyFit, auroc_by_kind, fit_outliers
-from nightjar_alerts.training.confidence.sets import Strata, coverage_and_size, fit_strata, reweighted
+from nightjar_alerts.training.confidence.calibration import (
+    ServedSample,
+    calibrated,
+    fit_calibration,
+    predict_as_served,
+)
+from nightjar_alerts.training.confidence.ensemble import combine_with_trees
+from nightjar_alerts.training.confidence.novelty import (
+    REFERENCE_PER_CLASS,
+    THRESHOLD,
+    NoveltyFit,
+    auroc_by_kind,
+    fit_novelty,
+    fit_outliers,
+)
+from nightjar_alerts.training.confidence.sets import (
+    BY_STRATUM,
+    Strata,
+    coverage_and_size,
+    fit_sets,
+    fit_sets_by_detections,
+    reweighted,
+)
+from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
+from nightjar_alerts.training.data.dataset import Dataset, split_indices
 from nightjar_alerts.training.data.drawn import DrawnCurves, classes_of
 from nightjar_alerts.training.export.statistics import input_statistics
 from nightjar_alerts.training.fit.heads import HeadInputs, head_outputs, read_part, shares
@@ -34,14 +57,9 @@ OUTLIER_SURVEYS: Final = ("css", "eros1", "gaia_alerts", "crts_mantra", "catalin
 
 
 REFERENCE, REFERENCE_SAME_SURVEY = 60_000, 20_000  # training light curves that novelty is fitted to
-
-
 KINDS_JUDGED: Final = 5
-
-
+STATISTICS_CURVES, STATISTICS_DRAW = 5_000, 2**32 + 7  # light curves of the input statistics, and their random stream
 WELL_OBSERVED, GROUP_ALARMS = 20, 0.02  # detections; unusual of any broad class
-
-
 MEASURED_ON: Final = (
     "light curves of real surveys, of simulations and of real objects seen as other surveys would have, none of them "
     "trained on; half of them whole, of the others half without bands, points, ends or redshift"
@@ -54,28 +72,70 @@ MEASURED_ON_ZTF: Final = (
 )
 
 
-class FittedBundle(NamedTuple):
-    """Fits and scores on validation light curves."""
+class Confidence(NamedTuple):
+    """Fits of a classifier to validation light curves, with their scores.
+
+    Attributes
+    ----------
+    inputs : distribution of the training light curves.
+    ensemble : weights of network and boosted trees; None without trees.
+    shares : class shares that the probabilities assume; None for equally common classes, or those of the data.
+    priors : prediction sets for other class shares, by name.
+    """
 
     calibration: Calibration
     novelty: NoveltyFit
-    sets: PredictionSets
-    priors: dict[str, Any]
-    shares: dict[str, float]
+    prediction_sets: PredictionSets
     metrics: dict[str, Any]
     inputs: InputStatistics
     ensemble: Ensemble | None = None
+    shares: dict[str, float] | None = None
+    priors: Mapping[str, Any] = MappingProxyType({})
 
 
-def fit_all(
+def fit_to_dataset(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Confidence:
+    """Fit to views of the validation split as in the service; novelty without outliers."""
+    sample = predict_as_served(network, dataset, recipe, "validation")
+    fit = fit_calibration(sample)
+    p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
+    sets = fit_sets_by_detections(p_NC, sample.label_N, sample.detections_N, sample.object_N)
+    training = predict_as_served(network, dataset, recipe, "train", per_class=REFERENCE_PER_CLASS)
+    return Confidence(
+        fit.calibration,
+        fit_novelty(training, sample),
+        sets.sets,
+        {"calibration": fit.numbers(), "prediction_sets": {"coverage_of_one_threshold": sets.coverage_of_one}},
+        _input_statistics(network, dataset, recipe),
+        shares=dataset.training_shares(recipe.data.fractions, recipe.data.turn),
+    )
+
+
+def _input_statistics(network: nn.Module, dataset: Dataset, recipe: Recipe) -> InputStatistics:
+    """Return the distribution of the training light curves, drawn as in training."""
+    names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
+    rng = np.random.default_rng((recipe.seed, STATISTICS_DRAW))
+    training = split_indices(dataset, recipe.data.fractions, recipe.data.turn)["train"]
+    rows = draw_weighted(dataset, training, STATISTICS_CURVES, recipe, rng)
+    examples = draw_examples(dataset, rows, recipe.data, recipe.augmentation, rng)
+    return input_statistics(
+        RaggedBatch.collate([example.tokens for example in examples]),
+        np.array([example.label for example in examples]),
+        dataset.classes,
+        bands=recipe.data.bands,
+        flux_unit=recipe.data.flux_unit,
+        columns=METADATA_COLUMNS if "metadata" in names else (),
+    )
+
+
+def fit_to_drawn(
     network: AstroMoE | RoMAE, folders: Sequence[Path], recipe: Recipe, forest: Forest | None = None
-) -> FittedBundle:
-    """Fit ensemble weights (if there are trees), calibration, novelty and prediction sets, and measure them."""
+) -> Confidence:
+    """Fit to folders of drawn light curves: weights of the trees, if any, calibration, sets by stratum, and novelty."""
     (inputs, light_curves), training_part = (read_part(folders, part) for part in ("validation", "train"))
     training = training_part[1]
     sample, ensemble, parts = served_sample(network, inputs, light_curves), None, dict[str, Any]()
     if forest is not None:
-        sample, ensemble, parts = beside(forest, inputs, light_curves, sample, classes_of(folders[0]))
+        sample, ensemble, parts = combine_with_trees(forest, inputs, light_curves, sample, classes_of(folders[0]))
     fit = fit_calibration(sample)
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
     novelty, auroc = _novelty(network, training_part, folders, sample, recipe.seed)
@@ -95,12 +155,10 @@ def fit_all(
         **parts,
         "validation_by_survey": _by_survey(p_NC, sample.label_N, strata, sets, usual),
     }
-    return FittedBundle(
+    return Confidence(
         fit.calibration,
         novelty,
         sets,
-        _priors(classes, *measured, share_C),
-        dict(zip(classes, share_C.tolist(), strict=True)),
         metrics,
         input_statistics(
             training.curves,
@@ -111,6 +169,8 @@ def fit_all(
             columns=METADATA_COLUMNS if "metadata" in network.input_names else (),
         ),
         ensemble,
+        dict(zip(classes, share_C.tolist(), strict=True)),
+        _priors(classes, *measured, share_C),
     )
 
 
@@ -141,13 +201,16 @@ def _with_thresholds(novelty: NoveltyFit, strata: Strata, group_N: Int64) -> tup
 
 
 def _fit_sets(p_NC: Float64, label_N: Int64, strata: Strata, classes: Sequence[str]) -> PredictionSets:
-    """Thresholds by stratum: the larger of a fit to all light curves, and of one in which broad classes count alike.
+    """Return thresholds by stratum: the larger of a fit to all light curves and one with equal weight of broad classes.
 
     Otherwise sets of long-lived transients, which are few, would contain the true class less often than stated.
     """
     group_N = _groups(label_N, classes)
     balance_N = 1.0 / np.bincount(group_N)[group_N]
-    fits = [fit_strata(p_NC, label_N, strata, _measured_on(classes), ratio_N) for ratio_N in (None, balance_N)]
+    fits = [
+        fit_sets(p_NC, label_N, strata, BY_STRATUM, ratio_N=ratio_N, measured_on=_measured_on(classes))
+        for ratio_N in (None, balance_N)
+    ]
     groups = [
         one.model_copy(update={"largest": tuple(map(max, one.largest, other.largest))})
         for one, other in zip(fits[0].groups, fits[1].groups, strict=True)
@@ -183,8 +246,8 @@ def _novelty(
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(inputs.embedding))[:REFERENCE]
     # otherwise the score would detect the surveys of the outliers instead of the outliers
-    alike = np.flatnonzero(np.isin(training.source, OUTLIER_SURVEYS))
-    rows = np.concatenate([rows, rng.choice(alike, REFERENCE_SAME_SURVEY)]) if len(alike) else rows
+    same_survey = np.flatnonzero(np.isin(training.source, OUTLIER_SURVEYS))
+    rows = np.concatenate([rows, rng.choice(same_survey, REFERENCE_SAME_SURVEY)]) if len(same_survey) else rows
     some = HeadInputs(inputs.embedding[rows], inputs.value[rows], inputs.is_known[rows])
     inlier_NE = head_outputs(network, some)[1]
     outlier_NE = head_outputs(network, outlier_inputs)[1]
@@ -212,7 +275,7 @@ def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strat
         new_NC, weight_N = reweighted(p_NC, ratio_C), ratio_C[label_N]
         present = weight_N > 0
         own = new_NC[present], label_N[present], strata.take(present)
-        sets = fit_strata(*own, _measured_on(classes), weight_N[present])
+        sets = fit_sets(*own, BY_STRATUM, ratio_N=weight_N[present], measured_on=_measured_on(classes))
         measured = coverage_and_size(sets, *own, weight_N[present])
         reports[name] = {
             "shares": None,

@@ -1,4 +1,4 @@
-"""Prediction sets with stated coverage, and novelty.
+"""Prediction sets with stated coverage.
 
 **Sets** by split conformal prediction, for all objects or for every class. A threshold q is the ceil((n + 1)(1 -
 alpha))-th smallest nonconformity score of n calibration objects; a class is in the set of an object if its score does
@@ -10,33 +10,26 @@ The score is 1 - p of the class (Sadinle et al. 2019), which gives the smallest 
 probable enough. With ``by_class`` each class has a threshold from its own calibration objects, which guarantees the
 coverage of rare classes, too; a class with too few of them (fewer than 1 / alpha - 1) is in every set.
 
-**The sets of a bundle** (:func:`fit_sets`) are fitted to validation objects in views as in the service, with the score
-of :class:`models.posterior.PredictionSets`: 1 - p of the true class, 0 if it is the most probable one. A threshold
-holds on average over all light curves, so coverage may be too low where the network is least accurate. To test this,
-the threshold of one half of the objects is applied to the other half. If the coverage for some number of detections
-differs from the stated one by more than ``TOLERANCE`` (and twice the standard error), every number of detections gets
-its own threshold.
+**The sets of a bundle** (:func:`fit_sets`) are fitted to validation light curves with the score of
+:class:`models.posterior.PredictionSets`: 1 - p of the true class, 0 if it is the most probable one. Thresholds may
+differ between strata by detections, then bands, then novelty (:class:`SetRules`); a stratum with too few light curves
+uses the threshold of the enclosing one. Within a stratum surveys are weighted by the square root of their number, so
+that the largest simulation does not dominate. For other class shares every light curve is weighted by the ratio of
+shares of its class (weighted conformal prediction, Tibshirani et al. 2019), and its probabilities are converted to
+those shares.
 
-**Sets by stratum** (:func:`fit_strata`) have the stated coverage for each survey. Strata are by detections, then bands,
-then novelty; a stratum with too few light curves uses the threshold of the enclosing one. Within a stratum surveys
-are weighted by the square root of their number, so that the largest simulation does not dominate. No threshold is
-below a minimum, so that a second class of some probability is always included. For other class shares every light
-curve is weighted by the ratio of shares of its class (weighted conformal prediction, Tibshirani et al. 2019), and its
-probabilities are converted to those shares.
+- A bundle of one data set has one threshold (:func:`fit_sets_by_detections`), which holds on average over all light
+  curves, so coverage may be too low where the network is least accurate. To test this, the threshold of one half of the
+  objects is applied to the other half. If the coverage for some number of detections differs from the stated one by
+  more than ``TOLERANCE`` (and twice the standard error), every number of detections gets its own threshold.
+- A bundle of many surveys has thresholds for all strata (:data:`BY_STRATUM`), so that it has the stated coverage for
+  each survey.
 
-**Novelty** is the distance of an object's embedding from those of the training objects:
-
-- Mahalanobis (Lee et al. 2018): the smallest distance to a class mean, under one covariance shared by all classes;
-- without an embedding: one minus the largest probability (Hendrycks & Gimpel 2017).
-
-Larger scores are more unusual. Scores are evaluated with classes that were left out of training: the AUROC is the
-probability that one of their objects has a larger score than an object of a known class. Bundles return the first score
-(:func:`fit_novelty`), as the fraction of validation objects with a smaller distance.
-
-Legend: B objects, N rows (views of objects) or reference objects, C classes, K reference classes, E embedding width.
+Legend: B objects, N light curves, C classes.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -48,9 +41,7 @@ from nightjar_alerts.training.confidence.calibration import DETECTION_GROUPS
 from nightjar_alerts.training.score.metrics import Float
 
 
-def fit_conformal(
-    probabilities_BC: Float, label_B: Int64, *, alpha: float = 0.1, by_class: bool = False
-) -> NDArray[np.float64]:
+def fit_conformal(probabilities_BC: Float, label_B: Int64, *, alpha: float = 0.1, by_class: bool = False) -> Float64:
     """Fit thresholds on calibration objects that are neither training nor test objects.
 
     Returns
@@ -73,13 +64,13 @@ def fit_conformal(
     return np.full(classes, conformal_quantile(score_B, alpha))
 
 
-def sets_of(probabilities_BC: Float, threshold_C: NDArray[np.float64]) -> Bool:
+def sets_of(probabilities_BC: Float, threshold_C: Float64) -> Bool:
     """Return whether each class is in the set of each object, bool (B, C)."""
     inside_BC: Bool = 1.0 - probabilities_BC.astype(np.float64) <= threshold_C
     return inside_BC
 
 
-def conformal_quantile(score_B: NDArray[np.float64], alpha: float) -> float:
+def conformal_quantile(score_B: Float64, alpha: float) -> float:
     """Return the ceil((n + 1)(1 - alpha))-th smallest of n scores; infinity if there are too few."""
     rank = int(np.ceil((len(score_B) + 1) * (1 - alpha) - 1e-9))
     return float(np.sort(score_B)[rank - 1]) if rank <= len(score_B) else float("inf")
@@ -96,7 +87,7 @@ def set_scores(inside_BC: Bool, label_B: Int64) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
-def class_coverage(inside_BC: Bool, label_B: Int64) -> NDArray[np.float64]:
+def class_coverage(inside_BC: Bool, label_B: Int64) -> Float64:
     """Return the coverage of every class (C,), NaN for classes without objects."""
     support_C = np.bincount(label_B, minlength=inside_BC.shape[1])
     covered_C = np.bincount(label_B, inside_BC[np.arange(len(label_B)), label_B], minlength=inside_BC.shape[1])
@@ -109,11 +100,7 @@ COVERAGES = (0.8, 0.9, 0.95, 0.99)
 
 
 DEFAULT = 0.9
-
-
 TOLERANCE = 0.02
-
-
 SMALLEST_GROUP = 200  # rows; smaller groups are merged with the next
 
 
@@ -122,88 +109,6 @@ class SetsFit(NamedTuple):
 
     sets: PredictionSets
     coverage_of_one: dict[str, float]
-
-
-def lac_scores(p_NC: Float, label_N: Int64) -> NDArray[np.float64]:
-    """Return 1 - p of the true class, 0 if it is the most probable class; shape (N,)."""
-    truth_N = p_NC[np.arange(len(label_N)), label_N].astype(np.float64)
-    return np.where(p_NC.argmax(1) == label_N, 0.0, 1.0 - truth_N)
-
-
-def fit_sets(p_NC: Float, label_N: Int64, detections_N: Int64, object_N: Int64) -> SetsFit:
-    """Fit thresholds to calibrated probabilities of validation objects.
-
-    Raises
-    ------
-    ValueError
-        If there are no objects.
-    """
-    if not len(label_N):
-        raise ValueError("prediction sets need at least one validation object")
-    score_N, starts = lac_scores(p_NC, label_N), _groups(detections_N)
-    coverages = _coverage_of_one(score_N, detections_N, object_N, starts)
-    kept_starts = starts if any(far for _, far in coverages.values()) else (0,)
-    groups = [
-        _thresholds(score_N[_in_group(detections_N, kept_starts, index)], kept_starts[index])
-        for index in range(len(kept_starts))
-    ]
-    sets = PredictionSets(coverages=COVERAGES, default=DEFAULT, groups=tuple(groups), split="validation")
-    return SetsFit(sets, {str(start): coverage for start, (coverage, _) in coverages.items()})
-
-
-def _thresholds(score_N: NDArray[np.float64], start: int) -> SetThresholds:
-    largest = tuple(min(conformal_quantile(score_N, 1 - coverage), 1.0) for coverage in COVERAGES)
-    return SetThresholds(detections=start, largest=largest, views=len(score_N))
-
-
-def _groups(detections_N: Int64) -> tuple[int, ...]:
-    """Return the first number of detections of every group with enough rows; the first group starts at 0."""
-    starts = [0]
-    for start in DETECTION_GROUPS[1:]:
-        before = np.count_nonzero((detections_N >= starts[-1]) & (detections_N < start))
-        if before >= SMALLEST_GROUP and np.count_nonzero(detections_N >= start) >= SMALLEST_GROUP:
-            starts.append(start)
-    return tuple(starts)
-
-
-def _in_group(detections_N: Int64, starts: tuple[int, ...], index: int) -> Bool:
-    inside_N: Bool = np.searchsorted(starts, detections_N, side="right") - 1 == index
-    return inside_N
-
-
-def _coverage_of_one(
-    score_N: NDArray[np.float64], detections_N: Int64, object_N: Int64, starts: tuple[int, ...]
-) -> dict[int, tuple[float, bool]]:
-    """Return the coverage in every group with one threshold from the other half, and whether it differs too much."""
-    _, index_N = np.unique(object_N, return_inverse=True)
-    half_N = np.random.default_rng(0).permutation(index_N.max() + 1)[index_N] % 2
-    largest_N = np.array([conformal_quantile(score_N[half_N != half], 1 - DEFAULT) for half in (0, 1)])[half_N]
-    covered_N = score_N <= largest_N
-    coverages = {}
-    for index, start in enumerate(starts):
-        inside_N = _in_group(detections_N, starts, index)
-        coverage = float(covered_N[inside_N].mean()) if inside_N.any() else float("nan")
-        error = np.sqrt(DEFAULT * (1 - DEFAULT) / max(1, len(np.unique(object_N[inside_N]))))
-        coverages[start] = coverage, bool(abs(coverage - DEFAULT) > max(TOLERANCE, 2 * error))
-    return coverages
-
-
-STRATA_BY_DETECTIONS: Final = (0, 3, 8, 20)
-
-
-STRATA_BY_BANDS: Final = (0, 2, 3)
-
-
-STRATA_BY_NOVELTY: Final = (0.0, 0.8)
-
-
-SMALLEST_STRATUM: Final = 150  # light curves of a stratum
-
-
-FLOOR: Final = 0.5
-
-
-MARGIN: Final = 0.02  # added to the stated coverage, since strata vary between the parts of the split
 
 
 class Strata(NamedTuple):
@@ -219,26 +124,113 @@ class Strata(NamedTuple):
         return Strata(self.detections[rows], self.bands[rows], self.novelty[rows], self.source[rows])
 
 
-def fit_strata(
-    p_NC: Float64, label_N: Int64, strata: Strata, measured_on: str, ratio_N: Float64 | None = None
+@dataclass(frozen=True, slots=True)
+class SetRules:
+    """How thresholds are fitted.
+
+    Attributes
+    ----------
+    detections, bands, novelty : lower edges of the strata. smallest : minimum number of light curves of a stratum.
+    floor : smallest threshold, so that a second class of some probability is always included.
+    margin : added to the stated coverage of 0.9, since strata vary between the parts of the split. None: thresholds are
+        those of split conformal prediction, which are exact for any number of light curves of equal weight.
+    """
+
+    detections: tuple[int, ...] = (0,)
+    bands: tuple[int, ...] = (0,)
+    novelty: tuple[float, ...] = (0.0,)
+    smallest: int = 0
+    floor: float = 0.0
+    margin: float | None = None
+
+
+BY_STRATUM: Final = SetRules(
+    detections=(0, 3, 8, 20), bands=(0, 2, 3), novelty=(0.0, 0.8), smallest=150, floor=0.5, margin=0.02
+)
+"""Rules of bundles trained on many surveys."""
+
+
+def lac_scores(p_NC: Float, label_N: Int64) -> Float64:
+    """Return 1 - p of the true class, 0 if it is the most probable class; shape (N,)."""
+    truth_N = p_NC[np.arange(len(label_N)), label_N].astype(np.float64)
+    return np.where(p_NC.argmax(1) == label_N, 0.0, 1.0 - truth_N)
+
+
+def fit_sets(
+    p_NC: Float,
+    label_N: Int64,
+    strata: Strata,
+    rules: SetRules,
+    *,
+    ratio_N: Float64 | None = None,
+    measured_on: str | None = None,
 ) -> PredictionSets:
     """Fit thresholds to calibrated probabilities of validation light curves.
 
     Parameters
     ----------
     ratio_N : weight of each light curve for other class shares; None: equal weights.
+    measured_on : description of the light curves for the manifest.
+
+    Raises
+    ------
+    ValueError
+        If there are no light curves.
     """
-    score_N = lac_scores(p_NC, label_N)
+    if not len(label_N):
+        raise ValueError("prediction sets need at least one validation object")
     weight_N = _weights(strata.source) * (1.0 if ratio_N is None else ratio_N)
-    groups = list(_strata_groups(score_N, weight_N, strata))
+    described = {} if measured_on is None else {"measured_on": measured_on}
     return PredictionSets(
         coverages=COVERAGES,
         default=DEFAULT,
-        floor=FLOOR,
-        measured_on=measured_on,
-        groups=tuple(groups),
+        floor=rules.floor,
+        groups=tuple(_groups(lac_scores(p_NC, label_N), weight_N, strata, rules)),
         split="validation",
+        **described,
     )
+
+
+def fit_sets_by_detections(p_NC: Float, label_N: Int64, detections_N: Int64, object_N: Int64) -> SetsFit:
+    """Fit one threshold, or one for each number of detections where the coverage of one differs too much.
+
+    Raises the errors of :func:`fit_sets`.
+    """
+    nothing_N = np.zeros(len(label_N))
+    strata = Strata(detections_N, nothing_N.astype(np.int64), nothing_N, np.full(len(label_N), ""))
+    if not len(label_N):
+        return SetsFit(fit_sets(p_NC, label_N, strata, SetRules()), {})  # raises
+    starts = _starts(detections_N)
+    coverages = _coverage_of_one(lac_scores(p_NC, label_N), detections_N, object_N, starts)
+    rules = SetRules(detections=starts if any(far for _, far in coverages.values()) else (0,))
+    sets = fit_sets(p_NC, label_N, strata, rules)
+    return SetsFit(sets, {str(start): coverage for start, (coverage, _) in coverages.items()})
+
+
+def _starts(detections_N: Int64) -> tuple[int, ...]:
+    """Return the first number of detections of every group with enough rows; the first group starts at 0."""
+    starts = [0]
+    for start in DETECTION_GROUPS[1:]:
+        before = np.count_nonzero((detections_N >= starts[-1]) & (detections_N < start))
+        if before >= SMALLEST_GROUP and np.count_nonzero(detections_N >= start) >= SMALLEST_GROUP:
+            starts.append(start)
+    return tuple(starts)
+
+
+def _coverage_of_one(
+    score_N: Float64, detections_N: Int64, object_N: Int64, starts: tuple[int, ...]
+) -> dict[int, tuple[float, bool]]:
+    """Return the coverage in every group with one threshold from the other half, and whether it differs too much."""
+    _, index_N = np.unique(object_N, return_inverse=True)
+    half_N = np.random.default_rng(0).permutation(index_N.max() + 1)[index_N] % 2
+    largest_N = np.array([conformal_quantile(score_N[half_N != half], 1 - DEFAULT) for half in (0, 1)])[half_N]
+    covered_N = score_N <= largest_N
+    coverages = {}
+    for start, inside_N in _cut(detections_N, starts, np.ones(len(score_N), dtype=np.bool_)):
+        coverage = float(covered_N[inside_N].mean()) if inside_N.any() else float("nan")
+        error = np.sqrt(DEFAULT * (1 - DEFAULT) / max(1, len(np.unique(object_N[inside_N]))))
+        coverages[start] = coverage, bool(abs(coverage - DEFAULT) > max(TOLERANCE, 2 * error))
+    return coverages
 
 
 def _weights(source_N: NDArray[np.str_]) -> Float64:
@@ -247,23 +239,28 @@ def _weights(source_N: NDArray[np.str_]) -> Float64:
     return weight
 
 
-def _strata_groups(score_N: Float64, weight_N: Float64, strata: Strata) -> list[SetThresholds]:
+def _groups(score_N: Float64, weight_N: Float64, strata: Strata, rules: SetRules) -> list[SetThresholds]:
+    def largest(rows_N: Bool, otherwise: tuple[float, ...] | None) -> tuple[float, ...]:
+        if otherwise is not None and np.count_nonzero(rows_N) < rules.smallest:
+            return otherwise
+        return _largest(score_N[rows_N], weight_N[rows_N], rules)
+
     everything = np.ones(len(score_N), dtype=np.bool_)
     groups: list[SetThresholds] = []
-    for detections, many_N in _cut(strata.detections, STRATA_BY_DETECTIONS, everything):
-        of_detections = _largest(score_N, weight_N, many_N, _largest(score_N, weight_N, everything, None))
-        for bands, inside_N in _cut(strata.bands, STRATA_BY_BANDS, many_N):
-            of_bands = _largest(score_N, weight_N, inside_N, of_detections)
-            for novelty, stratum_N in _cut(strata.novelty, STRATA_BY_NOVELTY, inside_N):
-                largest = _largest(score_N, weight_N, stratum_N, of_bands)
+    for detections, many_N in _cut(strata.detections, rules.detections, everything):
+        of_detections = largest(many_N, largest(everything, None))
+        for bands, inside_N in _cut(strata.bands, rules.bands, many_N):
+            of_bands = largest(inside_N, of_detections)
+            for novelty, stratum_N in _cut(strata.novelty, rules.novelty, inside_N):
+                thresholds = largest(stratum_N, of_bands)
                 if novelty:  # more unusual light curves never get smaller sets
-                    largest = tuple(max(pair) for pair in zip(largest, groups[-1].largest, strict=True))
+                    thresholds = tuple(max(pair) for pair in zip(thresholds, groups[-1].largest, strict=True))
                 groups.append(
                     SetThresholds(
                         detections=detections,
                         bands=bands,
                         novelty=novelty,
-                        largest=largest,
+                        largest=thresholds,
                         views=max(1, int(np.count_nonzero(stratum_N))),
                     )
                 )
@@ -276,18 +273,16 @@ def _cut(values_N: NDArray[Any], edges: Sequence[Any], within_N: Bool) -> list[t
     return [(edge, within_N & (values_N >= edge) & (values_N < end)) for edge, end in zip(edges, ends, strict=True)]
 
 
-def _largest(
-    score_N: Float64, weight_N: Float64, rows_N: Bool, otherwise: tuple[float, ...] | None
-) -> tuple[float, ...]:
-    """Return the thresholds for all coverages; ``otherwise`` if there are too few light curves."""
-    if otherwise is not None and np.count_nonzero(rows_N) < SMALLEST_STRATUM:
-        return otherwise
-    order = np.argsort(score_N[rows_N], kind="stable")
-    score, weight = score_N[rows_N][order], weight_N[rows_N][order]
+def _largest(score_N: Float64, weight_N: Float64, rules: SetRules) -> tuple[float, ...]:
+    """Return the thresholds of one stratum for all coverages."""
+    if rules.margin is None:
+        return tuple(max(rules.floor, min(conformal_quantile(score_N, 1 - coverage), 1.0)) for coverage in COVERAGES)
+    order = np.argsort(score_N, kind="stable")
+    score, weight = score_N[order], weight_N[order]
     reached = np.cumsum(weight) / weight.sum()
-    targets = [min(coverage + MARGIN * (1 - coverage) / (1 - DEFAULT), 1.0) for coverage in COVERAGES]
+    targets = [min(coverage + rules.margin * (1 - coverage) / (1 - DEFAULT), 1.0) for coverage in COVERAGES]
     indices = [min(int(np.searchsorted(reached, share)), len(score) - 1) for share in targets]
-    return tuple(max(FLOOR, float(score[index])) for index in indices)
+    return tuple(max(rules.floor, float(score[index])) for index in indices)
 
 
 def reweighted(p_NC: Float64, ratio_C: Float64) -> Float64:

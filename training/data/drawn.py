@@ -25,8 +25,6 @@ from nightjar_alerts.training.data.dataset import SPLITS, Dataset, split_indices
 from nightjar_alerts.training.recipes.schema import Recipe
 
 CURVES_AT_ONCE: Final = 64
-
-
 _REDSHIFT: Final = METADATA_COLUMNS.index("z_final")
 
 

@@ -66,6 +66,18 @@ def is_mixture(path: Path) -> bool:
     return path.suffix == ".json"
 
 
+def read_training_data(path: Path) -> Dataset:
+    """Read a data file or all files of a mixture."""
+    return read_mixture(path) if is_mixture(path) else read_dataset(path)
+
+
+def read_shares(path: Path) -> dict[str, float]:
+    """Return the share of each file of a mixture."""
+    ingredients = Mixture.model_validate_json(path.read_bytes()).ingredients
+    total = sum(item.share for item in ingredients)
+    return {item.file.name: item.share / total for item in ingredients}
+
+
 def read_mixture(path: Path) -> Dataset:
     """Read all files of a mixture into one dataset with sampling weights.
 

@@ -68,11 +68,7 @@ def _outliers(curves: RaggedBatch, kind: str, rows: Int64) -> DrawnCurves:
 
 
 OTHER: Final = "other"  # quality of real objects of no known class
-
-
 MAX_PER_LABEL: Final = 80
-
-
 _NOT_SUPERNOVAE: Final = [
     index
     for index, leaf in enumerate(ELASTICC.classes)
@@ -81,14 +77,8 @@ _NOT_SUPERNOVAE: Final = [
 
 
 COPIES: Final = 6  # samples of each real outlier
-
-
 SYNTHETIC_OUTLIERS: Final = 3_000
-
-
 MIN_POINTS: Final = 8  # minimum number of points of a real outlier
-
-
 MIN_DETECTIONS: Final = 3
 
 

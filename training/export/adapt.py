@@ -20,7 +20,7 @@ from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import Novelty, PredictionSets
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.confidence.sets import fit_sets
+from nightjar_alerts.training.confidence.sets import fit_sets_by_detections
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset
 from nightjar_alerts.training.data.reobserve.origins import read_colours
 from nightjar_alerts.training.data.reobserve.patterns import CadenceLibrary, build_library
@@ -29,7 +29,7 @@ from nightjar_alerts.training.data.reobserve.views import add_synthetic, find_or
 from nightjar_alerts.training.data.sample import PARTS, Sample, SurveyObject, collect, join
 from nightjar_alerts.training.data.survey_readers import WAVELENGTH
 from nightjar_alerts.training.data.surveys import as_observed, load_surveys
-from nightjar_alerts.training.score.survey_scores import SurveyPredictions, predict_bundle, summary
+from nightjar_alerts.training.score.survey_scores import SurveyPredictions, open_bundle, predict, summary
 from nightjar_alerts.training.simulate.generate import simulate_objects
 
 SURVEY: Final = "yours"
@@ -83,7 +83,7 @@ def adapt(
     add_synthetic(fitted_origins, PARTS.index("train"), SIMULATED_PER_CLASS, seed=seed)
     colours = read_colours(None if origins is None else origins / "real" / "templates")
     views = as_observed(make_views(fitted_origins, library, number, seed=seed, colours=colours))
-    predictions = predict_bundle(path, views, "nothing")
+    predictions = predict(open_bundle(path), views, "nothing")
     views = views.take(predictions.rows_N)
     _, group_N = np.unique(views.group, return_inverse=True)
     fits = np.random.default_rng(seed).permutation(int(group_N.max()) + 1)[group_N] % 2 == 0
@@ -158,7 +158,7 @@ def refit(bundle: Bundle, predictions: SurveyPredictions, views: Sample) -> tupl
     """Refit the thresholds of the prediction sets and of novelty (`FALSE_ALARMS`); the latter is never lowered."""
     detections_N = views.count(views.detected)
     object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
-    fitted = fit_sets(predictions.probabilities_NC, views.label, detections_N, object_N).sets
+    fitted = fit_sets_by_detections(predictions.probabilities_NC, views.label, detections_N, object_N).sets
     sets = fitted.model_copy(update={"split": "views through the survey that it was adapted to"})
     novelty = bundle.manifest.novelty
     if novelty is not None and np.isfinite(predictions.novelty_N).all():
@@ -196,7 +196,7 @@ def _dumped(update: dict[str, Any]) -> dict[str, Any]:
 
 def _scores(path: Path, views: Sample) -> dict[str, Any]:
     """Return the scores of a bundle on views, overall and by number of detections."""
-    predictions = predict_bundle(path, views, "nothing")
+    predictions = predict(open_bundle(path), views, "nothing")
     detections_N: NDArray[np.int64] = views.count(views.detected)[predictions.rows_N]
     label_N = views.label[predictions.rows_N]
     whole = summary(predictions, label_N)

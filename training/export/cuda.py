@@ -71,7 +71,7 @@ def _reason(
     if node.domain not in ("", "ai.onnx"):
         return f"{node.domain}.{node.op_type} is no standard operator"
     if node.op_type == "Constant":
-        return ""  # mapped_logits when the session is opened
+        return ""  # folded when the session is opened
     opset = opsets["ai.onnx"]
     candidates = operators.get(node.op_type, [])
     version = onnx.defs.get_schema(node.op_type, opset, "").since_version

@@ -41,7 +41,7 @@ from nightjar_alerts.models.networks.parts.trees import BoostedTrees
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.confidence.novelty import NoveltyScore, OutlierScore
-from nightjar_alerts.training.export.bundle import output_spec
+from nightjar_alerts.training.export.describe import output_spec
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
 from nightjar_alerts.training.export.served import AXES, Ensembled, ServedNetwork

@@ -106,6 +106,20 @@ def write_embeddings(backbone: AstroMoE | RoMAE, folder: Path) -> None:
         )
 
 
+def write_features(folder: Path, statistics: Recipe | None, run: Path | None) -> None:
+    """Compute the statistics of a recipe's network and the embeddings of a run for a folder of drawn light curves.
+
+    Parameters
+    ----------
+    statistics, run : None leaves them out.
+    """
+    if statistics is not None:
+        write_statistics(statistics, folder)
+    if run is not None:
+        network, _ = load_network(run)
+        write_embeddings(network if isinstance(network, RoMAE) else load_backbone(run)[0], folder)
+
+
 def read_head_inputs(folder: Path, part: str) -> HeadInputs:
     """Read the features of a part."""
     with (

@@ -281,7 +281,7 @@ def folds(
 
 
 def compared(truth: Int, named: Mapping[str, Int], seeds: Sequence[int]) -> dict[str, Any]:
-    """Scores of everybody, and how far ``both`` is ahead of each kind of trees alone, the mean over their seeds."""
+    """Return the scores of all models, and the lead of ``both`` over each kind of trees alone, mean over seeds."""
     pairs = {kind: [paired(truth, named["both"], named[f"{kind} {seed}"], seed) for seed in seeds] for kind in ALONE}
     return {
         "macro-F1": {name: _score(truth, top) for name, top in named.items()},
@@ -293,7 +293,7 @@ def compared(truth: Int, named: Mapping[str, Int], seeds: Sequence[int]) -> dict
 
 
 def _folded(drawn: SupernovaDraws, draw: int, seeds: Sequence[int]) -> dict[str, Int]:
-    """Return the class that everybody names for every object that the branches have not learned from."""
+    """Return the class that each model predicts for the objects that the branches have not learned from."""
     objects = len(drawn.unlearned_O)
     fold_O = np.random.default_rng(draw).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
     named = {name: np.zeros(objects, np.int64) for name in ("trees inside", "heads", "both")}
@@ -328,20 +328,20 @@ def prepare(sky: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: 
     fold_O = np.random.default_rng(seed).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
     held_out_O = drawn.unlearned_O & (fold_O == 0)
     fit = fit_ztf_types(drawn, ~held_out_O, seed=seed)
-    tables = out / "tables"
-    tables.mkdir(parents=True, exist_ok=True)
-    (tables / CLASSES).write_text(json.dumps(tuple(NUMBER)), encoding="utf-8")
+    folder = out / "drawn"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CLASSES).write_text(json.dumps(tuple(NUMBER)), encoding="utf-8")
     network, config = load_astro_moe(run)
     backbone = load_backbone(run)[0]
     for part, chosen_O in (("train", ~held_out_O), ("validation", held_out_O)):
         rows = drawn.rows(chosen_O)
-        _write(tables, part, drawn.light_curves.take(rows), drawn.inputs.take(rows))
+        _write(folder, part, drawn.light_curves.take(rows), drawn.inputs.take(rows))
     some = drawn.light_curves.take(
         np.random.default_rng(seed).permutation(len(drawn.light_curves))[:SYNTHETIC_OUTLIERS]
     )
-    strange = join_drawn([real_outliers(sky, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
-    inputs = HeadInputs(embeddings_of(backbone, strange), *statistics_of(statistics_network(recipe), strange))
-    _write(tables, "outliers", strange, inputs)
+    outliers = join_drawn([real_outliers(sky, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
+    inputs = HeadInputs(embeddings_of(backbone, outliers), *statistics_of(statistics_network(recipe), outliers))
+    _write(folder, "outliers", outliers, inputs)
     save_forest(fit.forest, out / "trees.npz")
     save_run(with_mapped_heads(network, fit, recipe), recipe, run, config.data, out / "run")
 

@@ -10,8 +10,8 @@ Notable:
   views like real Rubin and ZTF alerts (few detections, no metadata, g and r only);
 - ``default-dense`` is the dense baseline, for comparisons of speed;
 - ``default-finetuning`` fits new heads on its weights to a few thousand real objects;
-- ``sky-bands-whole`` trains the network of a bundle on light curves of every survey; ``sky-heads``, ``sky-bands`` and
-  ``sky-heads-ztf`` configure the light curves of ``sky sample``;
+- ``surveys`` trains the network of a bundle on light curves of every survey; ``surveys-heads``, ``surveys-bands`` and
+  ``ztf-types`` configure the light curves of ``sky sample``;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - the task of a recipe is to classify, to reconstruct (``...-pretraining``, for ``train --pretrained``) or to forecast;
 - a variant calls its parent and changes the differences.
@@ -269,12 +269,12 @@ def romae_default() -> Recipe:
     return astro_moe.default().model_copy(update={"name": "romae-default", "network": network})
 
 
-def romae_sky() -> Recipe:
-    """Return a recipe that continues ``romae-default``, including its head, on the views of ``sky-bands-whole``."""
-    sky = astro_moe.sky_bands_whole()
+def romae_surveys() -> Recipe:
+    """Return a recipe that continues ``romae-default``, including its head, on the views of ``surveys``."""
+    sky = astro_moe.surveys()
     return sky.model_copy(
         update={
-            "name": "romae-sky",
+            "name": "romae-surveys",
             "network": romae_default().network,
             "schedule": ScheduleConfig(steps=1_050, warmup_steps=100, final_fraction=0.0),
             "optimiser": sky.optimiser.model_copy(update={"lr": 8e-4}),
@@ -342,10 +342,10 @@ _FACTORIES: tuple[Callable[[], Recipe], ...] = (
     astro_moe.default,
     astro_moe.default_dense,
     astro_moe.default_finetuning,
-    astro_moe.sky_heads,
-    astro_moe.sky_bands,
-    astro_moe.sky_bands_whole,
-    astro_moe.sky_heads_ztf,
+    astro_moe.surveys_heads,
+    astro_moe.surveys_bands,
+    astro_moe.surveys,
+    astro_moe.ztf_types,
     astro_moe.default_pe,
     astro_moe.default_pretraining,
     astro_moe.debug,
@@ -357,7 +357,7 @@ _FACTORIES: tuple[Callable[[], Recipe], ...] = (
     romae_tiny_shallow_pretraining,
     romae_tiny_pretraining,
     romae_default,
-    romae_sky,
+    romae_surveys,
     debug_romae,
     debug_romae_pretraining,
     astromer,

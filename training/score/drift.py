@@ -21,7 +21,7 @@ from nightjar_alerts.models.lightcurve import Float32, Float64, Int64, LightCurv
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.surveys import as_observed
 from nightjar_alerts.training.export.statistics import DIGITS, quantiles
-from nightjar_alerts.training.score.survey_scores import predict_bundle, rounded
+from nightjar_alerts.training.score.survey_scores import open_bundle, predict, rounded
 
 SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "crts": ("css", "crts_mantra"),
@@ -103,13 +103,14 @@ def measure_drift(path: Path, sky: Sample, part: str, seed: int = 0) -> dict[str
     path : bundle with input statistics of surveys.
     part : part of the split to draw objects from, ``valid`` or ``test``.
     """
-    manifest = load_bundle(path).manifest
+    model = open_bundle(path)
+    manifest = model.manifest
     report = {}
     for survey in manifest.survey_statistics:
         objects = _objects(sky, survey, part, MAX_HELD_OUT, seed)
         if len(objects) < MIN_OBJECTS:
             continue
-        predictions = predict_bundle(path, objects, "everything")
+        predictions = predict(model, objects, "everything")
         class_N = np.full(len(objects), -1)
         class_N[predictions.rows_N] = predictions.probabilities_NC.argmax(1)
         report[survey] = {

@@ -22,7 +22,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.drawn import DrawnCurves
@@ -31,7 +30,14 @@ from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read
 from nightjar_alerts.training.data.surveys import as_observed, assemble
 from nightjar_alerts.training.fit.trees.forest import boost
 from nightjar_alerts.training.score.metrics import log_loss
-from nightjar_alerts.training.score.survey_scores import SurveyPredictions, predict_bundle, rounded, summary
+from nightjar_alerts.training.score.survey_scores import (
+    OpenBundle,
+    SurveyPredictions,
+    open_bundle,
+    predict,
+    rounded,
+    summary,
+)
 
 SUBSETS: Final = (*BANDS, *("".join(pair) for pair in combinations(BANDS, 2)), "ugr", "gri", "riz", "izY", "griz")
 COUNTS: Final = (1, 2, 3, 5, 10, 20)
@@ -45,7 +51,7 @@ SCORES: Final = ("objects", "top_1", "broad", "sure_and_wrong", "coverage", "siz
 Predict = Callable[[Sample], SurveyPredictions]
 
 
-def measure_partial(
+def measure_incomplete(
     path: Path, sky: Sample, surveys: Path | None = None, part: str = "test"
 ) -> tuple[str, dict[str, Any]]:
     """Return name and version of a bundle, and every table.
@@ -54,24 +60,23 @@ def measure_partial(
     ----------
     sky : the whole sample, of which some objects of ``part`` are scored. surveys : folder of sets not used in training.
     """
-    sample = _sample(sky, part)
+    sample, model = _sample(sky, part), open_bundle(path)
 
-    def predict(objects: Sample) -> SurveyPredictions:
-        return predict_bundle(path, objects, "nothing")
+    def shown(objects: Sample) -> SurveyPredictions:
+        return predict(model, objects, "nothing")
 
     report = {
         "objects": len(sample),
-        "bands": band_table(predict, sample),
-        "early": early_table(predict, sample),
-        "early, detections alone": early_table(predict, sample.keep_points(sample.detected)),
-        "metadata": metadata_changes(path, sample),
-        "flat": flat_table(predict, sample),
+        "bands": band_table(shown, sample),
+        "early": early_table(shown, sample),
+        "early, detections alone": early_table(shown, sample.keep_points(sample.detected)),
+        "metadata": metadata_changes(model, sample),
+        "flat": flat_table(shown, sample),
     }
     if surveys is not None:
         objects = as_observed(assemble(list(read_real(surveys))))
-        report["surveys"] = survey_table(predict, objects.take(objects.label >= 0))
-    manifest = load_bundle(path).manifest
-    return f"{manifest.name} {manifest.version}", rounded(report)
+        report["surveys"] = survey_table(shown, objects.take(objects.label >= 0))
+    return model.name, rounded(report)
 
 
 def _sample(sky: Sample, part: str, seed: int = 0) -> Sample:
@@ -209,12 +214,12 @@ CHANGES: Final[Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]] = 
 }
 
 
-def metadata_changes(path: Path, sky: Sample) -> dict[str, Any]:
+def metadata_changes(model: OpenBundle, sky: Sample) -> dict[str, Any]:
     """Return how predictions change if one metadata value changes, for objects with a redshift."""
     known = sky.take(np.isfinite(sky.z))
     table = {}
     for name, (first, second) in CHANGES.items():
-        before, after = (predict_bundle(path, _with_metadata(known, value), "redshift") for value in (first, second))
+        before, after = (predict(model, _with_metadata(known, value), "redshift") for value in (first, second))
         top_N = before.probabilities_NC.argmax(axis=1)
         rows = np.arange(len(top_N))
         moved = np.abs(after.probabilities_NC[rows, top_N] - before.probabilities_NC[rows, top_N])

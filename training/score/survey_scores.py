@@ -50,7 +50,28 @@ class SurveyPredictions:
         return SurveyPredictions(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
 
-def predict_bundle(path: Path, sky: Sample, context: ContextPolicy, prior: str | None = None) -> SurveyPredictions:
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenBundle:
+    """A bundle that is ready to predict."""
+
+    path: Path
+    manifest: Manifest
+    session: Any
+    posterior: Posterior
+
+    @property
+    def name(self) -> str:
+        """Name and version."""
+        return f"{self.manifest.name} {self.manifest.version}"
+
+
+def open_bundle(path: Path) -> OpenBundle:
+    """Load a bundle. Raises BundleError if it is damaged."""
+    bundle = load_bundle(path)
+    return OpenBundle(path, bundle.manifest, open_session(bundle.model), Posterior(bundle.manifest))
+
+
+def predict(model: OpenBundle, sky: Sample, context: ContextPolicy, prior: str | None = None) -> SurveyPredictions:
     """Return a bundle's predictions for the objects of ``sky`` that have a usable point.
 
     As in the service, predictions include class shares, the metadata of the object, and whether it is unusual.
@@ -61,26 +82,22 @@ def predict_bundle(path: Path, sky: Sample, context: ContextPolicy, prior: str |
 
     Raises
     ------
-    BundleError
-        If the bundle is damaged.
     PriorError
         If the bundle does not have these class shares.
     """
-    bundle = load_bundle(path)
-    session, posterior = open_session(bundle.model), Posterior(bundle.manifest)
-    shares = posterior.prior(prior)
-    inputs = _inputs_of(bundle.manifest, _regrouped(sky, bundle.manifest), context)
+    shares = model.posterior.prior(prior)
+    inputs = _inputs_of(model.manifest, _regrouped(sky, model.manifest), context)
     order = sorted(range(len(inputs)), key=lambda index: len(inputs[index][1]))
-    classes = len(bundle.manifest.classes.classes)
+    classes = len(model.manifest.classes.classes)
     probabilities, inside = np.zeros((len(inputs), classes)), np.zeros((len(inputs), classes), dtype=np.bool_)
     novelty, unusual = np.full(len(inputs), np.nan), np.zeros(len(inputs), dtype=np.bool_)
     for start in range(0, len(order), BATCH):
         batch = order[start : start + BATCH]
-        outputs = run(session, RaggedBatch.collate([inputs[index][1] for index in batch]).padded())
+        outputs = run(model.session, RaggedBatch.collate([inputs[index][1] for index in batch]).padded())
         for position, index in enumerate(batch):
             row, tokens = inputs[index]
             score = float(outputs["novelty"][position]) if "novelty" in outputs else None
-            result = posterior.apply_prior(
+            result = model.posterior.apply_prior(
                 outputs["probabilities"][position],
                 detections=int(np.count_nonzero(tokens.detected)),
                 bands=int(np.count_nonzero(tokens.points_per_band)),

@@ -7,13 +7,13 @@ unlabelled light curves were used).
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.taxonomy import ELASTICC, class_shares
 from nightjar_alerts.training.data.sample import PARTS, ContextPolicy, Sample
 from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS
@@ -21,10 +21,12 @@ from nightjar_alerts.training.data.surveys import as_observed
 from nightjar_alerts.training.score.survey_rows import MIN_DETECTIONS, ROWS, PredictedSample, ScoredParts, brightest
 from nightjar_alerts.training.score.survey_scores import (
     BRIGHTNESS,
+    OpenBundle,
     SurveyPredictions,
     by_detections,
     novelty_auroc,
-    predict_bundle,
+    open_bundle,
+    predict,
     rounded,
     summary,
 )
@@ -94,23 +96,22 @@ def measure_bundle(path: Path, sky: Sample, views: Sample | None = None, part: P
     ValueError
         If the bundle has other classes.
     """
-    bundle = load_bundle(path)
-    if bundle.manifest.classes.names != ELASTICC.names:
+    model = open_bundle(path)
+    if model.manifest.classes.names != ELASTICC.names:
         raise ValueError(f"{path} does not have the {len(ELASTICC.names)} classes of the table")
-    name = f"{bundle.manifest.name} {bundle.manifest.version}"
-    report = measure(name, lambda objects, context: predict_bundle(path, objects, context), sky, views, part=part)
+    report = measure(model.name, partial(predict, model), sky, views, part=part)
     objects, _ = scored_part(sky, part)
-    priors = {prior: _score_prior(path, objects, prior) for prior in bundle.manifest.priors}
+    priors = {prior: _score_prior(model, objects, prior) for prior in model.manifest.priors}
     report["priors"] = rounded({prior: scores for prior, scores in priors.items() if scores["objects"]})
     return report
 
 
-def _score_prior(path: Path, sky: Sample, prior: str) -> dict[str, Any]:
+def _score_prior(model: OpenBundle, sky: Sample, prior: str) -> dict[str, Any]:
     """Return the scores of prediction sets for named class shares, by weighting objects so that they have them."""
     shares = class_shares(prior, ELASTICC.names) or {}
     share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
     objects = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= MIN_DETECTIONS))
-    predictions = predict_bundle(path, objects, "nothing", prior)
+    predictions = predict(model, objects, "nothing", prior)
     label_N, usual_N = objects.label[predictions.rows_N], ~predictions.unusual_N
     weight_N = (share_C / np.maximum(np.bincount(label_N, minlength=len(share_C)), 1))[label_N]
     covered_N, size_N = predictions.inside_NC[np.arange(len(label_N)), label_N], predictions.inside_NC.sum(axis=1)
@@ -220,7 +221,7 @@ def _novelty(predict: Predict, real: PredictedSample, outliers: Sample) -> dict[
     return figures
 
 
-def measure_all(
+def evaluate_on_surveys(
     sky: Sample,
     bundles: Mapping[str, Sequence[Path]],
     *,
@@ -228,7 +229,7 @@ def measure_all(
     report_files: Sequence[Path] = (),
     simulated: Sequence[Path] = (),
     seeds: Sequence[Path] = (),
-    looks: str = "once",
+    test_evaluations: int = 1,
     part: Part = "test",
 ) -> dict[str, Any]:
     """Return the scores of all models on all sets.
@@ -240,7 +241,7 @@ def measure_all(
     report_files : reports of earlier calls, whose models are added.
     simulated : reports of ``evaluate``.
     seeds : reports of the validation part, each of one bundle, that differ in the seed only.
-    looks : how often the test part has been used, in words.
+    test_evaluations : how often the test part has been used.
 
     Raises
     ------
@@ -262,7 +263,7 @@ def measure_all(
     _add_simulated(reports, [json.loads(path.read_text(encoding="utf-8")) for path in simulated])
     return {
         "prior": PRIOR,
-        "looks": looks,
+        "test_evaluations": test_evaluations,
         "seeds": spread([json.loads(path.read_text(encoding="utf-8")) for path in seeds]),
         "table": table(reports),
         "reports": reports,

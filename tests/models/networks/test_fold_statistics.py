@@ -1,4 +1,4 @@
-"""Statistics of the mapped_logits light curve against least squares in float64 and against stars whose shape is known."""
+"""Statistics of the folded light curve against least squares in float64 and against stars whose shape is known."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def as_differences(curves: list[Curve]) -> Points:
     return points(flux, flux_err, time, band, torch.ones_like(band, dtype=torch.bool), G)
 
 
-def mapped_logits(curves: list[Curve]) -> Floats:
+def folded(curves: list[Curve]) -> Floats:
     values: Floats = fold_values(flux_scores(as_differences(curves))).numpy()
     return values
 
@@ -68,7 +68,7 @@ def least_squares(weights: Scores, row: int, cycles: float, harmonics: int) -> t
 @pytest.mark.parametrize(("number", "bands"), [(30, 1), (60, 3)])
 def test_shape_at_the_chosen_frequency_agrees_with_least_squares(number: int, bands: int) -> None:
     curves = drawn(4, number, bands, 500.0, eclipses, 0.03)
-    weights, values = flux_scores(as_differences(curves)), mapped_logits(curves)
+    weights, values = flux_scores(as_differences(curves)), folded(curves)
     for row in range(len(curves)):
         cycles = 10 ** values[row, LOG_FREQUENCY]
         wave_H2, left_H = least_squares(weights, row, cycles, HARMONICS)
@@ -104,7 +104,7 @@ def test_flux_scores_are_deviations_from_the_band_mean_clipped() -> None:
 
 def test_moments_of_flux_agree_with_sums_over_points() -> None:
     curves = drawn(3, 60, 2, 300.0, eclipses, 0.02)
-    weights, values = flux_scores(as_differences(curves)), mapped_logits(curves)
+    weights, values = flux_scores(as_differences(curves)), folded(curves)
     for row in range(len(curves)):
         value, trust = weights.away[row, 0].numpy(), weights.trust[row, 0].numpy()
         second, third, fourth = (np.average(value**power, weights=trust) for power in (2, 3, 4))
@@ -114,8 +114,8 @@ def test_moments_of_flux_agree_with_sums_over_points() -> None:
 
 def test_unlike_minima_appear_at_half_the_frequency_or_as_a_second_harmonic() -> None:
     curves = drawn(40, 120, 1, 900.0, contact_binary, 0.01)
-    binary = mapped_logits(curves)
-    pulsating = mapped_logits(drawn(40, 120, 1, 900.0, lambda turns: np.sin(2 * np.pi * turns), 0.01))
+    binary = folded(curves)
+    pulsating = folded(drawn(40, 120, 1, 900.0, lambda turns: np.sin(2 * np.pi * turns), 0.01))
     assert share_found(curves, 10 ** binary[:, LOG_FREQUENCY], (1.0, 2.0)) >= 0.9
     at_orbit = binary[:, RATIOS.start] > 1.5
     odd = binary[:, HALF.stop - 1] > np.quantile(pulsating[:, HALF.stop - 1], 0.9)
@@ -124,7 +124,7 @@ def test_unlike_minima_appear_at_half_the_frequency_or_as_a_second_harmonic() ->
 
 
 def test_a_sawtooth_has_the_ratios_and_phases_of_its_series() -> None:
-    values = mapped_logits(drawn(20, 150, 1, 900.0, lambda turns: (2 * (turns % 1.0) - 1) / 5, 0.005))
+    values = folded(drawn(20, 150, 1, 900.0, lambda turns: (2 * (turns % 1.0) - 1) / 5, 0.005))
     found = np.median(values[:, RATIOS], axis=0)
     np.testing.assert_allclose(found[[0, 3]], [1 / 2, 1 / 3], atol=0.06)
 
@@ -141,7 +141,7 @@ def test_difference_fluxes_are_found_no_less_often_than_when_squashed(
     flux_BL = as_differences(curves).flux_B1L[:, 0].numpy()
     differences = [curve._replace(flux=flux_L) for curve, flux_L in zip(curves, flux_BL, strict=True)]
     squashed = share_found(curves, fitted(differences).first[:, 0].numpy(), multiples)
-    assert share_found(curves, 10 ** mapped_logits(curves)[:, LOG_FREQUENCY], multiples) >= squashed
+    assert share_found(curves, 10 ** folded(curves)[:, LOG_FREQUENCY], multiples) >= squashed
 
 
 def test_few_points_have_no_statistics() -> None:

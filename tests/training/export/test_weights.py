@@ -22,7 +22,8 @@ from nightjar_alerts.models.bundle import (
 )
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.export import weights
-from nightjar_alerts.training.export.bundle import Release, export_bundle
+from nightjar_alerts.training.export.bundle import export_bundle
+from nightjar_alerts.training.export.describe import Release
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig, load_network
 from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.bundles import random_tokens, tiny_network

@@ -1,4 +1,4 @@
-"""Periodic variables as mapped_logits light curves, and flares of M dwarfs from fits to real ones.
+"""Periodic variables as folded light curves, and flares of M dwarfs from fits to real ones.
 
 A `Pulse` has one shape of magnitude against phase, with an amplitude and a mean for every band. Unobserved bands get
 the colours and amplitude ratios of the class (`COLOURS`, `AMPLITUDES`) with scatter, since missing filters would reveal
@@ -43,7 +43,7 @@ SWINGS: Final = {LABELS["RR Lyrae"]: (0.4, 1.3), LABELS["Cepheid"]: (0.3, 1.2), 
 Prsa+ 2011)."""
 MIN_POINTS: Final = 20
 EXPLAINED: Final = 0.5
-"""Minimum fraction of the scatter that the mapped_logits light curve explains; otherwise the period is taken to be wrong."""
+"""Minimum fraction of the scatter that the folded light curve explains; otherwise the period is taken to be wrong."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +96,7 @@ def fourier_basis(phase_Q: Float, order: int) -> Float:
 
 
 def pulse_of(sky: Sample, row: int, rng: np.random.Generator) -> Pulse | None:
-    """Return the mapped_logits light curve of object ``row``; None without period or total flux, or if the fit is poor."""
+    """Return the folded light curve of object ``row``; None without period or total flux, or if the fit is poor."""
     at, period = sky.points(row), float(sky.period[row])
     total, error = sky.total_flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
     ok = np.isfinite(total) & (total > 3.0 * error)

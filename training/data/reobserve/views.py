@@ -1,9 +1,9 @@
 """Views: re-observed objects, one (`view`) or many (`views_of`).
 
-A view moves an origin (`training.data.reobserve.origins`) to a redshift at which the cadence can detect it, and observes it
-at the visits of the cadence with its filters and errors. In 70 % of the views the peak is within about four days of the
-peak of the cadence, in the others its time is random. Points where the origin is too uncertain or too far outside its
-filters are left out. A view with too few points is rejected, and `make_views` draws another.
+A view moves an origin (`training.data.reobserve.origins`) to a redshift at which the cadence can detect it, and
+observes it at the visits of the cadence with its filters and errors. In 70 % of the views the peak is within about four
+days of the peak of the cadence, in the others its time is random. Points where the origin is too uncertain or too far
+outside its filters are left out. A view with too few points is rejected, and `make_views` draws another.
 
 A view is a `SurveyObject` whose ``source`` is the survey of the cadence, ``raw_label`` the source of its origin and
 ``quality`` ``view``. It has the group and the part of its origin.

@@ -18,8 +18,6 @@ Kind = Literal["boosted", "forest"]
 
 
 MAX_TREES = 200  # per class; usually fewer with early stopping
-
-
 FOREST_TREES, FOREST_LEAF = 300, 5  # with leaves of one object, probabilities would be 0 or 1
 
 

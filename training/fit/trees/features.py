@@ -1,4 +1,27 @@
-"""Features of a light curve for trees that are trained on features alone."""
+"""Features of a light curve for trees that are trained on features alone.
+
+Features are this project's own summary (``summary``), those of the `light-curve` package (``light-curve``), or the
+``union`` of both, which is the default because it is the strongest: on simulated objects and few draws (4,000) boosted
+trees reached a macro-F1 of 0.68 with it and 0.64 with either set alone, the summary being ahead of the package where
+light curves are short. Forests stayed below boosted trees for every set (0.63, 0.61 and 0.61), and their probabilities
+are far from calibrated.
+
+**Summary features** are computed from the same tokens that the network receives (same truncation, unit and window), so
+only the classifiers differ. Per band: counts, brightness, scatter beyond the errors, asymmetry, and times and slopes of
+rise and fall. Over all bands: durations, fraction of detections, colours at maximum. NaN if a band has too few points.
+
+**Features of the `light-curve` package** (Malanchev et al. 2021), which most broker classifiers use, are computed from
+the same tokens. In every band: moments, quantiles, variability indices, slopes, and a fit of the Bazin et al. (2009)
+function to the flux. Over all bands: the two highest peaks of one multiband Lomb-Scargle periodogram up to ten cycles a
+day. NaN if a band has too few points or a fit has no solution.
+
+Notable:
+
+- the periodogram is meaningful for bright, long light curves only; its signal-to-noise ratio is a feature, too;
+- the package raises on equal times, and in float32 points that are seconds apart have equal times, so only the first
+  point of each time is used;
+- its wheels are under the GPL; only this module imports it.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -116,8 +139,6 @@ _BAND = lc.Extractor(
 
 
 _PEAKS, _CYCLES_PER_DAY = 2, 10.0
-
-
 _FREQUENCIES = np.linspace(0.0, 2 * np.pi * _CYCLES_PER_DAY, 2**14 + 1)  # radians a day; the FFT needs 2**k + 1
 
 

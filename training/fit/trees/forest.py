@@ -32,7 +32,7 @@ from nightjar_alerts.training.fit.heads import read_part
 from nightjar_alerts.training.score.metrics import main_scores
 
 
-def fit_trees(
+def fit_bundled_trees(
     folders: Sequence[Path],
     out: Path,
     *,
@@ -69,8 +69,6 @@ def fit_trees(
 
 
 ROUNDS: Final = 140
-
-
 PARAMETERS: Final[dict[str, Any]] = {
     "objective": "multiclass", "learning_rate": 0.08, "num_leaves": 24, "max_depth": 8, "min_data_in_leaf": 60,
     "feature_fraction": 0.15, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 2.0, "max_bin": 63,

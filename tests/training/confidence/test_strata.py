@@ -5,7 +5,7 @@ import pytest
 
 from nightjar_alerts.models.lightcurve import Float64, Int64
 from nightjar_alerts.models.posterior import PredictionSets
-from nightjar_alerts.training.confidence.sets import FLOOR, Strata, coverage_and_size, fit_strata, reweighted
+from nightjar_alerts.training.confidence.sets import BY_STRATUM, Strata, coverage_and_size, fit_sets, reweighted
 
 CLASSES = 6
 
@@ -24,7 +24,7 @@ def drawn(number: int, seed: int) -> tuple[Float64, Int64, Strata]:
 
 @pytest.fixture(scope="module")
 def sets() -> PredictionSets:
-    return fit_strata(*drawn(20_000, 0), "drawn numbers")
+    return fit_sets(*drawn(20_000, 0), BY_STRATUM, measured_on="drawn numbers")
 
 
 def test_other_light_curves_are_covered_in_every_stratum(sets: PredictionSets) -> None:
@@ -33,8 +33,8 @@ def test_other_light_curves_are_covered_in_every_stratum(sets: PredictionSets) -
         assert coverage_and_size(sets, p[rows], label[rows], strata.take(rows))["coverage"] > 0.88
 
 
-def test_fit_strata_thresholds_have_a_floor_and_rise_with_novelty(sets: PredictionSets) -> None:
-    assert min(min(group.largest) for group in sets.groups) >= FLOOR
+def test_fit_sets_thresholds_have_a_floor_and_rise_with_novelty(sets: PredictionSets) -> None:
+    assert min(min(group.largest) for group in sets.groups) >= BY_STRATUM.floor
     usual = {group.edges[:2]: group.largest for group in sets.groups if group.novelty == 0}
     for group in sets.groups:
         assert all(np.greater_equal(group.largest, usual[group.edges[:2]]))
@@ -42,7 +42,7 @@ def test_fit_strata_thresholds_have_a_floor_and_rise_with_novelty(sets: Predicti
 
 def test_few_light_curves_of_a_stratum_take_the_thresholds_around_it() -> None:
     p, label, strata = drawn(400, 2)
-    few = fit_strata(p, label, strata, "few")
+    few = fit_sets(p, label, strata, BY_STRATUM)
     assert {group.detections for group in few.groups} == {0, 3, 8, 20}
     assert len({group.largest for group in few.groups}) < len(few.groups)
 
@@ -53,7 +53,7 @@ def test_under_other_shares_sets_cover_what_those_shares_hold() -> None:
     new_p, weight = reweighted(p, ratio), ratio[label]
     weighs = weight > 0
     own = new_p[weighs], label[weighs], strata.take(weighs)
-    fitted = fit_strata(*own, "other shares", weight[weighs])
+    fitted = fit_sets(*own, BY_STRATUM, ratio_N=weight[weighs])
     assert coverage_and_size(fitted, *own, weight[weighs])["coverage"] > 0.9
     np.testing.assert_allclose(new_p.sum(1), 1.0)
     assert (new_p[:, 5] == 0).all()

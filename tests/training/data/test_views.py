@@ -26,7 +26,7 @@ from nightjar_alerts.training.data.reobserve.views import (
     view_of_event,
 )
 from nightjar_alerts.training.data.sample import LABELS, Sample, collect
-from support.sky import bump, pulsator
+from support.surveys import bump, pulsator
 
 EXACT_ERRORS = ViewRules(log_error_ratio=(0.0, 1e-9), of_flux=0.0, outlier_fraction=0.0)
 
@@ -129,8 +129,8 @@ def test_pulse_of_recovers_the_shape() -> None:
     assert pulse is not None
     phase = np.linspace(0, 1, 50, endpoint=False)
     true = 30_000.0 + 8_000.0 * np.where(phase < 0.2, phase / 0.2, (1 - phase) / 0.8)
-    mapped_logits = 10 ** (-0.4 * (pulse.magnitude(phase, np.full(50, 1, dtype=np.int8)) - 31.4))
-    np.testing.assert_allclose(mapped_logits, true, rtol=0.06)
+    folded = 10 ** (-0.4 * (pulse.magnitude(phase, np.full(50, 1, dtype=np.int8)) - 31.4))
+    np.testing.assert_allclose(folded, true, rtol=0.06)
 
 
 def test_pulse_of_a_wrong_period_is_none() -> None:

@@ -1,7 +1,6 @@
 """ZTF's six classes: heads mapped to them, trees, and their cross-validation."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +9,10 @@ import torch
 from nightjar_alerts.models.bundle import load_bundle, verify_golden
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
-from nightjar_alerts.training.confidence import fit as shipping
 from nightjar_alerts.training.data.sample import PARTS, Sample, collect
-from nightjar_alerts.training.export.survey_card import write_survey_card
-from nightjar_alerts.training.export.surveys import ship
+from nightjar_alerts.training.export import parity
+from nightjar_alerts.training.export.bundle import export_run
+from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.fit.checkpoints import DataSource
 from nightjar_alerts.training.fit.heads import head_outputs, load_astro_moe, save_run
 from nightjar_alerts.training.fit.ztf_types import (
@@ -27,9 +26,9 @@ from nightjar_alerts.training.fit.ztf_types import (
     prepare,
     with_mapped_heads,
 )
-from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads_ztf, with_network
+from nightjar_alerts.training.recipes.astro_moe import debug, with_network, ztf_types
 from nightjar_alerts.training.recipes.schema import Recipe
-from support.sky import bump, pulsator
+from support.surveys import bump, pulsator
 
 
 def ztf() -> Sample:
@@ -64,8 +63,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(classes: int) -> Recipe:
     sizes = {"n_blocks": 1, "n_experts": 0, "n_input_experts": 0}  # experts take most of the time of an export
     recipe = with_network(debug(), "small", **sizes, head_width=32, head_copies=2, n_classes=classes, d_statistics=24)
-    data = sky_heads_ztf().data
-    return recipe.model_copy(update={"augmentation": sky_heads_ztf().augmentation, "data": data})
+    data = ztf_types().data
+    return recipe.model_copy(update={"augmentation": ztf_types().augmentation, "data": data})
 
 
 @pytest.fixture(scope="module")
@@ -107,25 +106,26 @@ def test_folds_report_scores_of_every_model(drawn: SupernovaDraws) -> None:
 
 
 @pytest.mark.slow
-def test_prepare_writes_the_inputs_of_ship(
+def test_prepare_writes_the_inputs_of_export(
     run: Path, drawn: SupernovaDraws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("PARITY_CURVES", "PARITY_NOISE"):  # without experts, a few light curves reach every part
-        monkeypatch.setattr(shipping, name, 60)
-    prepare(ztf(), drawn, run, small(6), tmp_path / "six", seed=0)
-    about: dict[str, Any] = {"learned_from": "every part"}
-    six = tmp_path / "six"
-    bundle = ship(
-        *(six / "run", six / "tables", tmp_path / "bundle"),
+    for name in ("DRAWN_CURVES", "NOISE"):  # without experts, a few light curves reach every part
+        monkeypatch.setattr(parity, name, 60)
+    prepare(ztf(), drawn, run, small(6), tmp_path / "types", seed=0)
+    types = tmp_path / "types"
+    bundle = export_run(
+        types / "run",
+        tmp_path / "bundle",
         name="astro-moe-ztf",
         version="9.0.0",
-        about=about,
-        trees=six / "trees.npz",
+        drawn=[types / "drawn"],
+        trees=types / "trees.npz",
+        about={"learned_from": "every part"},
     )
     assert bundle.manifest.classes.names == tuple(NUMBER)
     assert bundle.manifest.ensemble is not None
     assert bundle.manifest.ensemble.weights(np.array([1, 100]), np.ones(2, np.bool_)).tolist() == [0.5, 0.5]
     assert verify_golden(bundle, open_session(bundle.model)) < 1e-4
     assert load_bundle(bundle.path).manifest.data["learned_from"] == "every part"
-    write_survey_card(bundle.path, folds(drawn, draws=(0,), seeds=(0,)))
+    write_card(bundle.path, folds(drawn, draws=(0,), seeds=(0,)))
     assert "ensemble, as released" in (bundle.path / "CARD.md").read_text(encoding="utf-8")

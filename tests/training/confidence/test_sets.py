@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from nightjar_alerts.training.confidence.sets import COVERAGES, SMALLEST_GROUP, fit_sets, lac_scores
+from nightjar_alerts.training.confidence.sets import COVERAGES, SMALLEST_GROUP, fit_sets_by_detections, lac_scores
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]
 
@@ -21,7 +21,7 @@ def drawn(seed: int, n: int, sure: bool) -> Drawn:
 
 
 def covered(fitted: Drawn, curves: Drawn) -> tuple[NDArray[np.bool_], int]:
-    sets = fit_sets(*fitted, np.arange(len(fitted[0]))).sets
+    sets = fit_sets_by_detections(*fitted, np.arange(len(fitted[0]))).sets
     rows = zip(*curves, strict=True)
     return np.array([label in sets.named(p, int(n)).classes for p, label, n in rows]), len(sets.groups)
 
@@ -33,7 +33,7 @@ def test_scores_by_definition() -> None:
 
 def test_the_threshold_is_the_conformal_quantile() -> None:
     p_NC, label_N, _ = drawn(1, 150, sure=True)
-    fit = fit_sets(p_NC, label_N, np.full(150, 4), np.arange(150))
+    fit = fit_sets_by_detections(p_NC, label_N, np.full(150, 4), np.arange(150))
     score = sorted(0.0 if p.argmax() == label else 1 - p[label] for p, label in zip(p_NC, label_N, strict=True))
     (group,) = fit.sets.groups
     assert group.detections == 0
@@ -52,7 +52,7 @@ def test_coverage_holds_at_every_number_of_detections(sure: bool) -> None:
 
 def test_one_threshold_would_not_have_held() -> None:
     p_NC, label_N, detections_N = drawn(4, 6000, sure=False)
-    coverage = fit_sets(p_NC, label_N, detections_N, np.arange(6000)).coverage_of_one
+    coverage = fit_sets_by_detections(p_NC, label_N, detections_N, np.arange(6000)).coverage_of_one
     assert coverage["0"] < 0.85
     assert coverage["20"] > 0.92
 
@@ -61,9 +61,9 @@ def test_small_groups_share_and_nothing_is_an_error() -> None:
     detections_N = np.repeat([0, 3, 7, 12, 40], [SMALLEST_GROUP, *[SMALLEST_GROUP // 2] * 4])
     p_NC, label_N, _ = drawn(5, len(detections_N), sure=True)
     label_N[:SMALLEST_GROUP] = p_NC[:SMALLEST_GROUP].argmin(1)
-    groups = fit_sets(p_NC, label_N, detections_N, np.arange(len(p_NC))).sets.groups
+    groups = fit_sets_by_detections(p_NC, label_N, detections_N, np.arange(len(p_NC))).sets.groups
     assert [(group.detections, group.views) for group in groups] == [(0, 200), (2, 200), (10, 200)]
-    (only,) = fit_sets(p_NC[:3], label_N[:3], detections_N[:3], np.arange(3)).sets.groups
+    (only,) = fit_sets_by_detections(p_NC[:3], label_N[:3], detections_N[:3], np.arange(3)).sets.groups
     assert only.largest == (1.0,) * len(COVERAGES)  # too few to promise anything: every class
     with pytest.raises(ValueError, match="at least one"):
-        fit_sets(p_NC[:0], label_N[:0], detections_N[:0], np.arange(0))
+        fit_sets_by_detections(p_NC[:0], label_N[:0], detections_N[:0], np.arange(0))

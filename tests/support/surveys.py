@@ -1,4 +1,4 @@
-"""Small made-up surveys for tests of `training.sky`."""
+"""Small made-up surveys for tests of training."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -17,8 +17,8 @@ from nightjar_alerts.training.score.incomplete import (
     metadata_changes,
     pattern_score,
 )
-from nightjar_alerts.training.score.survey_scores import SurveyPredictions
-from support.sky import bump
+from nightjar_alerts.training.score.survey_scores import SurveyPredictions, open_bundle
+from support.surveys import bump
 
 IA, II = (ELASTICC.names.index(name) for name in ("Ia", "II"))
 TEST = PARTS.index("test")
@@ -75,7 +75,7 @@ def test_flat_table_shows_constant_flux_in_the_first_detections() -> None:
 
 
 def test_metadata_changes_of_the_bundled_model_are_shares() -> None:
-    changes = metadata_changes(DEFAULT_BUNDLE, sky(bands="griz"))
+    changes = metadata_changes(open_bundle(DEFAULT_BUNDLE), sky(bands="griz"))
     assert {row["objects"] for row in changes.values()} == {4}
     assert all(0 <= row["median change"] <= 1 for row in changes.values())
 

@@ -9,7 +9,7 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle
 from nightjar_alerts.training.data.sample import PARTS, Sample, collect
 from nightjar_alerts.training.score import drift
 from nightjar_alerts.training.score.drift import add_statistics, drift_page, measure_drift, survey_statistics
-from support.sky import bump
+from support.surveys import bump
 
 NUMBER = 120
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.training.data.sample import collect, join, read_sample
-from support.sky import bump, pulsator
+from support.surveys import bump, pulsator
 
 
 def test_take_keeps_the_points_of_each_object() -> None:

@@ -22,7 +22,7 @@ from nightjar_alerts.training.data.surveys import (
     part_of,
 )
 from support.shared import needs_shared, shared
-from support.sky import bump
+from support.surveys import bump
 
 
 def test_assign_bands_maps_other_filters() -> None:

@@ -13,7 +13,7 @@ from nightjar_alerts.training.data.reobserve.views import add_synthetic, find_or
 from nightjar_alerts.training.data.sample import LABELS, SurveyObject, collect
 from nightjar_alerts.training.export import adapt as module
 from nightjar_alerts.training.export.adapt import SURVEY, adapt, library_of, read_origins
-from support.sky import bump, pulsator, write_real
+from support.surveys import bump, pulsator, write_real
 from support.toy_dataset import toy_object
 
 pytestmark = pytest.mark.slow

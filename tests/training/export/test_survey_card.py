@@ -11,7 +11,7 @@ import pytest
 
 from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, load_bundle
 from nightjar_alerts.routing import SURVEY_BUNDLES
-from nightjar_alerts.training.export.survey_card import write_survey_card
+from nightjar_alerts.training.export.card import write_card
 
 ROOT = Path(__file__).resolve().parents[3]
 Figures = dict[str, dict[tuple[str, str], dict[str, float]]]
@@ -28,14 +28,20 @@ def figures() -> Figures:
     return figures
 
 
-def test_write_sky_card_shows_the_scores_of_the_report(tmp_path: Path) -> None:
+def test_write_card_shows_the_scores_of_the_report(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(DEFAULT_BUNDLE, tmp_path / "bundle"))
     model = f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}"
     scores = {model: {"seen": {"top-1": 0.8871, "objects": 42}}, "boosted trees": {"left out": {"top-1": 0.35}}}
     row = {"key": "spcc", "title": "SPCC", "wanted": "0.84", "figures": scores}
     seeds = [{"title": "SPCC", "seeds": 3, "figures": {"top-1": [0.88, 0.004]}}]
-    report: dict[str, Any] = {"prior": "p", "looks": "once", "reports": {model: {}}, "table": [row], "seeds": seeds}
-    write_survey_card(copy, report)
+    report: dict[str, Any] = {
+        "prior": "p",
+        "test_evaluations": 1,
+        "reports": {model: {}},
+        "table": [row],
+        "seeds": seeds,
+    }
+    write_card(copy, report)
     card = (copy / CARD).read_text(encoding="utf-8")
     assert re.search(r"\| SPCC +\| 0.84 +\| seen: top-1 0.887, objects 42 +\| left out: top-1 0.350 +\|", card)
     assert "top-1 0.880 ± 0.004" in card
@@ -43,9 +49,9 @@ def test_write_sky_card_shows_the_scores_of_the_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bundle", [DEFAULT_BUNDLE, SURVEY_BUNDLES["ztf"]])
-def test_write_sky_card_without_a_report_says_so(bundle: Path, tmp_path: Path) -> None:
+def test_write_card_without_a_report_says_so(bundle: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(bundle, tmp_path / "bundle"))
-    write_survey_card(copy)
+    write_card(copy)
     assert "Not measured." in (copy / CARD).read_text(encoding="utf-8")
 
 

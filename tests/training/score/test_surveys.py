@@ -16,14 +16,15 @@ from nightjar_alerts.training.score.survey_scores import (
     SurveyPredictions,
     broad_scores,
     novelty_auroc,
-    predict_bundle,
+    open_bundle,
+    predict,
     restricted,
     rounded,
     summary,
     to_broad,
 )
-from nightjar_alerts.training.score.surveys import measure, measure_all, measure_bundle, scored_part, spread
-from support.sky import bump, pulsator
+from nightjar_alerts.training.score.surveys import evaluate_on_surveys, measure, measure_bundle, scored_part, spread
+from support.surveys import bump, pulsator
 
 pytestmark = pytest.mark.slow
 
@@ -134,9 +135,9 @@ def test_measure_with_views_has_their_row() -> None:
     assert "ztf_sn" in report["patterns"]
 
 
-def test_predict_bundle_returns_normalised_probabilities_and_sets() -> None:
+def test_predict_returns_normalised_probabilities_and_sets() -> None:
     sky = small_sky().take(np.arange(4))
-    row_predictions = predict_bundle(DEFAULT_BUNDLE, sky, "redshift")
+    row_predictions = predict(open_bundle(DEFAULT_BUNDLE), sky, "redshift")
     assert row_predictions.probabilities_NC.shape == (4, C)
     np.testing.assert_allclose(row_predictions.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
     assert (row_predictions.inside_NC[np.arange(4), row_predictions.probabilities_NC.argmax(axis=1)]).all()
@@ -153,12 +154,12 @@ def test_measure_all_adds_columns_of_earlier_reports(tmp_path: Path) -> None:
     (tmp_path / "trees.json").write_text(json.dumps(trees), encoding="utf-8")
     score = {"objects": {"mean": 1500.0}, "macro_f1": {"mean": 0.8}}
     evaluated = {"models": [{"name": DEFAULT_NAME}], "views": {"everything": score}}
-    report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, report_files=[tmp_path / "trees.json"])
+    report = evaluate_on_surveys(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, report_files=[tmp_path / "trees.json"])
     assert set(report["reports"]) == {DEFAULT_NAME, "trees"}
     (deep,) = [row for row in report["table"] if row["key"] == "deep"]
     assert set(deep["figures"]["trees"]) == {"left out"}
     (tmp_path / "evaluated.json").write_text(json.dumps(evaluated), encoding="utf-8")
-    report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, simulated=[tmp_path / "evaluated.json"])
+    report = evaluate_on_surveys(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, simulated=[tmp_path / "evaluated.json"])
     (simulated,) = [row for row in report["table"] if row["key"] == "simulated"]
     assert simulated["figures"][DEFAULT_NAME]["seen"] == {"macro-F1": 0.8, "objects": 1500}
     under = report["reports"][DEFAULT_NAME]["seen"]["priors"]
@@ -186,14 +187,14 @@ def test_measure_all_with_seeds_returns_mean_and_standard_deviation(tmp_path: Pa
         table.append({"key": "simulated", "title": "not scored", "figures": {"one": {}}})
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_text(json.dumps({"table": table}), encoding="utf-8")
-    report = measure_all(small_sky().take(np.arange(0)), {}, views=None, seeds=paths)
+    report = evaluate_on_surveys(small_sky().take(np.arange(0)), {}, views=None, seeds=paths)
     assert report["seeds"] == [{"key": "yse", "title": "YSE", "seeds": 3, "figures": {"recall": [0.6, 0.1]}}]
     assert spread([json.loads(paths[0].read_text(encoding="utf-8"))]) == []
 
 
 def test_measure_all_with_an_unknown_column_raises() -> None:
     with pytest.raises(ValueError, match="no column"):
-        measure_all(small_sky(), {"guessed": []}, views=None)
+        evaluate_on_surveys(small_sky(), {"guessed": []}, views=None)
 
 
 def test_rounded_rounds_numbers_and_replaces_nan() -> None:

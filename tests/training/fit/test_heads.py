@@ -14,15 +14,14 @@ from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.zoo import build, transfer
 from nightjar_alerts.models.runtime import open_session
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.confidence import fit as shipping
-from nightjar_alerts.training.confidence.fit import fit_all
-from nightjar_alerts.training.confidence.novelty import auroc_by_kind, fit_outliers, fit_reference
+from nightjar_alerts.training.confidence.fit import fit_to_drawn
+from nightjar_alerts.training.confidence.novelty import OutlierScore, auroc_by_kind, fit_outliers, fit_reference
 from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.data.drawn import DrawnCurves, draw_from_mixture, join_drawn, read_drawn
 from nightjar_alerts.training.data.outliers import synthetic_outliers, untruncated
+from nightjar_alerts.training.export import parity
+from nightjar_alerts.training.export.bundle import export_run
 from nightjar_alerts.training.export.graph import walk
-from nightjar_alerts.training.export.served import OutlierScore
-from nightjar_alerts.training.export.surveys import ship
 from nightjar_alerts.training.fit.checkpoints import DataSource, load_network
 from nightjar_alerts.training.fit.heads import (
     HeadInputs,
@@ -34,11 +33,11 @@ from nightjar_alerts.training.fit.heads import (
     shares,
     statistics_of,
     write_embeddings,
+    write_features,
     write_statistics,
 )
-from nightjar_alerts.training.fit.trees.forest import fit_trees, read_forest
-from nightjar_alerts.training.makers import Featurize
-from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads, with_network
+from nightjar_alerts.training.fit.trees.forest import fit_bundled_trees, read_forest
+from nightjar_alerts.training.recipes.astro_moe import debug, surveys_heads, with_network
 from nightjar_alerts.training.recipes.catalogue import debug_romae
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.simulate.generate import simulate
@@ -56,9 +55,9 @@ def light_curves(tmp_path_factory: pytest.TempPathFactory) -> DrawnCurves:
 
 
 def test_whole_light_curves_keep_every_point() -> None:
-    whole = untruncated(sky_heads()).augmentation
+    whole = untruncated(surveys_heads()).augmentation
     assert (whole.degraded, whole.at_detection, whole.mta_days) == (0.0, 0.0, ())
-    assert whole.no_metadata == sky_heads().augmentation.no_metadata
+    assert whole.no_metadata == surveys_heads().augmentation.no_metadata
 
 
 @pytest.fixture(scope="module")
@@ -138,27 +137,27 @@ def test_fit_outliers_separates_outliers_and_novelty_is_uniform(light_curves: Dr
     rng = np.random.default_rng(0)
     usual_curves = rng.standard_normal((600, 12)).astype(np.float32)
     label = (usual_curves[:, 0] > 0).astype(np.int64)
-    strange = (rng.standard_normal((200, 12)) + np.r_[np.zeros(6), 3 * np.ones(6)]).astype(np.float32)
+    outliers = (rng.standard_normal((200, 12)) + np.r_[np.zeros(6), 3 * np.ones(6)]).astype(np.float32)
     usual = rng.standard_normal((500, 12)).astype(np.float32)
-    fit = fit_outliers(usual_curves, label, strange, usual, seed=0)
-    assert np.median(fit.novelty(strange)) > 0.95
+    fit = fit_outliers(usual_curves, label, outliers, usual, seed=0)
+    assert np.median(fit.novelty(outliers)) > 0.95
     assert fit.novelty(usual).mean() == pytest.approx(0.5, abs=0.03)
     assert fit.described.false_alarm_rate < 0.05
     kinds = np.array(["a", "b"] * 100)
-    assert min(auroc_by_kind(usual_curves, label, usual, strange, kinds, seed=0).values()) > 0.9
-    assert isinstance(fit.module(), OutlierScore)
+    assert min(auroc_by_kind(usual_curves, label, usual, outliers, kinds, seed=0).values()) > 0.9
+    assert isinstance(fit.score, OutlierScore)
     assert fit_reference(usual_curves, label).mean_KE.shape == (2, 12)
 
 
 def test_synthetic_outliers_are_finite_and_unlabelled(light_curves: DrawnCurves) -> None:
-    strange = synthetic_outliers(light_curves, 0)
-    assert set(strange.source) == {"shuffled", "doubled"}
-    assert (strange.label == -1).all()
-    assert np.isfinite(strange.curves.flux).all()
+    outliers = synthetic_outliers(light_curves, 0)
+    assert set(outliers.source) == {"shuffled", "doubled"}
+    assert (outliers.label == -1).all()
+    assert np.isfinite(outliers.curves.flux).all()
 
 
 @pytest.mark.slow
-def test_ship_writes_trees_shares_strata_and_card(
+def test_export_run_writes_trees_shares_strata_and_card(
     whole: AstroMoE,
     recipe: Recipe,
     backbone: AstroMoE,
@@ -166,8 +165,8 @@ def test_ship_writes_trees_shares_strata_and_card(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("PARITY_CURVES", "PARITY_NOISE"):  # without experts, a few light curves reach every part
-        monkeypatch.setattr(shipping, name, 60)
+    for name in ("DRAWN_CURVES", "NOISE"):  # without experts, a few light curves reach every part
+        monkeypatch.setattr(parity, name, 60)
     folder, run = tmp_path / "tables", tmp_path / "run"
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
@@ -179,15 +178,17 @@ def test_ship_writes_trees_shares_strata_and_card(
     write_embeddings(load_backbone(tmp_path / "backbone")[0], folder)
     save_run(whole, recipe, tmp_path / "backbone", DataSource(name="sim", sha256="0", objects=1), run)
     trees = tmp_path / "trees.npz"
-    assert fit_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
-    both = fit_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2)
+    assert fit_bundled_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
+    both = fit_bundled_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2)
     assert both["light_curves"] == 2 * len(light_curves)
     numbers = read_head_inputs(folder, "train").value.shape[1]
-    fit_trees([folder], tmp_path / "some.npz", seed=0, rounds=2, statistics=True)
+    fit_bundled_trees([folder], tmp_path / "some.npz", seed=0, rounds=2, statistics=True)
     some = read_forest(tmp_path / "some.npz")
     assert (some.look_M % some.numbers < numbers).all()
     about = {"mixture": {"sim": 1.0}}
-    bundle = ship(run, folder, tmp_path / "bundle", name="small", version="1.0.0", about=about, trees=trees)
+    bundle = export_run(
+        run, tmp_path / "bundle", name="small", version="1.0.0", drawn=[folder], trees=trees, about=about
+    )
     manifest = bundle.manifest
     assert manifest.format_version == 2
     assert manifest.prior is not None
@@ -208,7 +209,7 @@ def test_ship_writes_trees_shares_strata_and_card(
     assert any("ensemble.trees" in node.name for node in walk(onnx.load(bundle.model).graph))
 
 
-def test_fit_all_romae_uses_its_embeddings_and_no_metadata(light_curves: DrawnCurves, tmp_path: Path) -> None:
+def test_fit_to_drawn_romae_uses_its_embeddings_and_no_metadata(light_curves: DrawnCurves, tmp_path: Path) -> None:
     folder, recipe = tmp_path / "tables", debug_romae()
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
@@ -219,7 +220,7 @@ def test_fit_all_romae_uses_its_embeddings_and_no_metadata(light_curves: DrawnCu
         build(recipe.network), recipe, tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "run"
     )
     write_statistics(with_network(debug(), "few", d_statistics=8), folder)
-    Featurize(tables=folder, backbone=run, what="embeddings").cli_cmd()
+    write_features(folder, None, run)
     network, _ = load_network(run)
     assert isinstance(network, RoMAE)
     rows, batch = next(light_curves.batches(8))
@@ -228,7 +229,7 @@ def test_fit_all_romae_uses_its_embeddings_and_no_metadata(light_curves: DrawnCu
     logits, embedding = head_outputs(network, read_head_inputs(folder, "train"))
     np.testing.assert_allclose(whole.logits_BC.numpy(), logits[rows], atol=1e-5)
     np.testing.assert_allclose(whole.embedding_BE.numpy(), embedding[rows], atol=1e-5)
-    fitted = fit_all(network, [folder], recipe)
+    fitted = fit_to_drawn(network, [folder], recipe)
     assert fitted.ensemble is None
     assert fitted.inputs.missing_metadata == {}
     assert fitted.novelty.described.method == "fitted"
