@@ -350,7 +350,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (BundleError, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt as error:
-        print("nightjar-train: interrupted", file=sys.stderr)
+        print(f"nightjar-train: {error or 'interrupted; finished parts of a resumable run are kept'}", file=sys.stderr)
         raise SystemExit(STOPPED) from error
 
 

@@ -531,7 +531,9 @@ def differences(one: Json, other: Json, exact: bool, path: str = "") -> list[str
             for key in one.keys() & other.keys()
             for line in differences(one[key], other[key], exact, f"{path}/{key}")
         ]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+    if isinstance(one, list) and isinstance(other, list):
+        if len(one) != len(other):
+            return [f"{path}: {len(one)} entries are not {len(other)}"]
         pairs = enumerate(zip(one, other, strict=True))
         return [line for index, pair in pairs for line in differences(*pair, exact, f"{path}/{index}")]
     if not exact and (path.endswith("sha256 of bytes") or "/card/" in path or "/page/" in path):

@@ -133,3 +133,23 @@ def test_export_refuses_a_folder_in_use_and_other_data(pipeline: Pipeline, tmp_p
     other = write_toy_dataset(tmp_path / "toy.parquet", 8)
     with pytest.raises(SystemExit, match="other data"):
         main(f"export {pipeline.run} {tmp_path / 'out'} --data {other}".split())
+
+
+def test_an_interrupt_is_one_sentence_and_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nightjar_alerts.models.networks.zoo.count_parameters", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main(["describe", "debug"])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_export_of_a_run_without_validation_says_what_to_do(tmp_path: Path) -> None:
+    data = write_toy_dataset(tmp_path / "toy.parquet", 60)
+    main(f"fit debug --data {data} --out {tmp_path / 'run'} --threads 1 --max-minutes 0.0001".split())
+    with pytest.raises(SystemExit, match="no validation has been reached yet"):
+        main(f"export {tmp_path / 'run'} {tmp_path / 'bundle'} --data {data}".split())

@@ -187,6 +187,6 @@ def _validation(run: Path) -> dict[str, Any]:
     """Return the log line of the exported weights: the best validation."""
     lines = [line for line in read_log(run) if "validation_score" in line]
     if not lines:
-        raise RunError(f"{run} was stopped before its first validation; run `fit` again to resume it")
+        raise RunError(f"{run} has no validation in its log; run `fit` again to resume it")
     best: dict[str, Any] = max(lines, key=lambda line: line["validation_score"])
     return best

@@ -4,12 +4,12 @@ Notable: the exporter keeps most names; the others are identified by use, by sha
 the graph. Auxiliary heads are not in the graph and stay random; transfers ignore heads. The result is verified by the
 bundle's golden outputs.
 
-    nightjar-train unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
+    nightjar-train makers unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
 
 :func:`export_again` traces weights, calibration, novelty and trees with the current exporter, and compares the new
 graph with the bundle's golden outputs::
 
-    nightjar-train export-again models/pretrained/astro-moe-elasticc/3.1.0 build/again
+    nightjar-train makers export-again models/pretrained/astro-moe-elasticc/3.1.0 build/again
 """
 
 import hashlib

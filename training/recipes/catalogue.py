@@ -35,8 +35,8 @@ recipes.
 
 Pretrain, then classify from its weights::
 
-    nightjar-train train astromer-pretraining --data build/sim.parquet
-    nightjar-train train astromer --data build/sim.parquet --pretrained runs/astromer-pretraining
+    nightjar-train fit astromer-pretraining --data build/sim.parquet
+    nightjar-train fit astromer --data build/sim.parquet --pretrained runs/astromer-pretraining
 
 **Informer**: classification of long histories, light-curve forecasts, and a debug recipe of each.
 
@@ -69,7 +69,7 @@ that only the architecture differs; it can start from ``romae-tiny-shallow-pretr
 
 Run::
 
-    nightjar-train train romae-tiny-pretraining --data build/sim.parquet
+    nightjar-train fit romae-tiny-pretraining --data build/sim.parquet
 """
 
 from collections.abc import Callable

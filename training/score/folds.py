@@ -10,7 +10,7 @@ interrupted cross-validation resumes, and ``evaluate`` can report on any of them
 
 Run::
 
-    nightjar-train crossvalidate default-finetuning --data build/ztf.parquet --pretrained runs/default-0 \\
+    nightjar-train makers crossvalidate default-finetuning --data build/ztf.parquet --pretrained runs/default-0 \\
         --report build/folds.json
 """
 
