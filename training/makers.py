@@ -130,7 +130,7 @@ def _add_draw(tools: Commands) -> None:
 
 
 def _draw(options: argparse.Namespace) -> None:
-    from nightjar_alerts.training.data.outliers import untruncated, write_samples
+    from nightjar_alerts.training.data.folders import untruncated, write_samples
     from nightjar_alerts.training.data.surveys import load_surveys
 
     sample, recipe = load_surveys(options.data, options.cache), named_recipe(options.recipe)

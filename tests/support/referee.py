@@ -44,8 +44,8 @@ from nightjar_alerts.training.confidence.sets import (
     fit_sets_by_detections,
     reweighted,
 )
+from nightjar_alerts.training.data.folders import untruncated, write_samples
 from nightjar_alerts.training.data.mixture import read_mixture
-from nightjar_alerts.training.data.outliers import untruncated, write_samples
 from nightjar_alerts.training.data.reobserve.views import views_of
 from nightjar_alerts.training.data.sample import LABELS, PARTS, Sample, SurveyObject, collect
 from nightjar_alerts.training.data.surveys import load_surveys

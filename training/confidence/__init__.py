@@ -1,1 +1,1 @@
-"""Calibration, prediction sets, novelty and ensembles, fitted to validation light curves."""
+"""Fits to validation light curves: calibration, prediction sets, novelty, ensembles; start at `fit`."""

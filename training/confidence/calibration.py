@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
 from scipy.optimize import minimize_scalar
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -47,7 +46,7 @@ from nightjar_alerts.training.data.batches import Example, collate, draw_example
 from nightjar_alerts.training.data.dataset import Dataset, split_indices
 from nightjar_alerts.training.fit.loop import to_device
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.metrics import Float, ece, log_loss
+from nightjar_alerts.training.score.metrics import Float, ece, log_loss, softmax
 
 DRAWS = (2, 8)  # minimum and maximum of random views of each object, in addition to the complete one
 AT_DETECTION = 0.5  # minimum share of them that ends at a detection
@@ -173,13 +172,6 @@ class CalibrationFit(NamedTuple):
     def numbers(self) -> dict[str, Any]:
         """Return everything but the calibration, for the manifest's metrics."""
         return {name: value for name, value in self._asdict().items() if name != "calibration"}
-
-
-def softmax(logits_NC: Float, temperature: float | NDArray[np.float64] = 1.0) -> NDArray[np.float64]:
-    """Return the probabilities (N, C) of logits divided by one temperature, or one for each row, in float64."""
-    scaled_NC = logits_NC.astype(np.float64) / np.broadcast_to(temperature, len(logits_NC))[:, None]
-    probabilities_NC: NDArray[np.float64] = special.softmax(scaled_NC, axis=1)
-    return probabilities_NC
 
 
 def calibrated(logits_NC: Float, length_N: Int64, calibration: Calibration) -> NDArray[np.float64]:

@@ -14,11 +14,11 @@ from nightjar_alerts.models.bundle import Ensemble
 from nightjar_alerts.models.lightcurve import Bool, Float32, Int64
 from nightjar_alerts.models.networks.parts.trees import Forest
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.confidence.calibration import ServedSample, softmax
+from nightjar_alerts.training.confidence.calibration import ServedSample
 from nightjar_alerts.training.data.drawn import DrawnCurves
 from nightjar_alerts.training.fit.heads import HeadInputs
 from nightjar_alerts.training.fit.trees.forest import tree_logits
-from nightjar_alerts.training.score.metrics import main_scores
+from nightjar_alerts.training.score.metrics import main_scores, softmax
 
 RIDGE: Final = 1e-4  # penalty on the coefficients of the weight, which keeps it away from 0 and 1
 

@@ -48,7 +48,7 @@ from nightjar_alerts.training.confidence.sets import (
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
 from nightjar_alerts.training.data.dataset import Dataset, split_indices
 from nightjar_alerts.training.data.drawn import DrawnCurves, classes_of
-from nightjar_alerts.training.export.statistics import input_statistics
+from nightjar_alerts.training.data.statistics import input_statistics
 from nightjar_alerts.training.fit.heads import HeadInputs, head_outputs, read_part, shares
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.metrics import main_scores

@@ -3,27 +3,21 @@
 Legend: N light curves, C classes.
 """
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from nightjar_alerts.models.lightcurve import Bool, Int64, RaggedBatch
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.data.augment import AugmentationConfig
 from nightjar_alerts.training.data.drawn import (
-    CLASSES,
     PARTS,
     DrawnCurves,
     draw_curves,
-    draw_from_mixture,
     join_drawn,
-    read_drawn,
     take,
 )
-from nightjar_alerts.training.data.mixture import read_mixture, survey_dataset
+from nightjar_alerts.training.data.mixture import survey_dataset
 from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.data.surveys import as_observed
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -82,41 +76,13 @@ MIN_POINTS: Final = 8  # minimum number of points of a real outlier
 MIN_DETECTIONS: Final = 3
 
 
-def untruncated(recipe: Recipe) -> Recipe:
-    """Return a recipe without augmentation of points; metadata and redshifts may still be removed."""
-    config = recipe.augmentation
-    whole = AugmentationConfig(
-        mta_days=(),
-        no_metadata=config.no_metadata,
-        no_redshift=config.no_redshift,
-        common_metadata=config.common_metadata,
-    )
-    return recipe.model_copy(update={"augmentation": whole})
-
-
-def write_samples(
-    mixture: Path, sky: Sample, recipe: Recipe, numbers: tuple[int, int], folder: Path, seed: int
-) -> None:
-    """Sample ``numbers`` of training and validation light curves of a mixture, and outliers, into a folder."""
-    dataset = read_mixture(mixture)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CLASSES).write_text(json.dumps(dataset.classes), encoding="utf-8")
-    for part, number in zip(PARTS[:2], numbers, strict=True):
-        draw_from_mixture(dataset, recipe, part, number, seed).save(folder / f"{part}.npz")
-    training = read_drawn(folder / "train.npz")
-    some = training.take(np.random.default_rng(seed).permutation(len(training))[:SYNTHETIC_OUTLIERS])
-    join_drawn([real_outliers(sky, recipe, dataset.classes, seed), synthetic_outliers(some, seed)]).save(
-        folder / "outliers.npz"
-    )
-
-
-def real_outliers(sky: Sample, recipe: Recipe, classes: tuple[str, ...], seed: int) -> DrawnCurves:
+def real_outliers(sample: Sample, recipe: Recipe, classes: tuple[str, ...], seed: int) -> DrawnCurves:
     """Draw light curves of real training objects outside the known classes; ``source`` is the kind of object."""
-    outlier = sky.quality == OTHER
+    outlier = sample.quality == OTHER
     if classes != ELASTICC.names:  # outliers of the six types of supernovae include other transients and variables
-        outlier |= _sample_of_each(np.where(np.isin(sky.label, _NOT_SUPERNOVAE), sky.label, -1), seed)
-    usable = outlier & (sky.part == 0) & (sky.lengths >= MIN_POINTS)
-    chosen = as_observed(sky.take(usable & (sky.count(sky.detected) >= MIN_DETECTIONS)))
+        outlier |= _sample_of_each(np.where(np.isin(sample.label, _NOT_SUPERNOVAE), sample.label, -1), seed)
+    usable = outlier & (sample.part == 0) & (sample.lengths >= MIN_POINTS)
+    chosen = as_observed(sample.take(usable & (sample.count(sample.detected) >= MIN_DETECTIONS)))
     dataset, _, _ = survey_dataset(chosen)
     names = np.where(chosen.label < 0, chosen.raw_label, np.array(ELASTICC.names)[chosen.label])
     kinds = replace(dataset, object_id=[f"{kind}:" for kind in names])

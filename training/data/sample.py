@@ -226,12 +226,14 @@ def collect(
     return Sample(**values)
 
 
-def join(skies: Sequence[Sample]) -> Sample:
+def join(samples: Sequence[Sample]) -> Sample:
     """Concatenate several samples."""
     values: dict[str, Any] = {
-        f.name: np.concatenate([getattr(sky, f.name) for sky in skies]) for f in fields(Sample) if f.name != "offsets"
+        f.name: np.concatenate([getattr(sample, f.name) for sample in samples])
+        for f in fields(Sample)
+        if f.name != "offsets"
     }
-    lengths = np.concatenate([sky.lengths for sky in skies])
+    lengths = np.concatenate([sample.lengths for sample in samples])
     return Sample(np.concatenate(([0], np.cumsum(lengths))), **values)
 
 

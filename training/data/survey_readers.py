@@ -98,11 +98,11 @@ def _read_file(path: Path) -> Iterator[SurveyObject]:
         points = {name: _numpy(column[number].values) for name, column in lists.items()}
         if points["total_flux"] is None or not len(points["total_flux"]):
             points["total_flux"] = np.full(len(points["mjd"]), np.nan)
-        sky_object = _object(row, points)
-        if sky_object is not None:
+        survey_object = _object(row, points)
+        if survey_object is not None:
             if path.stem == "other_types":
-                sky_object.quality = "other"
-            yield sky_object
+                survey_object.quality = "other"
+            yield survey_object
 
 
 def _numpy(values: Any) -> Any:

@@ -28,6 +28,7 @@ VERSION: Final = 1
 """Version of the sample and of the rules that fill it; a cache of another version is not read."""
 
 SALT: Final = "nightjar-sky-1:"
+"""Part of the hash: another text would move objects between the parts of the split."""
 BOUNDARIES: Final = (0.70, 0.85)
 """Hash fractions at which the valid part and the test part begin."""
 
@@ -51,13 +52,13 @@ def load_surveys(data: Path, cache: Path | None = None) -> Sample:
     ValueError
         If no set is found.
     """
-    stored = None if cache is None else cache / f"sky-{VERSION}.npz"
+    stored = None if cache is None else cache / f"surveys-{VERSION}.npz"
     if stored is not None and stored.exists():
         return read_sample(stored)
-    sky = assemble(read_all(data))
+    sample = assemble(read_all(data))
     if stored is not None:
-        sky.save(stored)
-    return sky
+        sample.save(stored)
+    return sample
 
 
 def read_all(data: Path) -> list[SurveyObject]:
@@ -132,13 +133,13 @@ def part_of(group: str) -> int:
     return sum(fraction >= boundary for boundary in BOUNDARIES)
 
 
-def as_observed(sky: Sample, enough: int = 5) -> Sample:
+def as_observed(sample: Sample, enough: int = 5) -> Sample:
     """Select the points of a typical request: measured fluxes, in native bands if there are enough.
 
     Upper limits are removed. Foreign points are removed if an object has ``enough`` native points, two of them
     detected.
     """
-    measured = sky.keep_points(~sky.limit)
+    measured = sample.keep_points(~sample.limit)
     native_P = ~measured.foreign
     enough_N = (measured.count(native_P) >= enough) & (measured.count(native_P & measured.detected) >= 2)
     return measured.keep_points(native_P | ~np.repeat(enough_N, measured.lengths))

@@ -64,7 +64,7 @@ def adapt(
     Parameters
     ----------
     like : Parquet file of ``import``; labels are ignored.
-    origins : folder of labelled surveys, as for ``sky measure``; None: simulated objects.
+    origins : folder of labelled surveys, as for ``sample measure``; None: simulated objects.
     number : approximate number of views. version : version of the new bundle; default: the next patch.
 
     Raises
@@ -105,8 +105,8 @@ def adapt(
 
 def library_of(dataset: Dataset) -> CadenceLibrary:
     """Return the cadences of unlabelled light curves. Raises ValueError if there are too few."""
-    sky = collect(_objects(dataset))
-    library = build_library(sky, name=lambda _: SURVEY)
+    sample = collect(_objects(dataset))
+    library = build_library(sample, name=lambda _: SURVEY)
     usable = len(library.rows.get(SURVEY, ()))
     if usable < MIN_CURVES:
         raise ValueError(f"{usable} light curves have five points or more; at least {MIN_CURVES} are needed")
@@ -135,12 +135,12 @@ def _objects(dataset: Dataset) -> Iterator[SurveyObject]:
 def read_origins(folder: Path | None, seed: int) -> tuple[Sample, str]:
     """Return labelled objects and their provenance: the training part of real surveys, or simulated objects."""
     if folder is not None:
-        sky, part = load_surveys(folder), PARTS.index("train")
+        sample, part = load_surveys(folder), PARTS.index("train")
         fits = template_objects(folder / "real" / "templates", part, 1, seed=seed)
         provenance = f"real surveys in {folder.name}" + (
             f", {len(fits)} objects made from published fits" if len(fits) else ""
         )
-        return join([sky.take(sky.part == part), fits]), provenance
+        return join([sample.take(sample.part == part), fits]), provenance
     nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
     rows = [
         SurveyObject(
@@ -215,12 +215,12 @@ def _sets_only(predictions: SurveyPredictions, label_N: NDArray[np.int64]) -> di
 
 def _cadence_figures(library: CadenceLibrary) -> dict[str, Any]:
     """Return statistics of the survey's cadences."""
-    sky = library.sky
+    sample = library.sample
     return {
         "curves": len(library.rows[SURVEY]),
-        "points, median": float(np.median(sky.lengths)),
-        "days, median": float(np.median([np.ptp(sky.mjd[sky.points(row)]) for row in range(len(sky))])),
-        "bands": "".join(BANDS[number] for number in np.unique(sky.band)),
+        "points, median": float(np.median(sample.lengths)),
+        "days, median": float(np.median([np.ptp(sample.mjd[sample.points(row)]) for row in range(len(sample))])),
+        "bands": "".join(BANDS[number] for number in np.unique(sample.band)),
         "detections alone": library.only_detections[SURVEY],
     }
 

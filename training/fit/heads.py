@@ -1,4 +1,6 @@
-"""Predictions of the heads of a network from stored embeddings and statistics.
+"""Statistics and embeddings of drawn light curves, and the predictions of the heads of a network from them.
+
+A folder of drawn light curves has ``PART.statistics.npz`` and ``PART.embedding.npz`` for each of its parts.
 
 The prediction is the mean of the log-probabilities over all copies of the mixed head. It assumes the class shares of
 the training light curves (``shares``), which the service can replace.

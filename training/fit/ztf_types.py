@@ -30,7 +30,6 @@ from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import Forest
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
-from nightjar_alerts.training.confidence.calibration import softmax
 from nightjar_alerts.training.confidence.ensemble import equal_weights, pooled
 from nightjar_alerts.training.data.batches import draw_examples
 from nightjar_alerts.training.data.drawn import CLASSES, DrawnCurves, join_drawn
@@ -50,7 +49,7 @@ from nightjar_alerts.training.fit.heads import (
 from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.metrics import confusion, macro_f1
+from nightjar_alerts.training.score.metrics import confusion, macro_f1, softmax
 
 Int = NDArray[np.int64]
 
@@ -66,9 +65,9 @@ POWER: Final = 0.4
 """Exponent of the class size in the weight of a class, for macro-F1."""
 
 
-def typed(sky: Sample) -> tuple[Sample, Int]:
+def typed(sample: Sample) -> tuple[Sample, Int]:
     """Supernovae of ZTF with one of the six types, and its number (O,)."""
-    six = as_observed(sky.take(sky.source == "ztf_sn"))
+    six = as_observed(sample.take(sample.source == "ztf_sn"))
     label = np.array([NUMBER.get(ZTF_CLASSES.get(str(kind), ""), -1) for kind in six.raw_label], dtype=np.int64)
     return six.take(label >= 0), label[label >= 0]
 
@@ -175,9 +174,9 @@ class ZtfTypesFit(NamedTuple):
         return {name: softmax(logits_NC) for name, logits_NC in named.items()}
 
 
-def draw_ztf_types(sky: Sample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
+def draw_ztf_types(sample: Sample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
     """Sample supernovae of all parts, complete and as in alerts, and run the network of a run folder."""
-    six, label_O = typed(sky)
+    six, label_O = typed(sample)
     dataset, _, _ = survey_dataset(six)
     rng, data = np.random.default_rng(seed), recipe.data
     tokens: list[Tokens] = [
@@ -319,8 +318,8 @@ def _each(truth: Int, named: Int) -> dict[str, float]:
     return dict(zip(NUMBER, f1.tolist(), strict=True))
 
 
-def prepare(sky: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
-    """Fit the model and write it for ``sky export``: a folder of light curves, a run, and trees.
+def prepare(sample: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
+    """Fit the model and write it for ``sample export``: a folder of light curves, a run, and trees.
 
     One fold in `FOLDS` of the objects that the branches have not learned from is for calibration; heads and trees are
     fitted to the rest, the trees to the training part as well.
@@ -339,7 +338,7 @@ def prepare(sky: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: 
     some = drawn.light_curves.take(
         np.random.default_rng(seed).permutation(len(drawn.light_curves))[:SYNTHETIC_OUTLIERS]
     )
-    outliers = join_drawn([real_outliers(sky, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
+    outliers = join_drawn([real_outliers(sample, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
     inputs = HeadInputs(embeddings_of(backbone, outliers), *statistics_of(statistics_network(recipe), outliers))
     _write(folder, "outliers", outliers, inputs)
     save_forest(fit.forest, out / "trees.npz")

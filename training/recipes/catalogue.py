@@ -11,7 +11,7 @@ Notable:
 - ``default-dense`` is the dense baseline, for comparisons of speed;
 - ``default-finetuning`` fits new heads on its weights to a few thousand real objects;
 - ``surveys`` trains the network of a bundle on light curves of every survey; ``surveys-heads``, ``surveys-bands`` and
-  ``ztf-types`` configure the light curves of ``sky sample``;
+  ``ztf-types`` configure the light curves of ``makers draw``;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - the task of a recipe is to classify, to reconstruct (``...-pretraining``, for ``train --pretrained``) or to forecast;
 - a variant calls its parent and changes the differences.
@@ -271,13 +271,13 @@ def romae_default() -> Recipe:
 
 def romae_surveys() -> Recipe:
     """Return a recipe that continues ``romae-default``, including its head, on the views of ``surveys``."""
-    sky = astro_moe.surveys()
-    return sky.model_copy(
+    surveys = astro_moe.surveys()
+    return surveys.model_copy(
         update={
             "name": "romae-surveys",
             "network": romae_default().network,
             "schedule": ScheduleConfig(steps=1_050, warmup_steps=100, final_fraction=0.0),
-            "optimiser": sky.optimiser.model_copy(update={"lr": 8e-4}),
+            "optimiser": surveys.optimiser.model_copy(update={"lr": 8e-4}),
             "validation": ValidationConfig(every=400, objects=1_000, keep="last"),
         }
     )

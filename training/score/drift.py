@@ -19,8 +19,8 @@ from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.drift import LIMITS, MIN_CURVES, WINDOW, InputReference, summary
 from nightjar_alerts.models.lightcurve import Float32, Float64, Int64, LightCurve
 from nightjar_alerts.training.data.sample import PARTS, Sample
+from nightjar_alerts.training.data.statistics import DIGITS, quantiles
 from nightjar_alerts.training.data.surveys import as_observed
-from nightjar_alerts.training.export.statistics import DIGITS, quantiles
 from nightjar_alerts.training.score.survey_scores import open_bundle, predict, rounded
 
 SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -49,19 +49,19 @@ UNITS: Final = ("window", "window of alerts", "window of one class", "light curv
 """Inputs of a check: 200 light curves; 200 that end at a random detection; 200 of one class; one light curve."""
 
 
-def survey_statistics(sky: Sample, manifest: Manifest, seed: int = 0) -> dict[str, SurveyStatistics]:
+def survey_statistics(sample: Sample, manifest: Manifest, seed: int = 0) -> dict[str, SurveyStatistics]:
     """Return the input statistics of each survey of :data:`SOURCES` that has `MIN_OBJECTS` labelled objects."""
     found = {}
     for survey in SOURCES:
-        objects = _objects(sky, survey, "train", MAX_REFERENCE, seed)
+        objects = _objects(sample, survey, "train", MAX_REFERENCE, seed)
         if np.count_nonzero(objects.label >= 0) >= MIN_OBJECTS:
             found[survey] = _statistics(_rows(objects, manifest), objects.label, manifest)
     return found
 
 
-def _objects(sky: Sample, survey: str, part: str, number: int, seed: int) -> Sample:
-    chosen = np.flatnonzero(np.isin(sky.source, SOURCES[survey]) & (sky.part == PARTS.index(part)))
-    return as_observed(sky.take(np.sort(np.random.default_rng(seed).permutation(chosen)[:number])))
+def _objects(sample: Sample, survey: str, part: str, number: int, seed: int) -> Sample:
+    chosen = np.flatnonzero(np.isin(sample.source, SOURCES[survey]) & (sample.part == PARTS.index(part)))
+    return as_observed(sample.take(np.sort(np.random.default_rng(seed).permutation(chosen)[:number])))
 
 
 def _rows(objects: Sample, manifest: Manifest) -> Float64:
@@ -89,13 +89,15 @@ def _fractions(names: tuple[str, ...], values: Float64) -> dict[str, float]:
     return dict(zip(names, values.round(DIGITS).tolist(), strict=True))
 
 
-def add_statistics(bundle: Path, sky: Sample) -> Bundle:
+def add_statistics(bundle: Path, sample: Sample) -> Bundle:
     """Write the statistics of surveys into the manifest of a bundle."""
     manifest = load_bundle(bundle).manifest
-    return write_manifest(bundle, manifest.model_copy(update={"survey_statistics": survey_statistics(sky, manifest)}))
+    return write_manifest(
+        bundle, manifest.model_copy(update={"survey_statistics": survey_statistics(sample, manifest)})
+    )
 
 
-def measure_drift(path: Path, sky: Sample, part: str, seed: int = 0) -> dict[str, Any]:
+def measure_drift(path: Path, sample: Sample, part: str, seed: int = 0) -> dict[str, Any]:
     """Return false alarm and detection rates of each survey of a bundle, for windows and for single light curves.
 
     Parameters
@@ -107,7 +109,7 @@ def measure_drift(path: Path, sky: Sample, part: str, seed: int = 0) -> dict[str
     manifest = model.manifest
     report = {}
     for survey in manifest.survey_statistics:
-        objects = _objects(sky, survey, part, MAX_HELD_OUT, seed)
+        objects = _objects(sample, survey, part, MAX_HELD_OUT, seed)
         if len(objects) < MIN_OBJECTS:
             continue
         predictions = predict(model, objects, "everything")

@@ -52,26 +52,27 @@ Predict = Callable[[Sample], SurveyPredictions]
 
 
 def measure_incomplete(
-    path: Path, sky: Sample, surveys: Path | None = None, part: str = "test"
+    path: Path, sample: Sample, surveys: Path | None = None, part: str = "test"
 ) -> tuple[str, dict[str, Any]]:
     """Return name and version of a bundle, and every table.
 
     Parameters
     ----------
-    sky : the whole sample, of which some objects of ``part`` are scored. surveys : folder of sets not used in training.
+    sample : the whole sample, of which some objects of ``part`` are scored.
+    surveys : folder of sets not used in training.
     """
-    sample, model = _sample(sky, part), open_bundle(path)
+    scored, model = _sample(sample, part), open_bundle(path)
 
     def shown(objects: Sample) -> SurveyPredictions:
         return predict(model, objects, "nothing")
 
     report = {
-        "objects": len(sample),
-        "bands": band_table(shown, sample),
-        "early": early_table(shown, sample),
-        "early, detections alone": early_table(shown, sample.keep_points(sample.detected)),
-        "metadata": metadata_changes(model, sample),
-        "flat": flat_table(shown, sample),
+        "objects": len(scored),
+        "bands": band_table(shown, scored),
+        "early": early_table(shown, scored),
+        "early, detections alone": early_table(shown, scored.keep_points(scored.detected)),
+        "metadata": metadata_changes(model, scored),
+        "flat": flat_table(shown, scored),
     }
     if surveys is not None:
         objects = as_observed(assemble(list(read_real(surveys))))
@@ -79,10 +80,12 @@ def measure_incomplete(
     return model.name, rounded(report)
 
 
-def _sample(sky: Sample, part: str, seed: int = 0) -> Sample:
+def _sample(sample: Sample, part: str, seed: int = 0) -> Sample:
     """Draw at most `PER_CLASS_AND_SOURCE` labelled objects of each class and source of a part."""
-    chosen = (sky.part == PARTS.index(part)) & (sky.label >= 0) & ~np.isin(sky.source, sorted(EVALUATION_LABELS))
-    sent = as_observed(sky.take(chosen))
+    chosen = (
+        (sample.part == PARTS.index(part)) & (sample.label >= 0) & ~np.isin(sample.source, sorted(EVALUATION_LABELS))
+    )
+    sent = as_observed(sample.take(chosen))
     order = np.random.default_rng(seed).permutation(len(sent))
     kind = np.char.add(sent.source[order], sent.label[order].astype(np.str_))
     _, kind_N = np.unique(kind, return_inverse=True)
@@ -93,14 +96,14 @@ def _sample(sky: Sample, part: str, seed: int = 0) -> Sample:
     return sent.take(np.sort(order[rank_N < PER_CLASS_AND_SOURCE]))
 
 
-def band_table(predict: Predict, sky: Sample) -> dict[str, Any]:
+def band_table(predict: Predict, sample: Sample) -> dict[str, Any]:
     """Return scores of objects with ``MIN_POINTS`` points and two detections in each subset of bands."""
-    return {subset: _by_group(predict, _in_bands(sky, subset)) for subset in ("all", *SUBSETS)}
+    return {subset: _by_group(predict, _in_bands(sample, subset)) for subset in ("all", *SUBSETS)}
 
 
-def _in_bands(sky: Sample, subset: str) -> Sample:
+def _in_bands(sample: Sample, subset: str) -> Sample:
     numbers = range(len(BANDS)) if subset == "all" else [BANDS.index(name) for name in subset]
-    seen = sky.keep_points(np.isin(sky.band, list(numbers)))
+    seen = sample.keep_points(np.isin(sample.band, list(numbers)))
     enough = (seen.lengths >= MIN_POINTS) & (seen.count(seen.detected) >= 2)
     if len(numbers) > 1 and subset != "all":  # every band of a subset needs points
         for number in numbers:
@@ -108,24 +111,26 @@ def _in_bands(sky: Sample, subset: str) -> Sample:
     return seen.take(enough)
 
 
-def early_table(predict: Predict, sky: Sample) -> dict[str, Any]:
+def early_table(predict: Predict, sample: Sample) -> dict[str, Any]:
     """Return scores of objects truncated after each of `COUNTS` detections, or `DAYS` after the first detection."""
     table = {}
     for count in COUNTS:
-        objects = sky.take(sky.count(sky.detected) >= count)
+        objects = sample.take(sample.count(sample.detected) >= count)
         early = objects.keep_points(objects.mjd <= _detection_time(objects, count))
         table[f"{count} detections"] = _by_group(predict, early)
     for days in DAYS:
-        objects = sky.take(sky.count(sky.detected) >= 1)
+        objects = sample.take(sample.count(sample.detected) >= 1)
         early = objects.keep_points(objects.mjd <= _detection_time(objects, 1) + days)
         table[f"{days:.0f} days"] = _by_group(predict, early)
     return table
 
 
-def _detection_time(sky: Sample, count: int) -> NDArray[np.float64]:
+def _detection_time(sample: Sample, count: int) -> NDArray[np.float64]:
     """Return the time of detection number ``count`` of each point's object, (P,)."""
-    ends = np.array([np.sort(sky.mjd[at][sky.detected[at]])[count - 1] for at in map(sky.points, range(len(sky)))])
-    return np.repeat(ends, sky.lengths)
+    ends = np.array(
+        [np.sort(sample.mjd[at][sample.detected[at]])[count - 1] for at in map(sample.points, range(len(sample)))]
+    )
+    return np.repeat(ends, sample.lengths)
 
 
 def _by_group(predict: Predict, objects: Sample) -> dict[str, Any]:
@@ -150,12 +155,12 @@ def _scores(predictions: SurveyPredictions, label_N: NDArray[np.int64]) -> dict[
     return kept
 
 
-def survey_table(predict: Predict, sky: Sample) -> dict[str, Any]:
+def survey_table(predict: Predict, sample: Sample) -> dict[str, Any]:
     """Return scores of every class of every survey, complete and by number of detections."""
     table: dict[str, Any] = {}
-    samples = {"whole": sky}
+    samples = {"whole": sample}
     for count in COUNTS:
-        detected = sky.take(sky.count(sky.detected) >= count)
+        detected = sample.take(sample.count(sample.detected) >= count)
         samples[f"{count} detections"] = detected.keep_points(detected.mjd <= _detection_time(detected, count))
     for name, objects in samples.items():
         predictions = predict(objects)
@@ -177,7 +182,7 @@ FLAT_RATIOS: Final = (5.0, 20.0)
 SURE: Final = 0.8
 
 
-def flat_table(predict: Predict, sky: Sample, seed: int = 0) -> dict[str, Any]:
+def flat_table(predict: Predict, sample: Sample, seed: int = 0) -> dict[str, Any]:
     """Return how sources of constant flux are classified, by number of detections and ratio of flux to error.
 
     Times, bands and errors are those of the first detections of the objects. The flux is the same in every band, with
@@ -187,7 +192,7 @@ def flat_table(predict: Predict, sky: Sample, seed: int = 0) -> dict[str, Any]:
     rng, table = np.random.default_rng(seed), dict[str, Any]()
     broad_C = np.array([leaf.path[-1] for leaf in ELASTICC.classes])
     ia = ELASTICC.names.index("Ia")
-    detected = sky.keep_points(sky.detected)
+    detected = sample.keep_points(sample.detected)
     for count in FLAT_POINTS:
         objects = detected.take(detected.lengths >= count)
         first = objects.keep_points(np.concatenate([np.arange(length) for length in objects.lengths]) < count)
@@ -214,9 +219,9 @@ CHANGES: Final[Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]] = 
 }
 
 
-def metadata_changes(model: OpenBundle, sky: Sample) -> dict[str, Any]:
+def metadata_changes(model: OpenBundle, sample: Sample) -> dict[str, Any]:
     """Return how predictions change if one metadata value changes, for objects with a redshift."""
-    known = sky.take(np.isfinite(sky.z))
+    known = sample.take(np.isfinite(sample.z))
     table = {}
     for name, (first, second) in CHANGES.items():
         before, after = (predict(model, _with_metadata(known, value), "redshift") for value in (first, second))
@@ -231,11 +236,11 @@ def metadata_changes(model: OpenBundle, sky: Sample) -> dict[str, Any]:
     return table
 
 
-def _with_metadata(sky: Sample, values: Mapping[str, float]) -> Sample:
-    nothing = np.full(len(sky), np.nan)
-    dust = np.full(len(sky), values.get("mwebv", np.nan))
-    error = np.full(len(sky), values.get("z_final_err", 0.001))
-    return replace(sky, mwebv=dust, z_err=error, z_phot=nothing, metadata=np.full_like(sky.metadata, np.nan))
+def _with_metadata(sample: Sample, values: Mapping[str, float]) -> Sample:
+    nothing = np.full(len(sample), np.nan)
+    dust = np.full(len(sample), values.get("mwebv", np.nan))
+    error = np.full(len(sample), values.get("z_final_err", 0.001))
+    return replace(sample, mwebv=dust, z_err=error, z_phot=nothing, metadata=np.full_like(sample.metadata, np.nan))
 
 
 PATTERN_PARAMETERS: Final[Mapping[str, Any]] = {

@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 from sklearn.metrics import roc_auc_score
 
 from nightjar_alerts.models.lightcurve import Int64
@@ -328,3 +329,10 @@ def main_scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
         "ece": ece(p_NC, label_N),
         "sure_and_wrong": float(((p_NC.max(1) >= SURE) & wrong_N).mean()),
     }
+
+
+def softmax(logits_NC: Float, temperature: float | NDArray[np.float64] = 1.0) -> NDArray[np.float64]:
+    """Return the probabilities (N, C) of logits divided by one temperature, or one for each row, in float64."""
+    scaled_NC = logits_NC.astype(np.float64) / np.broadcast_to(temperature, len(logits_NC))[:, None]
+    probabilities_NC: NDArray[np.float64] = special.softmax(scaled_NC, axis=1)
+    return probabilities_NC

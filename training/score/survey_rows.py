@@ -40,7 +40,7 @@ MIN_POINTS, MIN_DETECTIONS = 5, 2
 class PredictedSample:
     """Labelled objects, and a model's predictions for all of them by context."""
 
-    sky: Sample
+    sample: Sample
     predictions: Mapping[ContextPolicy, SurveyPredictions]
     magnitude_N: NDArray[np.float64]
     detections_N: NDArray[np.int64]
@@ -49,12 +49,12 @@ class PredictedSample:
         self, chosen: NDArray[np.bool_], context: ContextPolicy = "nothing"
     ) -> tuple[SurveyPredictions, NDArray[np.int64]]:
         """Return predictions and labels of the chosen objects."""
-        return self.predictions[context].take(chosen), self.sky.label[chosen]
+        return self.predictions[context].take(chosen), self.sample.label[chosen]
 
     def of(self, *sources: str) -> NDArray[np.bool_]:
         """Return a mask of the labelled objects of these sources with enough points and detections."""
-        enough = (self.sky.lengths >= MIN_POINTS) & (self.detections_N >= MIN_DETECTIONS)
-        return np.asarray(np.isin(self.sky.source, sources) & enough & (self.sky.label >= 0))
+        enough = (self.sample.lengths >= MIN_POINTS) & (self.detections_N >= MIN_DETECTIONS)
+        return np.asarray(np.isin(self.sample.source, sources) & enough & (self.sample.label >= 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,10 +76,10 @@ class ScoreRow:
     score: Callable[[ScoredParts], dict[str, Any]]
 
 
-def brightest(sky: Sample) -> NDArray[np.float64]:
+def brightest(sample: Sample) -> NDArray[np.float64]:
     """Return the magnitude of the brightest detection of each object, NaN without one, (N,)."""
-    flux = np.where(sky.detected, np.abs(sky.flux), 0.0)
-    top = np.maximum.reduceat(flux, sky.offsets[:-1]) if len(sky) else np.zeros(0)
+    flux = np.where(sample.detected, np.abs(sample.flux), 0.0)
+    top = np.maximum.reduceat(flux, sample.offsets[:-1]) if len(sample) else np.zeros(0)
     return np.asarray(np.where(top > 0, magnitude_of(np.maximum(top, 1e-3)), np.nan))
 
 
@@ -157,9 +157,9 @@ def _recalls(**classes: tuple[str, tuple[str, ...]]) -> Callable[[ScoredParts], 
 
     def score(measured: ScoredParts) -> dict[str, Any]:
         figures: dict[str, Any] = {}
-        every = np.zeros(len(measured.real.sky), dtype=np.bool_)
+        every = np.zeros(len(measured.real.sample), dtype=np.bool_)
         for name, (label, sources) in classes.items():
-            chosen = measured.real.of(*sources) & (measured.real.sky.label == LABELS[label])
+            chosen = measured.real.of(*sources) & (measured.real.sample.label == LABELS[label])
             predictions, labels = measured.real.pick(chosen)
             figures[f"{name.replace('_', ' ')} ({len(labels)})"] = recall_of(predictions, labels, LABELS[label])
             every |= chosen
@@ -190,7 +190,7 @@ def _ztf_periodic(measured: ScoredParts) -> dict[str, Any]:
 def _views(measured: ScoredParts) -> dict[str, Any]:
     if measured.views is None:
         return {}
-    chosen = np.isin(measured.views.sky.label, THREE)
+    chosen = np.isin(measured.views.sample.label, THREE)
     figures: dict[str, Any] = {}
     contexts: dict[str, ContextPolicy] = {"no z": "nothing", "z": "redshift"}
     for name, context in contexts.items():
@@ -216,7 +216,7 @@ def _coverage(measured: ScoredParts) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     parts = {"raw": measured.real} | ({"views": measured.views} if measured.views is not None else {})
     for name, part in parts.items():
-        sources = [str(source) for source in np.unique(part.sky.source) if part.of(str(source)).sum() >= 5]
+        sources = [str(source) for source in np.unique(part.sample.source) if part.of(str(source)).sum() >= 5]
         scores = [summary(*part.pick(part.of(source))) for source in sources]
         for key in ("coverage", "size", "top_1", "withheld"):
             mean = float(np.nanmean([row[key] for row in scores])) if scores else np.nan
@@ -228,7 +228,7 @@ def _sure(measured: ScoredParts) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     parts = {"raw": measured.real} | ({"views": measured.views} if measured.views is not None else {})
     for name, part in parts.items():
-        chosen = part.of(*np.unique(part.sky.source).tolist())
+        chosen = part.of(*np.unique(part.sample.source).tolist())
         scores = summary(*part.pick(chosen))
         figures |= {f"p >= {SURE}, {name}": scores.get("sure_and_wrong", np.nan)}
         figures |= _common_scores(*part.pick(chosen), f", {name}")

@@ -71,8 +71,8 @@ def open_bundle(path: Path) -> OpenBundle:
     return OpenBundle(path, bundle.manifest, open_session(bundle.model), Posterior(bundle.manifest))
 
 
-def predict(model: OpenBundle, sky: Sample, context: ContextPolicy, prior: str | None = None) -> SurveyPredictions:
-    """Return a bundle's predictions for the objects of ``sky`` that have a usable point.
+def predict(model: OpenBundle, sample: Sample, context: ContextPolicy, prior: str | None = None) -> SurveyPredictions:
+    """Return a bundle's predictions for the objects of ``sample`` that have a usable point.
 
     As in the service, predictions include class shares, the metadata of the object, and whether it is unusual.
 
@@ -86,7 +86,7 @@ def predict(model: OpenBundle, sky: Sample, context: ContextPolicy, prior: str |
         If the bundle does not have these class shares.
     """
     shares = model.posterior.prior(prior)
-    inputs = _inputs_of(model.manifest, _regrouped(sky, model.manifest), context)
+    inputs = _inputs_of(model.manifest, _regrouped(sample, model.manifest), context)
     order = sorted(range(len(inputs)), key=lambda index: len(inputs[index][1]))
     classes = len(model.manifest.classes.classes)
     probabilities, inside = np.zeros((len(inputs), classes)), np.zeros((len(inputs), classes), dtype=np.bool_)
@@ -102,7 +102,7 @@ def predict(model: OpenBundle, sky: Sample, context: ContextPolicy, prior: str |
                 detections=int(np.count_nonzero(tokens.detected)),
                 bands=int(np.count_nonzero(tokens.points_per_band)),
                 novelty=score,
-                metadata=sky.metadata_of(row, context),
+                metadata=sample.metadata_of(row, context),
                 prior=shares,
                 coverage=COVERAGE,
             )
@@ -114,22 +114,22 @@ def predict(model: OpenBundle, sky: Sample, context: ContextPolicy, prior: str |
     )
 
 
-def _regrouped(sky: Sample, manifest: Manifest) -> Sample:
+def _regrouped(sample: Sample, manifest: Manifest) -> Sample:
     """Map points of other filters to bands by the mapping of a bundle, which may be older than that of the sample."""
-    band_P = sky.band.copy()
+    band_P = sample.band.copy()
     for letter, nanometres in ((letter, nm) for stand_ins in FOREIGN.values() for letter, nm in stand_ins):
         if letter in manifest.band_groups:
-            in_filter = sky.foreign & (sky.wavelength == np.float32(nanometres))
+            in_filter = sample.foreign & (sample.wavelength == np.float32(nanometres))
             band_P[in_filter] = BANDS.index(manifest.band_groups[letter])
-    return replace(sky, band=band_P)
+    return replace(sample, band=band_P)
 
 
-def _inputs_of(manifest: Manifest, sky: Sample, context: ContextPolicy) -> list[tuple[int, Tokens]]:
+def _inputs_of(manifest: Manifest, sample: Sample, context: ContextPolicy) -> list[tuple[int, Tokens]]:
     """Return row and tokens of every object that has a point for the network."""
     inputs: list[tuple[int, Tokens]] = []
-    for row in range(len(sky)):
+    for row in range(len(sample)):
         try:
-            curve = sky.curve(row, context)
+            curve = sample.curve(row, context)
             tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands)
         except LightCurveError:
             continue

@@ -41,25 +41,25 @@ PRIOR: Final = "as each model was trained (`training`), never reweighted"
 SIMULATED: Final = ("simulated", "simulated test set, macro-F1", "0.80", "not below 0.80")
 
 
-def scored_part(sky: Sample, part: Part = "test") -> tuple[Sample, Sample]:
+def scored_part(sample: Sample, part: Part = "test") -> tuple[Sample, Sample]:
     """Return the labelled objects to score, and the objects of no known class, with points as in a request.
 
     Labels of real Rubin alerts are for evaluation only, so the test part includes all of them. The validation part has
     no objects whose labels are for evaluation only.
     """
-    chosen = sky.part == PARTS.index(part)
+    chosen = sample.part == PARTS.index(part)
     if part == "test":
-        chosen |= sky.source == "rubin"
+        chosen |= sample.source == "rubin"
     else:
-        chosen &= ~np.isin(sky.source, sorted(EVALUATION_LABELS))
-    sent = as_observed(sky.take(chosen))
+        chosen &= ~np.isin(sample.source, sorted(EVALUATION_LABELS))
+    sent = as_observed(sample.take(chosen))
     return sent.take(sent.label >= 0), sent.take(sent.quality == "other")
 
 
 def measure(
     name: str,
     predict: Predict,
-    sky: Sample,
+    sample: Sample,
     views: Sample | None = None,
     contexts: tuple[ContextPolicy, ...] = CONTEXTS,
     part: Part = "test",
@@ -68,27 +68,29 @@ def measure(
 
     Parameters
     ----------
-    sky : the whole sample, of which ``part`` is scored. views : re-observed objects of that part.
+    sample : the whole sample, of which ``part`` is scored. views : re-observed objects of that part.
     """
-    objects, outliers = scored_part(sky, part)
+    objects, outliers = scored_part(sample, part)
     real = _predict_all(predict, objects, contexts)
     predicted_views = None if views is None else _predict_all(predict, as_observed(views), VIEW_CONTEXTS)
     measured = ScoredParts(real, predicted_views)
     report: dict[str, Any] = {"name": name, "objects": len(objects), "views": 0 if views is None else len(views)}
     report["rows"] = {row.key: row.score(measured) for row in ROWS}
-    report["sets"] = {source: _score_source(real, source, contexts) for source in sorted(set(real.sky.source.tolist()))}
+    report["sets"] = {
+        source: _score_source(real, source, contexts) for source in sorted(set(real.sample.source.tolist()))
+    }
     if predicted_views is not None:
         report["patterns"] = {
-            s: _score_views(predicted_views, s) for s in sorted(set(predicted_views.sky.source.tolist()))
+            s: _score_views(predicted_views, s) for s in sorted(set(predicted_views.sample.source.tolist()))
         }
-    report["detections"] = by_detections(real.predictions["nothing"], real.sky.label, real.detections_N)
+    report["detections"] = by_detections(real.predictions["nothing"], real.sample.label, real.detections_N)
     report["brightness"] = _by_brightness(real)
     report["novelty"] = _novelty(predict, real, outliers)
     rounded_report: dict[str, Any] = rounded(report)
     return rounded_report
 
 
-def measure_bundle(path: Path, sky: Sample, views: Sample | None = None, part: Part = "test") -> dict[str, Any]:
+def measure_bundle(path: Path, sample: Sample, views: Sample | None = None, part: Part = "test") -> dict[str, Any]:
     """Return the report of a bundle of the 20 classes.
 
     Raises
@@ -99,18 +101,18 @@ def measure_bundle(path: Path, sky: Sample, views: Sample | None = None, part: P
     model = open_bundle(path)
     if model.manifest.classes.names != ELASTICC.names:
         raise ValueError(f"{path} does not have the {len(ELASTICC.names)} classes of the table")
-    report = measure(model.name, partial(predict, model), sky, views, part=part)
-    objects, _ = scored_part(sky, part)
+    report = measure(model.name, partial(predict, model), sample, views, part=part)
+    objects, _ = scored_part(sample, part)
     priors = {prior: _score_prior(model, objects, prior) for prior in model.manifest.priors}
     report["priors"] = rounded({prior: scores for prior, scores in priors.items() if scores["objects"]})
     return report
 
 
-def _score_prior(model: OpenBundle, sky: Sample, prior: str) -> dict[str, Any]:
+def _score_prior(model: OpenBundle, sample: Sample, prior: str) -> dict[str, Any]:
     """Return the scores of prediction sets for named class shares, by weighting objects so that they have them."""
     shares = class_shares(prior, ELASTICC.names) or {}
     share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
-    objects = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= MIN_DETECTIONS))
+    objects = sample.take((share_C[sample.label] > 0) & (sample.count(sample.detected) >= MIN_DETECTIONS))
     predictions = predict(model, objects, "nothing", prior)
     label_N, usual_N = objects.label[predictions.rows_N], ~predictions.unusual_N
     weight_N = (share_C / np.maximum(np.bincount(label_N, minlength=len(share_C)), 1))[label_N]
@@ -126,14 +128,14 @@ def _score_prior(model: OpenBundle, sky: Sample, prior: str) -> dict[str, Any]:
     }
 
 
-def _predict_all(predict: Predict, sky: Sample, contexts: tuple[ContextPolicy, ...]) -> PredictedSample:
+def _predict_all(predict: Predict, sample: Sample, contexts: tuple[ContextPolicy, ...]) -> PredictedSample:
     """Return the predictions for the objects with each context, without objects that the model cannot classify.
 
     Predictions are reused for objects whose metadata are the same as in the previous context, since inference dominates
     the run time.
     """
-    first = predict(sky, contexts[0])
-    usable = sky.take(first.rows_N)
+    first = predict(sample, contexts[0])
+    usable = sample.take(first.rows_N)
     predictions: dict[ContextPolicy, SurveyPredictions] = {contexts[0]: _renumbered(first)}
     before = [usable.metadata_of(row, contexts[0]) for row in range(len(usable))]
     for context in contexts[1:]:
@@ -177,7 +179,7 @@ def _renumbered(predictions: SurveyPredictions) -> SurveyPredictions:
 
 def _score_source(part: PredictedSample, source: str, contexts: tuple[ContextPolicy, ...]) -> dict[str, Any]:
     """Return the scores of one set by context."""
-    chosen = part.sky.source == source
+    chosen = part.sample.source == source
     return {context: summary(*part.pick(chosen, context)) for context in contexts}
 
 
@@ -215,14 +217,14 @@ def _novelty(predict: Predict, real: PredictedSample, outliers: Sample) -> dict[
         "withheld known": float(usual.unusual_N.mean()),
     }
     for source in sorted(set(sources.tolist())):
-        known, unknown = real.sky.source == source, sources == source
+        known, unknown = real.sample.source == source, sources == source
         if known.sum() >= 20 and unknown.sum() >= 5:
             figures[source] = novelty_auroc(usual.take(known), predictions.take(unknown))
     return figures
 
 
 def evaluate_on_surveys(
-    sky: Sample,
+    sample: Sample,
     bundles: Mapping[str, Sequence[Path]],
     *,
     views: Sample | None,
@@ -253,7 +255,7 @@ def evaluate_on_surveys(
     reports: dict[str, dict[str, Any]] = {}
     for column, paths in bundles.items():
         for path in paths:
-            report = measure_bundle(path, sky, views, part)
+            report = measure_bundle(path, sample, views, part)
             reports.setdefault(report["name"], {})[column] = report
     earlier = [json.loads(path.read_text(encoding="utf-8")) for path in report_files]
     for previous in earlier:

@@ -14,11 +14,10 @@ from nightjar_alerts.training.confidence.calibration import (
     fit_calibration,
     fit_temperature,
     scores_by_detections,
-    softmax,
 )
 from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.fit.checkpoints import load_network
-from nightjar_alerts.training.score.metrics import ece
+from nightjar_alerts.training.score.metrics import ece, softmax
 from support.pipeline import Pipeline
 
 Logits = NDArray[np.float64]

@@ -33,7 +33,7 @@ def objects(number: int) -> list[SurveyObject]:
 def test_library_of_has_the_cadences_of_all_objects(tmp_path: Path) -> None:
     library = library_of(read_dataset(like(tmp_path / "mine.parquet")))
     assert library.surveys == (SURVEY,)
-    assert (library.sky.label == -1).all()
+    assert (library.sample.label == -1).all()
 
 
 def test_library_of_too_few_light_curves_raises(tmp_path: Path) -> None:

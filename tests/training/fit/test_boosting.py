@@ -11,7 +11,6 @@ from onnx import helper
 
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MODEL
 from nightjar_alerts.models.lightcurve import Float32, Int64
-from nightjar_alerts.training.confidence.calibration import softmax
 from nightjar_alerts.training.confidence.ensemble import fit_ensemble, pooled
 from nightjar_alerts.training.fit.trees.forest import (
     PARAMETERS,
@@ -22,7 +21,7 @@ from nightjar_alerts.training.fit.trees.forest import (
     save_forest,
     tree_logits,
 )
-from nightjar_alerts.training.score.metrics import log_loss
+from nightjar_alerts.training.score.metrics import log_loss, softmax
 
 CLASSES = 4
 

@@ -18,7 +18,8 @@ from nightjar_alerts.training.confidence.fit import fit_to_drawn
 from nightjar_alerts.training.confidence.novelty import OutlierScore, auroc_by_kind, fit_outliers, fit_reference
 from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.data.drawn import DrawnCurves, draw_from_mixture, join_drawn, read_drawn
-from nightjar_alerts.training.data.outliers import synthetic_outliers, untruncated
+from nightjar_alerts.training.data.folders import untruncated
+from nightjar_alerts.training.data.outliers import synthetic_outliers
 from nightjar_alerts.training.export import parity
 from nightjar_alerts.training.export.bundle import export_run
 from nightjar_alerts.training.export.graph import walk

@@ -211,15 +211,15 @@ def nightly(mjd: Float, wavelength: Float, flux: Float, error: Float) -> tuple[F
     return mean(mjd), mean(wavelength), mean(flux), np.sqrt(1.0 / total)
 
 
-def event_of(sky: Sample, row: int) -> Event | None:
+def event_of(sample: Sample, row: int) -> Event | None:
     """Return the transient or nucleus of object ``row``; None if it has too few points."""
-    label = int(sky.label[row])
+    label = int(sample.label[row])
     steady = label == LABELS["AGN"]
-    at = sky.points(row)
-    flux, error = sky.flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
-    limit = sky.limit_at(at)
+    at = sample.points(row)
+    flux, error = sample.flux[at].astype(np.float64), sample.flux_err[at].astype(np.float64)
+    limit = sample.limit_at(at)
     error = np.where(limit, error * 5.0 / 3.0, error)  # a limit is a weaker constraint than a measured zero
-    mjd, wavelength, flux, error = nightly(sky.mjd[at], sky.wavelength[at].astype(np.float64), flux, error)
+    mjd, wavelength, flux, error = nightly(sample.mjd[at], sample.wavelength[at].astype(np.float64), flux, error)
     significant = flux >= 5.0 * error
     if significant.sum() < MIN_DETECTIONS.get(label, 6) or _bands_seen(wavelength, significant | steady) < (
         1 if label in ACHROMATIC else 2
@@ -232,7 +232,7 @@ def event_of(sky: Sample, row: int) -> Event | None:
     days, wave = mjd[chosen] - peak_mjd, np.log(wavelength[chosen])
     mean = float(np.average(flux[chosen])) if steady else 0.0
     process = fit_process(days, wave, flux[chosen], error[chosen], mean)
-    return _aligned_to_peak(sky, row, process, days[significant[chosen]], steady)
+    return _aligned_to_peak(sample, row, process, days[significant[chosen]], steady)
 
 
 def _redshift_of_modulus(modulus: float) -> float:
@@ -259,9 +259,9 @@ def _thin(mjd: Float, flux: Float, error: Float, peak: float, steady: bool) -> N
     return np.sort(rows[np.argsort(-near, kind="stable")[:MAX_POINTS]])
 
 
-def _aligned_to_peak(sky: Sample, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
+def _aligned_to_peak(sample: Sample, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
     """Return the event with times relative to the peak of the process; None if the peak is too uncertain."""
-    label = int(sky.label[row])
+    label = int(sample.label[row])
     waves = np.unique(np.round(process.log_wavelength_N, 3))
     middle = float(waves[np.argmin(np.abs(waves - np.log(640.0)))])
     if steady:
@@ -282,7 +282,7 @@ def _aligned_to_peak(sky: Sample, row: int, process: Process, seen_days: Float, 
     )  # fmt: skip
     start = float(shifted.time_N.min())
     at_start = float(shifted.expected(np.array([start]), np.array([middle]))[0])
-    z = float(sky.z[row])
+    z = float(sample.z[row])
     z_known = np.isfinite(z) and z > 0
     if not z_known and label in PEAK_MAGNITUDE:
         z = _redshift_of_modulus(float(magnitude_of(top)) - PEAK_MAGNITUDE[label])

@@ -87,7 +87,7 @@ class Cadence:
 class CadenceLibrary:
     """Cadences by survey, and the noise of every survey and band."""
 
-    sky: Sample
+    sample: Sample
     rows: dict[str, NDArray[np.intp]]
     noise: dict[tuple[str, int], Noise]
     only_detections: dict[str, bool]
@@ -104,12 +104,12 @@ class CadenceLibrary:
 
     def cadence(self, survey: str, row: int, rng: np.random.Generator) -> Cadence:
         """Return the visits of object ``row``, tiled if the survey publishes detections only."""
-        sky, at = self.sky, self.sky.points(row)
-        order = np.argsort(sky.mjd[at], kind="stable")
-        mjd, flux = sky.mjd[at][order], sky.flux[at][order].astype(np.float64)
-        total = sky.total_flux[at][order].astype(np.float64)
-        error = sky.flux_err[at][order].astype(np.float64)
-        limit = sky.limit_at(at)[order]
+        sample, at = self.sample, self.sample.points(row)
+        order = np.argsort(sample.mjd[at], kind="stable")
+        mjd, flux = sample.mjd[at][order], sample.flux[at][order].astype(np.float64)
+        total = sample.total_flux[at][order].astype(np.float64)
+        error = sample.flux_err[at][order].astype(np.float64)
+        limit = sample.limit_at(at)[order]
         top = int(np.argmax(np.where(limit, -np.inf, flux - 0.8 * error)))
         tiles = self.only_detections[survey]
         index = np.arange(len(mjd))
@@ -117,12 +117,12 @@ class CadenceLibrary:
         if tiles:
             days, index = _tile(mjd, float(mjd[top]), rng)
         return Cadence(
-            survey=survey, row=row, mjd=days, band=sky.band[at][order][index],
-            log_wavelength=np.log(sky.wavelength[at][order][index].astype(np.float64)),
-            foreign=sky.foreign[at][order][index], flux=np.where(np.isfinite(total), total, np.abs(flux))[index],
+            survey=survey, row=row, mjd=days, band=sample.band[at][order][index],
+            log_wavelength=np.log(sample.wavelength[at][order][index].astype(np.float64)),
+            foreign=sample.foreign[at][order][index], flux=np.where(np.isfinite(total), total, np.abs(flux))[index],
             error=error[index], limit=limit[index], centre=float(mjd[top]),
             peak=_peak(flux, error, top, varies=bool(np.isfinite(total).any())), only_detections=tiles,
-            has_total_flux=bool(np.isfinite(total).any()), z=float(sky.z[row]),
+            has_total_flux=bool(np.isfinite(total).any()), z=float(sample.z[row]),
         )  # fmt: skip
 
     def errors(self, cadence: Cadence, total_flux: Float, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Float:
@@ -162,32 +162,32 @@ def _tile(mjd: Float, peak: float, rng: np.random.Generator) -> tuple[Float, NDA
 
 
 def build_library(
-    sky: Sample, rows: NDArray[np.bool_] | None = None, name: Callable[[str], str] = family
+    sample: Sample, rows: NDArray[np.bool_] | None = None, name: Callable[[str], str] = family
 ) -> CadenceLibrary:
-    """Return the cadences of the objects ``rows`` (a mask; default: all) of ``sky``, without those of `NO_CADENCES`.
+    """Return the cadences of the objects ``rows`` (a mask; default: all) of ``sample``, without those of `NO_CADENCES`.
 
     Parameters
     ----------
     name : function from source to survey; default: `family`.
     """
-    usable = np.ones(len(sky), dtype=np.bool_) if rows is None else rows.copy()
-    usable &= (sky.lengths >= 5) & (sky.count(~sky.limit) >= 3) & ~np.isin(sky.source, sorted(NO_CADENCES))
-    survey = np.array([name(str(source)) for source in sky.source], dtype=np.str_)
+    usable = np.ones(len(sample), dtype=np.bool_) if rows is None else rows.copy()
+    usable &= (sample.lengths >= 5) & (sample.count(~sample.limit) >= 3) & ~np.isin(sample.source, sorted(NO_CADENCES))
+    survey = np.array([name(str(source)) for source in sample.source], dtype=np.str_)
     rows_by_survey = {str(key): np.flatnonzero(usable & (survey == key)) for key in np.unique(survey[usable])}
     noise, only = {}, {}
     for key, members in rows_by_survey.items():
-        points = np.concatenate([np.arange(sky.offsets[row], sky.offsets[row + 1]) for row in members[:3000]])
-        points = points[~sky.limit[points]]
-        total = sky.total_flux[points]
+        points = np.concatenate([np.arange(sample.offsets[row], sample.offsets[row + 1]) for row in members[:3000]])
+        points = points[~sample.limit[points]]
+        total = sample.total_flux[points]
         variable = bool(np.isfinite(total).any())
-        faint = np.abs(sky.flux[points]) < 3.0 * sky.flux_err[points]
+        faint = np.abs(sample.flux[points]) < 3.0 * sample.flux_err[points]
         only[key] = not variable and float(faint.mean()) < MIN_FAINT_SHARE
-        flux = np.where(np.isfinite(total), total, np.abs(sky.flux[points])).astype(np.float64)
+        flux = np.where(np.isfinite(total), total, np.abs(sample.flux[points])).astype(np.float64)
         for number in range(len(BANDS)):
-            here = sky.band[points] == number
+            here = sample.band[points] == number
             if here.sum() >= 60:
-                noise[key, number] = _noise(flux[here], sky.flux_err[points][here].astype(np.float64))
-    return CadenceLibrary(sky, rows_by_survey, noise, only)
+                noise[key, number] = _noise(flux[here], sample.flux_err[points][here].astype(np.float64))
+    return CadenceLibrary(sample, rows_by_survey, noise, only)
 
 
 def _noise(flux: Float, error: Float) -> Noise:

@@ -95,15 +95,15 @@ def fourier_basis(phase_Q: Float, order: int) -> Float:
     return np.asarray(np.stack([np.cos(angle), np.sin(angle)], axis=2).reshape(len(phase_Q), 2 * order))
 
 
-def pulse_of(sky: Sample, row: int, rng: np.random.Generator) -> Pulse | None:
+def pulse_of(sample: Sample, row: int, rng: np.random.Generator) -> Pulse | None:
     """Return the folded light curve of object ``row``; None without period or total flux, or if the fit is poor."""
-    at, period = sky.points(row), float(sky.period[row])
-    total, error = sky.total_flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
+    at, period = sample.points(row), float(sample.period[row])
+    total, error = sample.total_flux[at].astype(np.float64), sample.flux_err[at].astype(np.float64)
     ok = np.isfinite(total) & (total > 3.0 * error)
     if not np.isfinite(period) or period <= 0 or ok.sum() < MIN_POINTS:
         return None
     magnitude, sigma = magnitude_of(total[ok]), 1.0857 * error[ok] / total[ok]
-    band, phase = sky.band[at][ok], sky.mjd[at][ok] / period % 1.0
+    band, phase = sample.band[at][ok], sample.mjd[at][ok] / period % 1.0
     best = int(np.argmax([((1 / (sigma[band == b] + 0.02)) ** 2).sum() if (band == b).sum() >= MIN_POINTS else -1
                           for b in range(len(BANDS))]))  # fmt: skip
     here = band == best
@@ -119,7 +119,7 @@ def pulse_of(sky: Sample, row: int, rng: np.random.Generator) -> Pulse | None:
         if in_band.sum() >= 6:
             curve = fourier_basis(phase[in_band], len(coefficients) // 2) @ coefficients
             mean_B[number], amplitude_B[number] = _band_fit(curve, magnitude[in_band], sigma[in_band], amplitude)
-    label = int(sky.label[row])
+    label = int(sample.label[row])
     return Pulse(row, label, period, *_fill_bands(mean_B, amplitude_B, label, rng), coefficients)
 
 

@@ -66,12 +66,16 @@ def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> 
     objects_made: list[SurveyObject] = []
     groups: list[str] = []
     for source, objects in _SOURCE_MODELS.items():
-        for name, sky_object in objects(folder, copies, rng):
+        for name, survey_object in objects(folder, copies, rng):
             group = normalized_name(name)
             if part_of(group) == part:
-                sky_object.source, sky_object.quality, sky_object.label = source, QUALITY, LABELS[SOURCES[source]]
-                sky_object.object_id = f"{name}^{len(objects_made)}"
-                objects_made.append(sky_object)
+                survey_object.source, survey_object.quality, survey_object.label = (
+                    source,
+                    QUALITY,
+                    LABELS[SOURCES[source]],
+                )
+                survey_object.object_id = f"{name}^{len(objects_made)}"
+                objects_made.append(survey_object)
                 groups.append(group)
     return collect(objects_made, groups, [part] * len(objects_made))
 
@@ -103,9 +107,9 @@ def _light_curve(density_of: Callable[[Float, float], Float], z: float) -> Surve
 def _magnetars(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SurveyObject]]:
     for row in _read(folder / "slsn_magnetar_parameters.parquet"):
         for _ in range(copies):
-            sky_object = magnetar({name: _drawn(row, name, rng) for name in _MAGNETAR})
-            if sky_object is not None:
-                yield str(row["name"]), sky_object
+            survey_object = magnetar({name: _drawn(row, name, rng) for name in _MAGNETAR})
+            if survey_object is not None:
+                yield str(row["name"]), survey_object
 
 
 _MAGNETAR: Final = ("redshift", "Pspin", "log(Bfield)", "Mns", "thetaPB", "mejecta", "kappa", "kappagamma", "vejecta",
@@ -204,9 +208,9 @@ def _disruptions(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, Sur
     }
     for row in rows:
         for _ in range(copies):
-            sky_object = _disruption(row, values_by_name, rng)
-            if sky_object is not None:
-                yield str(row["name"]), sky_object
+            survey_object = _disruption(row, values_by_name, rng)
+            if survey_object is not None:
+                yield str(row["name"]), survey_object
 
 
 def _disruption(row: Row, values_by_name: Mapping[str, list[float]], rng: Rng) -> SurveyObject | None:
@@ -253,9 +257,9 @@ def _stripped(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, Survey
         with np.load(path, allow_pickle=False) as tables:
             for kind in _STRIPPED:
                 for number in range(20 * copies):
-                    sky_object = _stripped_supernova(tables, kind, rng)
-                    if sky_object is not None:
-                        yield f"{kind} template {number % 40}", sky_object
+                    survey_object = _stripped_supernova(tables, kind, rng)
+                    if survey_object is not None:
+                        yield f"{kind} template {number % 40}", survey_object
 
 
 def _stripped_supernova(tables: Any, kind: str, rng: Rng) -> SurveyObject | None:

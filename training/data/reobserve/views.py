@@ -342,10 +342,10 @@ def view(
         noiseless = view_of_event(origin, cadence, colours, rng)
     if noiseless is None or len(noiseless.rows_K) < 3:
         return None
-    sky_object = observe(noiseless, cadence, library, rules, rng)
-    if sky_object is not None:
-        sky_object.label = origin.label
-    return sky_object
+    survey_object = observe(noiseless, cadence, library, rules, rng)
+    if survey_object is not None:
+        survey_object.label = origin.label
+    return survey_object
 
 
 Origin = Event | Pulse | Flare
@@ -367,10 +367,10 @@ POOR: Final = frozenset({"gaia_alerts", "eros1"})
 class Origins:
     """Origins by class index and source.
 
-    An origin that is not an object of ``sky`` has a negative row; its source, name and part are in ``external``.
+    An origin that is not an object of ``sample`` has a negative row; its source, name and part are in ``external``.
     """
 
-    sky: Sample
+    sample: Sample
     by_class: dict[int, dict[str, list[Origin]]]
     external: dict[int, tuple[str, str, int]]
 
@@ -388,7 +388,7 @@ class Origins:
 
 
 def find_origins(
-    sky: Sample, part: int, *, seed: int = 0, flares: Path | None = None, most: int = ORIGINS_PER_SOURCE
+    sample: Sample, part: int, *, seed: int = 0, flares: Path | None = None, most: int = ORIGINS_PER_SOURCE
 ) -> Origins:
     """Fit the objects of a part that have a class and enough points.
 
@@ -397,12 +397,12 @@ def find_origins(
     part : index into `PARTS`. flares : file of M-dwarf flares. most : maximum number of one class and source.
     """
     rng = np.random.default_rng(seed)
-    usable = (sky.label >= 0) & (sky.part == part) & ~np.isin(sky.source, sorted(EVALUATION_LABELS))
+    usable = (sample.label >= 0) & (sample.part == part) & ~np.isin(sample.source, sorted(EVALUATION_LABELS))
     origins: dict[int, dict[str, list[Origin]]] = {}
-    for label in np.unique(sky.label[usable]):
-        for source in np.unique(sky.source[usable & (sky.label == label)]):
-            rows = np.flatnonzero(usable & (sky.label == label) & (sky.source == source))
-            fitted = _fitted(sky, rng.permutation(rows), int(label), most, rng)
+    for label in np.unique(sample.label[usable]):
+        for source in np.unique(sample.source[usable & (sample.label == label)]):
+            rows = np.flatnonzero(usable & (sample.label == label) & (sample.source == source))
+            fitted = _fitted(sample, rng.permutation(rows), int(label), most, rng)
             if fitted:
                 origins.setdefault(int(label), {})[str(source)] = fitted
     external: dict[int, tuple[str, str, int]] = {}
@@ -410,7 +410,7 @@ def find_origins(
         if part_of(name) == part:
             external[flare.row] = "lclib_mdwarf", name, part
             origins.setdefault(flare.label, {}).setdefault("lclib_mdwarf", []).append(flare)
-    return Origins(sky, origins, external)
+    return Origins(sample, origins, external)
 
 
 def add_synthetic(origins: Origins, part: int, number: int, *, seed: int = 0) -> None:
@@ -423,10 +423,10 @@ def add_synthetic(origins: Origins, part: int, number: int, *, seed: int = 0) ->
             origins.by_class.setdefault(label, {}).setdefault("made up", []).append(replace(pulse, row=row))
 
 
-def _fitted(sky: Sample, rows: NDArray[np.intp], label: int, most: int, rng: np.random.Generator) -> list[Origin]:
+def _fitted(sample: Sample, rows: NDArray[np.intp], label: int, most: int, rng: np.random.Generator) -> list[Origin]:
     fitted: list[Origin] = []
     for row in rows[: 4 * most]:
-        origin = pulse_of(sky, int(row), rng) if label in PERIODIC else event_of(sky, int(row))
+        origin = pulse_of(sample, int(row), rng) if label in PERIODIC else event_of(sample, int(row))
         if origin is not None:
             fitted.append(origin)
         if len(fitted) >= most:
@@ -497,23 +497,23 @@ def _draw_view(
     """Draw a view with the name of its origin; return it with its group and part, None after `MAX_ATTEMPTS`."""
     for _ in range(MAX_ATTEMPTS):
         origin = origins.draw(label, rng)
-        sky_object = view(origin, library.draw(survey, rng), library, colours, rules, rng)
-        if sky_object is None:
+        survey_object = view(origin, library.draw(survey, rng), library, colours, rules, rng)
+        if survey_object is None:
             continue
-        sky, row = origins.sky, origin.row
+        sample, row = origins.sample, origin.row
         if row < 0:
             source, name, part = origins.external[row]
-            sky_object.object_id, sky_object.raw_label, group = name, source, name
+            survey_object.object_id, survey_object.raw_label, group = name, source, name
         else:
-            sky_object.object_id, sky_object.raw_label = str(sky.object_id[row]), str(sky.source[row])
-            group, part = str(sky.group[row]), int(sky.part[row])
-            sky_object.period, sky_object.mwebv = float(sky.period[row]), float(sky.mwebv[row])
-        return sky_object, group, part
+            survey_object.object_id, survey_object.raw_label = str(sample.object_id[row]), str(sample.source[row])
+            group, part = str(sample.group[row]), int(sample.part[row])
+            survey_object.period, survey_object.mwebv = float(sample.period[row]), float(sample.mwebv[row])
+        return survey_object, group, part
     return None
 
 
 def views_of(
-    sky: Sample,
+    sample: Sample,
     part: str,
     number: int,
     *,
@@ -534,10 +534,10 @@ def views_of(
     flares = None if data is None else data / "real" / "lclib_mdwarf.parquet"
     templates = None if data is None else data / "real" / "templates"
     part_index = PARTS.index(part)
-    library = build_library(sky, sky.part == part_index)
+    library = build_library(sample, sample.part == part_index)
     if templates is not None and copies:
-        sky = join([sky, template_objects(templates, part_index, copies, seed=seed)])
-    origins = find_origins(sky, part_index, seed=seed, flares=flares)
+        sample = join([sample, template_objects(templates, part_index, copies, seed=seed)])
+    origins = find_origins(sample, part_index, seed=seed, flares=flares)
     surveys = dict.fromkeys(through, 1.0) if through else None
     shares = {name: share for name, share in SHARES.items() if name in classes} if classes else SHARES
     return make_views(

@@ -12,15 +12,10 @@ from nightjar_alerts.training.data.batches import draw_examples, draw_indices
 from nightjar_alerts.training.data.dataset import Dataset, split_indices
 from nightjar_alerts.training.fit.trees.features import FeatureSet, matrix
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.predictions import labels
 
 Kind = Literal["boosted", "forest"]
-
-
 MAX_TREES = 200  # per class; usually fewer with early stopping
 FOREST_TREES, FOREST_LEAF = 300, 5  # with leaves of one object, probabilities would be 0 or 1
-
-
 Classifier: TypeAlias = HistGradientBoostingClassifier | RandomForestClassifier
 
 
@@ -113,4 +108,4 @@ def _draw(
 ) -> tuple[NDArray[np.float32], Int64]:
     drawn = draw_indices(dataset.label, indices, count, balance=1.0, rng=rng)
     examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
-    return matrix(examples, feature_set), labels(examples)
+    return matrix(examples, feature_set), np.array([example.label for example in examples], dtype=np.int64)

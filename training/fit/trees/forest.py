@@ -1,4 +1,4 @@
-"""Boosted trees on statistics and embeddings (`training.sky`), for an ensemble with a network in one graph.
+"""Boosted trees on statistics and embeddings, for an ensemble with a network in one graph.
 
 Trees need fewer real objects than networks. LightGBM (Ke et al. 2017) fits them, and
 ``models.networks.parts.trees`` evaluates them from tables. Their weight in the ensemble is fitted on validation light
@@ -26,47 +26,9 @@ from onnx import helper, numpy_helper
 from nightjar_alerts.models.bundle import MODEL
 from nightjar_alerts.models.lightcurve import Float32, Float64, Int64
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
-from nightjar_alerts.training.confidence.calibration import softmax
 from nightjar_alerts.training.data.drawn import classes_of
 from nightjar_alerts.training.fit.heads import read_part
-from nightjar_alerts.training.score.metrics import main_scores
-
-
-def fit_bundled_trees(
-    folders: Sequence[Path],
-    out: Path,
-    *,
-    seed: int,
-    rounds: int,
-    statistics: bool = False,
-    start: tuple[Path, int] | None = None,
-) -> dict[str, float]:
-    """Fit boosted trees to the light curves of folders, write them and return the validation scores.
-
-    Parameters
-    ----------
-    statistics : use statistics only, for a backbone that was trained on the same light curves and has memorised them.
-    start : a bundle to continue boosting from, and the number of its rounds to keep.
-
-    Raises
-    ------
-    ValueError
-        If the bundle has no trees.
-    """
-    (valid_inputs, validation), (train_inputs, training) = (
-        read_part(folders, part) for part in ("validation", "train")
-    )
-    classes = len(classes_of(folders[0]))
-    if statistics:
-        train_inputs = replace(
-            train_inputs, embedding=np.zeros_like(train_inputs.embedding)
-        )  # trees ignore constant features
-    columns_NF = train_inputs.columns
-    first = None if start is None else bundled_forest(start[0], columns_NF.shape[1], start[1])
-    forest = fit_forest(columns_NF, training.label, classes, seed=seed, rounds=rounds, start=first)
-    save_forest(forest, out)
-    return main_scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)
-
+from nightjar_alerts.training.score.metrics import main_scores, softmax
 
 ROUNDS: Final = 140
 PARAMETERS: Final[dict[str, Any]] = {
@@ -266,3 +228,38 @@ def read_forest(path: Path) -> Forest:
     with np.load(path, allow_pickle=False) as arrays:
         tables: dict[str, NDArray[Any]] = {name: arrays[name] for name in Forest._fields}
     return Forest(**{name: table if table.ndim else int(table) for name, table in tables.items()})  # type: ignore[arg-type]  # fields are arrays or numbers, by name
+
+
+def fit_bundled_trees(
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    seed: int,
+    rounds: int,
+    statistics: bool = False,
+    start: tuple[Path, int] | None = None,
+) -> dict[str, float]:
+    """Fit boosted trees to the light curves of folders, write them and return the validation scores.
+
+    Parameters
+    ----------
+    statistics : use statistics only, for a backbone that was trained on the same light curves and has memorised them.
+    start : a bundle to continue boosting from, and the number of its rounds to keep.
+
+    Raises
+    ------
+    ValueError
+        If the bundle has no trees.
+    """
+    (valid_inputs, validation), (train_inputs, training) = (
+        read_part(folders, part) for part in ("validation", "train")
+    )
+    classes = len(classes_of(folders[0]))
+    if statistics:
+        constant = np.zeros_like(train_inputs.embedding)  # trees ignore constant features
+        train_inputs = replace(train_inputs, embedding=constant)
+    columns_NF = train_inputs.columns
+    first = None if start is None else bundled_forest(start[0], columns_NF.shape[1], start[1])
+    forest = fit_forest(columns_NF, training.label, classes, seed=seed, rounds=rounds, start=first)
+    save_forest(forest, out)
+    return main_scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)
