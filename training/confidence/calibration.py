@@ -45,8 +45,8 @@ from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, draw_examples, draw_weighted, view_examples
 from nightjar_alerts.training.data.dataset import Dataset, split_indices
 from nightjar_alerts.training.fit.loop import to_device
+from nightjar_alerts.training.metrics import Float, ece, log_loss, softmax
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.metrics import Float, ece, log_loss, softmax
 
 DRAWS = (2, 8)  # minimum and maximum of random views of each object, in addition to the complete one
 AT_DETECTION = 0.5  # minimum share of them that ends at a detection

@@ -18,7 +18,7 @@ from nightjar_alerts.training.confidence.calibration import ServedSample
 from nightjar_alerts.training.data.drawn import DrawnCurves
 from nightjar_alerts.training.fit.heads import HeadInputs
 from nightjar_alerts.training.fit.trees.forest import tree_logits
-from nightjar_alerts.training.score.metrics import main_scores, softmax
+from nightjar_alerts.training.metrics import main_scores, softmax
 
 RIDGE: Final = 1e-4  # penalty on the coefficients of the weight, which keeps it away from 0 and 1
 

@@ -50,8 +50,8 @@ from nightjar_alerts.training.data.dataset import Dataset, split_indices
 from nightjar_alerts.training.data.drawn import DrawnCurves, classes_of
 from nightjar_alerts.training.data.statistics import input_statistics
 from nightjar_alerts.training.fit.heads import HeadInputs, head_outputs, read_part, shares
+from nightjar_alerts.training.metrics import main_scores
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.metrics import main_scores
 
 OUTLIER_SURVEYS: Final = ("css", "eros1", "gaia_alerts", "crts_mantra", "catalina")
 

@@ -28,7 +28,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64
 from nightjar_alerts.models.posterior import Novelty
 from nightjar_alerts.training.confidence.calibration import DETECTION_GROUPS, ServedSample
-from nightjar_alerts.training.score.metrics import Float, area_under_roc
+from nightjar_alerts.training.metrics import Float, area_under_roc
 
 SHRINKAGE: Final = 0.01
 """Shrinkage of the covariance towards its mean variance, since some directions of an embedding hardly vary."""

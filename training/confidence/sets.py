@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.lightcurve import Bool, Float64, Int64
 from nightjar_alerts.models.posterior import PredictionSets, SetThresholds
 from nightjar_alerts.training.confidence.calibration import DETECTION_GROUPS
-from nightjar_alerts.training.score.metrics import Float
+from nightjar_alerts.training.metrics import Float
 
 
 def fit_conformal(probabilities_BC: Float, label_B: Int64, *, alpha: float = 0.1, by_class: bool = False) -> Float64:

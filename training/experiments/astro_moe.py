@@ -62,9 +62,9 @@ from nightjar_alerts.training.importers.surveys import (
     read_unlabelled_mallorn,
     to_dataset,
 )
+from nightjar_alerts.training.metrics import confusion, macro_f1
 from nightjar_alerts.training.recipes.astro_moe import default, pretraining
 from nightjar_alerts.training.recipes.schema import BatchConfig, DataConfig, Recipe, ScheduleConfig, ValidationConfig
-from nightjar_alerts.training.score.metrics import confusion, macro_f1
 from nightjar_alerts.training.score.predictions import labels
 
 Arm = Literal["tm", "pe", "pe-band", "dense", "pe-dense", "pretrained", "trees"]

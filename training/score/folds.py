@@ -32,9 +32,9 @@ from nightjar_alerts.training.fit.checkpoints import fingerprint
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.fit.trees.classical import Kind, fit_trees
 from nightjar_alerts.training.fit.trees.features import FeatureSet, matrix
+from nightjar_alerts.training.metrics import all_scores, confusion, f1_per_class
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.baseline import NAMES
-from nightjar_alerts.training.score.metrics import all_scores, confusion, f1_per_class
 from nightjar_alerts.training.score.predictions import ModelPanel, Predictions, open_model
 from nightjar_alerts.training.score.sections import number, spread
 

@@ -29,7 +29,7 @@ from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read_real
 from nightjar_alerts.training.data.surveys import as_observed, assemble
 from nightjar_alerts.training.fit.trees.forest import boost
-from nightjar_alerts.training.score.metrics import log_loss
+from nightjar_alerts.training.metrics import log_loss
 from nightjar_alerts.training.score.survey_scores import (
     OpenBundle,
     SurveyPredictions,

@@ -32,7 +32,7 @@ from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, view_examples
 from nightjar_alerts.training.data.dataset import Dataset
 from nightjar_alerts.training.fit.checkpoints import load_network
-from nightjar_alerts.training.score.metrics import (
+from nightjar_alerts.training.metrics import (
     COVERAGES,
     abstention,
     confusion,

@@ -22,7 +22,7 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.sample import ContextPolicy, Sample
 from nightjar_alerts.training.data.survey_readers import FOREIGN
-from nightjar_alerts.training.score.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
+from nightjar_alerts.training.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
 
 BATCH: Final = 32
 COVERAGE: Final = 0.9

@@ -17,7 +17,7 @@ from nightjar_alerts.training.confidence.calibration import (
 )
 from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.fit.checkpoints import load_network
-from nightjar_alerts.training.score.metrics import ece, softmax
+from nightjar_alerts.training.metrics import ece, softmax
 from support.pipeline import Pipeline
 
 Logits = NDArray[np.float64]

@@ -21,7 +21,7 @@ from nightjar_alerts.training.fit.trees.forest import (
     save_forest,
     tree_logits,
 )
-from nightjar_alerts.training.score.metrics import log_loss, softmax
+from nightjar_alerts.training.metrics import log_loss, softmax
 
 CLASSES = 4
 

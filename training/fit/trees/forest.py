@@ -28,7 +28,7 @@ from nightjar_alerts.models.lightcurve import Float32, Float64, Int64
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
 from nightjar_alerts.training.data.drawn import classes_of
 from nightjar_alerts.training.fit.heads import read_part
-from nightjar_alerts.training.score.metrics import main_scores, softmax
+from nightjar_alerts.training.metrics import main_scores, softmax
 
 ROUNDS: Final = 140
 PARAMETERS: Final[dict[str, Any]] = {

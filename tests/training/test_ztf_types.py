@@ -15,7 +15,9 @@ from nightjar_alerts.training.export.bundle import export_run
 from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.fit.checkpoints import DataSource
 from nightjar_alerts.training.fit.heads import head_outputs, load_astro_moe, save_run
-from nightjar_alerts.training.fit.ztf_types import (
+from nightjar_alerts.training.recipes.astro_moe import debug, with_network, ztf_types
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.ztf_types import (
     NUMBER,
     SupernovaDraws,
     draw_ztf_types,
@@ -26,8 +28,6 @@ from nightjar_alerts.training.fit.ztf_types import (
     prepare,
     with_mapped_heads,
 )
-from nightjar_alerts.training.recipes.astro_moe import debug, with_network, ztf_types
-from nightjar_alerts.training.recipes.schema import Recipe
 from support.surveys import bump, pulsator
 
 

@@ -48,8 +48,8 @@ from nightjar_alerts.training.fit.heads import (
 )
 from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
+from nightjar_alerts.training.metrics import confusion, macro_f1, softmax
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.metrics import confusion, macro_f1, softmax
 
 Int = NDArray[np.int64]
 

@@ -5,7 +5,7 @@ import pytest
 import sklearn.metrics as sk
 from numpy.typing import NDArray
 
-from nightjar_alerts.training.score.metrics import (
+from nightjar_alerts.training.metrics import (
     SCORES,
     area_under_roc,
     auroc,
