@@ -104,6 +104,9 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
         ("fit debug --data {tmp}/text.parquet", "not a Parquet file"),
         ("export {tmp} {tmp}/out --data {tmp}/toy.parquet", "not a run folder"),
         ("evaluate {tmp} --data {tmp}/toy.parquet --report {tmp}/report.json", "not a run folder"),
+        ("evaluate --on surveys {tmp} --data {tmp} --report {tmp}/r.json --split train", "validation or test"),
+        ("evaluate --on surveys {tmp} --data {tmp} --report {tmp}/r.json", "holds none of the sets"),
+        ("export {tmp} {tmp}/out --data {tmp}/toy.parquet --trees {tmp}/trees.npz", "not a run folder"),
         ("card {tmp}", "manifest"),
     ],
 )
