@@ -17,7 +17,7 @@ import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 if missing := [
     name for name in ("onnxruntime", "pyarrow", "pydantic_settings", "torch", "tqdm") if find_spec(name) is None
@@ -182,7 +182,7 @@ def _evaluate_on_surveys(options: argparse.Namespace) -> None:
 
     if options.split == "train":
         raise ValueError("--split train has the objects that models were trained on; choose validation or test")
-    part = "valid" if options.split == "validation" else "test"
+    part: Literal["valid", "test"] = "valid" if options.split == "validation" else "test"
     sample = load_surveys(options.data, options.cache)
     views = None
     if options.views is not None:
@@ -365,9 +365,8 @@ def _run(arguments: list[str]) -> None:
 
             commands.main(options)
         case _:
-            options = parser().parse_args(arguments)
-            run: Any = options.run_command
-            run(options)
+            parsed = parser().parse_args(arguments)
+            parsed.run_command(parsed)
 
 
 if __name__ == "__main__":
