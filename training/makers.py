@@ -308,6 +308,7 @@ def _add_crossvalidate(tools: Commands) -> None:
     parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
     parser.add_argument("--pretrained", type=Path, help="run folder with the initial weights of every fold")
     parser.add_argument("--no-network", action="store_true", help="train the trees only, no network")
+    parser.add_argument("--no-trees", action="store_true", help="train the network only, no trees")
     parser.add_argument(
         "--trees", choices=("boosted", "forest"), action="append", help="trees to train; repeatable; default: both"
     )
@@ -327,7 +328,7 @@ def _crossvalidate(options: argparse.Namespace) -> None:
         runs,
         folds=options.folds,
         pretrained=options.pretrained,
-        trees=options.trees or ["boosted", "forest"],
+        trees=[] if options.no_trees else options.trees or ["boosted", "forest"],
         features=options.features,
     )
     write_json(options.report, report, indent=2)

@@ -196,9 +196,9 @@ class NoveltyFit:
     described: Novelty
 
     @torch.inference_mode()
-    def novelty(self, embedding_NE: Float32) -> Float64:
+    def novelty(self, embedding_NE: Float) -> Float64:
         """Return the share of validation objects with a lower score, [N]."""
-        share_N: Float64 = self.score(torch.from_numpy(embedding_NE)).numpy().astype(np.float64)
+        share_N: Float64 = self.score(torch.from_numpy(embedding_NE.astype(np.float32))).numpy().astype(np.float64)
         return share_N
 
 

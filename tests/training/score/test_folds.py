@@ -33,7 +33,7 @@ def test_trees_are_scored_on_every_object(tmp_path: Path) -> None:
 
 def test_a_recipe_is_trained_once_for_each_fold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, runs, report = write_toy_dataset(tmp_path / "toy.parquet", 120), tmp_path / "runs", tmp_path / "report.json"
-    arguments = f"--data {data} --runs {runs} --report {report} --folds 2 --steps 10 --trees []"
+    arguments = f"--data {data} --runs {runs} --report {report} --folds 2 --steps 10 --no-trees"
     main(["makers", "crossvalidate", "debug", *arguments.split()])
     first = json.loads(report.read_text())
     turns = [
