@@ -12,6 +12,7 @@ from nightjar_alerts.training.confidence.novelty import (
     fit_reference,
     novelty_scores,
     ood_scores,
+    quantiles_of,
 )
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
