@@ -24,6 +24,8 @@ from pydantic import BaseModel
 
 from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, Bundle, read_golden
 from nightjar_alerts.models.common import processor_name
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.training.confidence import fit as fit_module
 from nightjar_alerts.training.confidence.calibration import ServedSample, calibrated, fit_calibration
@@ -44,6 +46,7 @@ from nightjar_alerts.training.confidence.sets import (
     fit_sets_by_detections,
     reweighted,
 )
+from nightjar_alerts.training.data.drawn import read_drawn
 from nightjar_alerts.training.data.folders import untruncated, write_samples
 from nightjar_alerts.training.data.mixture import read_mixture
 from nightjar_alerts.training.data.reobserve.views import views_of
@@ -125,7 +128,10 @@ def plain(value: Any) -> Json:
 def digest(values: np.ndarray[Any, Any]) -> Json:
     """Describe an array by its shape, the hash of its bytes, and the mean of its finite numbers."""
     whole = np.ascontiguousarray(values)
-    described: dict[str, Any] = {"shape": list(whole.shape), "sha256 of bytes": hashlib.sha256(whole).hexdigest()[:16]}
+    described: dict[str, Any] = {
+        "shape": list(whole.shape),
+        "sha256 of bytes": hashlib.sha256(whole.tobytes()).hexdigest()[:16],
+    }
     if whole.dtype.kind in "biuf":
         known = whole[np.isfinite(whole)]
         described["mean"] = float(known.astype(np.float64).mean()) if len(known) else None
@@ -231,8 +237,8 @@ def sample(seed: int, n: int, classes: int = 5, width: int = 8) -> ServedSample:
     logits_NC[np.arange(n), label_N] += np.log1p(detections_N) * 2.5
     centre_CE = 3 * np.random.default_rng(99).normal(size=(classes, width))
     embedding_NE = centre_CE[label_N] + rng.normal(size=(n, width)) * np.geomspace(0.3, 2, width)
-    single = (part.astype(np.float32) for part in (logits_NC, embedding_NE))
-    return ServedSample(*single, label_N, object_N, detections_N * 3, detections_N)
+    logits, embeddings = logits_NC.astype(np.float32), embedding_NE.astype(np.float32)
+    return ServedSample(logits, embeddings, label_N, object_N, detections_N * 3, detections_N)
 
 
 def fits(folder: Path) -> Json:
@@ -266,7 +272,7 @@ def fits(folder: Path) -> Json:
     value_NF[::7, 2] = np.nan
     forest = fit_forest(value_NF, training.label_N, 5, seed=3, rounds=4)
     more = fit_forest(value_NF, training.label_N, 5, seed=4, rounds=2, start=forest)
-    trees_NC = rng.normal(size=p_NC.shape).astype(np.float32) + validation.logits_NC / 2
+    trees_NC = (rng.normal(size=p_NC.shape).astype(np.float32) + validation.logits_NC / 2).astype(np.float32)
     has_redshift_N = rng.random(len(p_NC)) < 0.4
     blend = fit_ensemble(
         forest, trees_NC, validation.logits_NC, validation.label_N, validation.length_N, has_redshift_N
@@ -345,6 +351,7 @@ def surveys(folder: Path) -> Json:
         write_statistics(recipe, one)
         write_embeddings(backbone, one)
     network, config = load_network(folder / "run")
+    assert isinstance(network, AstroMoE)
     inputs, _ = read_part([tables, whole], "validation")
     trees = folder / "trees.npz"
     scores = fit_bundled_trees([tables, whole], trees, seed=1, rounds=5, statistics=True)
@@ -379,6 +386,7 @@ def romae(folder: Path) -> Json:
     source = DataSource(name="mix", sha256="0", objects=1)
     run = save_run(build(recipe.network), recipe, folder, source, folder / "run")
     network, _ = load_network(run)
+    assert isinstance(network, RoMAE)
     write_samples(path, made_objects(), with_statistics(), (60, 60), folder / "tables", 5)
     write_statistics(small("referee-few", d_statistics=8), folder / "tables")
     write_embeddings(network, folder / "tables")
@@ -452,7 +460,7 @@ def scores(folder: Path) -> Json:
         drift = measure_drift(DEFAULT_BUNDLE, many_of_one_survey(), "test")
     path = mixture(folder)
     write_samples(path, made_objects(), with_statistics(), (160, 80), folder / "tables", 5)
-    curves = [read_curves(folder / "tables", part) for part in ("train", "validation")]
+    training, validation = (read_drawn(folder / "tables" / f"{part}.npz") for part in ("train", "validation"))
     return plain(
         {
             "report": report,
@@ -460,15 +468,9 @@ def scores(folder: Path) -> Json:
             "partial": partial,
             "drift": drift,
             "drift page": drift_page(drift),
-            "pattern": pattern_score(*curves, rounds=4),
+            "pattern": pattern_score(training, validation, rounds=4),
         }
     )
-
-
-def read_curves(folder: Path, part: str) -> Any:
-    from nightjar_alerts.training.data.drawn import read_drawn
-
-    return read_drawn(folder / f"{part}.npz")
 
 
 def adapted(folder: Path) -> Json:
