@@ -5,7 +5,7 @@ Parts of the manifest:
 - :class:`Novelty`: interpretation of the graph's output ``novelty``, the fraction of validation objects whose embedding
   is nearer to the training data. It uses embeddings only: an unknown type that resembles a known class is not novel.
 - :class:`PredictionSets`: thresholds of prediction sets with a stated coverage (split conformal prediction, fitted by
-  ``training.score.confidence``), applied to the probabilities. A set contains the most probable class and all classes
+  ``training.confidence.sets``), applied to the probabilities. A set contains the most probable class and all classes
   with 1 - p up to the threshold (the ``lac`` score of Sadinle et al. 2019, which gives the smallest sets, with the
   score of the most probable class set to 0, so that no set is empty). The coverage holds on average over light curves
   like those of the validation objects, not for each class, nor for objects of unknown classes.

@@ -22,6 +22,7 @@ import pytest
 from nightjar_alerts.classify_command import main
 from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.core.failures import ErrorKind, ModelFailedError
+from nightjar_alerts.core.result import Status
 from nightjar_alerts.inputs import Input, UnreadFile
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS
@@ -576,7 +577,8 @@ def test_report_lines_list_ten_unread_files(unread: int, more: list[str]) -> Non
 
 
 def test_report_restored_from_its_values_is_the_same() -> None:
-    counts, filters = Counter({("classified", ""): 2, ("rejected", "empty"): 1}), Counter({"w": 3})
+    counts = Counter[tuple[Status, str]]({("classified", ""): 2, ("rejected", "empty"): 1})
+    filters = Counter({"w": 3})
     warnings, shown = {"unit": (2, "another unit?", "SN 1")}, [("a.csv", "not a table")]
     report = RunReport(4, counts, 1, shown, 1, ["notes.txt"], ["empty/"], warnings, filters)
     restored = RunReport()

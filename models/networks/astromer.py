@@ -19,7 +19,7 @@ disagree with each other or with the text, a config field selects the variant:
 Notable: the input is flux, converted inside the graph (:func:`value_of`). With ``band`` set, observations in other
 bands are ignored; a row without any in the band gets a constant finite output.
 
-Run: ``nightjar-train train astromer-pretraining --data build/sim.parquet``, then ``train astromer --pretrained``.
+Run: ``nightjar-train fit astromer-pretraining --data build/sim.parquet``, then ``fit astromer --pretrained``.
 
 Legend: B batch, L row length, W = min(L, size) length of the windows, S positions, M packed tokens, D width, H heads,
 E embedding (head width within attention), Y layers, C classes, F metadata columns.

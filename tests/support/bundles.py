@@ -10,12 +10,13 @@ from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from nightjar_alerts.models.posterior import PredictionSets, SetThresholds
+from nightjar_alerts.training.confidence.calibration import ServedSample
+from nightjar_alerts.training.confidence.novelty import NoveltyFit, fit_novelty
 from nightjar_alerts.training.data.batches import to_tokens
-from nightjar_alerts.training.export.bundle import Release, export_bundle
+from nightjar_alerts.training.export.bundle import export_bundle
+from nightjar_alerts.training.export.describe import Release
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
 from nightjar_alerts.training.recipes.catalogue import RECIPES
-from nightjar_alerts.training.score.calibrate import ServedSample
-from nightjar_alerts.training.score.confidence import NoveltyFit, fit_novelty
 from support.curves import random_curve
 
 

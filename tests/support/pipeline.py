@@ -20,16 +20,15 @@ class Pipeline:
 
 
 def run_pipeline(folder: Path) -> None:
-    """Simulate, train, export, evaluate, baseline and card, with the debug recipe, in a folder."""
+    """Simulate, fit, export, evaluate, baseline and card, with the debug recipe, in a folder."""
     folder.mkdir()
     made = files_of(folder)
     main(f"simulate --out {made.data} --per-class {PER_CLASS} --seed 5 --workers 1".split())
-    main(f"train debug --data {made.data} --out {made.run} --threads 1".split())
+    main(f"fit debug --data {made.data} --out {made.run} --threads 1".split())
     main(f"export {made.run} {made.bundle} --data {made.data} --name debug --version 0.1.0".split())
     main(f"evaluate {made.bundle} {made.run} --data {made.data} --report {made.report}".split())
-    main(
-        f"baseline --recipe debug --data {made.data} --report {made.baseline} --examples 200 --features summary".split()
-    )
+    trees = "makers baseline --recipe debug --examples 200 --features summary"
+    main(f"{trees} --data {made.data} --report {made.baseline}".split())
     main(f"card {made.bundle} --report {made.report} --baseline {made.baseline}".split())
 
 

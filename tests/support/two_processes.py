@@ -112,7 +112,7 @@ def run(data: Path, folder: Path) -> None:
     check_ranks(ranks)
     for recipe in RECIPES.values():
         check_gradients(recipe, data, ranks)
-    main(f"train debug --data {data} --out {folder / 'command'} --steps 10 --threads 1".split())
+    main(f"fit debug --data {data} --out {folder / 'command'} --steps 10 --threads 1".split())
     train(short(), data, folder / "whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train_step", fail_at_five)

@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(name: str, data: Path, out: Path, *more: str) -> None:
-    main(["train", name, "--data", str(data), "--out", str(out), "--steps", str(STEPS), "--threads", "1", *more])
+    main(["fit", name, "--data", str(data), "--out", str(out), "--steps", str(STEPS), "--threads", "1", *more])
 
 
 def test_every_architecture_has_a_debug_recipe_for_each_of_its_tasks() -> None:

@@ -17,7 +17,11 @@ from nightjar_alerts.training.experiments import EXPERIMENTS
 from support.pipeline import PER_CLASS, Pipeline
 from support.toy_dataset import write_toy_dataset
 
-COMMANDS = ("simulate", "train", "throughput", "describe", "export", "evaluate", "baseline", "card")
+COMMANDS = ("simulate", "fit", "describe", "export", "evaluate", "adapt", "card")
+TOOLS = (
+    "reobserve", "draw", "features", "trees", "ztf-types", "drift", "incomplete", "baseline", "crossvalidate",
+    "throughput", "unpack", "export-again", "cuda",
+)  # fmt: skip
 
 
 def test_the_debug_pipeline_simulates_every_class(pipeline: Pipeline) -> None:
@@ -63,10 +67,11 @@ def test_help_names_every_command_without_loading_torch() -> None:
     assert all(command in text for command in COMMANDS)
 
 
-def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
+def test_a_wrong_option_names_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["simulate", "--out", str(tmp_path / "x.parquet"), "--per-class", "0"])
-    assert stopped.value.code == "error: simulate per_class: Input should be greater than or equal to 1"
+    assert stopped.value.code == 2
+    assert "argument --per-class: must be at least 1, not 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -79,13 +84,13 @@ def test_experiment_help_lists_its_options(name: str, capsys: pytest.CaptureFixt
     assert "--seed int" in text
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"makers {tool}" for tool in TOOLS)])
 def test_every_option_of_every_command_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     text = capsys.readouterr().out
     options = text[text.index("options:") :].split("\n  -")[1:]
-    assert len(options) >= (1 if command == "describe" else 2)
+    assert options
     for option in options:
         assert len(option.replace("(required)", "").split()) > 3, option
 
@@ -95,10 +100,13 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
     [
         ("describe nonsense", "unknown recipe 'nonsense'"),
         ("experiment nonsense", "unknown experiment 'nonsense'"),
-        ("train debug --data {tmp}/absent.parquet", "absent.parquet"),
-        ("train debug --data {tmp}/text.parquet", "not a Parquet file"),
+        ("fit debug --data {tmp}/absent.parquet", "absent.parquet"),
+        ("fit debug --data {tmp}/text.parquet", "not a Parquet file"),
         ("export {tmp} {tmp}/out --data {tmp}/toy.parquet", "not a run folder"),
         ("evaluate {tmp} --data {tmp}/toy.parquet --report {tmp}/report.json", "not a run folder"),
+        ("evaluate --on surveys {tmp} --data {tmp} --report {tmp}/r.json --split train", "validation or test"),
+        ("evaluate --on surveys {tmp} --data {tmp} --report {tmp}/r.json", "holds none of the sets"),
+        ("export {tmp} {tmp}/out --data {tmp}/toy.parquet --trees {tmp}/trees.npz", "not a run folder"),
         ("card {tmp}", "manifest"),
     ],
 )
@@ -113,7 +121,7 @@ def test_mistakes_end_in_one_line(arguments: str, message: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "arguments", ["", "train debug", "simulate --out x --per-class 0", "nonsense", "train debug --lr 3"]
+    "arguments", ["", "fit debug", "simulate --out x --per-class 0", "nonsense", "fit debug --lr 3", "makers"]
 )
 def test_a_wrong_command_line_is_refused(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -128,3 +136,23 @@ def test_export_refuses_a_folder_in_use_and_other_data(pipeline: Pipeline, tmp_p
     other = write_toy_dataset(tmp_path / "toy.parquet", 8)
     with pytest.raises(SystemExit, match="other data"):
         main(f"export {pipeline.run} {tmp_path / 'out'} --data {other}".split())
+
+
+def test_an_interrupt_is_one_sentence_and_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nightjar_alerts.models.networks.zoo.count_parameters", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main(["describe", "debug"])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_export_of_a_run_without_validation_says_what_to_do(tmp_path: Path) -> None:
+    data = write_toy_dataset(tmp_path / "toy.parquet", 60)
+    main(f"fit debug --data {data} --out {tmp_path / 'run'} --threads 1 --max-minutes 0.0001".split())
+    with pytest.raises(SystemExit, match="no validation has been reached yet"):
+        main(f"export {tmp_path / 'run'} {tmp_path / 'bundle'} --data {data}".split())

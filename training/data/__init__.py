@@ -1,1 +1,1 @@
-"""From stored light curves to batches: files, splits, random views and masks; start at `dataset`."""
+"""Light curves for training: files, surveys, mixtures, splits and views; start at `dataset` and `sample`."""

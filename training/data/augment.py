@@ -31,7 +31,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from scipy.special import ndtri
 
 from nightjar_alerts.models.lightcurve import Bool, LightCurve
@@ -250,7 +250,13 @@ class AugmentationConfig(BaseModel):
     no_host: float = Field(default=0.0, ge=0, le=1)
     no_redshift: float = Field(default=0.0, ge=0, le=1)
     degraded: float = Field(default=0.0, ge=0, le=1, description="degrade instead of all changes above")
-    shaken: float = Field(default=0.0, ge=0, le=1, description="perturb, for light curves that are not degraded")
+    perturbed: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        validation_alias=AliasChoices("perturbed", "shaken"),  # its name in the manifests of the shipped bundles
+        description="perturb, for light curves that are not degraded",
+    )
     few_bands: float = Field(default=0.0, ge=0, le=1, description="keep only one of BAND_SUBSETS, for all draws")
     prefix: float = Field(default=0.0, ge=0, le=1, description="end at a detection, for all draws")
     prefix_detections: float = Field(default=0.5, ge=0, le=1, description="keep only detections, for these draws")

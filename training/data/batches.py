@@ -124,7 +124,7 @@ def draw_examples(
             visible: LightCurve | None = degrade(curve, augmentation.degrade, rng)
         else:
             visible = apply_view(curve, draw_view(curve, augmentation, rng))
-            if visible is not None and augmentation.shaken and rng.random() < augmentation.shaken:
+            if visible is not None and augmentation.perturbed and rng.random() < augmentation.perturbed:
                 visible = perturb(visible, rng)
         if visible is not None and (augmentation.few_bands or augmentation.prefix or augmentation.common_metadata):
             visible = restrict(visible, augmentation, rng)

@@ -120,6 +120,14 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.label)
 
+    def training_shares(self, fractions: tuple[float, float, float], turn: float) -> dict[str, float] | None:
+        """Return the class shares of training draws by weight; None without weights."""
+        if self.weight is None:
+            return None
+        rows = split_indices(self, fractions, turn)["train"]
+        share_C = np.bincount(self.label[rows], self.weight[rows], minlength=len(self.classes))
+        return dict(zip(self.classes, (share_C / share_C.sum()).tolist(), strict=True))
+
     def curve(self, index: int) -> LightCurve:
         """Return object ``index`` as a light curve, without missing metadata."""
         if not 0 <= index < len(self):

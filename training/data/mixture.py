@@ -2,7 +2,7 @@
 
 A mixture is a JSON file::
 
-    {"ingredients": [{"file": "sim.parquet", "share": 0.4}, {"file": "sky.npz", "share": 0.6, "one_class": 0.35}],
+    {"ingredients": [{"file": "sim.parquet", "share": 0.4}, {"file": "surveys.npz", "share": 0.6, "one_class": 0.35}],
      "classes": {"Ia": 3.0, "II": 2.0}}
 
 Within an ingredient the weight of a class is that in ``classes`` (default 1) times the square root of its number of
@@ -26,9 +26,9 @@ from nightjar_alerts.models.lightcurve import Float64, Int64
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from nightjar_alerts.training.data.dataset import SPLITS, Dataset, read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample, read_sample
+from nightjar_alerts.training.data.surveys import as_observed
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
-from nightjar_alerts.training.sky.load import as_observed
-from nightjar_alerts.training.sky.record import SurveySample, read_sample
 
 _COLUMN: Final = {name: index for index, name in enumerate(METADATA_COLUMNS)}
 EXCLUDED_QUALITIES: Final = ("other", "unlabelled", "conflicting")
@@ -64,6 +64,18 @@ class Mixture(BaseModel):
 def is_mixture(path: Path) -> bool:
     """Return whether a data file is a mixture of others."""
     return path.suffix == ".json"
+
+
+def read_training_data(path: Path) -> Dataset:
+    """Read a data file or all files of a mixture."""
+    return read_mixture(path) if is_mixture(path) else read_dataset(path)
+
+
+def read_shares(path: Path) -> dict[str, float]:
+    """Return the share of each file of a mixture."""
+    ingredients = Mixture.model_validate_json(path.read_bytes()).ingredients
+    total = sum(item.share for item in ingredients)
+    return {item.file.name: item.share / total for item in ingredients}
 
 
 def read_mixture(path: Path) -> Dataset:
@@ -115,51 +127,51 @@ def _ingredient(path: Path, item: Ingredient, mixture: Mixture) -> Dataset:
             part[rows] = number
         source = np.full(len(dataset), "simulated")
     else:
-        sky = read_sample(path)
-        sky = sky if taxonomy is ELASTICC else _types_of_ztf(sky)
-        dataset, source, part = sky_dataset(_usable(sky, item.without, item.not_through))
+        sample = read_sample(path)
+        sample = sample if taxonomy is ELASTICC else _types_of_ztf(sample)
+        dataset, source, part = survey_dataset(_usable(sample, item.without, item.not_through))
     weight = weights(dataset.label, source, part, mixture.classes, item.one_class, taxonomy)
     return replace(dataset, part=part, weight=weight, classes=taxonomy.names)
 
 
-def _types_of_ztf(sky: SurveySample) -> SurveySample:
+def _types_of_ztf(sample: Sample) -> Sample:
     """Label supernovae of ZTF by their six types, and remove all other objects."""
     types = {raw: ZTF_SUPERNOVAE.names.index(name) for raw, name in ZTF_CLASSES.items()}
-    ztf = sky.take(sky.source == ZTF_SOURCE)
+    ztf = sample.take(sample.source == ZTF_SOURCE)
     return replace(ztf, label=np.array([types.get(str(raw), -1) for raw in ztf.raw_label], dtype=np.int64))
 
 
-def _usable(sky: SurveySample, without: tuple[str, ...], not_through: tuple[str, ...]) -> SurveySample:
-    is_view = sky.quality == VIEW
-    origin = np.where(is_view, sky.raw_label, sky.source)
-    is_usable = (sky.label >= 0) & ~np.isin(sky.quality, EXCLUDED_QUALITIES) & ~np.isin(origin, without)
-    is_usable &= ~(is_view & np.isin(sky.source, not_through))
-    sent = as_observed(sky.take(is_usable))
+def _usable(sample: Sample, without: tuple[str, ...], not_through: tuple[str, ...]) -> Sample:
+    is_view = sample.quality == VIEW
+    origin = np.where(is_view, sample.raw_label, sample.source)
+    is_usable = (sample.label >= 0) & ~np.isin(sample.quality, EXCLUDED_QUALITIES) & ~np.isin(origin, without)
+    is_usable &= ~(is_view & np.isin(sample.source, not_through))
+    sent = as_observed(sample.take(is_usable))
     return sent.take((sent.lengths >= MIN_POINTS) & (sent.count(sent.detected) > 0))
 
 
-def sky_dataset(sky: SurveySample) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
+def survey_dataset(sample: Sample) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
     """Return real light curves as a dataset with all metadata, the survey of each, and its part."""
-    metadata = np.full_like(sky.metadata, np.nan)
-    for index in range(len(sky)):
-        for name, value in sky.metadata_of(index, "everything").items():
+    metadata = np.full_like(sample.metadata, np.nan)
+    for index in range(len(sample)):
+        for name, value in sample.metadata_of(index, "everything").items():
             metadata[index, _COLUMN[name]] = value
-    object_P = np.repeat(np.arange(len(sky)), sky.lengths)
-    trigger = np.full(len(sky), np.inf)
-    np.minimum.at(trigger, object_P[sky.detected], sky.mjd[sky.detected])
+    object_P = np.repeat(np.arange(len(sample)), sample.lengths)
+    trigger = np.full(len(sample), np.inf)
+    np.minimum.at(trigger, object_P[sample.detected], sample.mjd[sample.detected])
     dataset = Dataset(
-        offsets=sky.offsets,
-        mjd=sky.mjd,
-        flux=sky.flux,
-        flux_err=sky.flux_err,
-        band=sky.band,
-        detected=sky.detected,
+        offsets=sample.offsets,
+        mjd=sample.mjd,
+        flux=sample.flux,
+        flux_err=sample.flux_err,
+        band=sample.band,
+        detected=sample.detected,
         metadata=metadata,
-        label=sky.label,
-        object_id=[f"{source}:{name}" for source, name in zip(sky.source, sky.object_id, strict=True)],
+        label=sample.label,
+        object_id=[f"{source}:{name}" for source, name in zip(sample.source, sample.object_id, strict=True)],
         trigger_mjd=trigger,
     )
-    return dataset, sky.source, sky.part
+    return dataset, sample.source, sample.part
 
 
 def weights(

@@ -50,26 +50,21 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.augment import LSST, AugmentationConfig, View
 from nightjar_alerts.training.data.batches import Example, draw_examples, view_examples
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
-from nightjar_alerts.training.experiments.runner import (
-    ExperimentOptions,
-    RunIdentity,
-    RunRecord,
-    minutes,
-    write_record,
-)
+from nightjar_alerts.training.experiments.runner import ExperimentOptions, RunIdentity, RunRecord, minutes, write_record
 from nightjar_alerts.training.fit.checkpoints import load_best
 from nightjar_alerts.training.fit.loop import fit
 from nightjar_alerts.training.fit.tasks import ClassificationTask, MaskedReconstruction, predict
+from nightjar_alerts.training.fit.trees.classical import fit_trees, train_trees
+from nightjar_alerts.training.fit.trees.features import matrix
 from nightjar_alerts.training.importers.surveys import (
     MALLORN_CLASSES,
     read_mallorn,
     read_unlabelled_mallorn,
     to_dataset,
 )
+from nightjar_alerts.training.metrics import confusion, macro_f1
 from nightjar_alerts.training.recipes.astro_moe import default, pretraining
 from nightjar_alerts.training.recipes.schema import BatchConfig, DataConfig, Recipe, ScheduleConfig, ValidationConfig
-from nightjar_alerts.training.score.baseline import fit_trees, matrix, train_trees
-from nightjar_alerts.training.score.metrics import confusion, macro_f1
 from nightjar_alerts.training.score.predictions import labels
 
 Arm = Literal["tm", "pe", "pe-band", "dense", "pe-dense", "pretrained", "trees"]

@@ -69,8 +69,8 @@ from nightjar_alerts.training.experiments.runner import (
 from nightjar_alerts.training.fit.checkpoints import load_best, read_log
 from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
 from nightjar_alerts.training.fit.tasks import MaskedBatch, reconstruction_loss, reconstruction_scores
+from nightjar_alerts.training.metrics import confusion, macro_f1
 from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
-from nightjar_alerts.training.score.metrics import confusion, macro_f1
 
 CADENCES = {"full": 1.0, "3/4": 0.75, "1/2": 0.5, "1/4": 0.25}
 PER_CLASS, ENCODING_FOLDS, ENCODING_STEPS = 500, 3, 20_000

@@ -50,12 +50,7 @@ from nightjar_alerts.models.networks.romae import (
     TINY_SHALLOW,
     SequenceModel,
 )
-from nightjar_alerts.training.experiments.runner import (
-    ExperimentOptions,
-    ExperimentPlan,
-    epochs,
-    fit_config,
-)
+from nightjar_alerts.training.experiments.runner import ExperimentOptions, ExperimentPlan, epochs, fit_config
 from nightjar_alerts.training.fit.loop import StepLoss, Task, to_device
 
 NPZ_TRAINING = {"Epilepsy": 137, "RacketSports": 151}

@@ -4,7 +4,7 @@ Outputs: softmax(logits / temperature), where the logits are those of the networ
 the embedding, optionally a novelty score, and the expert loads and routing of a network with mixtures.
 
 Trees, temperature and novelty follow the formulas of ``models.bundle``, ``models.posterior`` and
-``training.score.confidence`` in float32. Temperature and novelty use only elementwise arithmetic, one product and
+``training.confidence.sets`` in float32. Temperature and novelty use only elementwise arithmetic, one product and
 reductions, so torch and onnxruntime agree to rounding. Trees agree as well, unless rounding moves a feature across a
 threshold.
 
@@ -12,8 +12,8 @@ Legend: B batch, L length, C classes, K classes of the reference or statistics, 
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +25,7 @@ from nightjar_alerts.models.lightcurve import RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.network import INPUTS, NetworkOutput
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
-from nightjar_alerts.models.posterior import Novelty
-from nightjar_alerts.training.score.confidence import EmbeddingReference, NoveltyFit
+from nightjar_alerts.training.confidence.novelty import NoveltyFit
 
 GOLDEN_CURVES = 12
 UNCALIBRATED = Calibration(method="none", temperature=1.0)
@@ -86,129 +85,6 @@ class Calibrated(nn.Module):
         return (logits_BC / log_temperature_B.clamp(-limit, limit).exp()[:, None]).softmax(-1)
 
 
-class NoveltyScore(nn.Module):
-    """Mahalanobis distance to the nearest class mean, as the share of validation objects that are nearer.
-
-    Embeddings are centred before they are whitened, to avoid cancellation in float32.
-    """
-
-    centre_E: Tensor
-    whiten_EE: Tensor
-    mean_KE: Tensor
-    distance_Q: Tensor
-    width_Q: Tensor
-    step_Q: Tensor
-
-    def __init__(self, fit: NoveltyFit) -> None:
-        super().__init__()
-        centre_E = fit.reference.mean_KE.mean(0)
-        self.register_buffer("centre_E", _single(centre_E))
-        self.register_buffer("whiten_EE", _single(fit.reference.whiten_EE))
-        self.register_buffer("mean_KE", _single((fit.reference.mean_KE - centre_E) @ fit.reference.whiten_EE))
-        self.register_buffer("distance_Q", _single(fit.distance_Q[:-1]))
-        self.register_buffer("width_Q", _single(np.diff(fit.distance_Q)))
-        self.register_buffer("step_Q", _single(np.diff(fit.share_Q)))
-
-    @classmethod
-    def from_tables(cls, tables: Mapping[str, Tensor]) -> "NoveltyScore":
-        """Create a score from the tables in a graph."""
-        score = cls.__new__(cls)
-        nn.Module.__init__(score)
-        for name, table in tables.items():
-            score.register_buffer(name, table)
-        return score
-
-    def forward(self, embedding_BE: Tensor) -> Tensor:
-        """Return the novelty [B], from 0 to 1."""
-        white_BE = (embedding_BE - self.centre_E) @ self.whiten_EE
-        squared_BK = (white_BE[:, None] - self.mean_KE).square().sum(-1)
-        distance_B = squared_BK.amin(1).sqrt()
-        passed_BQ = (distance_B[:, None] - self.distance_Q) / self.width_Q
-        return (passed_BQ.clamp(0, 1) * self.step_Q).sum(1).clamp(0, 1)
-
-
-MAX_DEVIATION = 6.0  # standard deviations of a whitened embedding
-
-
-class OutlierScore(nn.Module):
-    """Log odds of an outlier by a perceptron on embedding and distance, as the share of known objects with lower odds.
-
-    ``training.sky.novelty`` fits it; :meth:`set_quantiles` sets the distribution of known objects.
-    """
-
-    centre_E: Tensor
-    whiten_EE: Tensor
-    mean_KE: Tensor
-    odds_Q: Tensor
-    width_Q: Tensor
-    step_Q: Tensor
-
-    def __init__(self, reference: EmbeddingReference, hidden: int = 64, dropout: float = 0.3) -> None:
-        super().__init__()
-        centre_E, width = reference.mean_KE.mean(0), reference.mean_KE.shape[1]
-        self.register_buffer("centre_E", _single(centre_E))
-        self.register_buffer("whiten_EE", _single(reference.whiten_EE))
-        self.register_buffer("mean_KE", _single((reference.mean_KE - centre_E) @ reference.whiten_EE))
-        self._build(width, hidden, dropout)
-        self.set_quantiles(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
-
-    def _build(self, width: int, hidden: int, dropout: float) -> None:
-        self.scale = float(np.sqrt(width))
-        self.layers = nn.Sequential(nn.Linear(width + 1, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
-
-    @classmethod
-    def from_tables(cls, tables: Mapping[str, Tensor]) -> "OutlierScore":
-        """Create a score from the tables and weights in a graph."""
-        score = cls.__new__(cls)
-        nn.Module.__init__(score)
-        score._build(tables["centre_E"].shape[0], tables["layers.0.bias"].shape[0], 0.0)
-        for name, table in tables.items():
-            if not name.startswith("layers."):
-                score.register_buffer(name, table)
-        score.load_state_dict(dict(tables))
-        return score
-
-    def set_quantiles(self, odds_Q: NDArray[np.float64], share_Q: NDArray[np.float64]) -> None:
-        """Set the fraction of known objects with lower odds than each of ``odds_Q``."""
-        self.register_buffer("odds_Q", _single(odds_Q[:-1]))
-        self.register_buffer("width_Q", _single(np.diff(odds_Q)))
-        self.register_buffer("step_Q", _single(np.diff(share_Q)))
-
-    def odds(self, embedding_BE: Tensor) -> Tensor:
-        """Return the log odds [B], larger for objects that are less like the known classes."""
-        white_BE = (embedding_BE - self.centre_E) @ self.whiten_EE
-        white_BE = white_BE.clamp(-MAX_DEVIATION, MAX_DEVIATION)  # limits rounding errors
-        distance_B = (white_BE[:, None] - self.mean_KE).square().sum(-1).amin(1).sqrt() / self.scale
-        odds_B: Tensor = self.layers(torch.cat([white_BE, distance_B[:, None]], dim=1))[:, 0]
-        return odds_B
-
-    def forward(self, embedding_BE: Tensor) -> Tensor:
-        """Return the novelty [B], from 0 to 1."""
-        passed_BQ = (self.odds(embedding_BE)[:, None] - self.odds_Q) / self.width_Q
-        return (passed_BQ.clamp(0, 1) * self.step_Q).sum(1).clamp(0, 1)
-
-
-def _single(values: NDArray[np.float64]) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32))
-
-
-class Scored(Protocol):
-    """Novelty score with its own module for the graph."""
-
-    @property
-    def described(self) -> Novelty:
-        """Entry of the score in the manifest."""
-
-    def module(self) -> nn.Module:
-        """Return the module that maps embeddings [B, E] to novelty [B]."""
-
-
-def _module_of(novelty: NoveltyFit | Scored | None) -> nn.Module | None:
-    if novelty is None:
-        return None
-    return NoveltyScore(novelty) if isinstance(novelty, NoveltyFit) else novelty.module()
-
-
 class ServedNetwork(nn.Module):
     """A classifier with the calibration, trees and novelty of its bundle."""
 
@@ -216,12 +92,12 @@ class ServedNetwork(nn.Module):
         self,
         network: nn.Module,
         calibration: Calibration = UNCALIBRATED,
-        novelty: NoveltyFit | Scored | None = None,
+        novelty: NoveltyFit | None = None,
         ensemble: Ensembled | None = None,
     ) -> None:
         super().__init__()
         self.network, self.calibrated = network, Calibrated(calibration)
-        self.novelty, self.ensemble = _module_of(novelty), ensemble
+        self.novelty, self.ensemble = None if novelty is None else novelty.score, ensemble
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of :meth:`outputs`."""

@@ -4,12 +4,12 @@ Notable: the exporter keeps most names; the others are identified by use, by sha
 the graph. Auxiliary heads are not in the graph and stay random; transfers ignore heads. The result is verified by the
 bundle's golden outputs.
 
-    nightjar-train unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
+    nightjar-train makers unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
 
 :func:`export_again` traces weights, calibration, novelty and trees with the current exporter, and compares the new
 graph with the bundle's golden outputs::
 
-    nightjar-train export-again models/pretrained/astro-moe-elasticc/3.1.0 build/again
+    nightjar-train makers export-again models/pretrained/astro-moe-elasticc/3.1.0 build/again
 """
 
 import hashlib
@@ -40,12 +40,13 @@ from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session, run
-from nightjar_alerts.training.export.bundle import output_spec
+from nightjar_alerts.training.confidence.novelty import NoveltyScore, OutlierScore
+from nightjar_alerts.training.export.describe import output_spec
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
-from nightjar_alerts.training.export.served import AXES, Ensembled, NoveltyScore, OutlierScore, ServedNetwork
-from nightjar_alerts.training.fit.boosting import forest_in
+from nightjar_alerts.training.export.served import AXES, Ensembled, ServedNetwork
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
+from nightjar_alerts.training.fit.trees.forest import forest_in
 from nightjar_alerts.training.recipes.schema import Recipe
 
 PREFIX: Final = "network."

@@ -1,1 +1,1 @@
-"""Training runs: one resumable loop, and the tasks it can be given; start at `loop`."""
+"""Training runs: one resumable loop, its tasks, heads and trees; start at `loop`."""

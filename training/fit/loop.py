@@ -24,8 +24,10 @@ run does not retain the random initial weights.
 import copy
 import logging
 import math
+import signal
+import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,6 +306,8 @@ def fit(
         If the folder has a different run.
     FloatingPointError
         If the loss is not finite.
+    KeyboardInterrupt
+        After SIGINT or SIGTERM, when a checkpoint has been saved.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -339,8 +343,8 @@ def _loop(run: TrainingRun, task: Task, deadline: float | None, *, progress: boo
     config = run.config
     batches = task.batches(run.step)
     interval, postfix = Interval(), dict[str, str]()
-    with _bar(run, progress and run.ranks.first) as bar:
-        while not run.finished and not _is_over(run, deadline):
+    with _bar(run, progress and run.ranks.first) as bar, _interruptible() as is_interrupted:
+        while not run.finished and not _is_over(run, deadline, is_interrupted):
             train_step(run, task, next(batches), interval)
             if run.step % config.validation.log_every == 0:
                 postfix["loss"] = f"{_log_interval(run, task, interval):.3f}"
@@ -354,6 +358,32 @@ def _loop(run: TrainingRun, task: Task, deadline: float | None, *, progress: boo
     batches.close()
     if not run.finished:
         _save(run)
+    if is_interrupted():
+        raise KeyboardInterrupt(f"stopped at step {run.step}; run the same command to resume from {run.folder}")
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether SIGINT or SIGTERM was received; a second signal stops at once.
+
+    A step is not interrupted, so that the checkpoint is that of a whole step.
+    """
+    received: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        if received:
+            raise KeyboardInterrupt("stopped at once; the last checkpoint is kept")
+        received.append(number)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -368,9 +398,14 @@ def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
             yield bar
 
 
-def _is_over(run: TrainingRun, deadline: float | None) -> bool:
-    """Return whether the deadline has passed in any process; False without a deadline."""
-    return deadline is not None and run.ranks.any(time.monotonic() >= deadline)
+def _is_over(run: TrainingRun, deadline: float | None, is_interrupted: Callable[[], bool]) -> bool:
+    """Return whether any process was interrupted or its deadline has passed.
+
+    Processes ask each other before every step if there is a deadline, else only when they log, since asking takes time.
+    """
+    if deadline is None and not run.ranks.alone and run.step % run.config.validation.log_every:
+        return False
+    return run.ranks.any(is_interrupted() or (deadline is not None and time.monotonic() >= deadline))
 
 
 def train_step(run: TrainingRun, task: Task, batch: Any, interval: Interval) -> None:

@@ -85,8 +85,8 @@ from nightjar_alerts.training.fit.loop import (
     load_range,
     to_device,
 )
+from nightjar_alerts.training.metrics import confusion, log_loss, macro_f1
 from nightjar_alerts.training.recipes.schema import Recipe, ReconstructionLoss
-from nightjar_alerts.training.score.metrics import confusion, log_loss, macro_f1
 
 VALIDATION_DRAW = 2**32  # random stream; larger than the pool numbers of training
 

@@ -42,7 +42,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
+from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSubCommand, SettingsConfigDict
 from tqdm import tqdm
 
 from nightjar_alerts.models.lightcurve import Float64, Int64
@@ -606,3 +606,20 @@ class Import(BaseModel):
     def cli_cmd(self) -> None:
         """Run the chosen sub-command."""
         CliApp.run_subcommand(self)
+
+
+class _ImportCommand(BaseSettings, Import):
+    """Convert files of a survey or challenge to a data file, with a report of dropped objects and points."""
+
+    model_config = SettingsConfigDict(
+        cli_prog_name="nightjar-train import",
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_use_class_docs_for_groups=True,
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Run an import from its arguments."""
+    CliApp.run(_ImportCommand, cli_args=arguments)

@@ -1,7 +1,7 @@
 """Astro-MoE and its baseline: the paper's networks, the shipped model, a small debug recipe, and fine-tuning.
 
 Fine-tuning continues from simulated to real objects, of which few have labels: ``train`` and ``crossvalidate`` with
-``--pretrained`` and a run of ``default``. For real surveys ``sky-bands-whole`` trains an unpacked bundle on a mixture
+``--pretrained`` and a run of ``default``. For real surveys ``surveys`` trains an unpacked bundle on a mixture
 (`training.data.mixture`).
 """
 
@@ -137,7 +137,7 @@ def default_finetuning() -> Recipe:
     )
 
 
-def sky_heads() -> Recipe:
+def surveys_heads() -> Recipe:
     """Return the recipe of the heads of bundles of real surveys; half of the light curves are degraded."""
     statistics = {"d_statistics": 192, "lag_statistics": True, "period_statistics": True, "period_search": "fitted"}
     statistics |= {"shape_statistics": True, "fold_statistics": True}  # for the trees
@@ -155,41 +155,41 @@ def sky_heads() -> Recipe:
         degraded=0.5,
         degrade=DegradeConfig(bands=0.25, thinned=0.2, late=0.15, early=0.25, misjudged=0.3, noisier=0.2),
     )
-    recipe = with_network(default(), "sky-heads", **statistics, **heads)
+    recipe = with_network(default(), "surveys-heads", **statistics, **heads)
     data = recipe.data.model_copy(update={"limits": Limits(kept="around_maximum")})
     return recipe.model_copy(update={"augmentation": augmentation, "data": data})
 
 
-def sky_bands() -> Recipe:
-    """Return ``sky-heads`` with half of the light curves in few bands and a third ended at a detection.
+def surveys_bands() -> Recipe:
+    """Return ``surveys-heads`` with half of the light curves in few bands and a third ended at a detection.
 
     These changes do not depend on the class.
     """
-    heads = sky_heads()
+    heads = surveys_heads()
     augmentation = heads.augmentation.model_copy(
         update={
             "mta_days": (2048.0,), "at_detection": 0.0, "detected_only": 0.1, "g_r_only": 0.0, "degraded": 0.25,
-            "shaken": 0.6, "few_bands": 0.45, "prefix": 0.35, "common_metadata": True,
+            "perturbed": 0.6, "few_bands": 0.45, "prefix": 0.35, "common_metadata": True,
         }
     )  # fmt: skip
-    return heads.model_copy(update={"name": "sky-bands", "augmentation": augmentation})
+    return heads.model_copy(update={"name": "surveys-bands", "augmentation": augmentation})
 
 
-def sky_bands_whole() -> Recipe:
-    """Return a recipe that trains the whole network of a bundle, including heads, with the views of ``sky-bands``.
+def surveys() -> Recipe:
+    """Return a recipe that trains the whole network of a bundle, including heads, with the views of ``surveys-bands``.
 
     Objects are made up to nine magnitudes brighter.
     """
-    bands = sky_bands()
+    bands = surveys_bands()
     augmentation = bands.augmentation.model_copy(
         update={
-            "degraded": 0.2, "shaken": 0.7,
+            "degraded": 0.2, "perturbed": 0.7,
             "degrade": bands.augmentation.degrade.model_copy(update={"magnitudes": (-9.0, 3.0)}),
         }
     )  # fmt: skip
     return bands.model_copy(
         update={
-            "name": "sky-bands-whole",
+            "name": "surveys",
             "schedule": ScheduleConfig(steps=1_600, warmup_steps=60, final_fraction=0.0),
             "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.01, ema_decay=0.998),
             "validation": ValidationConfig(every=500, objects=2_000, keep="last"),
@@ -199,10 +199,10 @@ def sky_bands_whole() -> Recipe:
     )
 
 
-def sky_heads_ztf() -> Recipe:
+def ztf_types() -> Recipe:
     """Return the recipe of heads for ZTF's six types of supernovae, in g and r, complete or as in alerts."""
-    heads = sky_heads()
+    heads = surveys_heads()
     degraded = DegradeConfig(brightness=0.2, bands=0.1, thinned=0.25, late=0.15, early=0.2, misjudged=0.2)
     augmentation = AugmentationConfig(mta_days=(), at_detection=0.25, degraded=0.4, degrade=degraded)
     data = heads.data.model_copy(update={"bands": ("g", "r")})
-    return heads.model_copy(update={"name": "sky-heads-ztf", "augmentation": augmentation, "data": data})
+    return heads.model_copy(update={"name": "ztf-types", "augmentation": augmentation, "data": data})

@@ -10,8 +10,8 @@ Notable:
   views like real Rubin and ZTF alerts (few detections, no metadata, g and r only);
 - ``default-dense`` is the dense baseline, for comparisons of speed;
 - ``default-finetuning`` fits new heads on its weights to a few thousand real objects;
-- ``sky-bands-whole`` trains the network of a bundle on light curves of every survey; ``sky-heads``, ``sky-bands`` and
-  ``sky-heads-ztf`` configure the light curves of ``sky sample``;
+- ``surveys`` trains the network of a bundle on light curves of every survey; ``surveys-heads``, ``surveys-bands`` and
+  ``ztf-types`` configure the light curves of ``makers draw``;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - the task of a recipe is to classify, to reconstruct (``...-pretraining``, for ``train --pretrained``) or to forecast;
 - a variant calls its parent and changes the differences.
@@ -35,8 +35,8 @@ recipes.
 
 Pretrain, then classify from its weights::
 
-    nightjar-train train astromer-pretraining --data build/sim.parquet
-    nightjar-train train astromer --data build/sim.parquet --pretrained runs/astromer-pretraining
+    nightjar-train fit astromer-pretraining --data build/sim.parquet
+    nightjar-train fit astromer --data build/sim.parquet --pretrained runs/astromer-pretraining
 
 **Informer**: classification of long histories, light-curve forecasts, and a debug recipe of each.
 
@@ -69,7 +69,7 @@ that only the architecture differs; it can start from ``romae-tiny-shallow-pretr
 
 Run::
 
-    nightjar-train train romae-tiny-pretraining --data build/sim.parquet
+    nightjar-train fit romae-tiny-pretraining --data build/sim.parquet
 """
 
 from collections.abc import Callable
@@ -269,15 +269,15 @@ def romae_default() -> Recipe:
     return astro_moe.default().model_copy(update={"name": "romae-default", "network": network})
 
 
-def romae_sky() -> Recipe:
-    """Return a recipe that continues ``romae-default``, including its head, on the views of ``sky-bands-whole``."""
-    sky = astro_moe.sky_bands_whole()
-    return sky.model_copy(
+def romae_surveys() -> Recipe:
+    """Return a recipe that continues ``romae-default``, including its head, on the views of ``surveys``."""
+    surveys = astro_moe.surveys()
+    return surveys.model_copy(
         update={
-            "name": "romae-sky",
+            "name": "romae-surveys",
             "network": romae_default().network,
             "schedule": ScheduleConfig(steps=1_050, warmup_steps=100, final_fraction=0.0),
-            "optimiser": sky.optimiser.model_copy(update={"lr": 8e-4}),
+            "optimiser": surveys.optimiser.model_copy(update={"lr": 8e-4}),
             "validation": ValidationConfig(every=400, objects=1_000, keep="last"),
         }
     )
@@ -342,10 +342,10 @@ _FACTORIES: tuple[Callable[[], Recipe], ...] = (
     astro_moe.default,
     astro_moe.default_dense,
     astro_moe.default_finetuning,
-    astro_moe.sky_heads,
-    astro_moe.sky_bands,
-    astro_moe.sky_bands_whole,
-    astro_moe.sky_heads_ztf,
+    astro_moe.surveys_heads,
+    astro_moe.surveys_bands,
+    astro_moe.surveys,
+    astro_moe.ztf_types,
     astro_moe.default_pe,
     astro_moe.default_pretraining,
     astro_moe.debug,
@@ -357,7 +357,7 @@ _FACTORIES: tuple[Callable[[], Recipe], ...] = (
     romae_tiny_shallow_pretraining,
     romae_tiny_pretraining,
     romae_default,
-    romae_sky,
+    romae_surveys,
     debug_romae,
     debug_romae_pretraining,
     astromer,

@@ -1,1 +1,1 @@
-"""Scores of a model: metrics, views, calibration and baselines; start at `evaluate`."""
+"""Scores of a model on data files and real surveys, and baselines; start at `evaluate` and `surveys`."""

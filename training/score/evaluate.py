@@ -24,13 +24,13 @@ from tqdm import tqdm
 
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
+from nightjar_alerts.training.confidence.novelty import REFERENCE_PER_CLASS
 from nightjar_alerts.training.data.augment import LSST, NO_METADATA, ZTF, View
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from nightjar_alerts.training.fit.checkpoints import fingerprint
+from nightjar_alerts.training.metrics import all_scores, confusion, f1_per_class, levels, reliability
 from nightjar_alerts.training.recipes.schema import DataConfig
 from nightjar_alerts.training.score import sections
-from nightjar_alerts.training.score.confidence import REFERENCE_PER_CLASS
-from nightjar_alerts.training.score.metrics import all_scores, confusion, f1_per_class, levels, reliability
 from nightjar_alerts.training.score.predictions import ModelPanel, open_model
 
 DETECTIONS = (1, 2, 3, 5, 10, 20)

@@ -10,7 +10,7 @@ interrupted cross-validation resumes, and ``evaluate`` can report on any of them
 
 Run::
 
-    nightjar-train crossvalidate default-finetuning --data build/ztf.parquet --pretrained runs/default-0 \\
+    nightjar-train makers crossvalidate default-finetuning --data build/ztf.parquet --pretrained runs/default-0 \\
         --report build/folds.json
 """
 
@@ -30,9 +30,11 @@ from nightjar_alerts.training.data.batches import view_examples
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from nightjar_alerts.training.fit.checkpoints import fingerprint
 from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.fit.trees.classical import Kind, fit_trees
+from nightjar_alerts.training.fit.trees.features import FeatureSet, matrix
+from nightjar_alerts.training.metrics import all_scores, confusion, f1_per_class
 from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.score.baseline import NAMES, FeatureSet, Kind, fit_trees, matrix
-from nightjar_alerts.training.score.metrics import all_scores, confusion, f1_per_class
+from nightjar_alerts.training.score.baseline import NAMES
 from nightjar_alerts.training.score.predictions import ModelPanel, Predictions, open_model
 from nightjar_alerts.training.score.sections import number, spread
 

@@ -23,13 +23,13 @@ from nightjar_alerts.models.bundle import MANIFEST, load_bundle
 from nightjar_alerts.models.lightcurve import Int64, RaggedBatch
 from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.confidence.calibration import calibrate, calibrated
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, view_examples
 from nightjar_alerts.training.data.dataset import Dataset
 from nightjar_alerts.training.fit.checkpoints import load_network
+from nightjar_alerts.training.metrics import Float
 from nightjar_alerts.training.recipes.schema import DataConfig
-from nightjar_alerts.training.score.calibrate import calibrate, calibrated
-from nightjar_alerts.training.score.metrics import Float
 
 BATCH = 32
 

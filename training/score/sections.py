@@ -26,20 +26,13 @@ from nightjar_alerts.models.lightcurve import Int64, RaggedBatch
 from nightjar_alerts.models.networks.parts.transformer import Router, Routing
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.confidence.novelty import fit_reference, novelty_scores, ood_scores
+from nightjar_alerts.training.confidence.sets import class_coverage, fit_conformal, set_scores, sets_of
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, view_examples
 from nightjar_alerts.training.data.dataset import Dataset
 from nightjar_alerts.training.fit.checkpoints import load_network
-from nightjar_alerts.training.score.confidence import (
-    class_coverage,
-    fit_conformal,
-    fit_reference,
-    novelty_scores,
-    ood_scores,
-    set_scores,
-    sets_of,
-)
-from nightjar_alerts.training.score.metrics import (
+from nightjar_alerts.training.metrics import (
     COVERAGES,
     abstention,
     confusion,

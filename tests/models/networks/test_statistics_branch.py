@@ -62,7 +62,7 @@ class Ends(nn.Module):
 @pytest.mark.slow
 def test_graph_and_network_agree(tmp_path: Path) -> None:
     dense = {"n_blocks": 1, "n_experts": 0, "n_input_experts": 0}  # experts take most of the time of an export
-    # tests/training/sky/test_heads.py exports lags, periods, shapes and folds
+    # tests/training/fit/test_heads.py exports lags, periods, shapes and folds
     network = tiny_network(d_statistics=12, head_width=24, head_dropout=0.3, head_copies=2, **dense)
     assert network.statistics is not None
     batches = parity_batches(random_tokens(1, 48))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest, trees
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.graph import tree_attributes, write_graph
-from nightjar_alerts.training.fit.boosting import forest_in
+from nightjar_alerts.training.fit.trees.forest import forest_in
 
 NUMBERS, CLASSES, ROUNDS, DEPTH = 7, 3, 11, 5
 

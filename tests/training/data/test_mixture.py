@@ -12,19 +12,19 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.batches import stream
 from nightjar_alerts.training.data.dataset import split_indices
 from nightjar_alerts.training.data.mixture import is_mixture, read_mixture, weights
+from nightjar_alerts.training.data.sample import LABELS, SurveyObject, collect
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.recipes.astro_moe import debug
 from nightjar_alerts.training.simulate.generate import simulate
-from nightjar_alerts.training.sky.record import LABELS, SkyObject, collect
 
 IA, II = LABELS["Ia"], LABELS["II"]
 
 
-def transient(source: str, number: int, label: int, quality: str = "spectroscopic") -> SkyObject:
+def transient(source: str, number: int, label: int, quality: str = "spectroscopic") -> SurveyObject:
     rng = np.random.default_rng(number)
     time = np.sort(rng.uniform(0, 60, 20))
     flux = 1e4 * np.exp(-0.5 * ((time - 30) / 10) ** 2)
-    return SkyObject(
+    return SurveyObject(
         source=source,
         object_id=f"{source}{number}",
         mjd=59_000 + time,

@@ -8,13 +8,7 @@ import pytest
 from nightjar_alerts.models.networks.romae import RoMAEEncoderConfig
 from nightjar_alerts.training.experiments import uea
 from nightjar_alerts.training.experiments.runner import read_records
-from nightjar_alerts.training.experiments.uea import (
-    SETS,
-    UEA,
-    ObservedSteps,
-    Setting,
-    collate,
-)
+from nightjar_alerts.training.experiments.uea import SETS, UEA, ObservedSteps, Setting, collate
 
 CHANNELS = 2
 

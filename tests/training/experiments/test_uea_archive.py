@@ -5,13 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.training.experiments.uea import (
-    NPZ_TRAINING,
-    ArchiveError,
-    drop_steps,
-    read_set,
-    standardise,
-)
+from nightjar_alerts.training.experiments.uea import NPZ_TRAINING, ArchiveError, drop_steps, read_set, standardise
 from support.shared import needs_shared, shared
 
 HEADER = "#a comment: with a colon\n@problemName Toy\n@dimensions 2\n@classLabel true up down\n@DATA\n"

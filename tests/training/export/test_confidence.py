@@ -14,10 +14,10 @@ from nightjar_alerts.models.bundle import Bundle, Calibration, load_bundle, veri
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.posterior import PredictionSets
 from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.confidence.calibration import ServedSample
+from nightjar_alerts.training.confidence.novelty import NoveltyFit, fit_novelty
 from nightjar_alerts.training.export.graph import write_graph
-from nightjar_alerts.training.export.served import Calibrated, NoveltyScore
-from nightjar_alerts.training.score.calibrate import ServedSample
-from nightjar_alerts.training.score.confidence import NoveltyFit, fit_novelty
+from nightjar_alerts.training.export.served import Calibrated
 from support.bundles import random_tokens, tiny_network
 from support.pipeline import Pipeline
 
@@ -34,7 +34,7 @@ class Both(nn.Module):
 
     def __init__(self, calibration: Calibration, novelty: NoveltyFit) -> None:
         super().__init__()
-        self.calibrated, self.novelty = Calibrated(calibration), NoveltyScore(novelty)
+        self.calibrated, self.novelty = Calibrated(calibration), novelty.score
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         logits_BC, embedding_BE, mask_BL = inputs

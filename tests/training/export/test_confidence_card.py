@@ -4,9 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from nightjar_alerts.models.bundle import Calibration, Manifest, load_bundle
-from nightjar_alerts.training.export.card import confidence_sections
+from nightjar_alerts.training.export.card import card
 
 SCORES = {"rows": 90.0, "log_loss": 1.0, "ece": 0.0123, "ece_by_chance": 0.0111}
+
+
+def section(manifest: Manifest, title: str) -> str:
+    """Return one section of a card; empty if it has none of this title."""
+    text = card(manifest)
+    _, found, rest = text.partition(f"## {title}\n")
+    return rest.partition("\n## ")[0] if found else ""
 
 
 def with_numbers(manifest: Manifest, groups: tuple[str, ...]) -> Manifest:
@@ -22,14 +29,17 @@ def test_a_bundle_of_one_temperature_and_nothing_else_has_one_section(confident_
         "prediction_sets": None,
     }
     manifest = load_bundle(confident_bundle).manifest.model_copy(update=bare)
-    (section,) = confidence_sections(with_numbers(manifest, ("all", "3")))
-    assert "One temperature, 0.987." in section
-    assert "| 3 or more | 90 | 0.0456 | 0.0123 | 0.0111 |" in section
+    manifest = with_numbers(manifest, ("all", "3"))
+    calibration = section(manifest, "Calibration")
+    assert "One temperature, 0.987." in calibration
+    assert "| 3 or more | 90 | 0.0456 | 0.0123 | 0.0111 |" in calibration
+    assert not section(manifest, "Prediction sets")
+    assert not section(manifest, "Novelty")
 
 
 def test_card_has_calibration_sets_and_novelty(confident_bundle: Path) -> None:
     manifest = with_numbers(load_bundle(confident_bundle).manifest, ("all", "0", "2", "3", "5"))
-    calibration, sets, novelty = confidence_sections(manifest)
+    calibration, sets, novelty = (section(manifest, title) for title in ("Calibration", "Prediction sets", "Novelty"))
     assert "exp((0.4000) + (-0.2000) ln n); the best single one is 1.100." in calibration
     for name in ("all", "0 to 1", "2", "3 to 4", "5 or more"):
         assert f"| {name} | 90 | 0.0456 | 0.0123 | 0.0111 |" in calibration
@@ -41,6 +51,5 @@ def test_card_has_calibration_sets_and_novelty(confident_bundle: Path) -> None:
 
 
 def test_an_uncalibrated_network_says_so(tiny_bundle: Path) -> None:
-    assert confidence_sections(load_bundle(tiny_bundle).manifest) == [
-        "## Calibration\n\nNone: the probabilities are the network's own."
-    ]
+    text = section(load_bundle(tiny_bundle).manifest, "Calibration")
+    assert text.strip() == "None: the probabilities are the network's own."

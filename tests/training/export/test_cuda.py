@@ -11,13 +11,7 @@ from onnx import TensorProto, helper
 
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, load_bundle, read_golden
 from nightjar_alerts.models.runtime import open_session, run
-from nightjar_alerts.training.export.cuda import (
-    add_cuda,
-    cuda_graph,
-    kernels,
-    without_kernel,
-    write_cuda,
-)
+from nightjar_alerts.training.export.cuda import add_cuda, cuda_graph, kernels, without_kernel, write_cuda
 from nightjar_alerts.training.export.graph import walk
 
 SHIPPED = sorted(path.parent for path in DEFAULT_BUNDLE.parents[1].glob("*/*/manifest.json"))

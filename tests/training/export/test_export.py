@@ -13,9 +13,11 @@ from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts
 from nightjar_alerts.models.runtime import open_session, run
-from nightjar_alerts.training.export.bundle import ExportError, Release, check_parity, export_bundle
+from nightjar_alerts.training.export.bundle import export_bundle
+from nightjar_alerts.training.export.describe import Release
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
+from nightjar_alerts.training.export.parity import ExportError, check_parity
 from nightjar_alerts.training.export.served import ServedNetwork, parity_batches
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
 from nightjar_alerts.training.recipes.catalogue import RECIPES

@@ -5,7 +5,7 @@ import pytest
 
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.training.export.statistics import input_statistics
+from nightjar_alerts.training.data.statistics import input_statistics
 
 
 def batch() -> RaggedBatch:

@@ -22,7 +22,8 @@ from nightjar_alerts.models.bundle import (
 )
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.export import weights
-from nightjar_alerts.training.export.bundle import Release, export_bundle
+from nightjar_alerts.training.export.bundle import export_bundle
+from nightjar_alerts.training.export.describe import Release
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig, load_network
 from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.bundles import random_tokens, tiny_network
@@ -105,7 +106,7 @@ def test_read_network_without_weights_of_the_input_experts_names_them(tmp_path: 
 
 
 def test_the_command_writes_a_run(tmp_path: Path) -> None:
-    main(["unpack", str(DEFAULT_BUNDLE), str(tmp_path / "run")])
+    main(["makers", "unpack", str(DEFAULT_BUNDLE), str(tmp_path / "run")])
     assert load_network(tmp_path / "run")[1].recipe.network.n_classes == 20
 
 
@@ -148,7 +149,7 @@ def test_export_again_of_a_small_bundle_reproduces_it(tmp_path: Path) -> None:
 def test_export_again_of_the_default_bundle_reproduces_its_outputs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["export-again", str(DEFAULT_BUNDLE), str(tmp_path / "again")])
+    main(["makers", "export-again", str(DEFAULT_BUNDLE), str(tmp_path / "again")])
     report = json.loads(capsys.readouterr().out)
     assert report["nodes"] <= report["nodes_before"] + 30  # the routing outputs, which the shipped bundle may lack
     assert report["furthest"] < 1e-4

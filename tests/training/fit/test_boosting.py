@@ -11,19 +11,17 @@ from onnx import helper
 
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MODEL
 from nightjar_alerts.models.lightcurve import Float32, Int64
-from nightjar_alerts.training.fit.boosting import (
+from nightjar_alerts.training.confidence.ensemble import fit_ensemble, pooled
+from nightjar_alerts.training.fit.trees.forest import (
     PARAMETERS,
     bundled_forest,
-    fit_ensemble,
     fit_forest,
     forest_of,
-    pooled,
     read_forest,
     save_forest,
     tree_logits,
 )
-from nightjar_alerts.training.score.calibrate import softmax
-from nightjar_alerts.training.score.metrics import log_loss
+from nightjar_alerts.training.metrics import log_loss, softmax
 
 CLASSES = 4
 

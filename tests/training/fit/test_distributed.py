@@ -47,7 +47,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[Path, 
 
 
 def test_two_processes_train_the_weights_of_one(launch: tuple[Path, str], data: Path, tmp_path: Path) -> None:
-    main(f"train debug --data {data} --out {tmp_path} --steps 10 --threads 1".split())
+    main(f"fit debug --data {data} --out {tmp_path} --steps 10 --threads 1".split())
     one, two = (load_checkpoint(folder / CHECKPOINT) for folder in (tmp_path, launch[0] / "command"))
     assert one.network.keys() == two.network.keys()
     assert one.average is not None

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,3 +192,28 @@ def test_averaged_weights_forget_the_start_and_follow_slowly() -> None:
         update_average(average, followed, 0.99, step)
         moved = (average.weight - before).norm() / (followed.weight - before).norm()
         assert moved.item() == pytest.approx(share, rel=1e-2)
+
+
+class Interrupted(Line):
+    """Gets a signal during the loss of its seventh step."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number, self.losses = number, 0
+
+    def loss(self, network: nn.Module, batch: Pair) -> StepLoss:
+        self.losses += 1
+        if self.losses == 7:
+            signal.raise_signal(self.number)
+        return super().loss(network, batch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_fit_after_a_signal_saves_the_step_and_resumes(number: signal.Signals, tmp_path: Path) -> None:
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 7; run the same command"):
+        fit(network(), Interrupted(number), config(), tmp_path / "run", config(), progress=False)
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+    fit(network(), Line(), config(), tmp_path / "run", config(), progress=False)
+    fit(network(), Line(), config(), tmp_path / "whole", config(), progress=False)
+    for name, value in load_best(tmp_path / "whole").items():
+        assert torch.equal(load_best(tmp_path / "run")[name], value)

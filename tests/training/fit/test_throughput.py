@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
-from nightjar_alerts.training.fit.train import TrainingPace, grouped_pool, plain_pool, summarise, throughput
+from nightjar_alerts.training.fit.throughput import TrainingPace, grouped_pool, plain_pool, summarise, throughput
 from nightjar_alerts.training.recipes.astro_moe import debug, debug_pretraining
 from support.toy_dataset import write_toy_dataset
 

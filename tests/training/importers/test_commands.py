@@ -14,7 +14,7 @@ from nightjar_alerts.models.photometry import NJY_PER_UNIT
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.data.dataset import Dataset, DatasetError, read_dataset, read_notes, split_indices
-from nightjar_alerts.training.export.bundle import origin_of
+from nightjar_alerts.training.export.describe import origin_of
 from nightjar_alerts.training.fit.checkpoints import load_network
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.recipes.astro_moe import debug

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 
-from nightjar_alerts.training.score.metrics import COVERAGES, abstention
+from nightjar_alerts.training.metrics import COVERAGES, abstention
 
 
 @pytest.mark.parametrize("seed", range(3))

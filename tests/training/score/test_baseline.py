@@ -11,17 +11,10 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, view_examples
 from nightjar_alerts.training.data.dataset import read_dataset, split_indices, write_dataset
+from nightjar_alerts.training.fit.trees.classical import FOREST_TREES, train_trees
+from nightjar_alerts.training.fit.trees.features import FEATURE_SETS, FEATURES, FeatureSet, features, matrix
 from nightjar_alerts.training.recipes.astro_moe import debug
-from nightjar_alerts.training.score.baseline import (
-    FEATURE_SETS,
-    FEATURES,
-    FOREST_TREES,
-    FeatureSet,
-    baseline,
-    features,
-    matrix,
-    train_trees,
-)
+from nightjar_alerts.training.score.baseline import baseline
 from support.pipeline import Pipeline
 from support.toy_dataset import TOY_CLASSES, toy_objects, write_toy_dataset
 

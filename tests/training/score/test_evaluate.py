@@ -12,9 +12,9 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, view_examples
 from nightjar_alerts.training.data.dataset import read_dataset, split_indices, write_dataset
+from nightjar_alerts.training.metrics import levels
 from nightjar_alerts.training.recipes.schema import DataConfig
 from nightjar_alerts.training.score.evaluate import DAYS, DETECTIONS, VIEWS, evaluate, sample_split, series_of
-from nightjar_alerts.training.score.metrics import levels
 from nightjar_alerts.training.score.predictions import (
     ModelOutputs,
     ModelPanel,

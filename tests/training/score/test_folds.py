@@ -33,8 +33,8 @@ def test_trees_are_scored_on_every_object(tmp_path: Path) -> None:
 
 def test_a_recipe_is_trained_once_for_each_fold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, runs, report = write_toy_dataset(tmp_path / "toy.parquet", 120), tmp_path / "runs", tmp_path / "report.json"
-    arguments = f"--data {data} --runs {runs} --report {report} --folds 2 --steps 10 --trees []"
-    main(["crossvalidate", "debug", *arguments.split()])
+    arguments = f"--data {data} --runs {runs} --report {report} --folds 2 --steps 10 --no-trees"
+    main(["makers", "crossvalidate", "debug", *arguments.split()])
     first = json.loads(report.read_text())
     turns = [
         json.loads((runs / f"fold-{fold}" / "config.json").read_text())["recipe"]["data"]["turn"] for fold in (0, 1)
@@ -42,5 +42,5 @@ def test_a_recipe_is_trained_once_for_each_fold(tmp_path: Path, capsys: pytest.C
     assert turns == [0.0, 0.5]
     assert capsys.readouterr().out == table(first) + "\n"
     assert set(TOY_CLASSES) <= set(first["models"]["debug"]["f1"])
-    main(["crossvalidate", "debug", *arguments.split()])  # nothing is left to train: the same report
+    main(["makers", "crossvalidate", "debug", *arguments.split()])  # nothing is left to train: the same report
     assert json.loads(report.read_text()) == first

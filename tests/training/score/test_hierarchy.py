@@ -5,7 +5,7 @@ import pytest
 import sklearn.metrics as sk
 
 from nightjar_alerts.models.taxonomy import ELASTICC, TaxonClass, Taxonomy
-from nightjar_alerts.training.score.metrics import (
+from nightjar_alerts.training.metrics import (
     SCORES,
     all_scores,
     ancestry,

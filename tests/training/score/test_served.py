@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.networks.network import NetworkOutput
+from nightjar_alerts.training.confidence.calibration import DRAWS, LARGEST_SAMPLE, draws_per_object, predict_as_served
 from nightjar_alerts.training.data.batches import Example, collate, to_tokens
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
 from nightjar_alerts.training.recipes.catalogue import RECIPES
-from nightjar_alerts.training.score.calibrate import DRAWS, LARGEST_SAMPLE, draws_per_object, predict_as_served
 from support.bundles import tiny_network
 from support.toy_dataset import write_toy_dataset
 

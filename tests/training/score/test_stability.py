@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nightjar_alerts.training.score.metrics import first_stable, stability
+from nightjar_alerts.training.metrics import first_stable, stability
 
 STEPS = (1.0, 2.0, 4.0, 8.0)
 

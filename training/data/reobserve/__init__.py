@@ -1,0 +1,1 @@
+"""Real objects observed with the cadence, bands and errors of other surveys."""

@@ -1,0 +1,1 @@
+"""Trees on features of light curves."""

@@ -1,0 +1,77 @@
+"""Options and output that the commands of ``nightjar-train`` have in common."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nightjar_alerts.training.recipes.schema import Recipe
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+else:
+    Commands = Any
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], None], text: str
+) -> argparse.ArgumentParser:
+    """Add a command and return its parser; ``text`` is its help."""
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+    parser.set_defaults(run_command=run)
+    return parser
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Return a type of options: an integer of at least ``minimum``."""
+
+    def integer(text: str) -> int:
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be at least {minimum}, not {value}")
+        return value
+
+    return integer
+
+
+def share(text: str) -> float:
+    """Return a number from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {value}")
+    return value
+
+
+def named_recipe(name: str) -> "Recipe":
+    """Return the recipe of a name. Raises SystemExit for an unknown name."""
+    from nightjar_alerts.training.recipes.catalogue import RECIPES
+
+    if name not in RECIPES:
+        raise SystemExit(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
+    return RECIPES[name]()
+
+
+def means_of(report: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the mean of every score in every view of a report."""
+    return {view: {name: score["mean"] for name, score in scores.items()} for view, scores in report["views"].items()}
+
+
+def write_json(path: Path, report: Any, indent: int | None = 1) -> None:
+    """Write a report; without an indent as small as possible."""
+    separators = (",", ":") if indent is None else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(report, indent=indent, separators=separators, ensure_ascii=indent is not None)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def print_json(value: Any) -> None:
+    """Print a result for people and programs."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def progress(text: str) -> None:
+    """Print a progress message to the standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,1 +1,0 @@
-"""Real surveys: reading them, re-observing them, and measuring classifiers on them."""

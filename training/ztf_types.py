@@ -1,0 +1,351 @@
+"""ZTF's supernovae in six classes: heads and trees fitted to them, and their cross-validation.
+
+``fit_ztf_types`` maps a network of ELAsTiCC's 20 classes to six, and ``folds`` scores the method:
+
+- the branches were trained on the training part, so heads are fitted to the other parts only: the last layer of the 20
+  classes, followed by a linear map to six (`fit_class_map`);
+- trees use statistics and shapes, and are fitted to all parts;
+- heads and trees have equal weights;
+- a fifth of the other parts is held out: for calibration in the released model, for scores in cross-validation.
+
+Differences of macro-F1 are bootstrapped over objects, with the same draws for both models.
+
+Legend: N light curves, O objects, H copies of the heads, F numbers, C classes of a network, six classes here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import log_softmax, nll_loss
+
+from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.parts.trees import Forest
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
+from nightjar_alerts.training.confidence.ensemble import equal_weights, pooled
+from nightjar_alerts.training.data.batches import draw_examples
+from nightjar_alerts.training.data.drawn import CLASSES, DrawnCurves, join_drawn
+from nightjar_alerts.training.data.mixture import survey_dataset
+from nightjar_alerts.training.data.outliers import SYNTHETIC_OUTLIERS, real_outliers, synthetic_outliers
+from nightjar_alerts.training.data.sample import PARTS, Sample
+from nightjar_alerts.training.data.surveys import as_observed
+from nightjar_alerts.training.fit.heads import (
+    HeadInputs,
+    embeddings_of,
+    load_astro_moe,
+    load_backbone,
+    save_run,
+    statistics_network,
+    statistics_of,
+)
+from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
+from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
+from nightjar_alerts.training.metrics import confusion, macro_f1, softmax
+from nightjar_alerts.training.recipes.schema import Recipe
+
+Int = NDArray[np.int64]
+
+NUMBER: Final = {name: number for number, name in enumerate(ZTF_SUPERNOVAE.names)}
+ROUNDS: Final = 120
+DRAWS: Final = 1000
+PARAMETERS: Final[Mapping[str, Any]] = {
+    "objective": "multiclass", "num_class": len(NUMBER), "learning_rate": 0.06, "num_leaves": 15,
+    "min_data_in_leaf": 12, "feature_fraction": 0.2, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 3.0,
+    "max_bin": 63, "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
+}  # fmt: skip
+POWER: Final = 0.4
+"""Exponent of the class size in the weight of a class, for macro-F1."""
+
+
+def typed(sample: Sample) -> tuple[Sample, Int]:
+    """Supernovae of ZTF with one of the six types, and its number (O,)."""
+    six = as_observed(sample.take(sample.source == "ztf_sn"))
+    label = np.array([NUMBER.get(ZTF_CLASSES.get(str(kind), ""), -1) for kind in six.raw_label], dtype=np.int64)
+    return six.take(label >= 0), label[label >= 0]
+
+
+def _boosted(
+    value_NF: Float32, label_N: Int, other_MF: Float32, seeds: Sequence[int], rounds: int = ROUNDS, **changes: Any
+) -> list[Int]:
+    """Fit trees with every seed to some light curves; return their predicted classes of others."""
+    weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
+    named = []
+    for seed in seeds:
+        parameters = {**PARAMETERS, **changes}
+        booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
+        named.append(np.asarray(booster.predict(other_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
+    return named
+
+
+def paired(truth: Int, one: Int, other: Int, seed: int = 0) -> tuple[float, float, float]:
+    """Difference of macro-F1, and its central 95 % over bootstrap draws of the objects."""
+    rng = np.random.default_rng(seed)
+    draws = [rng.integers(0, len(truth), len(truth)) for _ in range(DRAWS)]
+    differences = [_score(truth[rows], one[rows]) - _score(truth[rows], other[rows]) for rows in draws]
+    low, high = np.quantile(differences, [0.025, 0.975])
+    return _score(truth, one) - _score(truth, other), float(low), float(high)
+
+
+def _score(truth: Int, named: Int) -> float:
+    return macro_f1(confusion(truth, named, len(NUMBER)))
+
+
+DRAWN: Final = (1, 2, 5, 5, 5, 5)  # times that an object of each class is drawn as alerts show it
+DRAWN_WEIGHT: Final = 0.45  # of all draws of an object, where the complete light curve has 1
+FOLDS: Final = 5
+TREE_ROUNDS: Final = 160
+REGULAR: Final[Mapping[str, Any]] = {
+    "min_data_in_leaf": 30, "feature_fraction": 0.1, "learning_rate": 0.04, "num_leaves": 10, "lambda_l2": 10.0,
+}  # fmt: skip
+RIDGE: Final = 2.0
+ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
+    "trees": (ROUNDS, {}),
+    "more regular trees": (TREE_ROUNDS, REGULAR),
+}
+"""Trees alone that what is fitted is compared with: rounds, and changes of `PARAMETERS`."""
+
+
+@dataclass(frozen=True, eq=False)
+class SupernovaDraws:
+    """Light curves of the supernovae of all parts, complete ones first, with predictions of a network.
+
+    Attributes
+    ----------
+    light_curves : the light curves; ``object_index`` is the number of the object.
+    inputs : statistics, shapes among them, and the branches' embedding.
+    heads_NHC : logits of every copy of the network's heads.
+    unlearned_O : objects that the network's branches have not learned from.
+    group_O : objects that are one by another name have the same number.
+    """
+
+    light_curves: DrawnCurves
+    inputs: HeadInputs
+    heads_NHC: Float32
+    unlearned_O: Bool
+    group_O: Int
+
+    @property
+    def values(self) -> Float32:
+        """Features of trees: statistics and shapes, NaN where undefined, [N, F]."""
+        return np.where(self.inputs.is_known, self.inputs.value, np.float32(np.nan)).astype(np.float32)
+
+    @property
+    def label_O(self) -> Int:
+        """Class of every object."""
+        return self.light_curves.label[: len(self.unlearned_O)]
+
+    def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
+        """Light curves of some objects."""
+        return np.flatnonzero(chosen_O[self.light_curves.object_index])
+
+    def weights(self, rows: NDArray[np.intp]) -> Float32:
+        """Weights of light curves: rare classes weigh more, and all draws of an object less than the complete one."""
+        light_curves, objects = self.light_curves, len(self.unlearned_O)
+        weight = np.bincount(self.label_O)[light_curves.label[rows]].astype(np.float64) ** (POWER - 1.0)
+        object_index = light_curves.object_index[rows]
+        times = np.maximum(np.bincount(object_index, minlength=objects)[object_index] - 1, 1)
+        weight *= np.where(rows < objects, 1.0, DRAWN_WEIGHT / times)
+        relative: Float32 = (weight / weight.mean()).astype(np.float32)
+        return relative
+
+
+class ZtfTypesFit(NamedTuple):
+    """Trees, and the linear map from 20 logits to six."""
+
+    forest: Forest
+    map_6C: Float64
+    bias_6: Float64
+
+    def answers(self, drawn: SupernovaDraws, rows: NDArray[np.intp]) -> dict[str, Float64]:
+        """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
+        trees_NC = tree_logits(self.forest, drawn.values[rows])
+        heads_NC = mapped_logits(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
+        length_N, unknown_N = drawn.light_curves.length[rows], np.zeros(len(rows), np.bool_)
+        both_NC = pooled(equal_weights(self.forest, length_N), trees_NC, heads_NC, length_N, unknown_N)
+        named = {"trees inside": trees_NC, "heads": heads_NC, "both": both_NC}
+        return {name: softmax(logits_NC) for name, logits_NC in named.items()}
+
+
+def draw_ztf_types(sample: Sample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
+    """Sample supernovae of all parts, complete and as in alerts, and run the network of a run folder."""
+    six, label_O = typed(sample)
+    dataset, _, _ = survey_dataset(six)
+    rng, data = np.random.default_rng(seed), recipe.data
+    tokens: list[Tokens] = [
+        featurise(six.curve(row, "nothing"), data.limits, data.flux_unit, METADATA_COLUMNS, data.bands)
+        for row in range(len(six))
+    ]
+    object_indices = list(range(len(six)))
+    for row in range(len(six)):
+        for _ in range(DRAWN[label_O[row]]):
+            for example in draw_examples(dataset, np.array([row]), data, recipe.augmentation, rng):
+                tokens.append(example.tokens)
+                object_indices.append(row)
+    owner_N = np.array(object_indices, dtype=np.int64)
+    light_curves = DrawnCurves(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
+    network, backbone = load_astro_moe(run)[0].eval(), load_backbone(run)[0]
+    inputs = HeadInputs(embeddings_of(backbone, light_curves), *statistics_of(statistics_network(recipe), light_curves))
+    group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
+    return SupernovaDraws(
+        light_curves, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O
+    )
+
+
+@torch.inference_mode()
+def logits_of_copies(network: AstroMoE, inputs: HeadInputs) -> Float32:
+    """Logits of every copy of the heads, [N, H, C]."""
+    assert network.statistics is not None
+    logits = []
+    for start in range(0, len(inputs.embedding), 2048):
+        body_ME, statistics = inputs.rows(slice(start, start + 2048))
+        joined_ME = torch.cat([body_ME, network.statistics(statistics)], dim=1)
+        logits.append(torch.stack([head(joined_ME) for head in (network.head_mix, *network.head_more)], dim=1).numpy())
+    return np.concatenate(logits)
+
+
+def fit_ztf_types(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> ZtfTypesFit:
+    """Fit trees and heads to some objects."""
+    label_N, rows = drawn.light_curves.label, drawn.rows(learns_O)
+    forest = fit_forest(
+        drawn.values[rows], label_N[rows], len(NUMBER),
+        seed=seed, rounds=TREE_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
+    )  # fmt: skip
+    rows = drawn.rows(learns_O & drawn.unlearned_O)
+    return ZtfTypesFit(forest, *fit_class_map(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows)))
+
+
+def fit_class_map(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[Float64, Float64]:
+    """Fit the map and bias that lead from a network's logits to six classes: a logistic regression with a ridge."""
+    logits_NHC, label, weight = (torch.from_numpy(each) for each in (heads_NHC.astype(np.float64), label_N, weight_N))
+    middle_C = logits_NHC.mean((0, 1))
+    map_6C = torch.zeros(len(NUMBER), len(middle_C), dtype=torch.float64, requires_grad=True)
+    bias_6 = torch.zeros(len(NUMBER), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([map_6C, bias_6], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        log_p_N6 = log_softmax(log_softmax((logits_NHC - middle_C) @ map_6C.T + bias_6, -1).mean(1), -1)
+        wrong = (nll_loss(log_p_N6, label, reduction="none") * weight).mean()
+        value = wrong + RIDGE * map_6C.square().sum() / len(label)
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    fitted_6C, fitted_6 = map_6C.detach().numpy(), bias_6.detach().numpy()
+    return fitted_6C, fitted_6 - fitted_6C @ middle_C.numpy()
+
+
+def mapped_logits(heads_NHC: Float32, map_6C: Float64, bias_6: Float64) -> Float32:
+    """Logits of six classes by the map, the mean over the copies of the heads, [N, 6]."""
+    logits_NH6 = torch.from_numpy(heads_NHC @ map_6C.T + bias_6)
+    return log_softmax(logits_NH6, -1).mean(1).numpy().astype(np.float32)
+
+
+def with_mapped_heads(network: AstroMoE, fit: ZtfTypesFit, recipe: Recipe) -> AstroMoE:
+    """Return the network with every head's last layer followed by the map, in evaluation mode."""
+    six = build(recipe.network)
+    assert isinstance(six, AstroMoE)
+    weights, (map_6C, bias_6) = network.state_dict(), (torch.from_numpy(part) for part in (fit.map_6C, fit.bias_6))
+    for name, part in network.named_modules():
+        if name.startswith("head") and isinstance(part, torch.nn.Linear) and part.out_features == network.n_classes:
+            weights[f"{name}.weight"] = (map_6C @ part.weight.detach().double()).float()
+            weights[f"{name}.bias"] = (map_6C @ part.bias.detach().double() + bias_6).float()
+    six.load_state_dict(weights)
+    return six.eval()
+
+
+def folds(
+    drawn: SupernovaDraws, *, draws: Sequence[int] = (0, 1, 2), seeds: Sequence[int] = (0, 1, 2)
+) -> dict[str, Any]:
+    """Cross-validate ``fit_ztf_types`` and trees alone on complete light curves.
+
+    Parameters
+    ----------
+    draws : seeds of the folds, and of the trees inside. seeds : of the trees alone, of both kinds in `ALONE`.
+    """
+    rows, truth = np.flatnonzero(drawn.unlearned_O), drawn.label_O
+    report: dict[str, Any] = {"objects": len(rows), "classes": np.bincount(truth[rows]).tolist(), "draws": {}}
+    for draw in draws:
+        named = _folded(drawn, draw, seeds)
+        report["draws"][str(draw)] = compared(truth[rows], {name: top[rows] for name, top in named.items()}, seeds)
+    return report
+
+
+def compared(truth: Int, named: Mapping[str, Int], seeds: Sequence[int]) -> dict[str, Any]:
+    """Return the scores of all models, and the lead of ``both`` over each kind of trees alone, mean over seeds."""
+    pairs = {kind: [paired(truth, named["both"], named[f"{kind} {seed}"], seed) for seed in seeds] for kind in ALONE}
+    return {
+        "macro-F1": {name: _score(truth, top) for name, top in named.items()},
+        "F1": {name: _each(truth, top) for name, top in named.items()},
+        "difference": {
+            kind: [float(value) for value in np.mean(differences, axis=0)] for kind, differences in pairs.items()
+        },
+    }
+
+
+def _folded(drawn: SupernovaDraws, draw: int, seeds: Sequence[int]) -> dict[str, Int]:
+    """Return the class that each model predicts for the objects that the branches have not learned from."""
+    objects = len(drawn.unlearned_O)
+    fold_O = np.random.default_rng(draw).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
+    named = {name: np.zeros(objects, np.int64) for name in ("trees inside", "heads", "both")}
+    named |= {f"{kind} {seed}": np.zeros(objects, np.int64) for kind in ALONE for seed in seeds}
+    values_OF = drawn.values[:objects]
+    for fold in range(FOLDS):
+        tested_O = drawn.unlearned_O & (fold_O == fold)
+        rows = np.flatnonzero(tested_O)  # complete light curves come first
+        fit = fit_ztf_types(drawn, ~tested_O, seed=draw)
+        for name, p_NC in fit.answers(drawn, rows).items():
+            named[name][rows] = p_NC.argmax(axis=1)
+        learned = values_OF[~tested_O], drawn.label_O[~tested_O]
+        for kind, (rounds, changes) in ALONE.items():
+            tops = _boosted(*learned, values_OF[rows], seeds, rounds, **changes)
+            for seed, top in zip(seeds, tops, strict=True):
+                named[f"{kind} {seed}"][rows] = top
+    return named
+
+
+def _each(truth: Int, named: Int) -> dict[str, float]:
+    counts = confusion(truth, named, len(NUMBER))
+    f1 = 2 * np.diag(counts) / np.maximum(counts.sum(0) + counts.sum(1), 1)
+    return dict(zip(NUMBER, f1.tolist(), strict=True))
+
+
+def prepare(sample: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
+    """Fit the model and write it for ``sample export``: a folder of light curves, a run, and trees.
+
+    One fold in `FOLDS` of the objects that the branches have not learned from is for calibration; heads and trees are
+    fitted to the rest, the trees to the training part as well.
+    """
+    fold_O = np.random.default_rng(seed).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
+    held_out_O = drawn.unlearned_O & (fold_O == 0)
+    fit = fit_ztf_types(drawn, ~held_out_O, seed=seed)
+    folder = out / "drawn"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CLASSES).write_text(json.dumps(tuple(NUMBER)), encoding="utf-8")
+    network, config = load_astro_moe(run)
+    backbone = load_backbone(run)[0]
+    for part, chosen_O in (("train", ~held_out_O), ("validation", held_out_O)):
+        rows = drawn.rows(chosen_O)
+        _write(folder, part, drawn.light_curves.take(rows), drawn.inputs.take(rows))
+    some = drawn.light_curves.take(
+        np.random.default_rng(seed).permutation(len(drawn.light_curves))[:SYNTHETIC_OUTLIERS]
+    )
+    outliers = join_drawn([real_outliers(sample, recipe, tuple(NUMBER), seed), synthetic_outliers(some, seed)])
+    inputs = HeadInputs(embeddings_of(backbone, outliers), *statistics_of(statistics_network(recipe), outliers))
+    _write(folder, "outliers", outliers, inputs)
+    save_forest(fit.forest, out / "trees.npz")
+    save_run(with_mapped_heads(network, fit, recipe), recipe, run, config.data, out / "run")
+
+
+def _write(folder: Path, part: str, light_curves: DrawnCurves, inputs: HeadInputs) -> None:
+    light_curves.save(folder / f"{part}.npz")
+    np.savez(folder / f"{part}.statistics.npz", value=inputs.value, known=inputs.is_known)
+    np.savez(folder / f"{part}.embedding.npz", embedding=inputs.embedding)
