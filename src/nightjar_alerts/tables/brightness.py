@@ -14,15 +14,15 @@ from nightjar_alerts.models.photometry import (
     njy_with_error,
 )
 from nightjar_alerts.tables.columns import Array, Bool, flags, is_text, numbers, object_column, texts
-from nightjar_alerts.tables.layout import VEGA_BY_CUSTOM, Layout
+from nightjar_alerts.tables.layout import Layout
 from nightjar_alerts.tables.options import TableOptions
-from nightjar_alerts.tables.vocabulary import unit_of
+from nightjar_alerts.tables.vocabulary import VEGA_BY_CUSTOM, unit_of
 
 FAINTEST_MAGNITUDE: Final = 35.0
 LARGEST_MAGNITUDE_ERROR: Final = 5.0
 """Larger values are sentinels such as 99 and 999, and so are magnitudes of 0 and less, such as -99."""
 MAGNITUDE_PER_FRACTION: Final = 2.5 / np.log(10.0)
-"""Error of a magnitude, over the relative error of the flux."""
+"""2.5 / ln 10: magnitude error per relative flux error."""
 LIMIT_TEXTS: Final = frozenset({"limit", "upper limit", "upperlimit", "nondetection", "non-detection", "<", ">", "ul"})
 NEGATIVE_TEXTS: Final = frozenset({"f", "false", "0", "-1", "-", "n", "negative", "-1.0"})
 
@@ -179,7 +179,7 @@ def _errors(values: Values, role: str, size: Float64) -> tuple[Float64, Bool]:
 
 
 def _ab_offset(systems: Array | None, filters: NDArray[np.object_], usual: str) -> Float64:
-    """Return what is added to a magnitude to get AB, for each row."""
+    """Return the AB offset of each row (m_AB = m + offset), in mag."""
 
     def offset(name: str, stated: str) -> float:
         for system in (stated.lower(), usual.lower()):
@@ -203,10 +203,10 @@ def _scale(values: Values, filters: NDArray[np.object_], offset: Float64, layout
         stated = texts(units)
         known = {text: NJY_PER_UNIT[unit] if (unit := unit_of(text)) else np.nan for text in set(stated)}
         return np.array([known[text] for text in stated], np.float64)
-    if layout.scales:
-        scale = np.array([layout.scales.get(name, layout.scale) for name in filters], np.float64)
+    if layout.scale.by_filter:
+        scale = np.array([layout.scale.by_filter.get(name, layout.scale.njy) for name in filters], np.float64)
         return np.asarray(scale * 10 ** (-0.4 * offset))
-    return np.full(len(filters), layout.scale)
+    return np.full(len(filters), layout.scale.njy)
 
 
 def _is_negative(sign: Array) -> Bool:

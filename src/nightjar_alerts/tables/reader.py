@@ -41,9 +41,10 @@ from nightjar_alerts.tables.columns import (
     object_column,
     texts,
 )
+from nightjar_alerts.tables.decide.kind import kind_of_light_curves
 from nightjar_alerts.tables.files import Data, Source, is_file, open_source
-from nightjar_alerts.tables.layout import KIND_TEXTS, guess_layout, guess_object_columns
-from nightjar_alerts.tables.options import NO_FILTER, Choice, Guess, TableError, TableOptions, TableQuestion
+from nightjar_alerts.tables.layout import guess_layout, guess_object_columns
+from nightjar_alerts.tables.options import NO_FILTER, Guess, TableError, TableOptions, TableQuestion
 
 HELD_POINTS: Final = 1_000_000
 SHARES: Final = 64
@@ -56,8 +57,6 @@ CHECKED_OBJECTS: Final = 500
 """Number of objects, spread over the table, that are checked to find out whether it has total flux."""
 MIN_CHECKED_POINTS: Final = 5
 """Minimum number of points of such an object."""
-MAX_MINORITY: Final = 0.1
-"""Largest fraction of objects that may look like the other kind without a question."""
 SHOWN_NAMES: Final = 5
 SHOWN_FILTERS: Final = 20
 SHOWN_CHARACTERS: Final = 100
@@ -68,7 +67,7 @@ ALERT_LISTS: Final = {
     "prvDiaSources": "diaSource",
     "prvDiaForcedSources": "diaSource",
 }
-"""History of an alert, and the detection that the alert is about, whose fields have the same names."""
+"""History field -> field of the triggering detection; both have the same columns."""
 _POINT: Final = np.dtype(
     [
         ("key", "i8"),
@@ -92,7 +91,7 @@ class TableObject:
     Attributes
     ----------
     mjd : shape (n,), days. flux, flux_err: shape (n,), nJy; NaN where the table has no value.
-    band : n names: of :data:`models.photometry.FILTERS`, or as the table has it where that is unknown or left out.
+    band : shape (n,); a name in :data:`models.photometry.FILTERS` if recognised, else the table's text.
     detected : shape (n,), or None if the table has no such column.
     rejected : masks of shape (n,) of the points that cannot be used, by reason.
     metadata : by the names of :data:`models.metadata.KNOWN_COLUMNS`; conflicts: the value that is used and another one
@@ -201,7 +200,7 @@ class Report:
     without_metadata: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Return sentences for people, none where everything was used."""
+        """Describe unused data, one sentence each; empty if there is none."""
         lines = []
         if self.malformed:
             listed = ", ".join(f"{count} with {reason}" for reason, count in self.malformed.most_common())
@@ -341,7 +340,7 @@ class Table:
             raise
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
-        self.columns = dict(self._layout.columns)
+        self.columns = dict(self._layout.roles.columns)
         self._held: tuple[Points, Counter[str]] | None = None
         if not self._layout.flux_kind:
             self._decide_kind()
@@ -349,7 +348,7 @@ class Table:
     @property
     def guesses(self) -> tuple[Guess, ...]:
         """Decisions of the reader that the options did not make."""
-        return tuple(self._layout.guesses)
+        return self._layout.guesses
 
     @property
     def progress(self) -> float:
@@ -392,20 +391,10 @@ class Table:
             for item in self._objects(checked)
             if (keep := item.usable()).sum() >= MIN_CHECKED_POINTS
         )
-        total, difference = kinds["total"], kinds["difference"]
-        meanings = (total, "whole sources, such as variable stars"), (difference, "difference fluxes of transients")
-        found = " and ".join(
-            f"{count} of {kinds.total()} objects look like {text}" for count, text in meanings if count
-        )
-        if min(total, difference) > MAX_MINORITY * (total + difference):
-            raise TableQuestion(
-                f"Is the brightness that of the whole source or of difference images? {found}.",
-                "flux_kind",
-                [Choice("difference", KIND_TEXTS["difference"]), Choice("total", KIND_TEXTS["total"])],
-            )
-        kind = layout.usual_kind if total == difference else "total" if total > difference else "difference"
-        layout.flux_kind = "total" if kind == "total" else ""  # otherwise each light curve is checked
-        layout.guess("flux_kind", kind, KIND_TEXTS[kind] + (f": {found}" if found else ""))
+        decision = kind_of_light_curves(kinds, layout.usual_kind)
+        # Each light curve of a table of difference fluxes is checked.
+        kind = "total" if decision.value == "total" else ""
+        self._layout = replace(layout, flux_kind=kind, guesses=(*layout.guesses, *decision.guesses))
 
     def _read(self, names: Sequence[str] | None) -> Iterator[Batch]:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
@@ -450,7 +439,7 @@ class Table:
 
     def _is_together(self) -> bool:
         """Return True when the rows of each object follow each other."""
-        column = self._layout.columns.get("object_id")
+        column = self._layout.roles.columns.get("object_id")
         ended: set[str] = set()
         current = None
         for batch in self._source.batches([column]) if column else ():
@@ -559,9 +548,9 @@ class Table:
         """Return the points of a batch of rows that have an object; new objects are registered."""
         keys = self._keys_of(batch)
         pieces = []
-        for band, columns in self._layout.sets():
+        for band, columns in self._layout.roles.sets():
             piece = self._measured(batch, columns, band, keys)
-            if self._layout.wide:
+            if self._layout.roles.wide:
                 piece = piece[piece["code"] != CODES["no brightness"]]
             pieces.append(piece)
         points: Points = np.concatenate(pieces)
@@ -573,11 +562,11 @@ class Table:
     def _keys_of(self, batch: Batch) -> NDArray[np.int64]:
         """Return the number of each row's object."""
         rows = len(next(iter(batch.values())))
-        column = self._layout.columns.get("object_id")
+        column = self._layout.roles.columns.get("object_id")
         only = self.options.object_id or self._source.stem
         if column is not None:
             names = texts(_flat(batch[column]))
-        elif self._layout.nested and (self._numbers or rows > 1 or not only):
+        elif self._layout.roles.nested and (self._numbers or rows > 1 or not only):
             first = len(self._numbers) + 1
             names = object_column([f"{only} {row}".strip() for row in range(first, first + rows)])
         else:
@@ -614,14 +603,14 @@ class Table:
         layout = self._layout
 
         def text(role: str) -> str:
-            if role not in layout.columns:
+            if role not in layout.roles.columns:
                 return ""
-            column = batch[layout.columns[role]][row : row + 1]
+            column = batch[layout.roles.columns[role]][row : row + 1]
             return str(texts(column.values[:1] if isinstance(column, Lists) else column)[0])
 
-        if layout.columns.keys().isdisjoint(("label", "redshift", "parent")):
+        if layout.roles.columns.keys().isdisjoint(("label", "redshift", "parent")):
             return _NOTHING_STATED
-        column = layout.columns.get("redshift")
+        column = layout.roles.columns.get("redshift")
         redshift = np.nan if column is None else float(_first_numbers(batch[column][row : row + 1])[0])
         return About(text("label"), redshift, text("parent"))
 
@@ -646,7 +635,7 @@ class Table:
         points = np.zeros(len(rows), _POINT)
         code = points["code"]
         points["key"] = keys[rows]
-        filters = self._filters(None if self._layout.wide else values("band"), band, points)
+        filters = self._filters(None if self._layout.roles.wide else values("band"), band, points)
         measured = measure(values, columns, filters, self._layout, self.options)
         points["flux"], points["flux_err"] = measured.flux, measured.flux_err
         points["detected"] = self._detected(values("detected"), columns.get("detected", ""))
@@ -663,9 +652,9 @@ class Table:
         return points
 
     def _mjd(self, column: Array) -> tuple[Float64, Bool]:
-        form = self._layout.time_format
+        form = self._layout.time.format
         mjd, bad = iso_times(texts(column)) if form == "iso" and column.dtype.kind != "M" else numbers(column)
-        mjd = mjd + self._layout.time_offset
+        mjd = mjd + self._layout.time.offset
         if form == "jd":
             mjd -= JD_MINUS_MJD
         elif form == "unix":

@@ -1,0 +1,46 @@
+"""Whether the brightness is that of difference images or of the whole source."""
+
+from collections import Counter
+from typing import Final, Literal
+
+from nightjar_alerts.tables.options import Choice, FluxKind, Guess, TableOptions, TableQuestion
+from nightjar_alerts.tables.roles import Decision, Roles
+from nightjar_alerts.tables.vocabulary import DIFFERENCE, TOTAL, last_part, plain
+
+KIND_TEXTS: Final = {
+    "difference": "the brightness is that of difference images",
+    "total": "the brightness is that of the whole source: the median of each filter is subtracted",
+}
+MAX_MINORITY: Final = 0.1
+"""Largest fraction of objects that may look like the other kind without a question."""
+
+
+def decide_kind(roles: Roles, options: TableOptions) -> Decision[FluxKind | Literal[""]]:
+    """Decide by options, the name of the column, or the survey; empty if the light curves have to show it."""
+    if options.flux_kind:
+        return Decision(options.flux_kind)
+    name = plain(last_part(roles.columns.get("flux") or roles.columns.get("mag") or ""))
+    kind = "total" if name in TOTAL else "difference" if name in DIFFERENCE else roles.survey.kind
+    if not kind:
+        return Decision("")
+    return Decision(kind, (Guess("flux_kind", kind, KIND_TEXTS[kind]),))
+
+
+def kind_of_light_curves(kinds: Counter[str], usual: FluxKind) -> Decision[FluxKind]:
+    """Decide by the kinds that light curves show. Raises TableQuestion if they contradict each other.
+
+    Parameters
+    ----------
+    kinds : number of light curves of each kind, ``total``, ``difference`` or undecided. usual : the kind without any.
+    """
+    total, difference = kinds["total"], kinds["difference"]
+    meanings = (total, "whole sources, such as variable stars"), (difference, "difference fluxes of transients")
+    found = " and ".join(f"{count} of {kinds.total()} objects look like {text}" for count, text in meanings if count)
+    if min(total, difference) > MAX_MINORITY * (total + difference):
+        raise TableQuestion(
+            f"Is the brightness that of the whole source or of difference images? {found}.",
+            "flux_kind",
+            [Choice("difference", KIND_TEXTS["difference"]), Choice("total", KIND_TEXTS["total"])],
+        )
+    kind: FluxKind = usual if total == difference else "total" if total > difference else "difference"
+    return Decision(kind, (Guess("flux_kind", kind, KIND_TEXTS[kind] + (f": {found}" if found else "")),))
