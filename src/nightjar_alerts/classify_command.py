@@ -9,11 +9,10 @@ import argparse
 import io
 import json
 import os
-import shutil
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +20,6 @@ from typing import Any, Final, Protocol, TextIO
 
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
 from nightjar_alerts.inputs import (
-    HEAD_BYTES,
     CallOptions,
     File,
     Input,
@@ -30,7 +28,6 @@ from nightjar_alerts.inputs import (
     files_in,
     inputs_of_file,
 )
-from nightjar_alerts.models.decompression import DAMAGED, Budget, compression_of, decompressed
 from nightjar_alerts.names import file_key, file_name, printable
 from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
 from nightjar_alerts.partial import PartialRun
@@ -327,32 +324,18 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine)
 
 @contextmanager
 def _standard_input(bounds: Bounds) -> Iterator[Path]:
-    """Yield the path of a file with the content of standard input, decompressed if it is gzip within the bounds.
-
-    Damage, and what is beyond, is reported when the file is read. Raises UsageError for more than ``bounds.max_bytes``.
-    """
+    """Yield the path of a file with the content of standard input. Raises UsageError for more than the bound."""
     with TemporaryDirectory() as folder:
-        path, unpacked = Path(folder, "stdin"), Path(folder, "unpacked")
+        path = Path(folder, "stdin")
         with path.open("wb") as file:
             while data := sys.stdin.buffer.read(_COPIED_BYTES):
                 file.write(data)
                 if file.tell() > bounds.max_bytes:
                     raise UsageError(f"standard input has more than {bounds.max_bytes} bytes; --max-size raises this")
-            budget = Budget(bounds.expanded(file.tell()))
-        with path.open("rb") as file, unpacked.open("wb") as copy, suppress(*DAMAGED):
-            if compression_of(file.read(HEAD_BYTES)) == "gzip":
-                file.seek(0)
-                with decompressed(file, "gzip", budget) as content:
-                    shutil.copyfileobj(content, copy)
-                path = unpacked
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        suffix = next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "")
-        yield path.rename(Path(folder, f"stdin{suffix}"))
+        yield path
 
 
 _COPIED_BYTES: Final = 1 << 20
-_MAGIC: Final = {b"PAR1": ".parquet", b"SIMPLE  =": ".fits", b"<?xml": ".vot", b"# %ECSV": ".ecsv"}
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from nightjar_alerts.tables.bounds import MAX_DEPTH, Bounds, TableTooLarge
 from nightjar_alerts.tables.columns import Batch, column_of
 from nightjar_alerts.tables.options import TableError
 from nightjar_alerts.tables.streams import Problems, Stream
+from nightjar_alerts.tables.vocabulary import RANKS, last_part, plain
 
 BATCH_ROWS: Final = 16_384
 BATCH_CURVES: Final = 256
@@ -140,6 +141,15 @@ def _check_cost(data: bytes, name: str, bounds: Bounds) -> None:
     """Raise TableTooLarge for a document that takes much more memory than its size, as empty lists do."""
     if sum(data.count(mark) * cost for mark, cost in JSON_COSTS.items()) > JSON_BYTES * bounds.held_bytes:
         raise TableTooLarge(f"{name} has too many objects and lists for its size", bounds)
+
+
+_KEY: Final = re.compile(rb'"([^"\\]{1,64})"\s*:')
+
+
+def names_light_curves(text: bytes) -> bool:
+    """Return whether JSON has keys for the time and the brightness of observations, at any depth."""
+    keys = {plain(last_part(key.decode("utf-8", "replace"))) for key in set(_KEY.findall(text))}
+    return bool(keys & RANKS["time"].keys()) and bool(keys & (RANKS["mag"].keys() | RANKS["flux"].keys()))
 
 
 def loads(text: str | bytes) -> Any:
