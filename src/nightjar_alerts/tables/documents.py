@@ -209,10 +209,15 @@ def _flat(row: dict[str, Any], prefix: str = "", depth: int = 0) -> dict[str, An
             if len(inner_names) * len(points) > SPARSENESS * sum(map(len, points)) + BATCH_CURVES:
                 raise TableError(f"the objects of a list ({name[:40]!r}) have different keys")
             for inner in inner_names:
-                flat[f"{_prefix(name)}{inner}"] = [point.get(inner) for point in points]
+                flat[f"{_prefix(name)}{inner}"] = [_single(point.get(inner)) for point in points]
         else:
             flat[name] = value
     return flat
+
+
+def _single(value: Any) -> Any:
+    """Return the value of a point, which is missing if it is a list."""
+    return None if isinstance(value, list) else value
 
 
 def _prefix(name: str) -> str:

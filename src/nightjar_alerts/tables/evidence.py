@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from nightjar_alerts.tables.columns import (
     object_column,
     texts,
 )
-from nightjar_alerts.tables.vocabulary import last_part, plain, unit_in_name, unit_of
+from nightjar_alerts.tables.vocabulary import last_part, plain, unit_in_name, unit_of, zero_point_of
 
 SAMPLE_POINTS: Final = 65_536
 SHOWN_COLUMNS: Final = 40
@@ -71,6 +71,11 @@ class Evidence:
         positional = all(map(POSITIONAL_NAME.fullmatch, present))
         return cls(present, units, sample, keys, positional, frozenset(filters), checkpoint)
 
+    def of_columns(self, names: Sequence[str]) -> "Evidence":
+        """Return the evidence of some columns, in the order of the header."""
+        kept = set(names)
+        return replace(self, header=tuple(name for name in self.header if name in kept))
+
     @property
     def scalars(self) -> list[str]:
         """Columns with one value in each row."""
@@ -79,7 +84,7 @@ class Evidence:
     @property
     def all_keys(self) -> set[str]:
         """Plain names of all columns."""
-        return {key for keys in self.keys.values() for key in keys}
+        return {key for name in self.header for key in self.keys[name]}
 
     def listed(self) -> str:
         """Return the names of the columns for a message."""
@@ -213,3 +218,7 @@ class Evidence:
     def unit(self, name: str) -> SourceUnit | None:
         """Return the unit of a flux or its error that the table or the name of the column states."""
         return unit_of(self.units.get(name, "")) or unit_in_name(name)
+
+    def zero_point(self, name: str) -> float | None:
+        """Return the AB zero point of the unit of a flux, if this is a unit of maggies."""
+        return zero_point_of(last_part(name), self.units.get(name, ""))

@@ -4,14 +4,23 @@
 looked at again, so the order of the functions matters; :mod:`tables.layout` states it.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from nightjar_alerts.tables.columns import Lists
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableError, TableOptions, TableQuestion
-from nightjar_alerts.tables.vocabulary import NO_LAYOUT, RANKS, SurveyLayout, filter_and_role, last_part, plain
+from nightjar_alerts.tables.vocabulary import (
+    NO_LAYOUT,
+    RANKS,
+    SurveyLayout,
+    filter_and_role,
+    find_survey,
+    last_part,
+    plain,
+)
 
 T = TypeVar("T")
 
@@ -62,7 +71,6 @@ class Roles:
     band: str = ""
     survey: SurveyLayout = NO_LAYOUT
     reference_mag: str = ""
-    bad_flags: Mapping[str, int] = field(default_factory=dict)
     guesses: tuple[Guess, ...] = ()
 
     def sets(self) -> list[tuple[str, Mapping[str, str]]]:
@@ -140,16 +148,21 @@ def find(
     pool: Iterable[str],
     test: Callable[[str], bool] | None = None,
 ) -> Roles:
-    """Find the column of a role: that of the options, or the best match that passes a test."""
+    """Find the column of a role: that of the options, of the survey's layout, or the best match that passes a test."""
     if role in options.columns:
         return roles
+    if role in roles.survey.roles:
+        known = [name for name in free(roles, pool) if roles.survey.roles[role] in evidence.keys[name]]
+        return roles.taking(evidence, options, role, known[0]) if known else roles
     found = candidates(evidence, roles, role, pool, test)
     return roles.taking(evidence, options, role, found[0]) if found else roles
 
 
-def find_points(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
-    """Decide whether rows hold lists, and which lists belong together."""
-    scalars = evidence.scalars
+def groups_of_points(evidence: Evidence, options: TableOptions) -> list[tuple[str, ...]]:
+    """Return the columns of lists that belong together, the main ones first; empty if rows hold no lists.
+
+    Lists with the name of forced photometry come after those of detections.
+    """
     lists = [name for name in evidence.header if evidence.is_list(name)]
     chosen = options.columns.get("time")
     if chosen:
@@ -158,19 +171,24 @@ def find_points(evidence: Evidence, roles: Roles, options: TableOptions) -> Role
         ranks = RANKS["time"].keys()
         times = [name for name in lists if evidence.keys[name] & ranks and evidence.holds_times(name)]
     times = times or [name for name in lists if last_part(name).startswith(("mjd_", "time_"))]
-    if not times:
-        return replace(roles, points=tuple(scalars))
     groups: dict[tuple[str, bytes], list[str]] = {}
     for name in lists:
         column = evidence.sample[name]
         assert isinstance(column, Lists)
         groups.setdefault((name.rpartition(".")[0], column.offsets.tobytes()), []).append(name)
     usable = [group for group in groups.values() if any(name in times for name in group)]
-    usable.sort(key=lambda group: (not any("forced" in name.lower() for name in group), -len(group)))
-    if len(times) > 1 and all(map(filter_and_role, times)):  # each filter has times of its own
-        return replace(roles, nested=True, points=tuple(name for group in usable for name in group))
-    roles = replace(roles, nested=True, points=tuple(usable[0]))
-    if len(usable) > 1 and not chosen:
-        prefix = usable[0][0].rpartition(".")[0] or usable[0][0]
-        roles = roles.guess("columns.time", usable[0][0], f"points are in the lists of {prefix!r}")
-    return roles
+    usable.sort(key=lambda group: (is_forced(group), -len(group)))
+    survey = find_survey(evidence.header, evidence.all_keys)
+    if len(times) > 1 and (all(map(filter_and_role, times)) or survey.wide):
+        return [tuple(name for group in usable for name in group)]  # each filter has times of its own
+    return list(map(tuple, usable))
+
+
+def is_forced(names: Sequence[str]) -> bool:
+    """Return whether columns are those of forced photometry."""
+    return any(re.search(r"forced|fp_hist", name.lower()) for name in names)
+
+
+def prefix_of(names: Sequence[str]) -> str:
+    """Return the name of the list of objects, such as ``prvDiaSources``, whose fields columns are."""
+    return names[0].rpartition(".")[0] or names[0]

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
 from typing import Final, Literal
@@ -26,6 +26,10 @@ def last_part(name: str) -> str:
     return re.sub(r"^(?:lc|lightcurve|phot|photometry|obs|det)_(?=.)", "", field)
 
 
+Flag = int | str | tuple[str, ...]
+"""Rule for a column of flags: bits that are bad; ``true``, ``nonzero`` or ``present`` for values that are bad; or the
+values that are good."""
+
 _DATA: Final = tomllib.loads((files(__package__) / "vocabulary.toml").read_text("utf-8"))
 RANKS: Final[Mapping[str, Mapping[str, int]]] = {
     role: {name: rank for rank, equal in enumerate(names.split()) for name in equal.split("=")}
@@ -40,7 +44,8 @@ STRONG_IDS: Final = _COLUMNS["strong_ids"]
 """Id columns that are trusted even if all values differ."""
 NOT_OBJECTS: Final = re.compile(
     r"(tel|inst|obs|cam|site|station|survey|quality|qual|flag|type|class|comment|remark|note|ref|bib|system|field|prog|"
-    r"author|image|file|exp|night|visit|reduc|pipe|source|catalog|status|unit|filter|band|valid|digit|software|method)"
+    r"author|image|file|exp|night|visit|reduc|pipe|source|catalog|status|unit|filter|band|valid|digit|software|method|"
+    r"version|magsys|origin|observer|detector|date)"
 )
 """Columns of text that are not names of objects."""
 POSITIONS: Final = _COLUMNS["positions"]
@@ -52,8 +57,24 @@ DIFFERENCE: Final = _COLUMNS["difference"]
 """Brightness in difference images."""
 METADATA: Final[Mapping[str, str]] = {**{name.lower(): name for name in KNOWN_COLUMNS}, **_DATA["metadata"]}
 """Metadata by names in small letters."""
-BAD_FLAGS: Final[Mapping[str, int]] = _DATA["bad_flags"]
-"""Bits that make a row unusable."""
+FLAGS: Final[Mapping[str, Flag]] = {
+    name: tuple(rule) if isinstance(rule, list) else rule for name, rule in _DATA["flags"].items()
+}
+"""Rules for columns of flags that only one survey has; a name may end in ``*``."""
+NO_OBJECT: Final = _COLUMNS["zero_is_no_object"]
+"""Id columns in which 0 is no object."""
+NOT_IDS: Final = _COLUMNS["not_ids"]
+"""Columns of numbers and names that are not those of objects."""
+WEAK_IDS: Final = _COLUMNS["weak_ids"]
+"""Columns that name objects in some tables and telescopes or references in others."""
+MAYBE_IDS: Final = _COLUMNS["maybe_ids"]
+"""Columns that may name objects, which only the user knows."""
+INDEX: Final = _COLUMNS["index"]
+"""Names that a writer gives to an index without a name."""
+MOVING: Final[Mapping[str, str]] = _DATA["moving"]
+"""Rules for columns that mark Solar System objects."""
+TELESCOPES: Final = _COLUMNS["telescopes"]
+"""Names of telescopes and surveys, which are no objects."""
 NUMBERINGS: Final[Mapping[str, Mapping[str, str]]] = _DATA["numberings"]
 """Filters by number."""
 VEGA_BY_CUSTOM: Final = frozenset({"U", "B", "V", "R", "I", "G", "BP", "RP", "C"})
@@ -61,6 +82,11 @@ VEGA_BY_CUSTOM: Final = frozenset({"U", "B", "V", "R", "I", "G", "BP", "RP", "C"
 _UNITS: Final[Mapping[str, SourceUnit]] = {
     name: unit for unit, names in _DATA["units"].items() for name in names.split()
 }
+_ZERO_POINTS: Final = {name: value for names, value in _DATA["zero_points"].items() for name in names.split()}
+INVERSE_VARIANCE: Final = re.compile(r"(ivar|inv_?var(iance)?|inverse_?variance)", re.IGNORECASE)
+VARIANCE: Final = re.compile(r"(variance|[_ ]var)$", re.IGNORECASE)
+
+
 OTHER_UNIT: Final = re.compile(
     r"erg|photon|maggy|maggie|mgy|jy|jansky|adu|\bdn\b|\bct|count|e-|electron|\bw\b|%|/", re.IGNORECASE
 )
@@ -78,6 +104,14 @@ def unit_of(text: str) -> SourceUnit | None:
     return _UNITS.get(re.sub(r"[\s_]", "", text).replace("µ", "u").replace("μ", "u").lower())
 
 
+def zero_point_of(name: str, unit: str) -> float | None:
+    """Return the AB zero point of a flux in maggies or nanomaggies by its name or unit, None for others."""
+    words = [*re.split(r"[^A-Za-z]+", name), unit.strip(), re.sub(r"^\d*e?-?\d*[ *]*", "", unit.strip())]
+    if re.fullmatch(r"1e-0?9[ *]*(maggies|maggy|mgy)", unit.strip(), re.IGNORECASE):
+        return _ZERO_POINTS["nanomaggies"]
+    return next((_ZERO_POINTS[word.lower()] for word in words if word.lower() in _ZERO_POINTS), None)
+
+
 def unit_in_name(name: str) -> SourceUnit | None:
     """Return the unit of flux in a column's name (``flux [uJy]``, ``f_nu_mJy``, ``forcedujy``), None without one."""
     bracket = re.search(r"[\[(]([^\])]+)[\])]", name)
@@ -87,30 +121,49 @@ def unit_in_name(name: str) -> SourceUnit | None:
     return next((unit for part in parts if part and (unit := unit_of(part))), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyLayout:
     """What is known of tables of a survey or tool, from a file in ``layouts``.
 
+    Names of columns are plain names.
+
     Attributes
     ----------
-    name : of the survey's table, for people. columns : plain names of the columns by which it is known; header : all
-        columns as they are written; file : pattern of the file's name, for columns without names.
-    survey, band, unit, mag_system, filter_numbers, time_offset : as in :class:`TableOptions`.
+    name : of the survey's table, for people. source : where this is documented.
+    columns : columns by which it is known, and ``any_column``, one of which it has as well; header : all columns as
+        they are written; file : pattern of the file's name, for columns without names.
+    survey, band, unit, zero_point, mag_system, filter_numbers, time_offset : as in :class:`TableOptions`.
+    zero_points : AB zero point of fluxes by filter.
     kind : kind of flux. usual_kind : kind if the light curves do not show it.
+    roles : column of a role; empty if there is none. wide : columns of each filter by role.
+    filters : filter of each name that other surveys use for another one.
+    time_scale : ``utc`` if times are converted to TAI. time_shift_seconds : from the stated time to mid-exposure.
+    sentinels : numbers that are missing values, by column. flags : rules by column.
     """
 
     name: str = ""
+    source: str = ""
     columns: frozenset[str] = frozenset()
+    any_column: frozenset[str] = frozenset()
     header: tuple[str, ...] = ()
     file: str = ""
     survey: str = ""
     band: str = ""
     unit: SourceUnit | None = None
+    zero_point: float | None = None
+    zero_points: Mapping[str, float] = field(default_factory=dict)
     kind: FluxKind | Literal[""] = ""
     usual_kind: FluxKind | Literal[""] = ""
     filter_numbers: Literal["", "ztf", "lsst", "ps1"] = ""
     mag_system: Literal["", "AB", "Vega", "mixed"] = ""
     time_offset: float | None = None
+    time_scale: Literal["", "utc"] = ""
+    time_shift_seconds: float = 0.0
+    roles: Mapping[str, str] = field(default_factory=dict)
+    wide: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    filters: Mapping[str, str] = field(default_factory=dict)
+    sentinels: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    flags: Mapping[str, Flag] = field(default_factory=dict)
 
 
 NO_LAYOUT: Final = SurveyLayout()
@@ -121,18 +174,20 @@ def _layouts() -> Iterator[SurveyLayout]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".toml"):
             continue
-        document = tomllib.loads(file.read_text("utf-8"))
-        for table in document["table"]:
-            members = {name: value for name, value in table.items() if name != "source"}
-            members["columns"] = frozenset(members.get("columns", "").split())
-            members["header"] = tuple(members.get("header", ()))
-            yield SurveyLayout(**members)
+        for table in tomllib.loads(file.read_text("utf-8"))["table"]:
+            for name in ("columns", "any_column"):
+                table[name] = frozenset(table.get(name, "").split())
+            table["header"] = tuple(table.get("header", ()))
+            table["flags"] = {
+                name: tuple(rule) if isinstance(rule, list) else rule for name, rule in table.get("flags", {}).items()
+            }
+            yield SurveyLayout(**table)
 
 
 LAYOUTS: Final = tuple(_layouts())
 
 
-def find_survey(header: Sequence[str], keys: set[str], name: str) -> SurveyLayout:
+def find_survey(header: Sequence[str], keys: set[str], name: str = "") -> SurveyLayout:
     """Return the layout with the most columns among those of a table.
 
     Parameters
@@ -145,7 +200,9 @@ def find_survey(header: Sequence[str], keys: set[str], name: str) -> SurveyLayou
             return len(layout.header) if layout.header == tuple(header) else 0
         if layout.file:
             return int(bool(re.search(layout.file, name, re.IGNORECASE))) if name else 0
-        return len(layout.columns) if layout.columns <= keys else 0
+        if not layout.columns <= keys or (layout.any_column and not layout.any_column & keys):
+            return 0
+        return len(layout.columns)
 
     best = max(LAYOUTS, key=score)
     return best if score(best) else NO_LAYOUT
@@ -153,7 +210,7 @@ def find_survey(header: Sequence[str], keys: set[str], name: str) -> SurveyLayou
 
 _ERROR_WORDS: Final = (
     *("err", "error", "errs", "errors", "unc", "uncert", "uncertainty", "sig", "sigma", "delta", "mer", "merr"),
-    *("erreur", "fehler", "errore"),
+    *("erreur", "fehler", "errore", "ivar", "invvar", "inversevariance", "variance"),
 )
 _ERROR_BEHIND: Final = ("std", "stderr", "rms", "er", "e")
 _ERROR_ALONE: Final = frozenset({*_ERROR_WORDS, *_ERROR_BEHIND})

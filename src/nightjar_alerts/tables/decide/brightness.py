@@ -189,9 +189,9 @@ def decide_magnitude_system(
         return Decision(known, (Guess("mag_system", known, f"magnitudes are {_SYSTEM_TEXTS[known]}"),))
     found = {band for band, _ in roles.sets()} | {band for band in filters.values() if band}
     if vega := ", ".join(sorted(found & VEGA_BY_CUSTOM)):
-        text = f"magnitudes in {vega} are Vega, those in other filters AB"
+        text = f"assumed: magnitudes in {vega} are Vega, those in other filters AB"
         return Decision("mixed", (Guess("mag_system", "mixed", text),))
-    return Decision("mixed", (Guess("mag_system", "AB", "magnitudes are AB"),))
+    return Decision("mixed", (Guess("mag_system", "AB", "assumed: magnitudes are AB"),))
 
 
 def decide_signs(

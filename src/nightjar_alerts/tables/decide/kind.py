@@ -26,12 +26,13 @@ def decide_kind(roles: Roles, options: TableOptions) -> Decision[FluxKind | Lite
     return Decision(kind, (Guess("flux_kind", kind, KIND_TEXTS[kind]),))
 
 
-def kind_of_light_curves(kinds: Counter[str], usual: FluxKind) -> Decision[FluxKind]:
+def kind_of_light_curves(kinds: Counter[str], usual: FluxKind | Literal[""], survey: str) -> Decision[FluxKind]:
     """Decide by the kinds that light curves show. Raises TableQuestion if they contradict each other.
 
     Parameters
     ----------
-    kinds : number of light curves of each kind, ``total``, ``difference`` or undecided. usual : the kind without any.
+    kinds : number of light curves of each kind, ``total``, ``difference`` or undecided.
+    usual : usual kind of the survey, empty if there is none. survey : its name.
     """
     total, difference = kinds["total"], kinds["difference"]
     meanings = (total, "whole sources, such as variable stars"), (difference, "difference fluxes of transients")
@@ -42,5 +43,11 @@ def kind_of_light_curves(kinds: Counter[str], usual: FluxKind) -> Decision[FluxK
             "flux_kind",
             [Choice("difference", KIND_TEXTS["difference"]), Choice("total", KIND_TEXTS["total"])],
         )
-    kind: FluxKind = usual if total == difference else "total" if total > difference else "difference"
-    return Decision(kind, (Guess("flux_kind", kind, KIND_TEXTS[kind] + (f": {found}" if found else "")),))
+    if total != difference:
+        kind: FluxKind = "total" if total > difference else "difference"
+        return Decision(kind, (Guess("flux_kind", kind, f"{KIND_TEXTS[kind]}: {found}"),))
+    if usual:
+        text = f"assumed: {usual} flux, the usual kind of {survey}; neither columns nor light curves show it"
+        return Decision(usual, (Guess("flux_kind", usual, text),))
+    text = "assumed: difference flux; neither columns nor light curves show it"
+    return Decision("difference", (Guess("flux_kind", "difference", text),))

@@ -9,13 +9,17 @@ from nightjar_alerts.models.metadata import REDSHIFT_RANGE, REDSHIFTS
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Guess, TableError, TableOptions
 from nightjar_alerts.tables.roles import Decision, Roles, free
-from nightjar_alerts.tables.vocabulary import BAD_FLAGS, METADATA, POSITIONS, last_part, plain
+from nightjar_alerts.tables.vocabulary import FLAGS, METADATA, MOVING, POSITIONS, Flag, last_part, plain
 
 LISTED_COLUMNS: Final = 12
 LISTED_METADATA: Final = 8
 MAX_FLAGS: Final = 6
 """Maximum number of distinct values of a column of flags that a message lists."""
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}")
+GOOD_WORDS: Final = frozenset({"good", "ok", "okay", "valid", "clean", "accepted", "accept", "usable", "reliable"})
+BAD_WORDS: Final = frozenset(
+    {"bad", "poor", "invalid", "rejected", "reject", "unusable", "unreliable", "badquality", "bad quality", "flagged"}
+)
 _YES_OR_NO: Final = frozenset({"true", "false", "t", "f", "yes", "no", "y", "n"})
 _FLAGS: Final = re.compile(r"flag|qual|valid|reject|bad|status")
 
@@ -23,8 +27,9 @@ _FLAGS: Final = re.compile(r"flag|qual|valid|reject|bad|status")
 def metadata_columns(evidence: Evidence, roles: Roles) -> dict[str, str]:
     """Return the columns that have the names of metadata, where a row or an object has one value."""
     found: dict[str, str] = {}
-    for name in free(roles, evidence.scalars, evidence.is_numeric):
-        wanted = METADATA.get(last_part(name).lower(), "")
+    lists = [name for name in evidence.header if evidence.is_list(name) and name.lower() in METADATA]
+    for name in free(roles, [*evidence.scalars, *lists], evidence.is_numeric):
+        wanted = METADATA.get(last_part(name).lower(), "") or METADATA.get(name.lower(), "")
         is_velocity = wanted in REDSHIFTS and (evidence.finite(name) > REDSHIFT_RANGE[1]).any()
         if wanted and not is_velocity:
             found.setdefault(wanted, name)
@@ -43,22 +48,60 @@ def decide_metadata(evidence: Evidence, roles: Roles, options: TableOptions) -> 
     return Decision(columns, (Guess("metadata", "", f"metadata for the model: {listed}"),))
 
 
-def decide_flags(evidence: Evidence, roles: Roles, options: TableOptions) -> Decision[dict[str, int]]:
-    """Decide which bits of which columns make a row unusable. Raises TableError for an option without a column."""
-    given, flags, guesses = options.bad_flags, dict[str, int](), list[Guess]()
-    for name, bits in (BAD_FLAGS if given is None else given).items():
-        found = [column for column in roles.points if name in (column, plain(last_part(column)))]
-        if given is not None and not found:
-            raise TableError(f"bad_flags names {name!r}, which the table does not have; it has {evidence.listed()}")
-        if found and (given is not None or evidence.is_numeric(found[0])):
-            flags[found[0]] = bits
-            if given is None:
-                text = f"rows are left out where the survey flags them as bad in {found[0]!r}"
-                guesses.append(Guess("bad_flags", f"{found[0]}={bits}", text))
+def decide_flags(evidence: Evidence, roles: Roles, options: TableOptions) -> Decision[dict[str, Flag]]:
+    """Decide by which columns rows are unusable. Raises TableError for an option without a column."""
     for name in options.minimum:
         if name not in evidence.sample:
             raise TableError(f"minimum names {name!r}, which the table does not have; it has {evidence.listed()}")
+    if options.bad_flags is None:
+        return _known_flags(evidence, roles)
+    flags = dict[str, Flag]()
+    for name, bits in options.bad_flags.items():
+        found = [column for column in roles.points if name in (column, plain(last_part(column)))]
+        if not found:
+            raise TableError(f"bad_flags names {name!r}, which the table does not have; it has {evidence.listed()}")
+        flags[found[0]] = bits
+    return Decision(flags)
+
+
+def _known_flags(evidence: Evidence, roles: Roles) -> Decision[dict[str, Flag]]:
+    flags = dict[str, Flag]()
+    for column in free(roles):
+        rule = _rule_of(column, evidence, roles)
+        if rule is not None and (not isinstance(rule, int) or evidence.is_numeric(column)):
+            flags[column] = rule
+    guesses = [
+        Guess("bad_flags", f"{column}={rule}", f"rows are left out where the survey flags them as bad in {column!r}")
+        for column, rule in flags.items()
+        if isinstance(rule, int)
+    ]
+    if others := [column for column, rule in flags.items() if not isinstance(rule, int)]:
+        listed = ", ".join(others[:LISTED_COLUMNS]) + (" ..." if len(others) > LISTED_COLUMNS else "")
+        guesses.append(Guess("bad_flags", "", f"rows are left out where they are flagged as bad in {listed}"))
     return Decision(flags, tuple(guesses))
+
+
+def _rule_of(column: str, evidence: Evidence, roles: Roles) -> Flag | None:
+    """Return the rule of the survey for a column of flags, or that of words such as ``good`` and ``bad``."""
+    for key in evidence.keys[column]:
+        for rules in (roles.survey.flags, FLAGS):
+            for name, rule in rules.items():
+                if key == name or (name.endswith("*") and key.startswith(name[:-1])):
+                    return rule
+    if not _FLAGS.search(plain(column)):
+        return None
+    words = {word.lower() for word in evidence.distinct(column)}
+    good, bad = words & GOOD_WORDS, words & BAD_WORDS
+    return tuple(sorted(good)) or ("",) if bad and words <= GOOD_WORDS | BAD_WORDS else None
+
+
+def decide_moving(evidence: Evidence, roles: Roles) -> Decision[dict[str, str]]:
+    """Decide by which columns rows belong to Solar System objects."""
+    pool = [*roles.points, *evidence.scalars]
+    found = {name: MOVING[key] for name in free(roles, pool) for key in evidence.keys[name] & MOVING.keys()}
+    if not found:
+        return Decision(found)
+    return Decision(found, (Guess("", "", f"rows of Solar System objects are left out, by {', '.join(found)}"),))
 
 
 def list_unused(evidence: Evidence, used: set[str], options: TableOptions) -> tuple[Guess, ...]:

@@ -22,10 +22,15 @@ _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}")
 
 
 class TimeScale(NamedTuple):
-    """Format of times, as in :class:`TableOptions`, and days to add to them."""
+    """Format of times, as in :class:`TableOptions`, and days to add to them.
+
+    ``is_utc``: whether they are converted from UTC to TAI. ``shift_seconds``: from there to mid-exposure.
+    """
 
     format: str = "mjd"
     offset: float = 0.0
+    is_utc: bool = False
+    shift_seconds: float = 0.0
 
 
 def find_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
@@ -50,15 +55,17 @@ def find_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
             "the table has metadata of objects and no light curves: give it as object_metadata "
             "(--object-metadata FILE) with the table of light curves"
         )
-    remedy = "write MJD, or dates as YYYY-MM-DD"
+    remedy = "write MJD, JD, or dates as YYYY-MM-DD (also with a time of day, 2026-05-01T06:00)"
     hint = "" if choices else evidence.not_read(candidates(evidence, roles, "time"), remedy)
     raise question(evidence, f"Which column holds the time of the observations?{hint}", "columns.time", choices)
 
 
 def decide_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Decision[TimeScale]:
     """Decide from which date times count, by the unit and name of their column and by their size."""
+    survey = roles.survey
+    known = {"is_utc": survey.time_scale == "utc", "shift_seconds": survey.time_shift_seconds}
     if options.time_format or options.time_offset is not None:
-        return Decision(TimeScale(options.time_format or "mjd", options.time_offset or 0.0))
+        return Decision(TimeScale(options.time_format or "mjd", options.time_offset or 0.0)._replace(**known))
     name = roles.all("time")[0]
     finite = evidence.finite(name) if evidence.is_numeric(name) else np.zeros(0)
     middle = float(np.median(finite)) if finite.size else 0.0
@@ -69,7 +76,7 @@ def decide_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Deci
         raise TableQuestion(f"From which day do the times in {name!r} count?", "time_offset", years)
     if decision.value.format == "iso" and "time" not in options.columns:
         _check_clock(evidence, roles, name)
-    return decision
+    return Decision(decision.value._replace(**known), decision.guesses)
 
 
 def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> Decision[TimeScale]:
@@ -80,6 +87,8 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         zero += JD_MINUS_MJD
     is_jd = "jd" in key and "mjd" not in key
     offset = roles.survey.time_offset
+    if zero and "gaia" in roles.survey.survey:
+        offset = None  # the table states the date
     if evidence.values(name).dtype.kind == "M" or not evidence.is_numeric(name):
         return _format("iso", f"times in {name!r} are dates")
     if offset is not None and 0 < middle < 10_000:
@@ -89,7 +98,7 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
     if 1e8 < middle < 1e10:
         return _format("unix", f"times in {name!r} are seconds since 1970")
     if 1e11 < middle < 1e13:
-        raise TableQuestion(f"Times in {name!r} are neither MJD, JD, dates nor seconds.", "columns.time")
+        return _format("unix_ms", f"times in {name!r} are milliseconds since 1970")
     if 1850 < middle < 2150 and ("year" in key or key in ("epoch", "date")):
         return _format("year", f"times in {name!r} are decimal years")
     if 19_000_101 <= middle <= 21_001_231:
@@ -99,11 +108,12 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
     if 15_000 <= middle < 100_000 and (zero == 2_400_000 or key == "rjd") and "mjd" not in key:
         return _zero(name, 2_400_000)
     if 0 <= middle < 15_000 and is_jd:
-        return _zero(name, {"btjd": 2_457_000.0, "bkjd": 2_454_833.0}.get(key, 2_450_000.0))
+        known = {"btjd": 2_457_000.0, "bkjd": 2_454_833.0}.get(key)
+        return _zero(name, known) if known else _zero(name, 2_450_000.0, "assumed: ")
     if middle < 15_000 and evidence.is_positional:
-        return _zero(name, 2_450_000.0)
+        return _zero(name, 2_450_000.0, "assumed: ")
     if middle < 15_000 and not key.startswith("mjd"):
-        return _offset(0.0, "0", f"times in {name!r} are days from an unknown date")
+        return _offset(0.0, "0", f"assumed: times in {name!r} are days from an unknown date, which does not matter")
     return Decision(TimeScale())
 
 
@@ -115,9 +125,9 @@ def _offset(offset: float, value: str, text: str) -> Decision[TimeScale]:
     return Decision(TimeScale("mjd", offset), (Guess("time_offset", value, text),))
 
 
-def _zero(name: str, zero: float) -> Decision[TimeScale]:
+def _zero(name: str, zero: float, basis: str = "") -> Decision[TimeScale]:
     offset = zero - JD_MINUS_MJD
-    return _offset(offset, f"{offset:g}", f"times in {name!r} are JD - {zero:.1f}")
+    return _offset(offset, f"{offset:g}", f"{basis}times in {name!r} are JD - {zero:.1f}")
 
 
 def _zero_in(text: str) -> float:

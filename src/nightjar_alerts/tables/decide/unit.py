@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, get_args
+from typing import Final, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 
@@ -11,12 +11,14 @@ from nightjar_alerts.models.photometry import NJY_PER_UNIT, NJY_ZERO_POINT, Sour
 from nightjar_alerts.tables.columns import texts
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableError, TableOptions, TableQuestion
-from nightjar_alerts.tables.roles import Decision, Roles
+from nightjar_alerts.tables.roles import Decision, Roles, find
 from nightjar_alerts.tables.vocabulary import (
     COUNTS,
     COUNTS_UNIT,
+    INVERSE_VARIANCE,
     MILLIMAGNITUDES,
     OTHER_UNIT,
+    VARIANCE,
     last_part,
     plain,
     unit_of,
@@ -34,13 +36,55 @@ class Scale:
     Attributes
     ----------
     njy : nJy of one unit of flux; of a filter in ``by_filter`` that one instead.
+    is_ab : whether ``by_filter`` is on the AB system rather than on that of the magnitudes.
     has_flux : whether the column of fluxes is read. has_unit_column : whether a column states the unit of each row.
     """
 
     njy: float = 1.0
     by_filter: Mapping[str, float] = field(default_factory=dict)
+    is_ab: bool = False
     has_flux: bool = True
     has_unit_column: bool = False
+
+
+class ErrorScale(NamedTuple):
+    """What a column of errors holds, and nJy, or mag, of one unit of the error; None if it has the unit of the flux."""
+
+    factor: float | None = None
+    kind: Literal["sigma", "variance", "ivar"] = "sigma"
+
+
+MAX_DIFFERENCE: Final = 0.05
+"""Largest difference in mag between the zero points that a unit and a column state."""
+
+
+def find_zero_point(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
+    """Find a column of zero points of the flux, unless the options or the survey's documentation state its unit.
+
+    Raises TableQuestion if a column and the stated unit contradict each other.
+    """
+    survey, pool = roles.survey, (*roles.points, *evidence.header)
+    if options.flux_unit or options.zero_point is not None or "zero_point" in options.columns:
+        return roles
+    is_documented = survey.unit or survey.zero_point is not None or survey.zero_points
+    if is_documented and "zero_point" not in survey.roles:
+        return roles
+    found = find(evidence, roles, options, "zero_point", pool, evidence.looks_like_zero_point)
+    flux = roles.all("flux")[0]
+    unit = evidence.unit(flux)
+    if "zero_point" not in found.columns or "zero_point" in survey.roles or unit is None:
+        return found
+    column = found.columns["zero_point"]
+    stated, expected = float(np.median(evidence.finite(column))), NJY_ZERO_POINT - 2.5 * np.log10(NJY_PER_UNIT[unit])
+    if abs(stated - expected) < MAX_DIFFERENCE:
+        return found
+    if "zeropoint" not in plain(column) and "zp" not in plain(column):
+        return roles
+    raise TableQuestion(
+        f"The fluxes in {flux!r} have the unit {unit} (zero point {expected:.2f}), but {column!r} states {stated:.2f}.",
+        "flux_unit",
+        [Choice(unit, f"the unit counts, and {column!r} is not the zero point of these fluxes")],
+    )
 
 
 def decide_unit(
@@ -66,6 +110,11 @@ def decide_unit(
         text = f"fluxes in {flux!r} are in {unit}"
         guesses = () if flux.lower() == "fluxcal" else (Guess("flux_unit", unit, text),)
         return Decision(Scale(NJY_PER_UNIT[unit]), guesses)
+    if (zero_point := evidence.zero_point(flux)) is not None:
+        text = f"fluxes in {flux!r} are in maggies or nanomaggies"
+        return _by_zero_point(zero_point, text)
+    if (zero_point := roles.survey.zero_point) is not None:
+        return _by_zero_point(zero_point, f"fluxes in {flux!r} are those of {roles.survey.name}")
     mag = roles.reference_mag
     if mag and (zero_points := _zero_points(evidence, roles, filters, flux, mag)):
         # The magnitudes may be Vega's; the correction by filter is applied to fluxes and magnitudes alike.
@@ -73,6 +122,11 @@ def decide_unit(
         listed = ", ".join(f"{name} {zero_point:.3f}".strip() for name, zero_point in zero_points.items())
         text = f"the zero point of {flux!r} follows from {mag!r}: {listed}"
         return Decision(Scale(float(np.median(list(scales.values()))), scales), (Guess("zero_point", "", text),))
+    if known := roles.survey.zero_points:
+        scales = {name: float(njy_of_magnitude(zero_point)) for name, zero_point in known.items()}
+        listed = ", ".join(f"{name} {zero_point:.3f}" for name, zero_point in known.items())
+        text = f"fluxes in {flux!r} have the AB zero points of {roles.survey.name}: {listed}"
+        return Decision(Scale(by_filter=scales, is_ab=True), (Guess("zero_point", "", text),))
     if "mag" in roles.columns and "mag_err" in roles.columns:
         text = f"column {flux!r} is not used, because its unit is not known"
         return Decision(Scale(has_flux=False), (Guess("columns.flux", "", text),))
@@ -80,6 +134,11 @@ def decide_unit(
     if OTHER_UNIT.search(stated) and not COUNTS_UNIT.search(stated):
         raise _unsupported(flux, stated)
     return _unit_by_depth(evidence, roles, flux)
+
+
+def _by_zero_point(zero_point: float, text: str) -> Decision[Scale]:
+    guess = Guess("zero_point", f"{zero_point:g}", f"{text}: the AB zero point is {zero_point:g}")
+    return Decision(Scale(float(njy_of_magnitude(zero_point))), (guess,))
 
 
 def _zero_points(
@@ -112,11 +171,11 @@ def _unit_by_depth(evidence: Evidence, roles: Roles, flux: str) -> Decision[Scal
         raise TableQuestion(f"Which AB zero point do the counts in {flux!r} have, in mag?", "zero_point")
     depths = depths_by_unit(evidence, roles)
     if not depths:
-        text = f"fluxes in {flux!r} are in nJy, the default"
+        text = f"assumed: fluxes in {flux!r} are in nJy, the default"
     elif USUAL_DEPTH[0] <= depths["nJy"] <= USUAL_DEPTH[1]:
-        text = f"fluxes in {flux!r} are in nJy: their errors fit a depth of {depths['nJy']:.1f} mag"
+        text = f"assumed: fluxes in {flux!r} are in nJy: their errors fit a depth of {depths['nJy']:.1f} mag"
     elif set(_possible(depths)) == {"nJy"}:
-        text = f"fluxes in {flux!r} are in nJy: no other unit fits their errors"
+        text = f"assumed: fluxes in {flux!r} are in nJy: no other unit fits their errors"
     else:
         _ask_unit(evidence, flux, depths)
     return Decision(Scale(), (Guess("flux_unit", "nJy", text),))
@@ -155,23 +214,47 @@ def _unsupported(name: str, unit: str) -> TableError:
 
 def decide_error_units(
     evidence: Evidence, roles: Roles, scale: Scale, options: TableOptions
-) -> Decision[dict[str, float]]:
-    """Decide nJy, or mag, of one unit of each column of errors that has a unit of its own. Raises TableError."""
-    scales, guesses = dict[str, float](), list[Guess]()
-    flux_errors = roles.all("flux_err") if not options.flux_unit and options.zero_point is None else []
-    for name in flux_errors:
+) -> Decision[dict[str, ErrorScale]]:
+    """Decide what each column of errors holds that is not in the unit of its flux or magnitude. Raises TableError."""
+    scales, guesses = dict[str, ErrorScale](), list[Guess]()
+    is_given = bool(options.flux_unit) or options.zero_point is not None
+    for name in roles.all("flux_err"):
         stated = evidence.units.get(name, "")
-        if unit := evidence.unit(name):
-            scales[name] = NJY_PER_UNIT[unit]
-            if NJY_PER_UNIT[unit] != scale.njy:
+        if (kind := _kind_of_error(name)) != "sigma":
+            scales[name] = ErrorScale(None, kind)
+            meaning = "inverse variances" if kind == "ivar" else "variances"
+            guesses.append(Guess("", "", f"values in {name!r} are {meaning} of the flux"))
+        elif is_given:
+            continue
+        elif unit := evidence.unit(name):
+            scales[name] = ErrorScale(NJY_PER_UNIT[unit])
+            if NJY_PER_UNIT[unit] != scale.njy or "zero_point" in roles.columns:
                 guesses.append(Guess("", "", f"errors in {name!r} are in {unit}"))
-        elif OTHER_UNIT.search(stated):
+        elif evidence.zero_point(name) is not None or not OTHER_UNIT.search(stated):
+            continue
+        elif not COUNTS_UNIT.search(stated) or not _may_be_counts(evidence, roles):
             raise _unsupported(name, stated)
     for name in roles.all("mag_err"):
         stated = evidence.units.get(name, "")
-        if MILLIMAGNITUDES.search(f"{name} {stated}"):
-            scales[name] = 1e-3
+        if (kind := _kind_of_error(name)) != "sigma":
+            scales[name] = ErrorScale(None, kind)
+        elif MILLIMAGNITUDES.search(f"{name} {stated}"):
+            scales[name] = ErrorScale(1e-3)
             guesses.append(Guess("", "", f"errors in {name!r} are in mmag"))
         elif OTHER_UNIT.search(stated):
             raise _unsupported(name, stated)
     return Decision(scales, tuple(guesses))
+
+
+def _kind_of_error(name: str) -> Literal["sigma", "variance", "ivar"]:
+    field_name = last_part(name)
+    if INVERSE_VARIANCE.search(field_name):
+        return "ivar"
+    return "variance" if VARIANCE.search(field_name) else "sigma"
+
+
+def _may_be_counts(evidence: Evidence, roles: Roles) -> bool:
+    """Return whether the unit of the flux is counts, or not stated."""
+    return all(
+        COUNTS_UNIT.search(unit) or not unit for unit in (evidence.units.get(name, "") for name in roles.all("flux"))
+    )
