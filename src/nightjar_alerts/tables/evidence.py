@@ -20,7 +20,7 @@ from nightjar_alerts.tables.columns import (
     object_column,
     texts,
 )
-from nightjar_alerts.tables.vocabulary import last_part, plain, unit_in_name, unit_of, zero_point_of
+from nightjar_alerts.tables.vocabulary import METADATA, last_part, plain, unit_in_name, unit_of, zero_point_of
 
 SAMPLE_POINTS: Final = 65_536
 SHOWN_COLUMNS: Final = 40
@@ -80,6 +80,11 @@ class Evidence:
     def scalars(self) -> list[str]:
         """Columns with one value in each row."""
         return [name for name in self.header if not isinstance(self.sample[name], Lists)]
+
+    @property
+    def lists_of_metadata(self) -> list[str]:
+        """Columns of lists that hold metadata of an object, such as ``redshift.value``."""
+        return [name for name in self.header if self.is_list(name) and name.lower() in METADATA]
 
     @property
     def all_keys(self) -> set[str]:

@@ -123,7 +123,8 @@ def _layout_of_lists(evidence: Evidence, options: TableOptions, name: str, group
     left_out: list[Guess] = []
     for group in groups:
         try:
-            part = _layout_of(evidence.of_columns((*evidence.scalars, *group)), _with_band(group, options), name, group)
+            columns = (*evidence.scalars, *group, *evidence.lists_of_metadata)
+            part = _layout_of(evidence.of_columns(columns), _with_band(group, options), name, group)
         except TableError as error:
             first = first or error
             prefix, reason = prefix_of(group), getattr(error, "question", str(error)).partition(" The table has ")[0]

@@ -853,7 +853,8 @@ def _number(text: str) -> float:
 
 def _once(points: Points) -> Points:
     """Return points without the detections of exposures that have a usable point of forced photometry, which stands
-    for them and becomes a detection."""
+    for them and becomes a detection.
+    """
     order = np.lexsort((points["mjd"], points["band"]))
     ordered = points[order]
     is_new = (np.diff(ordered["band"]) != 0) | ~(np.diff(ordered["mjd"]) < SAME_EXPOSURE_DAYS)

@@ -8,7 +8,7 @@ from typing import Final
 from nightjar_alerts.models.filters import known_filter
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.tables.evidence import Evidence
-from nightjar_alerts.tables.options import Choice, Guess, TableOptions, TableQuestion, described_filter
+from nightjar_alerts.tables.options import Choice, Guess, TableError, TableOptions, TableQuestion, described_filter
 from nightjar_alerts.tables.roles import Decision, Roles, candidates, find, free, question
 from nightjar_alerts.tables.vocabulary import NUMBERINGS, STRONG_BANDS, filter_and_role, last_part, plain
 
@@ -22,7 +22,16 @@ _VALUES: Final = frozenset({"value", "mag", "flux"})
 def find_band(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
     """Find the column of filters, or a set of columns for each filter. Raises TableQuestion."""
     if options.band:
+        own = _filters_of_magnitudes(evidence, roles)
+        if len(own) > 1 and not (options.columns.get("mag") or options.columns.get("flux")):
+            listed = ", ".join(own.values())
+            raise TableError(
+                f"band is given, but the table has columns of several filters ({listed}): leave it out, or name the "
+                "column to read by columns.mag or columns.flux"
+            )
         return replace(roles, band=described_filter(options.band, "band"))
+    if roles.survey.wide:
+        return _wide_of_survey(evidence, roles)
     pool = [*roles.points, *evidence.scalars] if roles.nested else roles.points
     roles = find(evidence, roles, options, "band", pool, evidence.holds_filters)
     if "band" in roles.columns:
@@ -37,20 +46,55 @@ def find_band(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
         return roles.taking(evidence, options, "band", unknown[0])
     if band := roles.survey.band:
         return replace(roles, band=band).guess("band", band, f"all points are in filter {band}")
-    hint = ""
     if own := [name for name in free(roles) if (split := filter_and_role(name)) and split[1] in _VALUES]:
         hint = evidence.not_read([name for name in own if not evidence.is_numeric(name)], ONE_NUMBER)
+        if len(own) > 1:
+            text = f"Which columns hold the errors of {', '.join(own)}, the columns by filter?{hint}"
+            raise question(
+                evidence, text, "mag_err", hint=" Set one error in mag for all, or name them such as e_Vmag."
+            )
         hint = hint or f" Columns by filter ({', '.join(own)}) need errors: set mag_err to one in mag for all."
+    else:
+        hint = ""
     choices = [Choice(name, "") for name in FILTERS]
     raise question(evidence, f"Which filter are the observations in?{hint}", "band", choices)
+
+
+def _filters_of_magnitudes(evidence: Evidence, roles: Roles) -> dict[str, str]:
+    """Return the columns of magnitudes or fluxes of one filter, by their filters."""
+    found: dict[str, str] = {}
+    for name in free(roles, test=evidence.is_numeric):
+        if (split := filter_and_role(name)) and split[0] and split[1] in ("mag", "flux"):
+            found.setdefault(split[0], name)
+    return found
+
+
+def _wide_of_survey(evidence: Evidence, roles: Roles) -> Roles:
+    """Return the columns of each filter that the survey's documentation names."""
+    wide = []
+    for band, columns in roles.survey.wide.items():
+        own = {role: name for role, key in columns.items() for name in roles.points if key in evidence.keys[name]}
+        if {"time", "flux", "flux_err"} <= own.keys() or {"time", "mag", "mag_err"} <= own.keys():
+            wide.append((band, own))
+    return replace(roles, wide=tuple(wide))
 
 
 def _find_wide(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
     """Look for a set of columns for each filter."""
     bands: dict[str, dict[str, str]] = {}
-    for name in free(roles, test=evidence.is_numeric):
-        if split := filter_and_role(name):
+    names = free(roles)
+    marks = {name: mark for name in names if (mark := _mark_of_value(name, names))}
+    for name in names:
+        if name not in marks and evidence.is_numeric(name) and (split := filter_and_role(name)):
             bands.setdefault(split[0], {}).setdefault(split[1], name)
+    for name, (role, value) in marks.items():  # such as e_Bmag, the error of Bmag, and l_Bmag, its limit flag
+        for own in bands.values():
+            kinds = [kind for kind in ("mag", "flux", "value") if own.get(kind) == value]
+            if kinds and role == "err" and evidence.is_numeric(name):
+                own.setdefault("err" if kinds[0] == "value" else f"{kinds[0]}_err", name)
+            elif kinds and role == "upper_limit":
+                own.setdefault("upper_limit", name)
+    empty = [name for name in names if name not in marks and filter_and_role(name) and not evidence.distinct(name)]
     wide = []
     for band, own in bands.items():
         if "value" in own:  # a column that has the name of the filter alone
@@ -64,7 +108,16 @@ def _find_wide(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles
     if not wide or ("time" not in roles.columns and not all("time" in own for _, own in wide)):
         return roles
     listed = ", ".join(f"{name}: {' '.join(own.values())}" for name, own in wide)
-    return replace(roles, wide=tuple(wide)).guess("", "", f"the table has columns for each filter ({listed})")
+    roles = replace(roles, wide=tuple(wide)).guess("", "", f"the table has columns for each filter ({listed})")
+    return roles.guess("", "", f"columns without a value: {', '.join(empty)}") if empty else roles
+
+
+def _mark_of_value(name: str, names: Sequence[str]) -> tuple[str, str] | None:
+    """Return ``err`` or ``upper_limit``, and the column that an error or a limit flag of VizieR belongs to."""
+    for prefix, role in (("e_", "err"), ("E_", "err"), ("err_", "err"), ("sigma_", "err"), ("l_", "upper_limit")):
+        if name.startswith(prefix) and name.removeprefix(prefix) in names:
+            return role, name.removeprefix(prefix)
+    return None
 
 
 def decide_filters(evidence: Evidence, roles: Roles, options: TableOptions) -> Decision[dict[str, str | None]]:
@@ -85,14 +138,16 @@ def decide_filters(evidence: Evidence, roles: Roles, options: TableOptions) -> D
         guesses += numbers.guesses
     if _are_sloan_capitals(roles, options, column, unset):
         filters = {**{name: known_filter(name.lower()) for name in SLOAN_CAPITALS}, **filters}
+    filters = {**roles.survey.filters, **filters}
+    _ask_about_r(roles, options, column, names)
     filters = {**{name: known_filter(name) for name in names}, **filters}
     unknown = [name for name in names if filters[name] is None]
     if unknown and len(unknown) == len(names):
-        raise TableQuestion(
-            f"Which filters are {', '.join(map(repr, unknown[:8]))} in {column!r}?",
-            "filters",
-            [Choice(f"{unknown[0]}=r", "a filter by its name"), Choice(f"{unknown[0]}=620", "a wavelength in nm")],
-        )
+        wavelengths = [f"{name}={wavelength:g}" for name in unknown if (wavelength := _wavelength_in(name))]
+        choices = [Choice(f"{unknown[0]}=r", "a filter by its name"), Choice(f"{unknown[0]}=620", "a wavelength in nm")]
+        if wavelengths:
+            choices = [Choice(",".join(wavelengths), "the wavelengths in nm that the names state")]
+        raise TableQuestion(f"Which filters are {', '.join(map(repr, unknown[:8]))} in {column!r}?", "filters", choices)
     renamed = {
         name: found for name in names if (found := filters[name]) and name != found and name not in options.filters
     }
@@ -104,6 +159,32 @@ def decide_filters(evidence: Evidence, roles: Roles, options: TableOptions) -> D
         listed = ", ".join(unknown[:SHOWN_UNKNOWN])
         guesses.append(Guess("filters", "", f"rows in filters that are not known are left out: {listed}"))
     return Decision(filters, tuple(guesses))
+
+
+def _wavelength_in(name: str) -> float:
+    """Return the wavelength in nm in a name of Hubble's or Webb's filters, such as F625W, 0 without one."""
+    match = re.search(r"(?i)(?:^|[^A-Za-z0-9])F(\d{3})(?:W|M|N|LP|X|W2)$", name)
+    if not match:
+        return 0.0
+    number = float(match[1])
+    return number if number >= SHORTEST_NM else 10 * number
+
+
+SHORTEST_NM: Final = 200.0
+"""Smaller numbers in the names of Hubble's infrared filters are tens of nm."""
+
+
+def _ask_about_r(roles: Roles, options: TableOptions, column: str, names: Sequence[str]) -> None:
+    """Raise TableQuestion for g together with R and without B or V: R may be r of ZTF or PTF, or that of Cousins."""
+    is_clear = survey_of(roles, options) == "ztf" or "R" in roles.survey.filters or "R" in options.filters
+    if is_clear or not {"g", "R"} <= set(names) or set(names) & {"B", "V", "U", "r"}:
+        return
+    raise TableQuestion(
+        f"Is 'R' in {column!r} r of a survey such as ZTF or PTF, or R of Cousins? The other filters are "
+        f"{', '.join(name for name in names if name != 'R')}.",
+        "filters",
+        [Choice("R=r", "r of a survey (AB)"), Choice("R=R", "R of Cousins (Vega)")],
+    )
 
 
 def survey_of(roles: Roles, options: TableOptions) -> str:

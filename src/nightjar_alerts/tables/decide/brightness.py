@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from nightjar_alerts.models.photometry import NJY_PER_UNIT
+from nightjar_alerts.tables.columns import flags
 from nightjar_alerts.tables.decide.bands import ONE_NUMBER
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableOptions, TableQuestion
@@ -158,6 +159,8 @@ def _with_errors(
         return roles, {kind: (name, others[0])}
     if kind == "mag" and options.mag_err is not None:
         return roles, {kind: (name, "")}
+    if kind == "mag" and _are_all_limits(evidence, roles, name):
+        return roles, {kind: (name, "")}
     roles = find(evidence, roles, options, "snr", roles.points, evidence.is_numeric)
     if "snr" in roles.columns:
         return roles, pairs
@@ -168,6 +171,14 @@ def _with_errors(
     hint = " Name it by columns.mag_err, or set one error in mag for all." if kind == "mag" else ""
     option = "mag_err" if kind == "mag" else "columns.flux_err"
     raise question(evidence, f"Which column holds the errors of {name!r}?", option, hint=hint)
+
+
+def _are_all_limits(evidence: Evidence, roles: Roles, name: str) -> bool:
+    """Return whether a flag marks every magnitude as an upper limit."""
+    found = candidates(evidence, roles, "upper_limit")
+    if not found or len(evidence.values(found[0])) != len(mags := evidence.numbers(name)):
+        return False
+    return bool(flags(evidence.values(found[0]))[np.isfinite(mags)].all())
 
 
 def decide_magnitude_system(

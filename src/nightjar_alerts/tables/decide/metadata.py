@@ -27,8 +27,7 @@ _FLAGS: Final = re.compile(r"flag|qual|valid|reject|bad|status")
 def metadata_columns(evidence: Evidence, roles: Roles) -> dict[str, str]:
     """Return the columns that have the names of metadata, where a row or an object has one value."""
     found: dict[str, str] = {}
-    lists = [name for name in evidence.header if evidence.is_list(name) and name.lower() in METADATA]
-    for name in free(roles, [*evidence.scalars, *lists], evidence.is_numeric):
+    for name in free(roles, [*evidence.scalars, *evidence.lists_of_metadata], evidence.is_numeric):
         wanted = METADATA.get(last_part(name).lower(), "") or METADATA.get(name.lower(), "")
         is_velocity = wanted in REDSHIFTS and (evidence.finite(name) > REDSHIFT_RANGE[1]).any()
         if wanted and not is_velocity:

@@ -91,7 +91,7 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         offset = None  # the table states the date
     if evidence.values(name).dtype.kind == "M" or not evidence.is_numeric(name):
         return _format("iso", f"times in {name!r} are dates")
-    if offset is not None and 0 < middle < 10_000:
+    if offset is not None and -10_000 < middle < 10_000:
         return _offset(offset, f"{offset}", f"times in {name!r} count from MJD {offset:g}")
     if 2.3e6 < middle < 2.6e6:
         return _format("jd", f"times in {name!r} are Julian dates")
