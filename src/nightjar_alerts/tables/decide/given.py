@@ -6,7 +6,9 @@ from nightjar_alerts.tables.roles import Roles
 
 def check_options(roles: Roles, options: TableOptions) -> None:
     """Raise TableError for an option that changes nothing, or contradicts another one."""
-    has_flux, has_mag = bool(roles.all("flux")), bool(roles.all("mag"))
+    # Where all columns are named, the same options may serve tables of magnitudes and of fluxes.
+    has_flux = bool(roles.all("flux")) or options.columns.get("flux") == ""
+    has_mag = bool(roles.all("mag")) or options.columns.get("mag") == ""
     if options.flux_unit not in ("", "mag") and options.zero_point is not None:
         raise TableError(f"flux_unit and zero_point are both given: {options.flux_unit} has a zero point of its own")
     if (options.flux_unit not in ("", "mag") or options.zero_point is not None) and options.columns.get("zero_point"):
