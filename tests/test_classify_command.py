@@ -161,7 +161,7 @@ def test_classify_existing_output_is_kept_unless_told_otherwise(
     assert run(packet, "--url", url, "-o", output) == 2
     assert "--overwrite replaces it" in capsys.readouterr().err
     assert output.read_text() == "precious"
-    assert run(packet, "--url", url, "-o", output, "--resume") == 1
+    assert run(packet, "--url", url, "-o", output, "--resume") == 0
     assert "nothing to resume" in capsys.readouterr().err
     assert run(packet, "--url", url, "-o", output, "--overwrite") == 0
     assert len(rows_of(output)) == 1

@@ -29,7 +29,7 @@ from nightjar_alerts.inputs import (
     inputs_of_file,
 )
 from nightjar_alerts.names import file_key, file_name, printable
-from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
+from nightjar_alerts.outputs import COMPRESSED, SUFFIXES, OutputError, check_path, encode_line
 from nightjar_alerts.partial import PartialRun
 from nightjar_alerts.report import SHOWN, Report
 from nightjar_alerts.results import Result
@@ -38,6 +38,7 @@ from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions
 CHUNK: Final = 256
 """Number of inputs after which outputs are flushed and progress is updated."""
 USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+STANDARD_OUTPUT: Final = Path("-")
 
 
 class UsageError(Exception):
@@ -103,7 +104,8 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nightjar classify",
         description="Classify light curves and alerts, in this process or by a running service.",
-        epilog="Exit status: 0 everything was read; 3 something could not be read; 1 nothing was read; 2 wrong usage.",
+        epilog="Example: nightjar classify photometry.csv -o results.csv --plot pictures. "
+        "Exit status: 0 everything was read; 3 something could not be read; 1 nothing was read; 2 wrong usage.",
     )
     parser.add_argument(
         "paths",
@@ -114,7 +116,9 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     )
     parser.add_argument("--url", default=settings.url, help="address of a service; default: in this process")
     parser.add_argument("--api-key", default=settings.api_key, help="key that the service asks for")
-    parser.add_argument("--timeout", type=float, default=settings.timeout, help="seconds to wait for a reply")
+    parser.add_argument(
+        "--timeout", type=float, default=settings.timeout, help="seconds to wait for a reply (%(default)s)"
+    )
     parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
     parser.add_argument(
         "--prior",
@@ -122,7 +126,13 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
         help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
     )
     parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
-    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=f"write a table: {', '.join(SUFFIXES)}")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help=f"write a table: {', '.join(SUFFIXES)}, {', '.join(COMPRESSED)}; - is JSON Lines on standard output",
+    )
     parser.add_argument("--probabilities", action="store_true", help="add a column per class to the output")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write a picture (SVG) per object into this folder")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run with the same output")
@@ -147,15 +157,16 @@ _HELP: Final = {
     "band": "the one filter of a table",
     "filters": "filter of a name in the table: a known filter or a wavelength in nm, such as F606W=590/230",
     "filter_numbers": "survey whose numbers of filters the table has: ztf, lsst or ps1",
-    "time_format": "mjd, jd, iso, unix or year",
+    "time_format": "mjd, jd, iso, unix, unix_ms or year",
     "time_offset": "days to add to the times",
     "flux_unit": "nJy, uJy, mJy, Jy, FLUXCAL or mag",
     "zero_point": "AB zero point of the flux in mag",
-    "flux_kind": "difference (from a template image) or total (of the whole source)",
+    "flux_kind": "difference (from a template image) or total (of the whole source); default: what columns or light "
+    "curves show, else difference",
     "mag_system": "AB, Vega or mixed: Vega for U B V R I, G BP RP and unfiltered, AB for the others",
-    "mag_err": "error of every magnitude in mag, if the table has no errors",
+    "mag_err": "error in mag of every magnitude that has none",
     "signed_magnitudes": "true if a negative magnitude stands for a negative flux",
-    "upper_limits": "drop, or use as flux 0 with the error of the limit",
+    "upper_limits": "drop (default), or use as flux 0 with the error of the limit",
     "limit_sigma": "significance of upper limits, default 5",
     "bad_flags": "column of flags and the bits that make a row unusable, such as catflags=32768",
     "minimum": "column and its smallest value in usable rows",
@@ -255,12 +266,22 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stdin = stack.enter_context(_standard_input(bounds)) if "-" in options.paths else Path()
         paths = [stdin if path == "-" else Path(path) for path in options.paths]
-        found = [file._replace(name="-") if file.path == stdin else file for path in paths for file in files_in(path)]
+        if not any(path.exists() for path in paths):
+            raise FileNotFoundError(f"{' and '.join(options.paths)} do{'es' * (len(paths) == 1)} not exist")
+        # A missing file is reported as one that cannot be read, and does not end the run.
+        found = [
+            file._replace(name="-") if file.path == stdin else file
+            for path in paths
+            for file in (files_in(path) if path.exists() else [File(path, str(path), named=True)])
+        ]
         by_path: dict[Path, list[File]] = {}
         for file in found:
             by_path.setdefault(file.path.resolve(), []).append(file)
         files = [max(same, key=lambda file: file.named) for same in by_path.values()]
         _check_output(options)
+        if options.resume and options.output.exists() and not PartialRun.path_of(options.output).exists():
+            _print(f"{options.output} is complete: there is nothing to resume", sys.stderr)
+            return 0
         engine = stack.enter_context(_engine(options))
         partial = _open_partial(stack, options, engine)
         report = Report() if partial is None else partial.report
@@ -271,16 +292,19 @@ def run(options: argparse.Namespace) -> int:
             if path.is_dir() and not any(file.path.is_relative_to(path) for file in found):
                 report.empty.append(str(path))
         reader = _Reader(files, table_options, bounds, progress, options.quiet)
-        printer = None if options.output else _Printer()
+        printer: Output | None = None if options.output else _Printer()
+        if options.output == STANDARD_OUTPUT:
+            printer = _LinePrinter()
         pictures = None if options.plot is None else _Pictures(options.plot, progress, keep=options.resume)
         _classify(reader, engine, options, report, [out for out in (partial, printer, pictures) if out is not None])
         if pictures is not None:
             pictures.end()
     if partial is not None:
         partial.complete(options.probabilities)
+    to_stdout = options.output == STANDARD_OUTPUT
     for line in report.lines():
-        _print(line)
-    if options.output:
+        _print(line, sys.stderr if to_stdout else None)
+    if options.output and not to_stdout:
         _print(f"written to {options.output}")
     return report.status
 
@@ -291,9 +315,9 @@ _OF_RESULTS: Final = ("model", "prior", "coverage", *(each.name for each in fiel
 
 def _check_output(options: argparse.Namespace) -> None:
     """Raise UsageError or OutputError if the output cannot be written, before models are loaded."""
-    if options.output is None:
+    if options.output is None or options.output == STANDARD_OUTPUT:
         if options.resume or options.overwrite:
-            raise UsageError("--resume and --overwrite need --output")
+            raise UsageError("--resume and --overwrite need --output with the name of a file")
         return
     try:
         check_path(options.output)
@@ -304,7 +328,7 @@ def _check_output(options: argparse.Namespace) -> None:
 
 
 def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine) -> "PartialRun | None":
-    if options.output is None:
+    if options.output is None or options.output == STANDARD_OUTPUT:
         return None
     arguments = {
         "files": [str(Path(path).absolute()) if path != "-" else path for path in options.paths],
@@ -454,7 +478,7 @@ class _Progress:
     """Progress bar on standard error, if it is a terminal: fraction of the bytes of all files, rate and time left."""
 
     def __init__(self, files: Sequence[File], quiet: bool) -> None:
-        self._sizes = {file.path: float(file.path.stat().st_size or 1) for file in files}
+        self._sizes = {file.path: float(file.path.stat().st_size or 1) for file in files if file.path.exists()}
         self._done = dict.fromkeys(self._sizes, 0.0)
         self._hidden = quiet or not sys.stderr.isatty()
         self._bar: Any = None
@@ -480,7 +504,7 @@ class _Progress:
 
     def finish(self, path: Path) -> None:
         """Count a file as read."""
-        self._done[path] = self._sizes[path]
+        self._done[path] = self._sizes.get(path, 0.0)
 
     def update(self, results: int, skipped: int) -> None:
         """Update the bar."""
@@ -540,6 +564,19 @@ class _Printer:
 
 def _fit(text: str, width: int) -> str:
     return f"{text[: width - 1]}…" if len(text) > width else text.ljust(width)
+
+
+class _LinePrinter:
+    """Results as JSON Lines on standard output."""
+
+    def add(self, named: NamedInput, results: Sequence[Result]) -> None:
+        """Print a line for each result."""
+        for result in results:
+            sys.stdout.write(encode_line(result).decode())
+
+    def flush(self) -> None:
+        """Flush standard output."""
+        sys.stdout.flush()
 
 
 class _Pictures:

@@ -523,6 +523,9 @@ def inputs_of_file(
 
     Parts that cannot be read are yielded as :class:`UnreadFile`.
     """
+    if not file.path.exists():
+        yield UnreadFile(file.name, "does not exist")
+        return
     if is_table_file(file.path, options):
         yield from _inputs_of_table(file.path, file.name, options, on_notes, bounds)
         return

@@ -36,9 +36,14 @@ class PartialRun:
     def __init__(self, output: Path, arguments: Mapping[str, Any], report: Report) -> None:
         self.report = report
         self._output, self._arguments = output, dict(arguments)
-        self._path = output.with_name(f"{output.name}.partial")
+        self._path = self.path_of(output)
         self._lines: list[bytes] = []
         self._file: IO[bytes] | None = None
+
+    @staticmethod
+    def path_of(output: Path) -> Path:
+        """Return the path of the partial results."""
+        return output.with_name(f"{output.name}.partial")
 
     def existing(self) -> Path | None:
         """Return the path of the partial results or the output, whichever exists; None if neither does."""
