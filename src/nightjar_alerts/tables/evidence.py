@@ -20,7 +20,15 @@ from nightjar_alerts.tables.columns import (
     object_column,
     texts,
 )
-from nightjar_alerts.tables.vocabulary import METADATA, last_part, plain, unit_in_name, unit_of, zero_point_of
+from nightjar_alerts.tables.vocabulary import (
+    METADATA,
+    last_part,
+    names_magnitudes,
+    plain,
+    unit_in_name,
+    unit_of,
+    zero_point_of,
+)
 
 SAMPLE_POINTS: Final = 65_536
 SHOWN_COLUMNS: Final = 40
@@ -217,8 +225,7 @@ class Evidence:
 
     def has_unit_magnitude(self, name: str) -> bool:
         """Return whether the table states magnitudes as the unit of a column."""
-        unit = self.units.get(name, "").lower()
-        return "mag" in unit and "maggy" not in unit
+        return names_magnitudes(self.units.get(name, ""))
 
     def unit(self, name: str) -> SourceUnit | None:
         """Return the unit of a flux or its error that the table or the name of the column states."""

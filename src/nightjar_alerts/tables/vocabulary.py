@@ -104,6 +104,11 @@ def unit_of(text: str) -> SourceUnit | None:
     return _UNITS.get(re.sub(r"[\s_]", "", text).replace("µ", "u").replace("μ", "u").lower())
 
 
+def names_magnitudes(unit: str) -> bool:
+    """Return whether a unit is that of magnitudes, rather than of maggies."""
+    return bool(re.search(r"mag(?!g)", unit, re.IGNORECASE))
+
+
 def zero_point_of(name: str, unit: str) -> float | None:
     """Return the AB zero point of a flux in maggies or nanomaggies by its name or unit, None for others."""
     words = [*re.split(r"[^A-Za-z]+", name), unit.strip(), re.sub(r"^\d*e?-?\d*[ *]*", "", unit.strip())]
@@ -245,7 +250,7 @@ def error_rank(keys: set[str], measurement: set[str], kind: str) -> int | None:
         return 0
     if stems & {*RANKS[kind], "y", "phot", "photometric"}:
         return 1
-    return 2 if keys & _ERROR_ALONE else None
+    return 2 if {_UNIT_BEHIND.sub("", key) for key in keys} & _ERROR_ALONE else None
 
 
 _FILTER: Final = r"(?P<filter>[ugrizyUBVRIG]|BP|RP)"

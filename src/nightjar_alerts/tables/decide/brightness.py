@@ -13,7 +13,14 @@ from nightjar_alerts.tables.decide.bands import ONE_NUMBER
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableOptions, TableQuestion
 from nightjar_alerts.tables.roles import Decision, Roles, candidates, find, free, question
-from nightjar_alerts.tables.vocabulary import SURE_MAGNITUDES, VEGA_BY_CUSTOM, error_rank, plain, unit_of
+from nightjar_alerts.tables.vocabulary import (
+    SURE_MAGNITUDES,
+    VEGA_BY_CUSTOM,
+    error_rank,
+    names_magnitudes,
+    plain,
+    unit_of,
+)
 
 MAGNITUDE_SLOPE: Final = 2.0
 """Power of the value with which errors grow: more than 3 for magnitudes, 1 or less for fluxes."""
@@ -69,7 +76,7 @@ def _mags_and_fluxes(evidence: Evidence, roles: Roles, options: TableOptions) ->
         mags = [name for name in free(roles, test=evidence.looks_like_magnitudes) if evidence.has_unit_magnitude(name)]
     columns = candidates(evidence, roles, "flux_unit", evidence.header)[:1]
     stated = [text for name in columns for text in evidence.distinct(name)]
-    are_mags = options.flux_unit == "mag" or (stated and all("mag" in text.lower() for text in stated))
+    are_mags = options.flux_unit == "mag" or (stated and all(map(names_magnitudes, stated)))
     if fluxes and (are_mags or evidence.has_unit_magnitude(fluxes[0])):
         mags, fluxes = [fluxes[0], *mags], fluxes[1:]
     elif (
