@@ -123,8 +123,8 @@ def _open_stream(stream: Stream, form: str, name: str, bounds: Bounds) -> Source
     if form == "parquet":
         return ParquetSource([stream.content], stream.name, stream.stem, bounds)
     if form in ("fits", "votable", "ecsv", "ipac"):
-        batch, units = read_with_astropy(stream, form)
-        return MemorySource(batch, stream.name, stream.stem, units)
+        batch, units, stated = read_with_astropy(stream, form)
+        return MemorySource(batch, stream.name, stated or stream.stem, units)
     if form == "jsonl":
         return JsonLinesSource(stream)
     if form == "json":

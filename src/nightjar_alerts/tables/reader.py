@@ -695,6 +695,8 @@ class Table:
         points["flux"], points["flux_err"] = measured.flux, measured.flux_err
         is_detected = NOT_STATED if layout.detected is None else int(layout.detected)
         points["detected"] = self._detected(values("detected"), columns.get("detected", ""), is_detected)
+        if layout.detected and "mag" in columns:  # rows of a list of detections without a magnitude are limits
+            points["detected"][measured.is_limit | ~np.isfinite(measured.flux)] = 0
         if moving.any():
             mark(code, moving[rows], "Solar System object")
         for name, rule in layout.flags.items():
