@@ -188,7 +188,7 @@ def _layout_of(
     _check_columns(evidence, roles, options)
     check_options(roles, options)
     decisions = (flags, moving, time, filters, system, signed, scale, errors, kind, metadata)
-    is_alert = nested and bool(HISTORIES.get(prefix_of(points)))
+    is_alert = HISTORIES.get(prefix_of(points)) if nested else prefix_of(roles.all("time")) in HISTORIES.values()
     survey = roles.survey
     return Layout(
         roles,
@@ -206,7 +206,7 @@ def _layout_of(
         moving.value,
         {column: survey.sentinels[key] for column in points for key in evidence.keys[column] & survey.sentinels.keys()},
         (*roles.guesses, *(guess for decision in decisions for guess in decision.guesses)),
-        detected=not is_forced(points) if is_alert else None,
+        detected=not (nested and is_forced(points)) if is_alert else None,
     )
 
 

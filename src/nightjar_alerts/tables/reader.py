@@ -342,7 +342,8 @@ class Table:
         self._source: Source = open_source(data, options.format, name, bounds, checkpoint)
         self.options = options
         self.name = self._source.name
-        self.header = self._source.header
+        self._lists_of_one = _lists_of_one(self._source.header)
+        self.header = (*self._source.header, *sorted(self._lists_of_one))
         self._bands: dict[str, int] = {}
         self._band_names = object_column([])
         self._assumptions = 0
@@ -416,12 +417,18 @@ class Table:
 
     def _read(self, names: Sequence[str] | None) -> Iterator[Batch]:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
-        own = {name: own for name in names or self.header if (own := _of_alert(name, self.header)) in self.header}
-        for batch in self._source.batches(None if names is None else [*dict.fromkeys([*names, *own.values()])]):
+        wanted = names or self.header
+        own = {name: own for name in wanted if (own := _of_alert(name)) in self.header}
+        read = [name for name in dict.fromkeys([*wanted, *own.values()]) if name not in self._lists_of_one]
+        for batch in self._source.batches(None if names is None else read):
             self._checkpoint()
             for name, column in batch.items():
-                if own and isinstance(column, Lists) and _of_alert(name, self.header):
+                if own and isinstance(column, Lists) and _of_alert(name):
                     batch[name] = _appended(column, batch.get(own.get(name, "")))
+            for name in self._lists_of_one & set(wanted):
+                values = batch[own[name]]
+                if not isinstance(values, Lists):
+                    batch[name] = Lists(np.arange(len(values) + 1), values)
             yield batch
 
     # Grouping
@@ -755,18 +762,24 @@ class Table:
         return flags(column).astype(np.int8)
 
 
-def _of_alert(name: str, header: Sequence[str]) -> str:
-    """Return the field of an alert's detection for one of its history, empty for other columns.
-
-    The detection belongs to the list of forced photometry only if there is no list of detections.
-    """
+def _of_alert(name: str) -> str:
+    """Return the field of an alert's detection for one of its history, empty for other columns."""
     prefix, _, field_name = name.rpartition(".")
-    if prefix not in HISTORIES:
-        return ""
-    others = (other for other, own in HISTORIES.items() if own == HISTORIES[prefix] and not is_forced([other]))
-    if is_forced([prefix]) and any(column.startswith(f"{other}.") for other in others for column in header):
-        return ""
-    return f"{HISTORIES[prefix]}.{field_name}"
+    return f"{HISTORIES[prefix]}.{field_name}" if prefix in HISTORIES and not is_forced([prefix]) else ""
+
+
+def _lists_of_one(header: Sequence[str]) -> set[str]:
+    """Return the columns of a history of detections that a table lacks, next to one of forced photometry.
+
+    They hold the alert's own detection.
+    """
+    prefixes = {name.rpartition(".")[0] for name in header}
+    found: set[str] = set()
+    for history, own in HISTORIES.items():
+        others = [other for other, same in HISTORIES.items() if same == own and is_forced([other])]
+        if not is_forced([history]) and history not in prefixes and prefixes & set(others):
+            found |= {f"{history}.{name.rpartition('.')[2]}" for name in header if name.rpartition(".")[0] == own}
+    return found
 
 
 def _appended(lists: Lists, last: Column | None) -> Lists:

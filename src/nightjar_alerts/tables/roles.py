@@ -185,8 +185,10 @@ def groups_of_points(evidence: Evidence, options: TableOptions) -> list[tuple[st
 
 
 def is_forced(names: Sequence[str]) -> bool:
-    """Return whether columns are those of forced photometry."""
-    return any(re.search(r"forced|fp_hist", name.lower()) for name in names)
+    """Return whether columns are those of forced photometry, by the list that they are fields of, if there is one."""
+    prefix = names[0].rpartition(".")[0]
+    named = [prefix] if prefix else [name for name in names if "flag" not in name.lower()]
+    return any(re.search(r"forced|fp_hist", name.lower()) for name in named)
 
 
 def prefix_of(names: Sequence[str]) -> str:
