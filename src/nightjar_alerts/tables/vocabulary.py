@@ -82,7 +82,9 @@ VEGA_BY_CUSTOM: Final = frozenset({"U", "B", "V", "R", "I", "G", "BP", "RP", "C"
 _UNITS: Final[Mapping[str, SourceUnit]] = {
     name: unit for unit, names in _DATA["units"].items() for name in names.split()
 }
-_ZERO_POINTS: Final = {name: value for names, value in _DATA["zero_points"].items() for name in names.split()}
+_ZERO_POINTS: Final[Mapping[str, float]] = {
+    name: value for names, value in _DATA["zero_points"].items() for name in names.split()
+}
 INVERSE_VARIANCE: Final = re.compile(r"(ivar|inv_?var(iance)?|inverse_?variance)", re.IGNORECASE)
 VARIANCE: Final = re.compile(r"(variance|[_ ]var)$", re.IGNORECASE)
 
