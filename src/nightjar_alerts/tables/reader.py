@@ -68,6 +68,8 @@ NAMELESS: Final = -1
 NOT_STATED: Final = -1
 MOVING_ARCSEC: Final = 5.0
 """Largest distance of a known Solar System object to which a row is attributed."""
+MAX_NEW_POINTS: Final = 2
+"""Largest number of points of an alert that a Solar System object may have caused."""
 SAME_EXPOSURE_DAYS: Final = 10.0 / SECONDS_PER_DAY
 """Rows of one filter that are closer in time are one exposure, as in alerts."""
 LARGE_NEGATIVE: Final = (-99_999.0, -999_999.0)
@@ -596,6 +598,9 @@ class Table:
     def _moving(self, batch: Batch, keys: NDArray[np.int64]) -> Bool:
         """Return which rows belong to Solar System objects; those with another object's name do not."""
         found = np.zeros(len(keys), np.bool_)
+        time = batch[self._layout.roles.all("time")[0]]
+        # An alert with a history is not caused by the Solar System object that happens to be near its last detection.
+        is_new = np.diff(time.offsets) <= MAX_NEW_POINTS if isinstance(time, Lists) else np.True_
         for name, rule in self._layout.moving.items():
             column = batch[name]
             if isinstance(column, Lists):
@@ -604,7 +609,7 @@ class Table:
                 has_name = "object_id" in self._layout.roles.columns
                 found |= _is_id(column) & ((keys == NAMELESS) | (not has_name))
             else:
-                found |= _is_moving(column, rule)
+                found |= _is_moving(column, rule) & is_new
         return found
 
     def _keys_of(self, batch: Batch) -> NDArray[np.int64]:
@@ -820,6 +825,8 @@ def _is_flagged(column: Array, rule: Flag) -> Bool:
         return flags(column)
     if rule == "nonzero":
         return np.asarray(_bits(column) != 0, np.bool_)
+    if rule == "date":
+        return np.asarray(numbers(column)[0] > EARLIEST_MJD, np.bool_)
     stated = texts(column)
     if rule == "present":
         return np.array([text.lower() not in _ABSENT for text in stated], np.bool_)
@@ -827,6 +834,8 @@ def _is_flagged(column: Array, rule: Flag) -> Bool:
     return np.array([bool(text) and text.lower().removesuffix(".0") not in good for text in stated], np.bool_)
 
 
+EARLIEST_MJD: Final = 15_020.0
+"""MJD of 1900; smaller numbers are no dates of observations."""
 _ABSENT: Final = frozenset({"", "false", "0", "none", "null", "nan", "no", "n", "f"})
 
 

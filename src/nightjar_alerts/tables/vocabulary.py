@@ -27,8 +27,8 @@ def last_part(name: str) -> str:
 
 
 Flag = int | str | tuple[str, ...]
-"""Rule for a column of flags: bits that are bad; ``true``, ``nonzero`` or ``present`` for values that are bad; or the
-values that are good."""
+"""Rule for a column of flags: bits that are bad; ``true``, ``nonzero``, ``present`` or ``date`` for bad values;
+or the values that are good."""
 
 _DATA: Final = tomllib.loads((files(__package__) / "vocabulary.toml").read_text("utf-8"))
 RANKS: Final[Mapping[str, Mapping[str, int]]] = {
