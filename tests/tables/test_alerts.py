@@ -133,3 +133,25 @@ def test_alerce_reply_with_forced_photometry_keeps_the_detections() -> None:
     assert item.usable().sum() == 4
     assert table.report.unused == {"upper limit": 1, "magnitude is not plausible": 1}
     assert (item.flux[item.usable()] < 0).sum() == 1
+
+
+FLAGGED = {
+    **DETECTIONS[0],
+    "midpointMjdTai": 61_226.3,
+    "psfFlux": 9e6,
+    "psfFlux_flag": True,
+    "pixelFlags_saturated": True,
+}
+
+
+def test_row_with_a_flag_of_rubin_is_left_out_of_packet_and_table() -> None:
+    clean = {"psfFlux_flag": False, "pixelFlags_saturated": False}
+    history = [*({**row, **clean} for row in DETECTIONS), FLAGGED]
+    record = alert(7, prvDiaSources=history, prvDiaForcedSources=None)
+    record |= {"diaSourceId": 1, "diaSource": {**record["diaSource"], **clean, "diaSourceId": 1}}
+    packet = packet_of(json.dumps(record).encode())
+    (item,) = parquet(record)
+    assert packet.curve is not None
+    assert packet.curve.dropped == {"flagged": 1}
+    assert item.rejected["flagged by the survey"].sum() == 1
+    assert points_of(item.light_curve()) == points_of(packet.curve)

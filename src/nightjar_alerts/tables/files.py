@@ -141,7 +141,7 @@ def _open_stream(stream: Stream, form: str, name: str, bounds: Bounds) -> Source
 
 def _format(head: bytes, form: str) -> str:
     """Return the format of the first bytes, which counts more than ``form``, that of the options or the name."""
-    found = format_of("", head)
+    found = "csv" if (sniffed := format_of("", head)) == "text" else sniffed
     if found == "json" or (form in ("json", "jsonl") and found in ("", "csv")):
         line = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0]
         try:
@@ -168,7 +168,10 @@ def head_of(path: Path, size: int = HEAD_BYTES) -> bytes:
 def is_hats(folder: Path) -> bool:
     """Return True for the folder of a HATS catalogue or collection."""
     marks = ("hats.properties", "properties", "collection.properties")
-    return folder.is_dir() and (any((folder / mark).is_file() for mark in marks) or bool(_partitions(folder, 1)))
+    if not folder.is_dir():
+        return False
+    has_pixels = any(any(root.glob("Norder=*")) for root in (folder, folder / "dataset"))
+    return any((folder / mark).is_file() for mark in marks) or (has_pixels and bool(_partitions(folder, 1)))
 
 
 def hats_partitions(source: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -407,14 +407,16 @@ class Table:
             self._held = points, self.report.unused.copy()
         keys = np.unique(points["key"])
         checked = points[np.isin(points["key"], keys[:: len(keys) // CHECKED_OBJECTS + 1])]
-        kinds = Counter(
+        kinds: Counter[str] = Counter(
             kind_of_source(item.mjd[keep], item.flux[keep], item.flux_err[keep], item.band[keep])
             for item in self._objects(checked)
             if (keep := item.usable()).sum() >= MIN_CHECKED_POINTS
         )
-        decision = kind_of_light_curves(kinds, layout.usual_kind, layout.roles.survey.name)
+        decision = kind_of_light_curves(
+            {str(kind): count for kind, count in kinds.items()}, layout.usual_kind, layout.roles.survey.name
+        )
         # Each light curve of a table of difference fluxes is checked.
-        kind = "total" if decision.value == "total" else ""
+        kind: Literal["total", ""] = "total" if decision.value == "total" else ""
         self._layout = replace(layout, flux_kind=kind, guesses=(*layout.guesses, *decision.guesses))
 
     def _read(self, names: Sequence[str] | None) -> Iterator[Batch]:
@@ -892,7 +894,8 @@ def _once(points: Points) -> Points:
     found = np.isin(exposure, exposure[repeated])
     result: Points = points.copy()
     result["detected"][is_forced_point & found] = 1
-    return result[~repeated]
+    kept: Points = result[~repeated]
+    return kept
 
 
 def _is_contradictory(points: Points) -> bool:

@@ -63,6 +63,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "latex": "LaTeX, which is not read: write the table as CSV, with astropy for example",
     "markdown": "a Markdown table, which is not read: write it as CSV",
     "pdf": "a PDF document, not a table",
+    "text": "text without columns: neither a table nor JSON nor an alert",
 }
 """What formats are that are not read, and what to do."""
 _MARKUP: Final = re.compile(
@@ -89,13 +90,16 @@ def format_of(name: str, head: bytes) -> str:
     Returns
     -------
     A format of tables, a compression, ``json`` (documents and lines), ``avro``, a key of :data:`ADVICE`, or empty.
+    Text that shows no format is that of the name, ``csv`` if it has columns, and else ``text``.
     """
     if found := _format_of_content(head):
         return found
     named = format_of_name(name)
     if named or is_binary(head):
         return named
-    return "csv" if _has_columns(head) else ""
+    if _has_columns(head):
+        return "csv"
+    return "text" if _is_text(head) else ""
 
 
 def format_of_name(name: str) -> str:
@@ -150,6 +154,15 @@ def _kind_of_zip(head: bytes) -> str:
 def is_binary(data: bytes) -> bool:
     """Return True for data that are no text."""
     return bool(_CONTROL.search(data[:CHECKED_TEXT])) and not data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+
+
+def _is_text(head: bytes) -> bool:
+    """Return True for printable text, which no packet is."""
+    try:
+        text = head[:CHECKED_TEXT].decode("utf-8", "strict" if len(head) < CHECKED_TEXT else "ignore")
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and "".join(text.split()).isprintable()
 
 
 def _has_columns(head: bytes) -> bool:

@@ -22,9 +22,9 @@ _VALUES: Final = frozenset({"value", "mag", "flux"})
 def find_band(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
     """Find the column of filters, or a set of columns for each filter. Raises TableQuestion."""
     if options.band:
-        own = _filters_of_magnitudes(evidence, roles)
-        if len(own) > 1 and not (options.columns.get("mag") or options.columns.get("flux")):
-            listed = ", ".join(own.values())
+        by_filter = _filters_of_magnitudes(evidence, roles)
+        if len(by_filter) > 1 and not (options.columns.get("mag") or options.columns.get("flux")):
+            listed = ", ".join(by_filter.values())
             raise TableError(
                 f"band is given, but the table has columns of several filters ({listed}): leave it out, or name the "
                 "column to read by columns.mag or columns.flux"

@@ -1,6 +1,6 @@
 """Whether the brightness is that of difference images or of the whole source."""
 
-from collections import Counter
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from nightjar_alerts.tables.options import Choice, FluxKind, Guess, TableOptions, TableQuestion
@@ -26,7 +26,7 @@ def decide_kind(roles: Roles, options: TableOptions) -> Decision[FluxKind | Lite
     return Decision(kind, (Guess("flux_kind", kind, KIND_TEXTS[kind]),))
 
 
-def kind_of_light_curves(kinds: Counter[str], usual: FluxKind | Literal[""], survey: str) -> Decision[FluxKind]:
+def kind_of_light_curves(kinds: Mapping[str, int], usual: FluxKind | Literal[""], survey: str) -> Decision[FluxKind]:
     """Decide by the kinds that light curves show. Raises TableQuestion if they contradict each other.
 
     Parameters
@@ -34,9 +34,11 @@ def kind_of_light_curves(kinds: Counter[str], usual: FluxKind | Literal[""], sur
     kinds : number of light curves of each kind, ``total``, ``difference`` or undecided.
     usual : usual kind of the survey, empty if there is none. survey : its name.
     """
-    total, difference = kinds["total"], kinds["difference"]
+    total, difference = kinds.get("total", 0), kinds.get("difference", 0)
     meanings = (total, "whole sources, such as variable stars"), (difference, "difference fluxes of transients")
-    found = " and ".join(f"{count} of {kinds.total()} objects look like {text}" for count, text in meanings if count)
+    found = " and ".join(
+        f"{count} of {sum(kinds.values())} objects look like {text}" for count, text in meanings if count
+    )
     if min(total, difference) > MAX_MINORITY * (total + difference):
         raise TableQuestion(
             f"Is the brightness that of the whole source or of difference images? {found}.",

@@ -100,7 +100,7 @@ def _is_named_index(evidence: Evidence, roles: Roles, name: str) -> bool:
         and not evidence.is_positional
         and is_text(evidence.values(name))
         and _holds_names(evidence, roles, name)
-        and _are_runs(texts(evidence.values(name)))
+        and _are_runs(list(texts(evidence.values(name))))
     )
 
 

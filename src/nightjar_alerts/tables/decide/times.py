@@ -62,10 +62,9 @@ def find_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
 
 def decide_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Decision[TimeScale]:
     """Decide from which date times count, by the unit and name of their column and by their size."""
-    survey = roles.survey
-    known = {"is_utc": survey.time_scale == "utc", "shift_seconds": survey.time_shift_seconds}
+    is_utc, shift = roles.survey.time_scale == "utc", roles.survey.time_shift_seconds
     if options.time_format or options.time_offset is not None:
-        return Decision(TimeScale(options.time_format or "mjd", options.time_offset or 0.0)._replace(**known))
+        return Decision(TimeScale(options.time_format or "mjd", options.time_offset or 0.0, is_utc, shift))
     name = roles.all("time")[0]
     finite = evidence.finite(name) if evidence.is_numeric(name) else np.zeros(0)
     middle = float(np.median(finite)) if finite.size else 0.0
@@ -76,7 +75,7 @@ def decide_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Deci
         raise TableQuestion(f"From which day do the times in {name!r} count?", "time_offset", years)
     if decision.value.format == "iso" and "time" not in options.columns:
         _check_clock(evidence, roles, name)
-    return Decision(decision.value._replace(**known), decision.guesses)
+    return Decision(decision.value._replace(is_utc=is_utc, shift_seconds=shift), decision.guesses)
 
 
 def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> Decision[TimeScale]:
