@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import (
-    NJY_PER_UNIT,
     VEGA_AB_OFFSETS,
     Float64,
     njy_of_magnitude,
@@ -17,7 +16,7 @@ from nightjar_alerts.tables.columns import Array, Bool, flags, is_text, numbers,
 from nightjar_alerts.tables.decide.unit import ErrorScale
 from nightjar_alerts.tables.layout import Layout
 from nightjar_alerts.tables.options import TableOptions
-from nightjar_alerts.tables.vocabulary import VEGA_BY_CUSTOM, unit_of
+from nightjar_alerts.tables.vocabulary import VEGA_BY_CUSTOM, njy_of_unit
 
 FAINTEST_MAGNITUDE: Final = 35.0
 LARGEST_ZERO_POINT: Final = 50.0
@@ -219,7 +218,7 @@ def _scale(
         return njy_of_magnitude(zero_point + offset if is_stated else zero_point)
     if (units := values("flux_unit")) is not None:
         stated = texts(units)
-        known = {text: NJY_PER_UNIT[unit] if (unit := unit_of(text)) else np.nan for text in set(stated)}
+        known = {text: njy_of_unit(text) or np.nan for text in set(stated)}
         return np.array([known[text] for text in stated], np.float64)
     if layout.scale.by_filter:
         scale = np.array([layout.scale.by_filter.get(name, layout.scale.njy) for name in filters], np.float64)

@@ -27,7 +27,7 @@ from nightjar_alerts.tables.decide.times import TimeScale, decide_time, find_tim
 from nightjar_alerts.tables.decide.unit import ErrorScale, Scale, decide_error_units, decide_unit, find_zero_point
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import FluxKind, Guess, TableError, TableOptions
-from nightjar_alerts.tables.roles import Roles, find, groups_of_points, is_forced, prefix_of, roles_of_options
+from nightjar_alerts.tables.roles import Roles, find, free, groups_of_points, is_forced, prefix_of, roles_of_options
 from nightjar_alerts.tables.vocabulary import Flag, find_survey
 
 
@@ -232,7 +232,12 @@ def _find_roles(evidence: Evidence, roles: Roles, options: TableOptions, name: s
         roles = find_brightness(evidence, roles, options)
     roles = find_objects(evidence, roles, options)
     roles = find(evidence, roles, options, "limit", roles.points, evidence.looks_like_magnitudes)
+    marks = {f"l_{name}" for name in (*roles.all("mag"), *roles.all("flux"))}  # of VizieR
+    if "upper_limit" not in options.columns and (marked := free(roles, test=marks.__contains__)):
+        roles = roles.taking(evidence, options, "upper_limit", marked[0])
     for role in ("upper_limit", "detected", "sign"):
+        if role in roles.columns:
+            continue
         roles = find(evidence, roles, options, role, roles.points)
     pool = (*roles.points, *evidence.header)
     if roles.all("flux"):

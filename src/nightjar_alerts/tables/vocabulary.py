@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from nightjar_alerts.models.filters import known_filter
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
-from nightjar_alerts.models.photometry import SourceUnit
+from nightjar_alerts.models.photometry import NJY_PER_UNIT, SourceUnit, njy_of_magnitude
 from nightjar_alerts.tables.options import FluxKind
 
 
@@ -117,6 +117,14 @@ def zero_point_of(name: str, unit: str) -> float | None:
     if re.fullmatch(r"1e-0?9[ *]*(maggies|maggy|mgy)", unit.strip(), re.IGNORECASE):
         return _ZERO_POINTS["nanomaggies"]
     return next((_ZERO_POINTS[word.lower()] for word in words if word.lower() in _ZERO_POINTS), None)
+
+
+def njy_of_unit(text: str) -> float | None:
+    """Return nJy of one unit of flux that a text names, None where it names none."""
+    if unit := unit_of(text):
+        return NJY_PER_UNIT[unit]
+    zero_point = zero_point_of("", text)
+    return None if zero_point is None else float(njy_of_magnitude(zero_point))
 
 
 def unit_in_name(name: str) -> SourceUnit | None:

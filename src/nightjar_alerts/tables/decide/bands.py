@@ -138,6 +138,8 @@ def decide_filters(evidence: Evidence, roles: Roles, options: TableOptions) -> D
         guesses += numbers.guesses
     if _are_sloan_capitals(roles, options, column, unset):
         filters = {**{name: known_filter(name.lower()) for name in SLOAN_CAPITALS}, **filters}
+    if "O" in unset and set(unset) <= {"C", "O"}:
+        filters = {"C": "c", "O": "o", **filters}  # of ATLAS
     filters = {**roles.survey.filters, **filters}
     _ask_about_r(roles, options, column, names)
     filters = {**{name: known_filter(name) for name in names}, **filters}

@@ -77,7 +77,7 @@ def _holds_names(evidence: Evidence, roles: Roles, name: str) -> bool:
         return False
     if evidence.keys[name] & NOT_IDS or (evidence.keys[name] & WEAK_IDS and _names_sources(set(present))):
         return False
-    return len(present) > 0.5 * len(names)
+    return len(present) > (0.0 if evidence.keys[name] & STRONG_IDS else 0.5) * len(names)
 
 
 def _names_sources(names: set[str]) -> bool:

@@ -131,7 +131,7 @@ def _zero(name: str, zero: float, basis: str = "") -> Decision[TimeScale]:
 
 def _zero_in(text: str) -> float:
     """Return the date from which times count by a text such as ``HJD-2450000`` or ``JD (2450000+)``, 0 without one."""
-    found = ZERO_IN_NAME.search(re.sub(r"[()\[\]+]", " ", text))
+    found = ZERO_IN_NAME.search(re.sub(r"[()\[\]+]|,?\s*(days?|d)$", " ", text))
     return float(found[2]) if found else 0.0
 
 

@@ -1,5 +1,6 @@
 """Unit of fluxes and of their errors."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, NoReturn, get_args
@@ -11,7 +12,7 @@ from nightjar_alerts.models.photometry import NJY_PER_UNIT, NJY_ZERO_POINT, Sour
 from nightjar_alerts.tables.columns import texts
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableError, TableOptions, TableQuestion
-from nightjar_alerts.tables.roles import Decision, Roles, find
+from nightjar_alerts.tables.roles import Decision, Roles, find, free
 from nightjar_alerts.tables.vocabulary import (
     COUNTS,
     COUNTS_UNIT,
@@ -20,8 +21,8 @@ from nightjar_alerts.tables.vocabulary import (
     OTHER_UNIT,
     VARIANCE,
     last_part,
+    njy_of_unit,
     plain,
-    unit_of,
 )
 
 USUAL_DEPTH: Final = (14.0, 25.5)
@@ -54,6 +55,7 @@ class ErrorScale(NamedTuple):
     kind: Literal["sigma", "variance", "ivar"] = "sigma"
 
 
+_ZERO_POINT: Final = re.compile(r"zero_?(point|pt)(mag(nitude)?|ab)?$")
 MAX_DIFFERENCE: Final = 0.05
 """Largest difference in mag between the zero points that a unit and a column state."""
 
@@ -70,6 +72,10 @@ def find_zero_point(evidence: Evidence, roles: Roles, options: TableOptions) -> 
     if is_documented and "zero_point" not in survey.roles:
         return roles
     found = find(evidence, roles, options, "zero_point", pool, evidence.looks_like_zero_point)
+    if "zero_point" not in found.columns and "zero_point" not in survey.roles:
+        named = [name for name in free(roles, pool) if _ZERO_POINT.search(plain(last_part(name)))]
+        named = [name for name in named if evidence.looks_like_zero_point(name)]
+        found = roles.taking(evidence, options, "zero_point", named[0]) if len(named) == 1 else roles
     flux = roles.all("flux")[0]
     unit = evidence.unit(flux)
     if "zero_point" not in found.columns or "zero_point" in survey.roles or unit is None:
@@ -100,7 +106,7 @@ def decide_unit(
     if options.flux_unit:
         njy = 1.0 if options.flux_unit == "mag" else NJY_PER_UNIT[options.flux_unit]
         return Decision(Scale(njy, has_unit_column=has_unit_column))
-    if has_unit_column and all(map(unit_of, evidence.distinct(roles.columns["flux_unit"]))):
+    if has_unit_column and all(map(njy_of_unit, evidence.distinct(roles.columns["flux_unit"]))):
         return Decision(Scale(has_unit_column=True))
     named = evidence.unit(flux) or evidence.unit(roles.columns.get("flux_err", ""))
     if unit := named or roles.survey.unit:
