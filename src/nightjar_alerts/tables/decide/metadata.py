@@ -20,7 +20,6 @@ GOOD_WORDS: Final = frozenset({"good", "ok", "okay", "valid", "clean", "accepted
 BAD_WORDS: Final = frozenset(
     {"bad", "poor", "invalid", "rejected", "reject", "unusable", "unreliable", "badquality", "bad quality", "flagged"}
 )
-_YES: Final = ("true", "t", "yes", "y", "1")
 _YES_OR_NO: Final = frozenset({"true", "false", "t", "f", "yes", "no", "y", "n"})
 _FLAGS: Final = re.compile(r"flag|qual|valid|reject|bad|status")
 
@@ -88,12 +87,9 @@ def _rule_of(column: str, evidence: Evidence, roles: Roles) -> Flag | None:
             for name, rule in rules.items():
                 if key == name or (name.endswith("*") and key.startswith(name[:-1])):
                     return rule
-    name = plain(last_part(column)).removeprefix("is")
-    if not _FLAGS.search(name) and name not in GOOD_WORDS | BAD_WORDS:
+    if not _FLAGS.search(plain(column)):
         return None
     words = {word.lower() for word in evidence.distinct(column)}
-    if words <= _YES_OR_NO and name in GOOD_WORDS | BAD_WORDS:
-        return _YES if name in GOOD_WORDS else "true"
     good, bad = words & GOOD_WORDS, words & BAD_WORDS
     return tuple(sorted(good)) or ("",) if bad and words <= GOOD_WORDS | BAD_WORDS else None
 
