@@ -194,16 +194,24 @@ def _columns_with_errors(form: _Form, lines: Sequence[str]) -> dict[str, str]:
     if not any(_WITH_ERROR.search(line) for line in lines if len(line) < MAX_MEASUREMENT * len(form.names)):
         return {}
     rows = [row for line in lines if len(row := _split(line, form.separator)) == len(form.names)]
-    found = {}
-    keys = {name: {plain(name)} for name in form.names}
+    found = []
     for number, name in enumerate(form.names):
-        if any(error_rank(keys[other], keys[name], "mag") is not None for other in form.names if other != name):
-            continue
         texts = [text for row in rows if (text := row[number].strip())]
         matching = sum(len(text) <= MAX_MEASUREMENT and bool(_WITH_ERROR.fullmatch(text)) for text in texts)
         if texts and matching > len(texts) / 2 and f"e_{name}" not in form.names:
-            found[name] = f"e_{name}"
-    return found
+            found.append(name)
+    if len(found) > MAX_WITH_ERRORS:
+        return {}
+    keys = {name: {plain(name)} for name in form.names}
+    return {
+        name: f"e_{name}"
+        for name in found
+        if all(error_rank(keys[other], keys[name], "mag") is None for other in form.names if other != name)
+    }
+
+
+MAX_WITH_ERRORS: Final = 32
+"""Maximum number of columns with errors in their fields, each of which is compared with all others."""
 
 
 def _units_in(names: Sequence[str]) -> dict[str, str]:
@@ -379,5 +387,8 @@ def _machine_readable(lines: Sequence[str]) -> _Form | None:
         return None
     names = _unique([row["label"] for row in rows])
     spans = tuple((int(row["first"] or row["last"]), int(row["last"])) for row in rows)
+    ends = [0, *(last for _, last in spans)]
+    if any(first <= end or last < first for (first, last), end in zip(spans, ends[:-1], strict=True)):
+        return None  # fields that overlap would multiply the size of a line
     units = {name: row["unit"] for name, row in zip(names, rows, strict=True) if row["unit"] != "---"}
     return _Form(names, skip=rules[-1] + 1, spans=spans, units=units)

@@ -83,7 +83,8 @@ def _find_wide(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles
     """Look for a set of columns for each filter."""
     bands: dict[str, dict[str, str]] = {}
     names = free(roles)
-    marks = {name: mark for name in names if (mark := _mark_of_value(name, names))}
+    present = set(names)
+    marks = {name: mark for name in names if (mark := _mark_of_value(name, present))}
     for name in names:
         if name not in marks and evidence.is_numeric(name) and (split := filter_and_role(name)):
             bands.setdefault(split[0], {}).setdefault(split[1], name)
@@ -112,7 +113,7 @@ def _find_wide(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles
     return roles.guess("", "", f"columns without a value: {', '.join(empty)}") if empty else roles
 
 
-def _mark_of_value(name: str, names: Sequence[str]) -> tuple[str, str] | None:
+def _mark_of_value(name: str, names: set[str]) -> tuple[str, str] | None:
     """Return ``err`` or ``upper_limit``, and the column that an error or a limit flag of VizieR belongs to."""
     for prefix, role in (("e_", "err"), ("E_", "err"), ("err_", "err"), ("sigma_", "err"), ("l_", "upper_limit")):
         if name.startswith(prefix) and name.removeprefix(prefix) in names:

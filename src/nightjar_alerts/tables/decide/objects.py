@@ -228,9 +228,11 @@ def _apart(evidence: Evidence, roles: Roles, names: Sequence[str]) -> list[str]:
     if not ra_name or not dec_name or not len(names) == len(ra) == len(dec):
         return []
     good = np.isfinite(ra) & np.isfinite(dec)
+    numbers: dict[str, int] = {}
     kept = [name for name, is_good in zip(names, good, strict=True) if is_good]
-    objects, number = np.unique(np.array(kept, dtype=np.str_), return_inverse=True)
-    if not len(objects):
+    number = np.array([numbers.setdefault(name, len(numbers)) for name in kept], np.int64)
+    objects = list(numbers)
+    if not objects:
         return []
     spread = np.zeros((2, len(objects)))
     for axis, values in enumerate((ra[good], dec[good])):
@@ -241,7 +243,7 @@ def _apart(evidence: Evidence, roles: Roles, names: Sequence[str]) -> list[str]:
     middle = np.zeros(len(objects))
     middle[number] = dec[good]
     spread[0] = np.minimum(spread[0], 360.0 - spread[0]) * np.cos(np.radians(middle))
-    return [str(name) for name in objects[np.hypot(*spread) * 3600 > MAX_SPREAD_ARCSEC]]
+    return [objects[index] for index in np.flatnonzero(np.hypot(*spread) * 3600 > MAX_SPREAD_ARCSEC)]
 
 
 def _contradictory(evidence: Evidence, roles: Roles) -> Bool:
